@@ -1,0 +1,55 @@
+"""What a data set is to hetjax: two splits of examples with labels, on the host.
+
+Dense inputs are NumPy arrays, sparse ones scipy CSR. Batches for the device are
+made from them in `hetjax.data.batching`.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples and their labels.
+
+    x: [N, ...] float32 array, or [N, D] float32 `scipy.sparse.csr_array`.
+    y: [N] int32 class ids, or [N, C] `csr_array` with 1.0 at every true label.
+    """
+
+    x: np.ndarray | sp.csr_array
+    y: np.ndarray | sp.csr_array
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """The split of these rows, in this order."""
+        return Split(self.x[rows], self.y[rows])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test split over the same features and classes."""
+
+    train: Split
+    test: Split
+    num_classes: int
+    name: str = "data"
+    notes: tuple[str, ...] = field(default=())  # what a reader found worth telling
+
+    @property
+    def sparse(self) -> bool:
+        """Are the inputs sparse?"""
+        return sp.issparse(self.train.x)
+
+    @property
+    def multilabel(self) -> bool:
+        """May an example have several labels, or none?"""
+        return sp.issparse(self.train.y)
+
+    @property
+    def num_features(self) -> int:
+        """Length of a row of inputs (of all axes behind the first, flattened)."""
+        return int(np.prod(self.train.x.shape[1:]))

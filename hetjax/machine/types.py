@@ -1,0 +1,92 @@
+"""Work, events, and what a policy may know of a worker (host world, no JAX).
+
+These are the words that machines, policies and the loop speak with each other.
+Times are seconds since the start of the run; workers are numbered from 0.
+"""
+
+from typing import NamedTuple
+
+
+class WorkerInfo(NamedTuple):
+    """A worker as a policy sees it when it is born, before anything was measured."""
+
+    index: int
+    name: str
+    kind: str  # of device: workers of one kind run the same compiled program
+    place: tuple[str, ...]  # path from the machine's root, () where it is flat
+    fixed: float  # [s] expected seconds of a step of no examples
+    per_example: float  # [s/example], with the data's mean number of non-zeros
+
+    def seconds(self, batch_size: float) -> float:
+        """Expected seconds of one step on `batch_size` examples, without noise."""
+        return self.fixed + self.per_example * batch_size
+
+
+class Work(NamedTuple):
+    """What a worker does between two reports: `steps` steps on `size` examples each."""
+
+    steps: int  # 0 is a timed fetch: no examples
+    batch_size: float  # [examples] real-valued, as the policy computes with it
+    rate: float = 1.0  # relative: the loop multiplies by the schedule's value
+
+    @property
+    def size(self) -> int:
+        """The batch size that is dispatched [examples], at least 1."""
+        return max(1, int(round(self.batch_size)))
+
+    @property
+    def examples(self) -> int:
+        """Examples that this work consumes."""
+        return self.steps * self.size
+
+
+class Arrival(NamedTuple):
+    """A worker reports back: it computed `work` from `start` to `finish`."""
+
+    worker: int
+    work: Work
+    start: float
+    finish: float
+
+    @property
+    def time(self) -> float:
+        """When the policy hears of it."""
+        return self.finish
+
+
+class Merged(NamedTuple):
+    """A merge at a node is done and its result is visible."""
+
+    node: str
+    time: float
+
+
+class Evaluated(NamedTuple):
+    """The model was evaluated: `metrics` are floats by name."""
+
+    metrics: dict[str, float]
+    time: float
+
+
+class Alarm(NamedTuple):
+    """A time that the policy asked to be told of."""
+
+    name: str
+    time: float
+
+
+class Leave(NamedTuple):
+    """A worker is gone; its unmerged work is lost."""
+
+    worker: int
+    time: float
+
+
+class Join(NamedTuple):
+    """A worker is here (again) and waits for work."""
+
+    worker: int
+    time: float
+
+
+Event = Arrival | Merged | Evaluated | Alarm | Leave | Join

@@ -1,0 +1,97 @@
+"""The history of a run: what was measured, when, and where each worker's time went.
+
+The loop (`hetjax.run.loop`) writes it; tables, plots and files read it. Plain data.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Segment(NamedTuple):
+    """A stretch of one worker's time."""
+
+    worker: int
+    kind: str  # "busy" or "merging"
+    start: float  # [s]
+    finish: float  # [s]
+
+
+@dataclass
+class Timeline:
+    """All segments of a run, 32 bytes each."""
+
+    kinds = ("busy", "merging")
+    numbers: array = field(default_factory=lambda: array("d"))
+
+    def add(self, worker: int, kind: str, start: float, finish: float) -> None:
+        """Append a segment; an empty one is left out."""
+        if finish > start:
+            self.numbers.extend((worker, self.kinds.index(kind), start, finish))
+
+    def __iter__(self) -> Iterator[Segment]:
+        n = self.numbers
+        for i in range(0, len(n), 4):
+            yield Segment(int(n[i]), self.kinds[int(n[i + 1])], n[i + 2], n[i + 3])
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 4
+
+
+@dataclass
+class WorkerRecord:
+    """One worker's share of a run; busy + waiting + merging + idle is the span."""
+
+    name: str
+    busy: float = 0.0  # [s] computing
+    waiting: float = 0.0  # [s] for other workers
+    merging: float = 0.0  # [s] in a merge, its queue on the link included
+    idle: float = 0.0  # [s] of a worker that the strategy never used
+    updates: int = 0  # local steps
+    examples: int = 0
+    padded: int = 0  # examples of padding computed besides
+    batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
+    # (seconds, real-valued size): an entry where the size changed
+    staleness: dict[int, int] = field(default_factory=dict)
+    # versions of the centre between fetch and merge -> how often
+
+
+@dataclass
+class History:
+    """One strategy, one seed."""
+
+    strategy: str
+    seed: int
+    settings: dict[str, Any]
+    metric: str  # name of the main metric in the points
+    span: float = 0.0  # [s] of the clock
+    points: list[dict[str, float]] = field(default_factory=list)
+    # {"seconds", "updates", "examples", "loss", metric...}: on the test split
+    workers: list[WorkerRecord] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    merges: int = 0
+    compilations: int = 0  # of this run, from JAX's monitoring events
+    programs: dict[str, int] = field(default_factory=dict)  # the same, by purpose
+    compile_seconds: float = 0.0
+    host_seconds: float = 0.0
+    stopped: str = ""  # why it ended early; "" if it did not
+    params: Any = None  # final parameters and model state, and the user's model
+    model_state: Any = None  # with both put back
+    model: Any = None
+
+    def best(self) -> float:
+        """The best value of the main metric over the points (nan without points)."""
+        return max((p[self.metric] for p in self.points), default=float("nan"))
+
+    def seconds_to(self, target: float) -> float:
+        """Seconds of the first point that reaches `target`; inf if none does."""
+        reached = (p["seconds"] for p in self.points if p[self.metric] >= target)
+        return next(reached, float("inf"))
+
+    def waiting_share(self) -> float:
+        """Waiting seconds over the span, mean over the workers that were used."""
+        used = [w for w in self.workers if w.idle < self.span]
+        if not used or not self.span:
+            return 0.0
+        return sum(w.waiting for w in used) / (len(used) * self.span)
