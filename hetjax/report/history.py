@@ -81,8 +81,9 @@ class History:
     model: Any = None
 
     def best(self) -> float:
-        """The best value of the main metric over the points (nan without points)."""
-        return max((p[self.metric] for p in self.points), default=float("nan"))
+        """The best value of the main metric over the points (nan without any)."""
+        values = (p[self.metric] for p in self.points)
+        return max((v for v in values if v == v), default=float("nan"))  # not a nan
 
     def seconds_to(self, target: float) -> float:
         """Seconds of the first point that reaches `target`; inf if none does."""

@@ -1,0 +1,163 @@
+"""Batches of few shapes from splits of any size: buckets, padding, masks, BCOO.
+
+A batch of n examples is padded up to a bucket: a batch size of few, ratio at most
+1.25 apart, with one capacity of non-zeros (and of labels) each. A batch that
+overflows its bucket's capacity takes the next bucket. Padding has weight 0.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jax.experimental.sparse import BCOO
+
+from hetjax.data.dataset import Split
+
+RATIO = 1.25  # of neighbouring bucket sizes, at most
+SPREADS = 4.0  # a capacity is the expected count + so many standard deviations
+
+
+class Batch(NamedTuple):
+    """Examples as the device sees them; B is a bucket's size, n <= B true examples."""
+
+    x: Any  # [B, ...] float32, or BCOO [B, F]
+    y: Any  # [B] int32, or BCOO [B, C] with 1/|labels| at each true label
+    weight: Any  # [B] float32: 1 for an example with a loss, 0 for padding or no label
+    count: Any  # [] float32: n, which every mean over the batch divides by
+
+
+class Bucket(NamedTuple):
+    """A shape of batches."""
+
+    size: int  # [examples]
+    nonzeros: int  # capacity of the inputs, 0 where they are dense
+    labels: int  # capacity of the labels, 0 where they are class ids
+
+
+def bucket_sizes(b_max: int) -> list[int]:
+    """b_max, b_max/1.25, ... down to 1, rounded up, in rising order."""
+    sizes = [b_max]
+    while sizes[-1] > 1:
+        # rounding up keeps the ratio below RATIO, except among the smallest integers
+        sizes.append(min(int(np.ceil(sizes[-1] / RATIO)), sizes[-1] - 1))
+    return sizes[::-1]
+
+
+def make_buckets(split: Split, b_max: int) -> tuple[Bucket, ...]:
+    """The buckets for batches of up to `b_max` examples of a split.
+
+    Behind the bucket of size b_max come others of the same size with growing
+    capacities, up to what the b_max fullest examples need: nothing ever overflows.
+    """
+    sizes = np.array(bucket_sizes(b_max))
+    nonzeros, labels = _counts(split.x), _counts(split.y)
+    capacity = [_capacities(counts, sizes) for counts in (nonzeros, labels)]
+    buckets = [Bucket(*map(int, row)) for row in zip(sizes, *capacity, strict=True)]
+    most = [_most(counts, b_max) for counts in (nonzeros, labels)]
+    while any(c < m for c, m in zip(buckets[-1][1:], most, strict=True)):
+        grown = [
+            min(int(np.ceil(c * RATIO)), m)
+            for c, m in zip(buckets[-1][1:], most, strict=True)
+        ]
+        buckets.append(Bucket(b_max, *grown))
+    return tuple(buckets)
+
+
+def _counts(matrix: Any) -> np.ndarray | None:
+    return np.diff(matrix.indptr) if sp.issparse(matrix) else None
+
+
+def _most(counts: np.ndarray | None, size: int) -> int:
+    """What the fullest `size` rows hold together."""
+    if counts is None:
+        return 0
+    return int(np.sort(counts)[::-1][:size].sum()) or 1
+
+
+def _capacities(counts: np.ndarray | None, sizes: np.ndarray) -> np.ndarray:
+    if counts is None:
+        return np.zeros_like(sizes)
+    expected = counts.mean() * sizes + SPREADS * counts.std() * np.sqrt(sizes)
+    rounded = np.ceil(expected / 16) * 16
+    return np.minimum(rounded, [_most(counts, int(b)) for b in sizes]).astype(int)
+
+
+def bucket_of(
+    buckets: tuple[Bucket, ...], n: int, nonzeros: int, labels: int
+) -> Bucket:
+    """The first bucket that holds such a batch."""
+    for b in buckets:
+        if b.size >= n and b.nonzeros >= nonzeros and b.labels >= labels:
+            return b
+    raise ValueError(
+        f"a batch of {n} examples, {nonzeros} non-zeros and {labels} labels is larger "
+        f"than the largest bucket {buckets[-1]}: give a larger b_max"
+    )
+
+
+def make_batch(split: Split, rows: np.ndarray, buckets: tuple[Bucket, ...]) -> Batch:
+    """The batch of these rows of a split, padded up to its bucket.
+
+    Dense padding repeats the batch's own examples (harmless to batch statistics);
+    sparse padding has indices out of bounds, as BCOO's convention is.
+    """
+    n = len(rows)
+    entries = _entries(split.x, rows) if sp.issparse(split.x) else None
+    targets = _entries(split.y, rows) if sp.issparse(split.y) else None
+    bucket = bucket_of(
+        buckets,
+        n,
+        0 if entries is None else len(entries.data),
+        0 if targets is None else len(targets.data),
+    )
+    weight = (np.arange(bucket.size) < n).astype(np.float32)
+    if targets is None:
+        y = split.y[np.resize(rows, bucket.size)]
+    else:
+        weight[:n] = targets.lengths > 0
+        share = (1.0 / np.maximum(targets.lengths, 1)).astype(np.float32)
+        even = targets._replace(data=np.repeat(share, targets.lengths))
+        y = _bcoo(even, (bucket.size, split.y.shape[1]), bucket.labels)
+    if entries is None:
+        x = split.x[np.resize(rows, bucket.size)]
+    else:
+        x = _bcoo(entries, (bucket.size, split.x.shape[1]), bucket.nonzeros)
+    return Batch(x, y, weight, np.float32(n))
+
+
+def nonzeros_of(split: Split, rows: np.ndarray) -> int:
+    """Non-zeros of the inputs of these rows: what the cost model charges; 0 if dense."""
+    if not sp.issparse(split.x):
+        return 0
+    return int((split.x.indptr[rows + 1] - split.x.indptr[rows]).sum())
+
+
+class _Entries(NamedTuple):
+    """The stored entries of some rows of a CSR matrix, row after row."""
+
+    data: np.ndarray
+    columns: np.ndarray
+    lengths: np.ndarray  # [rows]
+
+
+def _entries(matrix: sp.csr_array, rows: np.ndarray) -> _Entries:
+    start = matrix.indptr[rows]
+    lengths = matrix.indptr[rows + 1] - start
+    # position of every entry: its row's start, plus its place in the row
+    first = np.cumsum(lengths) - lengths
+    place = np.arange(lengths.sum()) + np.repeat(start - first, lengths)
+    return _Entries(matrix.data[place], matrix.indices[place], lengths)
+
+
+def _bcoo(entries: _Entries, shape: tuple[int, int], capacity: int) -> BCOO:
+    n = len(entries.data)
+    data = np.zeros(capacity, np.float32)
+    data[:n] = entries.data
+    indices = np.empty((capacity, 2), np.int32)
+    indices[n:] = shape
+    indices[:n, 0] = np.repeat(np.arange(len(entries.lengths)), entries.lengths)
+    indices[:n, 1] = entries.columns
+    return BCOO(
+        (jnp.asarray(data), jnp.asarray(indices)), shape=shape, indices_sorted=True
+    )

@@ -1,0 +1,185 @@
+"""Synthetic extreme classification: sparse rows whose features tell their labels.
+
+Label popularity and background features are Zipf-distributed with exponent one, the
+number of non-zeros per row is lognormal. Each label has a few prototype features, and
+a row's features come half from the prototypes of its labels, half from the background.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.dataset import Dataset, Split
+from hetjax.data.pieces import GrowingCsr, row_starts
+
+# Sizes of public data sets, for measuring speed at scale: synthetic_xmc(**SHAPES[...]).
+SHAPES = {
+    "amazon-670k": {
+        "rows": 490_449,
+        "test_rows": 153_025,
+        "features": 135_909,
+        "labels": 670_091,
+        "nonzeros": 76.0,
+        "labels_per_row": 5.0,
+    },
+    "delicious-200k": {
+        "rows": 196_606,
+        "test_rows": 100_095,
+        "features": 782_585,
+        "labels": 205_443,
+        "nonzeros": 302.0,
+        "labels_per_row": 75.0,
+    },
+}
+
+_BLOCK = 500_000  # non-zeros to draw at a time; the data depend on it
+_SPREAD = 0.6  # standard deviation of the logarithm of non-zeros per row
+_SIGNAL = 0.5  # share of a row's features that come from its labels
+_SPARE = 1.25  # draws per wanted distinct value, before uniform draws fill up
+
+
+class _World(NamedTuple):
+    """What both splits share."""
+
+    nonzeros: float  # mean per row
+    labels_per_row: float  # mean
+    feature_of_rank: np.ndarray  # [F], a permutation: popular ids are anywhere
+    label_of_rank: np.ndarray  # [C], likewise
+    prototypes: np.ndarray  # [C, P] int32 features
+
+
+def synthetic_xmc(
+    *,
+    rows: int = 4096,
+    test_rows: int = 1024,
+    features: int = 2000,
+    labels: int = 200,
+    nonzeros: float = 70.0,
+    labels_per_row: float = 3.0,
+    seed: int = 0,
+) -> Dataset:
+    """Learnable sparse multi-label data; the same seed gives the same data.
+
+    `nonzeros` and `labels_per_row` are means per row. Every row has at least one of
+    both, and unit L2 norm. Popularity falls with the rank k like 1/k.
+    """
+    for argument, size in (
+        ("rows", rows),
+        ("test_rows", test_rows),
+        ("features", features),
+        ("labels", labels),
+    ):
+        if not 1 <= size < 2**31:
+            raise ValueError(f"{argument} is {size}; it must be 1..2**31 - 1")
+    _check_mean("nonzeros", nonzeros, "features", features)
+    _check_mean("labels_per_row", labels_per_row, "labels", labels)
+    rng = np.random.default_rng(seed)
+    per_label = max(4, round(nonzeros / labels_per_row))
+    world = _World(
+        nonzeros=nonzeros,
+        labels_per_row=labels_per_row,
+        feature_of_rank=rng.permutation(features),
+        label_of_rank=rng.permutation(labels),
+        prototypes=rng.integers(features, size=(labels, per_label), dtype=np.int32),
+    )
+    return Dataset(
+        train=_split(rng, world, rows),
+        test=_split(rng, world, test_rows),
+        num_classes=labels,
+        name="synthetic",
+    )
+
+
+def _check_mean(argument: str, mean: float, of: str, most: int) -> None:
+    """Rows of distinct values must be possible: half of all is the most on average."""
+    if not 1 <= mean <= max(1, most / 2):
+        raise ValueError(f"{argument} is {mean}; it must be 1 to half of {most} {of}")
+
+
+def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
+    """That many rows, drawn block by block."""
+    x = GrowingCsr(len(world.feature_of_rank))
+    y = GrowingCsr(len(world.label_of_rank))
+    block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
+    for start in range(0, rows, block):
+        x_block, y_block = _draw(rng, world, min(block, rows - start))
+        x.append(x_block)
+        y.append(y_block)
+    return Split(x.finish(), y.finish())
+
+
+def _draw(
+    rng: np.random.Generator, world: _World, rows: int
+) -> tuple[sp.csr_array, sp.csr_array]:
+    """A block of rows: features and labels."""
+    num_labels, num_features = len(world.label_of_rank), len(world.feature_of_rank)
+    wanted = 1 + rng.poisson(world.labels_per_row - 1, rows)
+    row, spare = _candidates(wanted, num_labels)
+    drawn = world.label_of_rank[_zipf(rng, num_labels, len(row))]
+    drawn[spare] = rng.integers(num_labels, size=np.count_nonzero(spare))
+    y = _distinct(row, drawn, wanted, num_labels)
+    y.data[:] = 1
+
+    log_mean = np.log(world.nonzeros) - _SPREAD**2 / 2
+    wanted = np.rint(rng.lognormal(log_mean, _SPREAD, rows)).astype(np.int64)
+    row, spare = _candidates(wanted, num_features)
+    drawn = world.feature_of_rank[_zipf(rng, num_features, len(row))]
+    signal = np.flatnonzero(~spare & (rng.random(len(row)) < _SIGNAL))
+    drawn[signal] = _prototypes(rng, world, y, row[signal])
+    drawn[spare] = rng.integers(num_features, size=np.count_nonzero(spare))
+    x = _distinct(row, drawn, wanted, num_features)
+    x.data[:] = rng.lognormal(0, 0.5, x.nnz)
+    norms = np.sqrt(np.add.reduceat(x.data**2, x.indptr[:-1]))  # no row is empty
+    x.data /= np.repeat(norms, np.diff(x.indptr))
+    return x, y
+
+
+def _zipf(rng: np.random.Generator, ranks: int, size: int) -> np.ndarray:
+    """Ranks [size] in 0..ranks-1; rank k with probability log((k+2)/(k+1)), about 1/k.
+
+    These are the integers below a log-uniform number: no table, no search.
+    """
+    drawn = np.floor((ranks + 1.0) ** rng.random(size)).astype(np.int64) - 1
+    return np.minimum(drawn, ranks - 1)  # the power may round up
+
+
+def _prototypes(
+    rng: np.random.Generator, world: _World, y: sp.csr_array, row: np.ndarray
+) -> np.ndarray:
+    """For each of these rows [n], a prototype feature of one of its labels."""
+    counts = np.diff(y.indptr)[row]
+    labels = y.indices[y.indptr[row] + (rng.random(len(row)) * counts).astype(np.int64)]
+    return world.prototypes[
+        labels, rng.integers(world.prototypes.shape[1], size=len(row))
+    ]
+
+
+def _candidates(wanted: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whose draw each one is, and whether it is a spare one, to be uniform.
+
+    Clips `wanted` [rows] to 1..most in place. A row's draws are twice as many as it
+    wants: popular values come up repeatedly, and the uniform ones then fill the gap.
+    """
+    np.clip(wanted, 1, most, out=wanted)
+    draws = 2 * wanted + 8
+    row = np.repeat(np.arange(len(wanted)), draws)
+    position = np.arange(len(row)) - np.repeat(row_starts(draws)[:-1], draws)
+    return row, position >= np.repeat(np.ceil(_SPARE * wanted), draws)
+
+
+def _distinct(
+    row: np.ndarray, drawn: np.ndarray, wanted: np.ndarray, columns: int
+) -> sp.csr_array:
+    """The first `wanted` [rows] distinct values of each row's draws, as a pattern."""
+    keys, first = np.unique(row * columns + drawn, return_index=True)
+    fresh = np.zeros(len(row), np.int64)  # is a draw the first of its value?
+    fresh[first] = 1
+    so_far = np.cumsum(fresh)
+    starts = np.flatnonzero(np.diff(row, prepend=-1))
+    rank = so_far - (so_far - fresh)[starts][row]  # among the row's distinct, from one
+    keys = keys[(rank <= wanted[row])[first]]
+    counts = np.bincount(keys // columns, minlength=len(wanted))
+    ones = np.ones(len(keys), np.float32)
+    parts = ones, (keys % columns).astype(np.int32), row_starts(counts)
+    return sp.csr_array(parts, shape=(len(wanted), columns))

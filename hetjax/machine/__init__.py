@@ -1,0 +1,38 @@
+"""Machines: how long things take. Host world, no JAX. Start with `clock.py`."""
+
+from hetjax.machine.clock import SimulatedClock, Transfer
+from hetjax.machine.presets import PRESETS, load_machine, preset
+from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile
+from hetjax.machine.types import (
+    Alarm,
+    Arrival,
+    Evaluated,
+    Event,
+    Join,
+    Leave,
+    Merged,
+    Work,
+    WorkerInfo,
+)
+
+__all__ = [
+    "PRESETS",
+    "Alarm",
+    "Arrival",
+    "Cost",
+    "Drift",
+    "Evaluated",
+    "Event",
+    "Join",
+    "Leave",
+    "Link",
+    "Machine",
+    "Merged",
+    "Profile",
+    "SimulatedClock",
+    "Transfer",
+    "Work",
+    "WorkerInfo",
+    "load_machine",
+    "preset",
+]

@@ -1,0 +1,109 @@
+"""Nested frozen dataclasses to JSON text and back, with errors that name the place.
+
+The dataclasses' own type hints are the format: a field without a default is required,
+a field that does not exist is an error, and nothing is converted silently.
+"""
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+_SCALARS = {str: "a string", int: "a whole number", float: "a number"}
+
+
+def to_json(record: Any) -> str:
+    """JSON text of a dataclass, for people: two spaces of indent."""
+    plain = dataclasses.asdict(record)
+    # `item` turns NumPy's scalars into Python's.
+    text = json.dumps(plain, indent=2, allow_nan=False, default=lambda x: x.item())
+    return text + "\n"
+
+
+def read_json(kind: Any, path: str | Path) -> Any:
+    """The dataclass `kind` in the file at `path`; a ValueError names file and place."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, object_pairs_hook=_without_repeats)
+        return _decode(kind, data, "")
+    except RecursionError:
+        raise ValueError(f"{path}: lists or objects are nested too deeply") from None
+    except ValueError as error:  # of UTF-8, of JSON's syntax, or one of ours
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two equal keys json would silently keep the last one."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {repeated!r} appears twice in one object")
+    return record
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    """`value`, found at the place `where`, as the type hint `kind` wants it."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # X | None
+        return None if value is None else _decode(arguments[0], value, where)
+    if origin is tuple:  # tuple[X, ...]
+        _expect(isinstance(value, list), "a list", value, where)
+        items = (_decode(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple(items)
+    if origin is dict:  # dict[str, X]
+        _expect(isinstance(value, dict), "an object", value, where)
+        inner = arguments[1]
+        return {k: _decode(inner, v, f"{where}[{k!r}]") for k, v in value.items()}
+    if kind in _SCALARS:
+        return _decode_scalar(kind, value, where)
+    return _decode_record(kind, value, where)
+
+
+def _decode_scalar(kind: type, value: Any, where: str) -> Any:
+    """A string or a number; JSON's 3 is also a float, true is no number."""
+    accepted = (int, float) if kind is float else kind
+    right = isinstance(value, accepted) and not isinstance(value, bool)
+    _expect(right, _SCALARS[kind], value, where)
+    try:
+        return kind(value)
+    except OverflowError:  # float of a whole number of 400 digits
+        raise ValueError(f"{where}: the number is too large") from None
+
+
+def _decode_record(kind: Any, value: Any, where: str) -> Any:
+    """A dataclass, field by field."""
+    _expect(isinstance(value, dict), f"an object (a {kind.__name__})", value, where)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    known = f"a {kind.__name__} has the fields {', '.join(fields)}"
+    for name in value:
+        if name not in fields:
+            raise ValueError(f"{_inside(where, name)}: unknown field; {known}")
+    for name, field in fields.items():
+        if name not in value and field.default is dataclasses.MISSING:
+            raise ValueError(f"{_inside(where, name)}: missing; {known}")
+    hints = _type_hints(kind)
+    decoded = {k: _decode(hints[k], v, _inside(where, k)) for k, v in value.items()}
+    try:
+        return kind(**decoded)
+    except ValueError as error:
+        raise ValueError(f"{where or 'top level'}: {error}") from None
+
+
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _inside(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _expect(right: bool, expected: str, value: Any, where: str) -> None:
+    if not right:
+        found = json.dumps(value)
+        found = found if len(found) <= 60 else found[:57] + "..."
+        raise ValueError(f"{where or 'top level'}: expected {expected}, found {found}")

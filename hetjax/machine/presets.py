@@ -1,0 +1,110 @@
+"""Machines by name, so that experiments on one of them need no file.
+
+Only ratios between workers come from measurements in papers; costs of a step on a V100
+and the links are our assumptions, of the right order of magnitude. A machine of your
+own: build a `Machine`, or edit what `Machine.save` wrote.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from hetjax.machine.profile import Cost, Link, Machine, Profile
+
+# Four V100 cards of one server are not equally fast: 32 % between first and last
+# (Adaptive SGD). A batch of 256 examples spends 3/7 of its time in what every step
+# costs: fixed = 0.75 * 256 * per_example.
+V100_FACTORS = (1.0, 1.107, 1.213, 1.32)
+V100_COST = Cost(fixed=0.75 * 256 * 1e-5, per_example=1e-5, per_nonzero=2e-8)
+
+# Seconds of a WRN-28 batch of 128 on a GPU and on a CPU (Biased Local SGD).
+RTX4090_SECONDS, EPYC7543_SECONDS, WRN_BATCH = 0.1940, 6.5230, 128
+
+# Peak float32 speed of a V100 over a P100, both SXM2: 15.7 / 10.6 TFLOP/s.
+P100_FACTOR = 1.48
+
+PCIE = Link(latency=20e-6, bandwidth=10e9)  # assumed: 3.0 x16 and its software
+NVLINK = Link(latency=10e-6, bandwidth=40e9)  # assumed: two NVLink 1.0 per pair
+INFINIBAND = Link(latency=3e-6, bandwidth=12e9)  # assumed: EDR, 100 Gbit/s
+
+DEFAULT_NOISE = 0.02
+
+
+def _v100s(factors: tuple[float, ...]) -> Machine:
+    workers = tuple(
+        Profile(f"gpu{index}", "v100", V100_COST, factor)
+        for index, factor in enumerate(factors)
+    )
+    return Machine("", workers, {"": PCIE})
+
+
+def _gpu_and_cpu() -> Machine:
+    gpu = Profile("rtx4090", "rtx4090", Cost(0.0, RTX4090_SECONDS / WRN_BATCH))
+    cpu = Profile("epyc7543", "epyc7543", Cost(0.0, EPYC7543_SECONDS / WRN_BATCH))
+    return Machine("", (gpu, cpu), {"": PCIE})
+
+
+def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
+    """IBM Minsky servers: P100 cards, NVLink within a node, InfiniBand between."""
+    nodes = [f"node{index:02d}" for index in range(num_nodes)]
+    workers = tuple(
+        Profile(f"{node}/gpu{gpu}", "p100", V100_COST, P100_FACTOR, place=(node,))
+        for node in nodes
+        for gpu in range(gpus_per_node)
+    )
+    return Machine("", workers, {"": INFINIBAND} | dict.fromkeys(nodes, NVLINK))
+
+
+def _uniform(name: str) -> Machine:
+    number = name.removeprefix("uniform:")
+    if not (number.isascii() and number.isdigit() and int(number) > 0):
+        raise ValueError(
+            f"{name!r}: uniform:N needs a whole number N of at least 1, "
+            "as in 'uniform:8'"
+        )
+    return _v100s((1.0,) * int(number))
+
+
+_BUILDERS = {
+    "v100x4": lambda: _v100s(V100_FACTORS),
+    "v100x2": lambda: _v100s((V100_FACTORS[0], V100_FACTORS[-1])),
+    "v100x1": lambda: _v100s(V100_FACTORS[:1]),
+    "rtx4090+epyc7543": _gpu_and_cpu,
+    "minsky32x4": lambda: _minsky(32, 4),
+}
+
+PRESETS = (*_BUILDERS, "uniform:N")  # N is a number: equal workers
+
+
+def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine:
+    """The machine of that name, one of PRESETS.
+
+    >>> [worker.factor for worker in preset("v100x4").workers]
+    [1.0, 1.107, 1.213, 1.32]
+    >>> len(preset("uniform:1000").workers)
+    1000
+    """
+    if name.startswith("uniform:"):
+        machine = _uniform(name)
+    elif name in _BUILDERS:
+        machine = _BUILDERS[name]()
+    else:
+        known = ", ".join(PRESETS)
+        raise ValueError(
+            f"unknown machine {name!r}; known: {known} "
+            "(load_machine also reads a .json file)"
+        )
+    return dataclasses.replace(machine, name=name, seed=seed, noise=noise)
+
+
+def load_machine(
+    name_or_path: str | Path, *, seed: int | None = None, noise: float | None = None
+) -> Machine:
+    """A preset by its name, or the machine in a .json file.
+
+    Without a seed or a noise it is the file's, or the preset's default.
+    """
+    is_file = str(name_or_path).endswith(".json")
+    machine = Machine.load(name_or_path) if is_file else preset(str(name_or_path))
+    changes = {"seed": seed, "noise": noise}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    return dataclasses.replace(machine, **changes)

@@ -1,0 +1,62 @@
+"""Gradient aggregation: the merge of synchronous SGD."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hetjax import tree
+from hetjax.merge.averaging import restart
+from hetjax.merge.types import Facts, Merge, normalized_weights
+from hetjax.replica import Replica
+
+
+class AggregationState(NamedTuple):
+    """The model, in float32, and its optimizer."""
+
+    center: Any
+    model_state: Any
+    opt_state: Any
+
+
+def gradient_aggregation(
+    optimizer: optax.GradientTransformation | None = None,
+) -> Merge:
+    """One central optimizer step on the example-weighted mean gradient.
+
+        g = sum_i n_i g_i / sum_i n_i        g_i: mean gradient over n_i examples
+        w <- w + eta update(g);   w_i <- w
+
+    `optimizer` is built with rate 1 (default `optax.sgd(1.0)`): eta is the rate of the
+    members' work (their mean by examples), so that it is data. Model state is averaged
+    by examples. Needs the local rule `gradient`. Promises: worker order is irrelevant;
+    equal to one worker with all the examples; a member without examples is absent.
+    Source: synchronous SGD, Adaptive SGD paper II; ALGORITHMS F.2, K.2.
+    """
+    tx = optax.sgd(1.0) if optimizer is None else optimizer
+
+    def init(params: Any, model_state: Any) -> AggregationState:
+        center = tree.float32(params)
+        return AggregationState(center, tree.float32(model_state), tx.init(center))
+
+    def apply(
+        state: AggregationState, replicas: tuple[Replica, ...], facts: Facts, op: str
+    ) -> tuple[AggregationState, tuple[Replica, ...]]:
+        del op
+        alpha = normalized_weights(facts.examples, facts.present)
+        g = tree.weighted_sum([r.carry["gradients"] for r in replicas], alpha)
+        rate = jnp.sum(jnp.where(facts.present, alpha * facts.rate, 0.0))
+        updates, opt_state = tx.update(g, state.opt_state, state.center)
+        center = jax.tree.map(lambda w, d: w + rate * d, state.center, updates)
+        moved = tree.weighted_move(
+            state.model_state, [r.model_state for r in replicas], alpha
+        )
+        statistics = tree.map_floats(jnp.add, state.model_state, moved)
+        new = AggregationState(center, statistics, opt_state)
+        return new, tuple(restart(r, center, statistics) for r in replicas)
+
+    def model(state: AggregationState) -> tuple[Any, Any]:
+        return state.center, state.model_state
+
+    return Merge(init, apply, model, needs=("gradients",))

@@ -1,0 +1,109 @@
+"""Multi-layer perceptrons: the papers' sparse three-layer one, and a dense one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from hetjax import sparse
+
+INITS = ("slide", "hetero")
+
+
+def sparse_mlp(
+    *, hidden: int = 128, bias: bool = True, init: str = "slide"
+) -> Callable[..., nnx.Module]:
+    """A builder of `SparseMLP`, to give to `hetjax.classification`."""
+    if hidden < 1:
+        raise ValueError(f"hidden={hidden}: give at least one hidden unit")
+    if init not in INITS:
+        raise ValueError(f"init={init!r}: choose one of {INITS}")
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        return SparseMLP(
+            features, classes, hidden=hidden, bias=bias, init=init, rngs=rngs
+        )
+
+    return build
+
+
+def mlp(*, hidden: tuple[int, ...] = (128,)) -> Callable[..., nnx.Module]:
+    """A builder of `MLP`, to give to `hetjax.classification`."""
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        return MLP(features, classes, hidden=hidden, rngs=rngs)
+
+    return build
+
+
+class SparseMLP(nnx.Module):
+    """x (sparse or dense) - hidden ReLU - logits: the model of SLIDE and Adaptive SGD.
+
+        h = relu(x W_1 + b_1);   z = h W_2 + b_2        W_1 [F, H], W_2 [H, C]
+
+    Weights and biases are truncated normal of standard deviation
+    2 / sqrt(fan_in + fan_out) (init="slide"), or normal of
+    sqrt(2 t / (fan_in + fan_out)), t = floor(sqrt(F + H)) + 1, the sibling code's
+    formula (init="hetero"); ALGORITHMS A.6. Biases are optional.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        hidden: int = 128,
+        bias: bool = True,
+        init: str = "slide",
+        rngs: nnx.Rngs,
+    ):
+        """F features, C classes, H hidden units."""
+        steps = int((features + hidden) ** 0.5) + 1
+
+        def draw(shape: tuple[int, ...], fans: int) -> jax.Array:
+            if init == "hetero":
+                return (2 * steps / fans) ** 0.5 * jax.random.normal(
+                    rngs.params(), shape
+                )
+            unit = jax.random.truncated_normal(rngs.params(), -2.0, 2.0, shape)
+            return 2 / fans**0.5 * unit
+
+        fans = features + hidden, hidden + classes
+        self.kernel_in = sparse.RowParam(draw((features, hidden), fans[0]))
+        self.kernel_out = nnx.Param(draw((hidden, classes), fans[1]))
+        self.bias_in = nnx.Param(draw((hidden,), fans[0])) if bias else None
+        self.bias_out = nnx.Param(draw((classes,), fans[1])) if bias else None
+
+    def __call__(self, x: Any) -> jax.Array:
+        """Logits [B, C]."""
+        h = sparse.matmul(x, self.kernel_in[...])
+        if self.bias_in is not None:
+            h = h + self.bias_in[...][None]
+        z = jax.nn.relu(h) @ self.kernel_out[...]
+        return z if self.bias_out is None else z + self.bias_out[...][None]
+
+
+class MLP(nnx.Module):
+    """Dense layers with ReLU between them; inputs are flattened, He initialisation."""
+
+    def __init__(
+        self, features: int, classes: int, *, hidden: tuple[int, ...], rngs: nnx.Rngs
+    ):
+        """`hidden` are the widths of the layers between inputs and logits."""
+        sizes = (features, *hidden, classes)
+        he = nnx.initializers.he_normal()
+        self.layers = nnx.List(
+            [
+                nnx.Linear(a, b, kernel_init=he, rngs=rngs)
+                for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+            ]
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Logits [B, C]."""
+        h = jnp.reshape(x, (x.shape[0], -1))
+        for layer in self.layers[:-1]:
+            h = jax.nn.relu(layer(h))
+        return self.layers[-1](h)

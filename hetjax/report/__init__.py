@@ -1,0 +1,20 @@
+"""Histories and what is made of them: tables, plots and files.
+
+Start with `runs`: the result of a comparison.
+"""
+
+from hetjax.report.files import check_out, write_results
+from hetjax.report.history import History, Segment, Timeline, WorkerRecord
+from hetjax.report.runs import Runs
+from hetjax.report.table import Table
+
+__all__ = [
+    "History",
+    "Runs",
+    "Segment",
+    "Table",
+    "Timeline",
+    "WorkerRecord",
+    "check_out",
+    "write_results",
+]

@@ -1,0 +1,108 @@
+"""The panels of the timeline plot: bars per worker, and its shares of a run."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from hetjax.report.history import History
+from hetjax.report.panels import grouped, tidy
+
+KINDS = {  # of a worker's time, in other colours than the strategies'
+    "busy": "#44546A",
+    "merging": "#F2A541",
+    "waiting": "#E3E6EA",
+    "idle": "#FFFFFF",
+}
+
+
+def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
+    """The strategy, the window, and what is not shown."""
+    times = (start, finish, history.span)
+    first, last, span = (grouped(float(f"{t:.6g}")) for t in times)
+    text = f"{history.strategy}: {first} to {last} s of {span} s"
+    if len(rows) < len(history.workers):
+        text += f", {len(rows)} of {len(history.workers)} workers"
+    return text + (", stopped early" if history.stopped else "")
+
+
+def chosen_workers(
+    history: History, workers: Sequence[int] | None, at_most: int
+) -> list[int]:
+    """The workers to draw."""
+    n = len(history.workers)
+    if workers is None:
+        return sorted({round(i) for i in np.linspace(0, n - 1, min(n, at_most))})
+    wrong = [k for k in workers if not 0 <= k < n]
+    if wrong:
+        raise ValueError(f"{history.strategy} has no workers {wrong}: it has {n}")
+    return list(workers)
+
+
+def _segments(history: History) -> np.ndarray:
+    """The timeline as [S, 4]: worker, kind, start, finish."""
+    return np.array(history.timeline.numbers).reshape(-1, 4)
+
+
+def busy_length(history: History, count: int = 40) -> float:
+    """Seconds that the last `count` segments of the busiest worker take."""
+    segments = _segments(history)
+    if not len(segments):
+        return history.span or 1.0
+    owners = segments[:, 0].astype(int)
+    starts = segments[owners == np.bincount(owners).argmax(), 2]
+    return history.span - float(np.sort(starts)[-count:][0])
+
+
+def draw_gantt(
+    ax: Axes, history: History, rows: list[int], start: float, finish: float
+) -> None:
+    """A row per worker: what is neither busy nor merging nor idle is waiting."""
+    segments = _segments(history)
+    segments = segments[(segments[:, 3] > start) & (segments[:, 2] < finish)]
+    # white edges part the segments, as long as they do not cover them
+    edge = 0.6 if len(segments) <= 80 * max(1, len(history.workers)) else 0.0
+    for i, k in enumerate(rows):
+        if history.workers[k].idle < history.span:
+            _draw_bars(ax, i, [(start, min(finish, history.span))], "waiting", 0.0)
+        for number, kind in enumerate(history.timeline.kinds):
+            mine = segments[(segments[:, 0] == k) & (segments[:, 1] == number), 2:]
+            _draw_bars(ax, i, np.clip(mine, start, finish), kind, edge)
+    tidy(ax)
+    ax.grid(visible=False, axis="y")
+    ax.set_xlim(start, finish)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_yticks(range(len(rows)), [history.workers[k].name for k in rows])
+    ax.tick_params(axis="y", length=0)
+
+
+def _draw_bars(ax: Axes, row: int, spans, kind: str, edge: float) -> None:
+    """Bars from start to finish in one row."""
+    bars = [(start, finish - start) for start, finish in spans if finish > start]
+    ax.broken_barh(
+        bars,
+        (row - 0.38, 0.76),
+        facecolor=KINDS[kind],
+        edgecolor="white",
+        linewidth=edge,
+        label=kind,
+    )
+
+
+def draw_shares(ax: Axes, history: History, rows: list[int]) -> None:
+    """Each worker's busy, merging, waiting and idle share of the whole run."""
+    left = np.zeros(len(rows))
+    for kind, colour in KINDS.items():
+        seconds = [getattr(history.workers[k], kind) for k in rows]
+        shares = 100 * np.array(seconds) / (history.span or 1.0)
+        ax.barh(range(len(rows)), shares, 0.76, left, color=colour)
+        left += shares
+        if kind == "busy":
+            for i, share in enumerate(shares):
+                ax.text(103, i, f"{share:.0f}", va="center", fontsize=8)
+    tidy(ax)
+    ax.grid(visible=False)
+    ax.set_xlim(0, 100)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)

@@ -1,0 +1,73 @@
+"""What all plots share: a strategy's colour, the look of a panel, the figure."""
+
+import io
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from hetjax.report.history import History
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")  # the next one where the colours are used up
+
+
+class Picture(Figure):
+    """A figure that Jupyter shows also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
+
+
+def note(text: str) -> Figure:
+    """A figure that says why there is nothing to see."""
+    figure = Picture(figsize=(6, 1.6), layout="constrained")
+    ax = figure.add_subplot()
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, text, ha="center", va="center", color="0.3")
+    return figure
+
+
+def strategy_names(histories: Sequence[History]) -> list[str]:
+    """The strategies in the order in which they were first seen."""
+    return list(dict.fromkeys(h.strategy for h in histories))
+
+
+def first_seeds(histories: Sequence[History]) -> list[History]:
+    """The first run of every strategy."""
+    first: dict[str, History] = {}
+    for h in histories:
+        first.setdefault(h.strategy, h)
+    return list(first.values())
+
+
+def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
+    """A colour and a dash per strategy, the same in every plot of these histories."""
+    names, n = strategy_names(histories), len(COLOURS)
+    return {
+        name: (COLOURS[i % n], DASHES[i // n % len(DASHES)])
+        for i, name in enumerate(names)
+    }
+
+
+def grouped(value: float) -> str:
+    """A number for an axis or a title, its thousands apart and no needless zeros."""
+    return f"{value:,.10g}"
+
+
+def tidy(ax: Axes) -> None:
+    """Light grid below, no box, thousands apart."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="0.9", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
+
+
+def mark_strategy(ax: Axes, title: str, colour: str) -> None:
+    """A title, and the strategy's colour as a thick left side."""
+    ax.set_title(title, loc="left", fontsize=10)
+    ax.spines["left"].set(color=colour, linewidth=4, position=("outward", 5))

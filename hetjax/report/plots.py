@@ -1,0 +1,216 @@
+"""Plots of histories: time to accuracy, batch sizes, and who computed when.
+
+They are built on matplotlib's objects, not on pyplot: no display, no global state.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from hetjax.report import gantt
+from hetjax.report.history import History
+from hetjax.report.panels import (
+    Picture,
+    first_seeds,
+    grouped,
+    mark_strategy,
+    note,
+    strategy_names,
+    strategy_styles,
+    tidy,
+)
+
+X_LABELS = {
+    "seconds": "virtual time [s]",
+    "examples": "examples processed",
+    "updates": "local updates",
+}
+
+
+def time_to_accuracy(
+    histories: Sequence[History], metric: str, x: str, target: float | None
+) -> Figure:
+    """A metric over seconds, examples or updates: median and band over the seeds.
+
+    Between evaluations it is interpolated, as seeds need not share their examples and
+    updates. A line ends where the first of its seeds ends: beyond, a median would
+    leave out the runs that stopped.
+    """
+    if x not in X_LABELS:
+        raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
+    figure = Picture(figsize=(8, 4.8), layout="constrained")
+    ax = figure.add_subplot()
+    for name, (colour, dash) in strategy_styles(histories).items():
+        runs = [h for h in histories if h.strategy == name]
+        grid, values = _over_seeds(runs, metric, x)
+        label = _curve_label(name, runs)
+        if len(runs) > 1:
+            low, high = values.min(0), values.max(0)
+            ax.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(
+            grid,
+            np.median(values, axis=0),
+            color=colour,
+            linestyle=dash,
+            linewidth=1.8,
+            marker="o" if len(grid) <= 40 else "",
+            markersize=3.5,
+            label=label,
+        )
+    if target is not None and math.isfinite(target):
+        ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1)
+        ax.annotate(
+            f"target\n{target:g}",
+            (1, target),
+            xytext=(4, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            color="0.35",
+            fontsize=9,
+        )
+    tidy(ax)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(X_LABELS[x])
+    ax.set_ylabel(metric)
+    if len(histories) > len(strategy_names(histories)):
+        ax.set_title(
+            "median over seeds, band from lowest to highest", fontsize=10, loc="left"
+        )
+    ax.legend(frameon=False, loc="best")
+    return figure
+
+
+def _over_seeds(
+    runs: Sequence[History], metric: str, x: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where all runs have values [P], and the metric there [runs, P]."""
+    if not all(h.points for h in runs):
+        return np.empty(0), np.empty((len(runs), 0))
+    xs = [np.array([p[x] for p in h.points], float) for h in runs]
+    ys = [np.array([p[metric] for p in h.points], float) for h in runs]
+    start, end = max(v[0] for v in xs), min(v[-1] for v in xs)
+    grid = np.unique(np.concatenate(xs))
+    grid = grid[(grid >= start) & (grid <= end)]
+    values = [np.interp(grid, a, b) for a, b in zip(xs, ys, strict=True)]
+    return grid, np.stack(values)
+
+
+def _curve_label(name: str, runs: Sequence[History]) -> str:
+    """The strategy, and what its line does not say."""
+    if not all(h.points for h in runs):
+        return f"{name} (a run was never evaluated)"
+    stopped = sum(bool(h.stopped) for h in runs)
+    if not stopped:
+        return name
+    return f"{name} (stopped early" + (
+        f": {stopped} of {len(runs)} seeds)" if len(runs) > 1 else ")"
+    )
+
+
+def batch_sizes(histories: Sequence[History]) -> Figure:
+    """Every worker's batch size over time, where a strategy moved them; first seeds."""
+    moved = [h for h in first_seeds(histories) if _sizes_moved(h)]
+    if not moved:
+        return note("No strategy changed its workers' batch sizes.")
+    columns = min(2, len(moved))
+    rows = math.ceil(len(moved) / columns)
+    figure = Picture(figsize=(5.5 * columns + 1, 3.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+    for ax in axes[len(moved) :]:
+        ax.set_visible(False)
+    styles = strategy_styles(histories)
+    for i, (ax, history) in enumerate(zip(axes, moved, strict=False)):
+        _draw_sizes(ax, history)
+        if i + columns >= len(moved):  # the lowest of its column
+            ax.tick_params(labelbottom=True)
+            ax.set_xlabel(X_LABELS["seconds"])
+        mark_strategy(ax, history.strategy, styles[history.strategy][0])
+    return figure
+
+
+def _sizes_moved(history: History) -> bool:
+    """Whether any worker had more than one batch size."""
+    sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
+    return any(len(s) > 1 for s in sizes)
+
+
+def _draw_sizes(ax: Axes, history: History) -> None:
+    """One strategy's panel: a step line per worker, extended to the run's end."""
+    shown = [w for w in history.workers if w.batch_size_over_time]
+    colours = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
+    # the first lines are thicker, to be seen below later ones of the same sizes
+    widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
+    for worker, colour, width in zip(shown, colours, widths, strict=True):
+        seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
+        end = max(history.span, seconds[-1])
+        ax.step(
+            [*seconds, end],
+            [*sizes, sizes[-1]],
+            where="post",
+            color=colour,
+            linewidth=width,
+            label=worker.name,
+        )
+    values = [size for w in shown for _, size in w.batch_size_over_time]
+    tidy(ax)
+    ax.set_xlim(left=0)
+    if max(values) > 16 * max(min(values), 1e-9):
+        ax.set_yscale("log", base=2)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
+    else:
+        ax.set_ylim(0, 1.05 * max(values))
+    ax.set_ylabel("batch size [examples]")
+    if len(shown) <= 10:
+        ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        note = f"{len(shown)} workers, first dark to last light"
+        ax.text(1, 1.02, note, ha="right", fontsize=8, transform=ax.transAxes)
+
+
+def timeline(
+    histories: Sequence[History],
+    workers: Sequence[int] | None = None,
+    window: tuple[float, float] | None = None,
+) -> Figure:
+    """A Gantt chart per strategy (first seed), and each worker's shares of the run.
+
+    Without `workers`: all, or some spread evenly. Without `window`: the end of every
+    run, all of the same length, which holds about 40 segments per worker.
+    """
+    if window and not window[0] < window[1]:
+        raise ValueError(f"the window {window} is empty: it is (start, finish) [s]")
+    shown = first_seeds(histories)
+    most = max(8, 36 // len(shown))  # rows that keep the figure on a screen or two
+    rows = [gantt.chosen_workers(h, workers, most) for h in shown]
+    length = median(gantt.busy_length(h) for h in shown)
+    styles = strategy_styles(histories)
+    heights = [0.3 * len(r) + 0.9 for r in rows]
+    figure = Picture(figsize=(11, sum(heights) + 0.5), layout="constrained")
+    axes = figure.subplots(
+        len(shown), 2, squeeze=False, width_ratios=(5, 1), height_ratios=heights
+    )
+    for (left, right), h, row in zip(axes, shown, rows, strict=True):
+        end = h.span or 1.0  # of a run without a clock: an empty panel
+        shown_window = window or (max(0.0, end - length), end)
+        gantt.draw_gantt(left, h, row, *shown_window)
+        gantt.draw_shares(right, h, row)
+        mark_strategy(
+            left, gantt.panel_title(h, row, *shown_window), styles[h.strategy][0]
+        )
+    axes[0, 1].set_title("whole run, busy %", fontsize=10, loc="right")
+    axes[-1, 0].set_xlabel(X_LABELS["seconds"])
+    axes[-1, 1].set_xlabel("share [%]")
+    handles = [
+        Patch(facecolor=colour, edgecolor="0.6", label=kind)
+        for kind, colour in gantt.KINDS.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False)
+    return figure

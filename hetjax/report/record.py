@@ -1,0 +1,84 @@
+"""The form of a run in JSON and CSV: plain values, in an order that is always the same.
+
+Where names are free (settings, metrics, programs) they are sorted, so that equal
+histories give equal bytes, in whatever order their dictionaries were filled.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from hetjax.report.history import History, WorkerRecord
+
+COMMON = ("seconds", "updates", "examples", "loss")  # of every point
+
+
+def plain(value: Any) -> Any:
+    """The value as valid JSON: NaN and infinity are None, others their str()."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        # float() because NumPy's float64 is a float that does not print like one
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "_asdict"):  # a NamedTuple
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(k): plain(value[k]) for k in sorted(value, key=_rank)}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return [plain(v) for v in sorted(value, key=_rank)]
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy and JAX
+        return plain(value.tolist())
+    # without the address, which is another one in every process
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
+
+
+def _rank(key: Any) -> tuple[bool, float, str]:
+    """A sort key for keys of mixed types: numbers first, by size."""
+    number = isinstance(key, (int, float))
+    return (not number, key if number else 0.0, str(key))
+
+
+def metric_names(points: Iterable[dict[str, float]]) -> tuple[str, ...]:
+    """What the points hold besides the common columns, sorted."""
+    return tuple(sorted({name for p in points for name in p} - set(COMMON)))
+
+
+def run_record(history: History) -> dict[str, Any]:
+    """One run, as it stands in results.json."""
+    return {
+        "strategy": history.strategy,
+        "seed": history.seed,
+        "settings": plain(history.settings),
+        "points": [_point_record(p) for p in history.points],
+        "workers": [_worker_record(w) for w in history.workers],
+        "staleness": [plain(w.staleness) for w in history.workers],
+        "merges": history.merges,
+        "compilations": history.compilations,
+        "programs": plain(history.programs),
+        "compile_seconds": plain(history.compile_seconds),
+        "host_seconds": plain(history.host_seconds),
+        "stopped": history.stopped,
+    }
+
+
+def _point_record(point: dict[str, float]) -> dict[str, Any]:
+    """One evaluation: the common columns, then its metrics."""
+    return {name: plain(point[name]) for name in (*COMMON, *metric_names([point]))}
+
+
+def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
+    """One worker's share; its staleness stands beside, in the run's record."""
+    return {
+        "name": worker.name,
+        "busy": plain(worker.busy),
+        "waiting": plain(worker.waiting),
+        "merging": plain(worker.merging),
+        "idle": plain(worker.idle),
+        "updates": plain(worker.updates),
+        "examples": plain(worker.examples),
+        "padded": plain(worker.padded),
+        "batch_size_over_time": plain(worker.batch_size_over_time),
+    }

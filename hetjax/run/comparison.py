@@ -1,0 +1,171 @@
+"""Comparisons: several strategies and seeds on one task, one machine and one budget."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from hetjax.data.dataset import Dataset
+from hetjax.machine import Machine
+from hetjax.report.history import History
+from hetjax.report.runs import Runs
+from hetjax.run.loop import INTERRUPTED
+from hetjax.run.progress import Progress
+from hetjax.run.train import Bench, check_strategy
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+
+TUNE = ("common", "each")
+HELD_OUT = 0.1  # of the training split, to choose a rate on
+_HELD_OUT_STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
+
+
+def compare(
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    strategies: Mapping[str, Strategy],
+    *,
+    seconds: float,
+    seeds: int | Sequence[int] = 1,
+    points: int = 50,
+    target: float | None = None,
+    rates: Sequence[float] = (),
+    tune: str = "common",
+    progress: bool = True,
+    on_history: Callable[[History], object] | None = None,
+) -> Runs:
+    """Run every strategy with every seed for the same virtual seconds.
+
+    For one seed all start from the same parameters and draw from the same shuffled
+    order, and all are evaluated at the same instants. `seeds` is a number (0, 1, ...)
+    or the seeds themselves. With `rates` the learning rate (at the largest batch size;
+    other sizes follow by linear scaling) is chosen first, on a tenth of the training
+    split that is held out for it: tune="common" takes the one rate whose best metric
+    is highest on average over all strategies (the Adaptive SGD paper's protocol),
+    "each" every strategy's own best. A run that turns NaN is stopped, reported and
+    kept; the others go on. Ctrl-C stops all and returns what there is (ValueError if
+    that is nothing).
+    """
+    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    _check(strategies, seeds, rates, tune, len(data.train))
+    bench = Bench(task, data, machine, seconds=seconds, points=points)
+    total = len(strategies) * (len(seeds) + len(rates)) * seconds
+    bar = Progress(total, shown=progress)
+    histories: list[History] = []
+    tuning = None
+    try:
+        if rates:
+            tuning = tune_rates(bench, strategies, rates, tune, seeds[0], bar)
+            strategies = _with_rates(strategies, tuning["chosen"])
+        # seed by seed, so that Ctrl-C leaves something of every strategy
+        for seed, name in itertools.product(seeds, strategies):
+            histories.append(bench.run(name, strategies[name], seed, bar))
+            if on_history:
+                on_history(histories[-1])
+            if histories[-1].stopped == INTERRUPTED:
+                break
+    finally:
+        bar.close()
+    order = list(strategies)
+    return Runs(
+        sorted(histories, key=lambda h: order.index(h.strategy)),
+        data=describe(data),
+        machine=asdict(machine),
+        target=target,
+        tuning=tuning,
+    )
+
+
+def tune_rates(
+    bench: Bench,
+    strategies: Mapping[str, Strategy],
+    rates: Sequence[float],
+    tune: str,
+    seed: int,
+    bar: Progress,
+) -> dict[str, Any]:
+    """Choose learning rates on a held-out tenth of the training split.
+
+    {"tune", "held_out", "scores": {strategy: {rate: best metric}}, "chosen":
+    {strategy: rate}}. A run that diverged scores minus infinity.
+    """
+    held = bench.on(_held_out(bench.data, seed))
+    scores = {
+        name: {rate: _score(held, name, s, rate, seed, bar) for rate in rates}
+        for name, s in strategies.items()
+    }
+    common = max(rates, key=lambda rate: mean(s[rate] for s in scores.values()))
+    each = {name: max(rates, key=lambda r: s[r]) for name, s in scores.items()}
+    chosen = each if tune == "each" else dict.fromkeys(scores, common)
+    return {
+        "tune": tune,
+        "held_out": len(held.data.test),
+        "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
+        "chosen": chosen,
+    }
+
+
+def _score(
+    held: Bench, name: str, strategy: Strategy, rate: float, seed: int, bar: Progress
+) -> float:
+    strategy = strategy._replace(rate=rate)
+    history = held.run(f"{name}, rate {rate:g}", strategy, seed, bar)
+    if history.stopped == INTERRUPTED:
+        raise KeyboardInterrupt  # there is no result yet that could be kept
+    return -math.inf if history.stopped else history.best()
+
+
+def _held_out(data: Dataset, seed: int) -> Dataset:
+    order = np.random.default_rng((_HELD_OUT_STREAM, seed)).permutation(len(data.train))
+    n = max(1, int(HELD_OUT * len(order)))
+    rest, held = np.sort(order[n:]), np.sort(order[:n])
+    return replace(data, train=data.train.take(rest), test=data.train.take(held))
+
+
+def _with_rates(
+    strategies: Mapping[str, Strategy], rates: Mapping[str, float]
+) -> dict[str, Strategy]:
+    return {
+        name: s._replace(rate=rates[name], settings={**s.settings, "rate": rates[name]})
+        for name, s in strategies.items()
+    }
+
+
+def describe(data: Dataset) -> dict[str, Any]:
+    """A data set in numbers, for the record."""
+    return {
+        "name": data.name,
+        "train_examples": len(data.train),
+        "test_examples": len(data.test),
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "sparse": data.sparse,
+        "multilabel": data.multilabel,
+        "notes": list(data.notes),
+    }
+
+
+def _check(
+    strategies: Mapping[str, Strategy],
+    seeds: Sequence[int],
+    rates: Sequence[float],
+    tune: str,
+    num_examples: int,
+) -> None:
+    """ValueErrors before anything is compiled."""
+    if not strategies:
+        raise ValueError("there are no strategies to compare: give at least one")
+    if not seeds:
+        raise ValueError("there are no seeds: give at least one")
+    if tune not in TUNE:
+        raise ValueError(f"tune={tune!r}: choose one of {', '.join(TUNE)}")
+    for name, strategy in strategies.items():
+        check_strategy(name, strategy, num_examples)
+    for rate in rates:
+        if not (rate > 0 and math.isfinite(rate)):
+            raise ValueError(f"rates has {rate}: give finite numbers above 0")

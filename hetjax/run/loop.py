@@ -1,0 +1,301 @@
+"""The loop: a worker reports back, who merges, who does what next.
+
+The one place that knows both worlds. It asks the clock for the next event and the
+policy for orders, runs the compiled programs, and keeps the books. It knows no
+strategy's name, and no kind of machine.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from hetjax import local, tree
+from hetjax.data.batching import Batch, Bucket, make_batch, nonzeros_of
+from hetjax.data.dataset import Split
+from hetjax.machine import (
+    Arrival,
+    Evaluated,
+    Event,
+    Transfer,
+    Work,
+    WorkerInfo,
+)
+from hetjax.replica import Replica
+from hetjax.report.history import History
+from hetjax.run.accounts import Accounts
+from hetjax.run.compilations import Compilations
+from hetjax.run.interrupt import interruptible
+from hetjax.run.programs import Programs, mean_metrics
+from hetjax.schedule.types import ROOT, MergeOrder, Orders
+from hetjax.strategies.types import Strategy
+
+INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
+
+
+class Clock(Protocol):
+    """What the loop asks of a machine; `hetjax.machine.SimulatedClock` is one."""
+
+    workers: tuple[WorkerInfo, ...]
+    now: float
+
+    def dispatch(self, worker: int, work: Work, nonzeros: Any) -> Arrival: ...
+    def merge(
+        self, node: str, members: Any, num_bytes: float, blocking: bool = True
+    ) -> Transfer: ...
+    def set_alarm(self, name: str, time: float) -> None: ...
+    def next(self) -> Event | None: ...
+
+
+class Job(NamedTuple):
+    """What is trained, and how it is measured."""
+
+    programs: Programs
+    train: Split
+    buckets: tuple[Bucket, ...]
+    test: list[Batch]  # the evaluation batches of
+    num_test: int  # so many examples
+    instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
+    seed: int
+
+
+class Loop:
+    """One run. `run` returns its history; everything else is bookkeeping."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy,
+        job: Job,
+        clock: Clock,
+        on_point: Callable[[dict[str, float]], bool],
+    ):
+        """`on_point` is told each evaluation, and answers whether to stop there."""
+        self.strategy, self.job, self.clock = strategy, job, clock
+        self.accounts = Accounts(clock.workers)
+        self.compilations = Compilations()
+        metric = job.programs.task.metric
+        self.history = History(name, job.seed, strategy.settings, metric)
+        self.on_point = on_point
+        self._due = deque(job.instants)
+        self._held: deque[tuple[float, dict[str, float]]] = deque()
+        self._unchecked: tuple[Arrival, jax.Array] | None = None
+        self._losses: dict[int, tuple[jax.Array, list]] = {}
+
+    def run(self) -> History:
+        """Train until the last instant, a stop, or Ctrl-C: what there is is returned."""
+        began = time.perf_counter()
+        with self.compilations.counting(), interruptible() as self._interrupted:
+            self._set_up()
+            self._loop()
+            self._close()
+        self.history.host_seconds = (
+            time.perf_counter() - began - self.compilations.seconds
+        )
+        return self.history
+
+    def _stop(self, reason: str) -> None:
+        self.history.stopped = reason
+
+    # -- setting up ----------------------------------------------------------
+
+    def _set_up(self) -> None:
+        strategy, job, programs = self.strategy, self.job, self.job.programs
+        self._step = programs.step(strategy.local, strategy.merge.needs)
+        self._merge = programs.merge(strategy.merge)
+        self._model = programs.model(strategy.merge)
+        self.compilations.purpose = "init"
+        self.params, self.model_state = programs.init(jax.random.key(job.seed))
+        self._num_bytes = tree.num_bytes((self.params, self.model_state))
+        self.nodes = {ROOT: strategy.merge.init(self.params, self.model_state)}
+        self.replicas = {k: self._new_replica() for k in range(len(self.clock.workers))}
+        self.compilations.purpose = "other"
+        n = len(job.train)
+        self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
+        self.policy, orders = strategy.policy.init(self.clock.workers, n)
+        self._carry_out(orders)
+
+    def _new_replica(self) -> Replica:
+        params, state = self.job.programs.copies((self.params, self.model_state))
+        carry = local.empty_slots(params, self.strategy.merge.needs)
+        return Replica(params, state, self.strategy.local.init(params), carry)
+
+    # -- events --------------------------------------------------------------
+
+    def _loop(self) -> None:
+        end = self.job.instants[-1]
+        while not self.history.stopped:
+            if self._interrupted():
+                return self._stop(INTERRUPTED)
+            event = self.clock.next()
+            if event is None or event.time > end:
+                self._evaluate_before(math.inf)
+                return
+            self._evaluate_before(event.time)
+            if self.history.stopped:
+                return
+            if isinstance(event, Arrival):
+                self._arrive(event)
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        self.policy, orders = self.strategy.policy.react(self.policy, event)
+        self._carry_out(orders)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        worker = arrival.worker
+        self.accounts.arrived(worker, arrival.work)
+        mean, losses = self._losses.pop(worker)
+        observe = self.strategy.sampler.observe
+        if observe:
+            for indices, values in losses:
+                values = np.asarray(values)[: len(indices)]
+                self.sampler = observe(self.sampler, worker, indices, values)
+        # one arrival late, so that looking does not hold up what was just dispatched
+        self._check_losses()
+        self._unchecked = (arrival, mean)
+
+    def _check_losses(self) -> None:
+        if self._unchecked is None:
+            return
+        (arrival, mean), self._unchecked = self._unchecked, None
+        if not np.isfinite(mean):
+            worker = self.clock.workers[arrival.worker].name
+            self._stop(
+                f"{self.history.strategy}: the loss of worker {worker} became "
+                f"{float(mean)} at {arrival.time:.6g} s (update {self.accounts.updates}, "
+                "all workers counted); a smaller rate may help"
+            )
+
+    # -- orders --------------------------------------------------------------
+
+    def _carry_out(self, orders: Orders) -> None:
+        for order in orders.merges:
+            self._carry_out_merge(order)
+        for worker, work in orders.dispatch:
+            self._dispatch(worker, work)
+        for name, when in orders.alarms:
+            self.clock.set_alarm(name, when)
+        if orders.start or orders.stop:
+            raise ValueError("workers that start or stop mid-run: not on this machine")
+
+    def _carry_out_merge(self, order: MergeOrder) -> None:
+        now = self.clock.now
+        transfer = self.clock.merge(
+            order.node, order.members, self._num_bytes, order.blocking
+        )
+        self._hold_until(transfer.finish)
+        free = transfer.finish if order.blocking else transfer.start
+        for k in order.members:
+            self.accounts.timeline.add(k, "merging", now, free)
+        facts = self.accounts.facts(order.node, order.members)
+        replicas = tuple(self.replicas[k] for k in order.members)
+        self.compilations.purpose = "merge"
+        self.nodes[order.node], replicas = self._merge(
+            self.nodes[order.node], replicas, facts, order.op
+        )
+        self.compilations.purpose = "other"
+        self.replicas.update(zip(order.members, replicas, strict=True))
+        self.history.merges += 1
+
+    def _dispatch(self, worker: int, work: Work) -> None:
+        """Draw the examples, start the clock, and run the steps.
+
+        The steps run now, on what the worker holds now; the rest of the world sees
+        them at the arrival.
+        """
+        train, record = self.job.train, self.accounts.records[worker]
+        self.sampler, indices = self.strategy.sampler.draw(
+            self.sampler, worker, work.examples
+        )
+        rows = np.split(indices, work.steps) if work.steps else []
+        arrival = self.clock.dispatch(
+            worker, work, [nonzeros_of(train, r) for r in rows]
+        )
+        rate = self._rate(work)
+        padded, losses, mean = 0, [], np.zeros(())
+        for step, row in enumerate(rows):
+            batch = make_batch(train, row, self.job.buckets)
+            words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
+            self.compilations.purpose = "step"
+            self.replicas[worker], values, mean = self._step(
+                self.replicas[worker], batch, rate, words
+            )
+            self.compilations.purpose = "other"
+            padded += len(batch.weight) - len(row)
+            losses.append((row, values))
+        self._losses[worker] = (mean, losses if self.strategy.sampler.observe else [])
+        self.accounts.dispatched(arrival, float(rate), padded)
+
+    def _rate(self, work: Work) -> np.float32:
+        rate = self.strategy.rate
+        value = rate(self.accounts.examples) if callable(rate) else rate
+        return np.float32(float(value) * work.rate)
+
+    # -- evaluations ---------------------------------------------------------
+
+    def _hold_until(self, finish: float) -> None:
+        """A merge ends at `finish`: instants before that see the model as it is now."""
+        if self._due and self._due[0] < finish:
+            self._held.append((finish, self._evaluate()))
+
+    def _evaluate_before(self, now: float) -> None:
+        """Record the instants that lie before `now`, with what was done by then."""
+        while self._due and self._due[0] < now and not self.history.stopped:
+            instant = self._due.popleft()
+            while self._held and self._held[0][0] <= instant:
+                self._held.popleft()
+            self._record(instant, self._held[0][1] if self._held else self._evaluate())
+
+    def _evaluate(self) -> dict[str, float]:
+        programs, merge = self.job.programs, self.strategy.merge
+        self.compilations.purpose = "evaluate"
+        state = self.nodes[ROOT]
+        model = self._model(state, self.params, self.model_state)
+        metrics = mean_metrics(
+            programs.evaluate, model, self.job.test, self.job.num_test
+        )
+        if merge.report:
+            metrics |= {k: float(v) for k, v in merge.report(state).items()}
+        self.compilations.purpose = "other"
+        return metrics
+
+    def _record(self, instant: float, metrics: dict[str, float]) -> None:
+        point = {
+            "seconds": instant,
+            "updates": self.accounts.updates,
+            "examples": self.accounts.examples,
+            **metrics,
+        }
+        self.history.points.append(point)
+        self.history.span = instant
+        if not math.isfinite(metrics["loss"]):
+            self._stop(
+                f"{self.history.strategy}: the test loss of the merged model became "
+                f"{metrics['loss']} by {instant:.6g} s; a smaller rate may help"
+            )
+        elif self.on_point(point):
+            self._stop(f"stopped at {instant:.6g} s as asked")
+        else:
+            self._tell(Evaluated(metrics, instant))
+
+    # -- the end -------------------------------------------------------------
+
+    def _close(self) -> None:
+        history = self.history
+        self._check_losses()
+        if history.stopped:
+            history.span = max(history.span, min(self.clock.now, self.job.instants[-1]))
+        history.workers = self.accounts.close(history.span)
+        history.timeline = self.accounts.timeline
+        counts = self.compilations.programs
+        history.programs = dict(sorted(counts.items()))
+        history.compilations = sum(counts.values())
+        history.compile_seconds = self.compilations.seconds
+        model = self._model(self.nodes[ROOT], self.params, self.model_state)
+        history.params, history.model_state = model
+        history.model = self.job.programs.task.restore(*model)

@@ -1,0 +1,111 @@
+"""The compiled programs of a task, shared by all strategies and seeds that run on it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax import tree
+from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
+from hetjax.data.dataset import Split
+from hetjax.local import LocalRule, with_slots
+from hetjax.merge.types import Facts, Merge
+from hetjax.replica import Replica
+from hetjax.task.types import Task, make_grad_fn
+
+EVAL_EXAMPLES = 1024  # of an evaluation batch, at most
+EVAL_LOGITS = 2**26  # numbers of an evaluation batch's logits, at most
+
+
+class Programs:
+    """Jitted functions by what they are made of; XLA keeps one program per shape."""
+
+    def __init__(self, task: Task):
+        """Nothing is compiled before it is first called."""
+        self.task = task
+        self._made: dict[Any, Callable] = {}
+        self.init = jax.jit(task.init)
+        self.copies = jax.jit(tree.copies)
+        self.evaluate = jax.jit(self._evaluate)
+
+    def _once(self, key: Any, make: Callable[[], Callable]) -> Callable:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def step(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
+        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss).
+
+        The replica is donated. `words` (seed, worker, step) are the random key.
+        """
+        stepping = with_slots(rule, needs)
+
+        def step(replica: Replica, batch: Batch, rate: jax.Array, words: jax.Array):
+            key = jax.random.key(words[0])
+            key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
+            grad_fn = make_grad_fn(self.task, key)
+            replica, losses = stepping.step(replica, batch, rate, grad_fn)
+            return replica, losses, jnp.sum(losses * batch.weight) / batch.count
+
+        return self._once(
+            ("step", rule, stepping is rule),
+            lambda: jax.jit(step, donate_argnums=0),
+        )
+
+    def merge(self, merge: Merge) -> Callable:
+        """(state, replicas, facts, op) -> (state, replicas); both are donated."""
+
+        def apply(state: Any, replicas: tuple[Replica, ...], facts: Facts, op: str):
+            return merge.apply(state, replicas, facts, op)
+
+        return self._once(
+            ("merge", merge),
+            lambda: jax.jit(apply, static_argnums=3, donate_argnums=(0, 1)),
+        )
+
+    def model(self, merge: Merge) -> Callable:
+        """(state, params, model_state) -> the merge's model in the dtypes of the rest."""
+
+        def model(state: Any, *like: Any):
+            return tree.cast_like(merge.model(state), like)
+
+        return self._once(("model", merge), lambda: jax.jit(model))
+
+    def _evaluate(self, params: Any, model_state: Any, batch: Batch) -> dict[str, Any]:
+        """Sums over a batch's true examples; "loss" over those with a weight."""
+        values = self.task.metrics(params, model_state, batch)
+        true = jnp.arange(batch.weight.shape[0]) < batch.count
+        sums = {k: jnp.sum(jnp.where(true, v, 0.0)) for k, v in values.items()}
+        sums["loss"] = jnp.sum(jnp.where(batch.weight > 0, values["loss"], 0.0))
+        return sums | {"weight": jnp.sum(batch.weight)}
+
+
+def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:
+    """A split in batches of one shape, on the device."""
+    size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_classes), len(split))
+    pieces = [
+        np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
+    ]
+    buckets = [_exact_bucket(split, rows, size) for rows in pieces]
+    common = tuple(max(column) for column in zip(*buckets, strict=True))
+    bucket = buckets[0]._replace(nonzeros=common[1], labels=common[2])
+    return [jax.device_put(make_batch(split, rows, (bucket,))) for rows in pieces]
+
+
+def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
+    """The bucket of `size` examples that just holds these rows."""
+    piece = split.take(rows)
+    return make_buckets(piece, len(rows))[-1]._replace(size=size)
+
+
+def mean_metrics(
+    evaluate: Callable, model: tuple[Any, Any], batches: list[Batch], n: int
+) -> dict[str, float]:
+    """Metrics over all batches: means over the n examples, loss over those labelled."""
+    sums = [evaluate(*model, batch) for batch in batches]
+    total = {k: float(sum(np.asarray(s[k], np.float64) for s in sums)) for k in sums[0]}
+    weight = total.pop("weight")
+    loss = total.pop("loss") / weight if weight else float("nan")
+    return {"loss": loss} | {k: v / n for k, v in total.items()}

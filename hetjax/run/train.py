@@ -1,0 +1,145 @@
+"""One run: a task, data, a machine and a strategy in, a history out."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.batching import make_buckets
+from hetjax.data.dataset import Dataset
+from hetjax.machine import Machine, SimulatedClock
+from hetjax.report.history import History
+from hetjax.run.loop import Job, Loop
+from hetjax.run.programs import Programs, evaluation_batches
+from hetjax.run.progress import Progress
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+
+
+def train(
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    strategy: Strategy,
+    *,
+    seconds: float,
+    seed: int = 0,
+    points: int = 50,
+    stop_at: float | None = None,
+    on_point: Callable[[dict[str, float]], object] | None = None,
+    progress: bool = True,
+) -> History:
+    """Train one model with one strategy for `seconds` of the machine's clock.
+
+    The test split is evaluated at the start and at `points` instants, evenly spaced
+    (never charged to the clock); `on_point` is called with each: {"seconds",
+    "updates", "examples", "loss", metrics...}. `stop_at` ends the run once the main
+    metric reaches it. Ctrl-C ends it too; what was measured is returned. `seed` sets
+    the initial parameters, the order of the examples and the machine's noise.
+
+    The history holds the points, each worker's time, and the final model: `params`,
+    `model_state`, and `model`, the user's own module with both put back.
+    Errors: ValueError for a request that cannot be meant, before anything is compiled.
+    """
+    bench = Bench(task, data, machine, seconds=seconds, points=points)
+    bar = Progress(seconds, shown=progress)
+    try:
+        return bench.run("strategy", strategy, seed, bar, stop_at, on_point)
+    finally:
+        bar.close()
+
+
+class Bench:
+    """A task, data and a machine, set up once for many runs that share programs."""
+
+    def __init__(
+        self,
+        task: Task,
+        data: Dataset,
+        machine: Machine,
+        *,
+        seconds: float,
+        points: int,
+    ):
+        """Checks everything that can be checked before the first compilation."""
+        if not (seconds > 0 and math.isfinite(seconds)):
+            raise ValueError(f"seconds={seconds}: give a finite number above 0")
+        if points < 1:
+            raise ValueError(f"points={points}: evaluate at least once")
+        for name, split in (("training", data.train), ("test", data.test)):
+            if not len(split):
+                raise ValueError(f"the {name} split of {data.name} has no examples")
+        self.data, self.machine = data, machine
+        self.instants = tuple(seconds * k / points for k in range(points + 1))
+        self.programs = Programs(task)
+        self._shapes = data.train  # what the buckets of batches are made for
+        self._test = evaluation_batches(data.test, data.num_classes)
+
+    def on(self, data: Dataset) -> "Bench":
+        """The same bench with other splits; batches keep their shapes."""
+        other = copy.copy(self)
+        other.data = data
+        other._test = evaluation_batches(data.test, data.num_classes)
+        return other
+
+    def run(
+        self,
+        name: str,
+        strategy: Strategy,
+        seed: int,
+        bar: Progress,
+        stop_at: float | None = None,
+        on_point: Callable[[dict[str, float]], object] | None = None,
+    ) -> History:
+        """One run of a strategy with a seed; the bar advances by its seconds."""
+        check_strategy(name, strategy, len(self.data.train))
+        metric = self.programs.task.metric
+        last = 0.0
+
+        def each(point: dict[str, float]) -> bool:
+            nonlocal last
+            bar.advance(point["seconds"] - last, point, metric)
+            last = point["seconds"]
+            if on_point:
+                on_point(point)
+            return stop_at is not None and point[metric] >= stop_at
+
+        bar.begin(name)
+        clock = SimulatedClock(
+            self.machine, seed=seed, nonzeros_per_example=_nonzeros(self.data)
+        )
+        history = Loop(name, strategy, self._job(strategy, seed), clock, each).run()
+        # a run that ended early leaves the rest of its seconds to the bar
+        bar.skip(self.instants[-1] - last)
+        return history
+
+    def _job(self, strategy: Strategy, seed: int) -> Job:
+        return Job(
+            programs=self.programs,
+            train=self.data.train,
+            buckets=make_buckets(self._shapes, strategy.b_max),
+            test=self._test,
+            num_test=len(self.data.test),
+            instants=self.instants,
+            seed=seed,
+        )
+
+
+def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
+    """A ValueError for settings that this data cannot serve."""
+    if strategy.b_max > num_examples:
+        raise ValueError(
+            f"{name}: a batch of {strategy.b_max} is larger than the training split of "
+            f"{num_examples} examples; give a smaller batch size"
+        )
+    rate = strategy.rate
+    if not callable(rate) and not (rate > 0 and np.isfinite(rate)):
+        raise ValueError(f"{name}: rate={rate}: give a finite number above 0")
+
+
+def _nonzeros(data: Dataset) -> float:
+    """Mean non-zeros of an example's sparse input, 0 for dense ones."""
+    x = data.train.x
+    return x.nnz / x.shape[0] if sp.issparse(x) else 0.0

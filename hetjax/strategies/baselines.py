@@ -1,0 +1,92 @@
+"""The baselines that every paper compares with: sequential, synchronous, K-step SGD."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from hetjax import local, merge, schedule
+from hetjax.strategies.types import Strategy, positive, settings
+
+
+def sequential_sgd(
+    *,
+    batch_size: int,
+    rate: float | Callable,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> Strategy:
+    """Mini-batch SGD on the machine's fastest worker, the others stay idle.
+
+    w <- w - eta g          (or `local.sgd` with momentum and decay)
+    """
+    given = settings(locals())
+    positive(batch_size=batch_size)
+    return Strategy(
+        schedule.rounds(batch_size=batch_size, workers=schedule.fastest),
+        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        merge.average(),
+        batch_size,
+        rate,
+        settings=given,
+    )
+
+
+def sync_sgd(
+    *,
+    batch_size: int,
+    rate: float | Callable,
+    optimizer: optax.GradientTransformation | None = None,
+) -> Strategy:
+    """Synchronous SGD: one central step on the mean gradient of all workers.
+
+        g = sum_i n_i g_i / sum_i n_i;   w <- w - eta g
+
+    `batch_size` is each worker's; `optimizer` is built with rate 1 (default: SGD).
+    Source: gradient aggregation, Adaptive SGD paper II; ALGORITHMS F.2.
+    """
+    given = settings(locals())
+    positive(batch_size=batch_size)
+    return Strategy(
+        schedule.rounds(batch_size=batch_size),
+        local.gradient(),
+        merge.gradient_aggregation(optimizer),
+        batch_size,
+        rate,
+        settings=given,
+    )
+
+
+def elastic_sgd(
+    *,
+    batch_size: int,
+    rate: float | Callable,
+    steps: int | None = None,
+    mega_batch: int | None = None,
+    momentum: float = 0.9,
+) -> Strategy:
+    """K-step averaging: K local steps each, then the mean of the replicas.
+
+        w_i <- w_i - eta g_i,  K times
+        w' = mean_i w_i + gamma (w - w_p);   w_p <- w;   w, w_i <- w'
+
+    K is `steps`, or as many as share `mega_batch` examples (default 100 batches) among
+    the workers. `momentum` is gamma: 0.9 in HeteroGPU's Elastic SGD (the default), 0 in
+    K-AVG. Source: Adaptive SGD paper II, V; ALGORITHMS B. (No elastic force: that is
+    EASGD.)
+    """
+    given = settings(locals())
+    positive(batch_size=batch_size, steps=steps, mega_batch=mega_batch)
+    total = mega_batch or 100 * batch_size
+
+    def share(workers: tuple[Any, ...]) -> int:
+        return steps or max(1, round(total / (len(workers) * batch_size)))
+
+    return Strategy(
+        schedule.rounds(steps=share, batch_size=batch_size),
+        local.sgd(),
+        merge.average(momentum=momentum),
+        batch_size,
+        rate,
+        settings=given,
+    )

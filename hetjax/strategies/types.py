@@ -1,0 +1,34 @@
+"""What a strategy is: one policy, one local rule, one merge, one sampler."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hetjax.local import LocalRule
+from hetjax.merge.types import Merge
+from hetjax.sampling import Sampler, uniform
+from hetjax.schedule.types import Policy
+
+
+class Strategy(NamedTuple):
+    """A training algorithm. A new one is a new combination of parts."""
+
+    policy: Policy
+    local: LocalRule
+    merge: Merge
+    b_max: int  # the largest batch that the policy ever dispatches [examples]
+    rate: float | Callable[[float], Any]  # at b_max; or an optax schedule over examples
+    sampler: Sampler = uniform()
+    settings: dict[str, Any] = {}  # what the factory was given, for the record
+
+
+def settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a factory as numbers and words (call it with `locals()`)."""
+    plain = (bool, int, float, str, type(None))
+    return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
+
+
+def positive(**values: float | None) -> None:
+    """A ValueError that names the first of these settings that is not positive."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}={value}: give a number above 0")

@@ -1,0 +1,172 @@
+"""Models as pure functions: from flax.nnx, from flax.linen, from plain functions.
+
+Batch statistics and the like are `model_state`, a tree apart from the parameters;
+both are plain nested dictionaries of arrays, whatever the model is made of.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen, nnx
+
+from hetjax import sparse
+from hetjax.data.batching import make_batch, make_buckets
+from hetjax.data.dataset import Dataset
+
+
+class Model(NamedTuple):
+    """A model without a loss.
+
+    init(key) -> (params, model_state)
+    apply(params, model_state, x, key, train) -> (outputs [B, C], model_state)
+    restore(params, model_state) -> what the user made, with these numbers in it
+    """
+
+    init: Callable[[jax.Array], tuple[Any, Any]]
+    apply: Callable[[Any, Any, Any, jax.Array, bool], tuple[jax.Array, Any]]
+    restore: Callable[[Any, Any], Any]
+    row_params: tuple[str, ...] = ()
+
+
+def as_model(model: Any, data: Dataset, row_params: tuple[str, ...] = ()) -> Model:
+    """The `Model` of anything that `classification` takes."""
+    if isinstance(model, Model):
+        return model._replace(row_params=model.row_params + tuple(row_params))
+    if isinstance(model, nnx.Module):
+        return from_nnx(model)
+    if isinstance(model, linen.Module):
+        return from_linen(model, _example(data), row_params=row_params)
+    if callable(model):
+        sizes = data.num_features, data.num_classes
+        return from_nnx(lambda rngs: model(*sizes, rngs=rngs))
+    raise ValueError(
+        f"model is a {type(model).__name__}: give a flax.nnx module or a callable that "
+        "builds one, a flax.linen module, or hetjax.from_functions(init, apply)"
+    )
+
+
+def from_functions(
+    init: Callable[[jax.Array], Any],
+    apply: Callable[[Any, Any], jax.Array],
+    *,
+    row_params: tuple[str, ...] = (),
+) -> Model:
+    """A model of two functions: init(key) -> params; apply(params, x) -> outputs.
+
+    The restored model is `x -> apply(params, x)`.
+    """
+    return Model(
+        lambda key: (init(key), ()),
+        lambda params, state, x, key, train: (apply(params, x), state),
+        lambda params, state: lambda x: apply(params, x),
+        row_params,
+    )
+
+
+def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> Model:
+    """A model of a flax.nnx module, or of a function that builds one from rngs.
+
+    A module starts every seed from the parameters it has; a builder from new ones.
+    `Param`s are parameters, random streams are set from the step's key, everything
+    else is model state. Restored is a module of its own in evaluation mode.
+    """
+    instance = isinstance(model, nnx.Module)
+    skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
+    graph, params_0, streams, rest_0 = _split(skeleton)
+
+    def merged(params: Any, model_state: Any, key: jax.Array) -> nnx.Module:
+        state = _filled(params_0, params), _filled(rest_0, model_state)
+        return nnx.merge(graph, state[0], _seeded(streams, key), state[1], copy=True)
+
+    def init(key: jax.Array) -> tuple[Any, Any]:
+        built = model if instance else model(nnx.Rngs(key))
+        _, params, _, rest = _split(built)
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
+
+    def apply(params: Any, model_state: Any, x: Any, key: jax.Array, train: bool):
+        module = merged(params, model_state, key)
+        module.train() if train else module.eval()
+        outputs = module(x)
+        return outputs, nnx.to_pure_dict(_split(module)[3])
+
+    def restore(params: Any, model_state: Any) -> nnx.Module:
+        module = merged(params, model_state, jax.random.key(0))
+        module.eval()
+        return module
+
+    rows = [
+        "/".join(map(str, path))
+        for path, leaf in nnx.to_flat_state(params_0)
+        if isinstance(leaf, sparse.RowParam)
+    ]
+    return Model(init, apply, restore, tuple(rows))
+
+
+def _split(module: nnx.Module) -> tuple:
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+
+def _filled(state: Any, pure: Any) -> Any:
+    filled = jax.tree.map(lambda x: x, state)  # a new State, the caller's stays
+    nnx.replace_by_pure_dict(filled, pure)
+    return filled
+
+
+def _seeded(streams: Any, key: jax.Array) -> Any:
+    """Random streams that start from `key`, each from a key of its own."""
+    leaves, structure = jax.tree.flatten(streams)
+    seeded = [
+        jax.random.fold_in(key, i)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else jnp.zeros(leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, seeded)
+
+
+def from_linen(
+    module: linen.Module, example: Any, *, row_params: tuple[str, ...] = ()
+) -> Model:
+    """A model of a flax.linen module; `example` is an input batch to infer shapes from.
+
+    An argument of the module's call named `train` or `training` is set, one named
+    `deterministic` or `use_running_average` gets the opposite.
+    """
+    arguments = inspect.signature(type(module).__call__).parameters
+
+    def flags(train: bool) -> dict[str, bool]:
+        named = {"train": train, "training": train}
+        named |= {"deterministic": not train, "use_running_average": not train}
+        return {k: v for k, v in named.items() if k in arguments}
+
+    def init(key: jax.Array) -> tuple[Any, Any]:
+        variables = dict(module.init(key, example, **flags(False)))
+        return variables.pop("params"), variables
+
+    def apply(params: Any, model_state: Any, x: Any, key: jax.Array, train: bool):
+        variables = {"params": params, **model_state}
+        if not train:
+            return module.apply(variables, x, **flags(False)), model_state
+        outputs, state = module.apply(
+            variables,
+            x,
+            rngs={"dropout": key},
+            mutable=list(model_state),
+            **flags(True),
+        )
+        return outputs, dict(state)
+
+    def restore(params: Any, model_state: Any) -> Any:
+        return module.bind({"params": params, **model_state})
+
+    return Model(init, apply, restore, tuple(row_params))
+
+
+def _example(data: Dataset) -> Any:
+    """An input batch of one example."""
+    one = np.zeros(1, np.int64)
+    return make_batch(data.train, one, make_buckets(data.train, 1)).x

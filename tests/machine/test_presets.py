@@ -1,0 +1,96 @@
+"""The machines by name: the numbers of the papers, and unknown names."""
+
+import pytest
+
+from hetjax.machine import PRESETS, Machine, load_machine, preset
+
+
+def test_v100_costs():
+    worker = preset("v100x1").workers[0]
+    # 0.75 * 256 * 1e-5: what is fixed is 3/4 of what 256 examples cost
+    assert worker.cost.fixed == pytest.approx(1.92e-3)
+    assert (worker.cost.per_example, worker.cost.per_nonzero) == (1e-5, 2e-8)
+    assert (worker.kind, worker.factor) == ("v100", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("v100x4", [1, 1.107, 1.213, 1.32]),
+        ("v100x2", [1, 1.32]),
+        ("v100x1", [1]),
+        ("uniform:3", [1, 1, 1]),
+    ],
+)
+def test_v100_factors(name, factors):
+    machine = preset(name)
+    assert [worker.factor for worker in machine.workers] == factors
+    assert machine.name == name
+    # PCIe: 2 * 20 us, and one copy of 1 GB at 10 GB/s between two members
+    assert machine.links[""].seconds(2, 1e9) == pytest.approx(0.1 + 40e-6)
+
+
+def test_gpu_and_cpu_take_the_seconds_of_the_paper():
+    gpu, cpu = preset("rtx4090+epyc7543").worker_infos(0.0)
+    assert gpu.seconds(128) == pytest.approx(0.1940)
+    assert cpu.seconds(128) == pytest.approx(6.5230)
+    assert (gpu.kind, cpu.kind) == ("rtx4090", "epyc7543")
+
+
+def test_minsky_has_32_nodes_of_4():
+    machine = preset("minsky32x4")
+    assert len(machine.workers) == 128
+    assert machine.workers[0].name == "node00/gpu0"
+    assert machine.workers[127].name == "node31/gpu3"
+    assert machine.workers[127].place == ("node31",)
+    within, between = machine.link_of((4, 5, 6, 7)), machine.link_of((3, 4))
+    assert (within, between) == ("node01", "")
+    # two members: 2 latencies and one copy, of 1.2 GB
+    assert machine.links[within].seconds(2, 1.2e9) == pytest.approx(0.03 + 20e-6)
+    assert machine.links[between].seconds(2, 1.2e9) == pytest.approx(0.1 + 6e-6)
+
+
+@pytest.mark.parametrize("name", [name.replace("N", "5") for name in PRESETS])
+def test_seed_and_noise_are_arguments(name):
+    machine = preset(name, seed=3, noise=0.1)
+    assert (machine.seed, machine.noise) == (3, 0.1)
+    assert (preset(name).seed, preset(name).noise) == (0, 0.02)
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(ValueError, match="unknown machine 'v100x3'; known: ") as caught:
+        preset("v100x3")
+    assert all(name in str(caught.value) for name in PRESETS)
+
+
+@pytest.mark.parametrize("number", ["0", "x", "", "-1", "1.5", "N", "²"])
+def test_uniform_needs_a_number(number):
+    with pytest.raises(ValueError, match="needs a whole number N of at least 1"):
+        preset(f"uniform:{number}")
+
+
+def test_load_machine_by_name():
+    assert load_machine("v100x2") == preset("v100x2")
+    assert load_machine("v100x2", seed=3, noise=0.0) == preset(
+        "v100x2", seed=3, noise=0.0
+    )
+    with pytest.raises(ValueError, match="unknown machine .*json"):
+        load_machine("v100")
+
+
+def test_load_machine_from_a_file(tmp_path):
+    saved = preset("v100x2", seed=7, noise=0.3)
+    path = tmp_path / "mine.json"
+    saved.save(path)
+    assert load_machine(path) == saved
+    assert load_machine(str(path), seed=0).seed == 0
+    assert load_machine(path, noise=0.0) == saved.without_noise()
+    with pytest.raises(FileNotFoundError, match="other.json"):
+        load_machine(tmp_path / "other.json")
+
+
+def test_every_preset_can_be_saved(tmp_path):
+    for name in PRESETS:
+        machine = preset(name.replace("N", "5"))
+        machine.save(tmp_path / "m.json")
+        assert Machine.load(tmp_path / "m.json") == machine

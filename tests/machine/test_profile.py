@@ -1,0 +1,171 @@
+"""Costs, drift, links and machines: hand-worked numbers, and every refusal."""
+
+import dataclasses
+import math
+import pickle
+
+import pytest
+
+from hetjax.machine import Cost, Drift, Link, Machine, Profile
+
+COST = Cost(fixed=0.5, per_example=0.25, per_nonzero=0.125)
+LINK = Link(latency=1.0, bandwidth=10.0)
+
+
+def worker(name="a", place=(), **changes):
+    return Profile(name, "gpu", COST, place=place, **changes)
+
+
+def machine(*workers, links=None, **changes):
+    return Machine("m", workers or (worker(),), links or {"": LINK}, **changes)
+
+
+def tree_of_three():
+    """Two workers in node a (each in a rack of its own), one in node b."""
+    workers = (worker("0", ("a", "x")), worker("1", ("a", "y")), worker("2", ("b",)))
+    return machine(*workers, links={"": LINK, "a": LINK, "a/x": LINK})
+
+
+def test_seconds_of_a_step():
+    assert COST.seconds(8, 4) == 0.5 + 2.0 + 0.5
+    assert worker(factor=2.0).seconds(8, 4, time=7.0) == 6.0
+
+
+@pytest.mark.parametrize(
+    # sin is 0, 1, 0, -1 at the quarters of a period of 8 s
+    ("time", "multiplier"),
+    [(0.0, 1.0), (2.0, 1.5), (4.0, 1.0), (6.0, 0.5), (10.0, 1.5)],
+)
+def test_drift_at_the_quarters_of_its_period(time, multiplier):
+    drift = Drift(amplitude=0.5, period=8.0)
+    # sin(pi) is 1.2e-16 in floating point, not 0
+    assert drift.at(time) == pytest.approx(multiplier, abs=1e-15)
+    seconds = worker(factor=2.0, drift=drift).seconds(8, 4, time)
+    assert seconds == pytest.approx(6.0 * multiplier)
+
+
+def test_phase_of_the_drift_is_in_periods():
+    drift = Drift(amplitude=0.5, period=8.0, phase=0.25)
+    assert drift.at(0.0) == 1.5
+    assert Drift().at(0.3) == 1.0
+
+
+@pytest.mark.parametrize(
+    # latency 1 s, 100 bytes at 10 bytes/s: one copy takes 10 s
+    ("topology", "members", "seconds"),
+    [
+        ("ring", 1, 0.0),
+        ("ring", 2, 2 * 1 + 10),
+        ("ring", 4, 2 * 3 + 2 * 0.75 * 10),
+        ("tree", 1, 0.0),
+        ("tree", 2, 2 * 11),
+        ("tree", 4, 2 * 2 * 11),
+        ("tree", 5, 2 * 3 * 11),
+        ("central", 1, 2 + 2 * 10),
+        ("central", 4, 2 + 2 * 4 * 10),
+    ],
+)
+def test_seconds_of_a_merge(topology, members, seconds):
+    link = Link(latency=1.0, bandwidth=10.0, topology=topology)
+    assert link.seconds(members, 100) == seconds
+
+
+@pytest.mark.parametrize(
+    ("members", "key"),
+    [
+        ((0,), "a/x"),
+        ((1,), "a"),  # a/y has no link of its own
+        ((2,), ""),  # nor has b
+        ((0, 1), "a"),
+        ((1, 0), "a"),
+        ((0, 2), ""),
+        ((1, 2), ""),
+        ((0, 2, 1), ""),  # nor is it the first and the last that decide
+    ],
+)
+def test_link_of_is_the_deepest_common_one(members, key):
+    assert tree_of_three().link_of(members) == key
+
+
+def test_link_of_compares_whole_names():
+    m = machine(worker("0", ("n1",)), worker("1", ("n10",)), links={"": LINK})
+    m = dataclasses.replace(m, links={"": LINK, "n1": LINK})
+    assert m.link_of((0, 1)) == ""
+    assert m.link_of((1,)) == ""
+
+
+def test_worker_infos_hold_expected_seconds():
+    m = machine(worker("a"), worker("b", ("n",), factor=2.0, drift=Drift(0.5)))
+    first, second = m.worker_infos(4.0)
+    assert first == (0, "a", "gpu", (), 0.5, 0.25 + 4 * 0.125)
+    assert second == (1, "b", "gpu", ("n",), 1.0, 1.5)
+    assert second.seconds(8) == 13.0
+
+
+def test_without_noise_changes_nothing_else():
+    m = machine(noise=0.3, seed=5)
+    assert m.without_noise() == machine(noise=0.0, seed=5)
+    assert m.noise == 0.3
+
+
+def test_machines_are_picklable():
+    m = tree_of_three()
+    assert pickle.loads(pickle.dumps(m)) == m
+
+
+NOT_A_NUMBER = (math.nan, math.inf, "fast", None)
+
+
+@pytest.mark.parametrize("bad", [-1.0, *NOT_A_NUMBER])
+@pytest.mark.parametrize(
+    ("field", "build"),
+    [
+        ("fixed", lambda x: Cost(x, 1.0)),
+        ("per_example", lambda x: Cost(1.0, x)),
+        ("per_nonzero", lambda x: Cost(1.0, 1.0, x)),
+        ("amplitude", lambda x: Drift(amplitude=x)),
+        ("period", lambda x: Drift(period=x)),
+        ("factor", lambda x: worker(factor=x)),
+        ("latency", lambda x: Link(x, 1.0)),
+        ("bandwidth", lambda x: Link(1.0, x)),
+        ("noise", lambda x: machine(noise=x)),
+        ("seed", lambda x: machine(seed=x)),
+        ("nonzeros_per_example", lambda x: machine().worker_infos(x)),
+        ("num_bytes", lambda x: LINK.seconds(2, x)),
+    ],
+)
+def test_numbers_that_cannot_be_meant(field, build, bad):
+    with pytest.raises(ValueError, match=f"^{field} must be"):
+        build(bad)
+
+
+@pytest.mark.parametrize(
+    ("message", "build"),
+    [
+        ("period must be above 0", lambda: Drift(period=0.0)),
+        ("factor must be above 0", lambda: worker(factor=0.0)),
+        ("bandwidth must be above 0", lambda: Link(1.0, 0.0)),
+        ("phase must be a finite", lambda: Drift(phase=math.nan)),
+        ("amplitude must be below 1, is 1.0", lambda: Drift(amplitude=1.0)),
+        ("nothing but zeros", lambda: Cost(0.0, 0.0)),
+        ("seed must be a whole number", lambda: machine(seed=1.0)),
+        ("unknown topology 'star'; known: ring, tree", lambda: Link(1, 1, "star")),
+        ("place must be a tuple .* is 'node03'", lambda: worker(place=("node03"))),
+        ("place must be a tuple", lambda: worker(place=("a/b",))),
+        ("place must be a tuple", lambda: worker(place=("",))),
+        ("place must be a tuple", lambda: worker(place=(3,))),
+        ("at least one worker", lambda: Machine("m", (), {"": LINK})),
+        ("must be a tuple", lambda: Machine("m", [worker()], {"": LINK})),
+        ("two workers have the name 'a'", lambda: machine(worker(), worker())),
+        ("no root link", lambda: Machine("m", (worker("a", ("n",)),), {"n": LINK})),
+        (
+            "below the link 'nod'; places are: '', 'n'",
+            lambda: machine(worker("a", ("n",)), links={"": LINK, "nod": LINK}),
+        ),
+        ("at least one member", lambda: machine().link_of(())),
+        ("at least one member, not 0", lambda: LINK.seconds(0, 8)),
+    ],
+)
+def test_refusals(message, build):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,186 @@
+"""The files of a comparison: schema, validity, equal bytes, no loss of old results."""
+
+import json
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from hetjax.report import Runs, check_out, files, write_results
+
+NAMES = ["results.json", "results.csv"] + [
+    f"{plot}.png" for plot in ("time_to_accuracy", "batch_sizes", "timeline")
+]
+
+
+def test_all_files_are_written(runs, tmp_path):
+    paths = write_results(runs, tmp_path / "new" / "out", version="1.2")
+    assert [p.name for p in paths] == NAMES
+    assert sorted(p.name for p in paths[0].parent.iterdir()) == sorted(NAMES)
+    for path in paths[2:]:
+        assert path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_json_schema(runs):
+    document = runs.document(version="1.2")
+    assert list(document) == [
+        *("hetjax", "data", "machine", "target", "metric", "runs", "summary")
+    ]
+    run = document["runs"][0]
+    assert list(run) == [
+        *("strategy", "seed", "settings", "points", "workers", "staleness", "merges"),
+        *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
+    ]
+    assert list(run["points"][0]) == [
+        *("seconds", "updates", "examples", "loss", "accuracy")
+    ]
+    assert list(run["workers"][0]) == [
+        *("name", "busy", "waiting", "merging", "idle", "updates", "examples"),
+        *("padded", "batch_size_over_time"),
+    ]
+    assert list(document["summary"][0]) == [
+        *("strategy", "best", "best_spread", "seconds_to_target", "waiting_share"),
+        *("updates", "examples", "compilations", "seeds", "stopped"),
+    ]
+
+
+def test_json_values_survive(runs, tmp_path):
+    runs.histories[0].workers[1].staleness = {2: 5, 10: 1}
+    runs.histories[0].workers[1].batch_size_over_time = [(0.0, 32.0), (1.5, 40.25)]
+    runs.to_json(tmp_path / "a.json", version="1.2")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["hetjax"] == "1.2"
+    assert document["data"] == {"name": "hand-made"}
+    assert document["target"] == runs.target == 0.873  # 0.97 x 0.9
+    assert [(r["strategy"], r["seed"]) for r in document["runs"]] == [
+        *(("sync", 0), ("async", 0), ("sync", 1), ("sync", 2))
+    ]
+    run = document["runs"][0]
+    assert run["points"] == runs.histories[0].points
+    assert run["staleness"] == [{}, {"2": 5, "10": 1}]
+    assert run["workers"][1]["waiting"] == 4.0
+    assert run["workers"][1]["batch_size_over_time"] == [[0.0, 32.0], [1.5, 40.25]]
+    assert document["summary"] == runs.summary()
+
+
+def test_nan_and_infinity_become_null(make, tmp_path):
+    h = make(accuracies=(0.1, math.nan), settings={"decay": math.inf})
+    h.points[0]["loss"] = np.float64("nan")
+    runs = Runs([h, make("b")], data={"mean": -math.inf}, machine={})
+    runs.to_json(tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    document = json.loads(text)
+    assert document["data"] == {"mean": None}
+    assert document["runs"][0]["settings"] == {"decay": None}
+    assert document["runs"][0]["points"][1]["accuracy"] is None
+    assert document["runs"][0]["points"][0]["loss"] is None
+    assert document["summary"][1]["best"] is None
+    assert document["summary"][1]["best_spread"] == [None, None]
+
+
+class Profile(NamedTuple):
+    fixed: float
+    fn: object
+
+
+def test_settings_of_any_type(make):
+    thing = SimpleNamespace(a=1)
+    h = make(
+        settings={
+            "optimizer": len,
+            "sizes": np.array([1, 2]),
+            "rate": np.float32(0.5),
+            "flag": np.bool_(True),
+            "profile": Profile(0.1, thing),
+            "kinds": {"b", "a"},
+        }
+    )
+    (run,) = Runs([h], data={}, machine={}).document()["runs"]
+    assert run["settings"] == {
+        "flag": True,
+        "kinds": ["a", "b"],
+        "optimizer": "<built-in function len>",
+        "profile": {"fixed": 0.1, "fn": "namespace(a=1)"},
+        "rate": 0.5,
+        "sizes": [1, 2],
+    }
+
+
+def test_addresses_do_not_get_into_files(make):
+    (run,) = Runs([make(settings={"fn": make})], data={}, machine={}).document()["runs"]
+    assert run["settings"] == {"fn": "<function history>"}
+
+
+def test_equal_histories_give_equal_bytes(make, tmp_path):
+    def write(name, turn):
+        h = make(accuracies=(0.1, 0.9))
+        h.settings = dict(turn([("rate", 0.1), ("momentum", {"x": 1, 2: 0, 10: 0})]))
+        h.programs = dict(turn([("step", 2), ("merge", 1)]))
+        h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
+        h.points = [dict(turn(list(p.items()))) for p in h.points]
+        data = dict(turn([("name", "d"), ("rows", 3)]))
+        write_results(Runs([h], data=data, machine={}), tmp_path / name)
+
+    write("a", list)
+    write("b", lambda items: items[::-1])
+    for name in NAMES:
+        a, b = (tmp_path / folder / name for folder in "ab")
+        assert a.read_bytes() == b.read_bytes(), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_old_results_are_not_overwritten(runs, tmp_path, name):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(
+        FileExistsError, match=f"{name}: use --overwrite.*another --out"
+    ):
+        check_out(tmp_path, overwrite=False)
+    with pytest.raises(FileExistsError):
+        write_results(runs, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "old"
+    check_out(tmp_path, overwrite=True)
+    write_results(runs, tmp_path, overwrite=True)
+    assert not (tmp_path / name).read_bytes().startswith(b"old")
+
+
+def test_a_folder_without_results_is_fine(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    check_out(tmp_path)
+    check_out(tmp_path / "not_yet_there")
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file"):
+        check_out(tmp_path / "out", overwrite=True)
+
+
+def test_an_interruption_leaves_the_old_file(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("old")
+
+    def interrupted(partial):
+        partial.write_text("ha")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files._write_whole(path, interrupted)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_report_imports_no_pyplot_jax_or_pandas():
+    folder = Path(files.__file__).parent
+    lines = [line for p in folder.glob("*.py") for line in p.read_text().splitlines()]
+    imports = [line.strip() for line in lines if re.match(r"\s*(import|from) ", line)]
+    assert "from matplotlib.figure import Figure" in imports
+    assert not [
+        line for line in imports if re.search("pyplot|jax\\b(?!\\.)|pandas", line)
+    ]

@@ -1,0 +1,160 @@
+"""The summary of a comparison and its table, against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from hetjax.report import History, Runs, Table, WorkerRecord
+
+
+def compare(*histories, **kwargs):
+    return Runs(list(histories), data={}, machine={}, **kwargs)
+
+
+def test_strategies_in_first_seen_order(runs):
+    assert runs.strategies == ["sync", "async"]
+    assert runs.metric == "accuracy"
+
+
+def test_summary_of_three_seeds(runs):
+    sync = runs.summary(target=0.9)[0]
+    assert sync == {
+        "strategy": "sync",
+        "best": 0.90,  # of 0.94, 0.90, 0.80
+        "best_spread": [0.80, 0.94],
+        "seconds_to_target": 3.0,  # of 2, 3, never
+        "waiting_share": 0.2,  # of 0.2, 0.1, 0.4: (0 + 4) / (2 x 10) and so on
+        "updates": 60,
+        "examples": 1920,
+        "compilations": 9,
+        "seeds": [0, 1, 2],
+        "stopped": [],
+    }
+
+
+def test_median_of_mostly_never_is_never(runs):
+    assert runs.summary(target=0.94)[0]["seconds_to_target"] is None  # 3, never, never
+
+
+def test_median_of_two_seeds_of_which_one_never_is_never(make):
+    runs = compare(make(seed=0, accuracies=(0.1, 0.9)), make(seed=1, accuracies=(0.1,)))
+    (row,) = runs.summary(target=0.9)
+    assert row["seconds_to_target"] is None
+    assert row["best"] == pytest.approx(0.5)  # between 0.9 and 0.1
+
+
+def test_medians_are_of_totals_over_workers(make):
+    runs = compare(*(make(seed=s, accuracies=(0.5,)) for s in range(3)))
+    for h, (first, second) in zip(
+        runs.histories, [(1, 9), (4, 4), (100, 1)], strict=True
+    ):
+        h.workers[0].examples, h.workers[1].examples = first, second
+        h.workers[0].updates, h.workers[1].updates = second, first
+    (row,) = runs.summary()
+    assert (row["updates"], row["examples"]) == (10, 10)  # of 10, 8, 101
+
+
+def test_default_target_is_97_percent_of_the_best_median(make):
+    runs = compare(
+        make("a", 0, (0.1, 0.99)), make("a", 1, (0.1, 0.89)), make("b", 0, (0.9,))
+    )
+    # best medians: a (0.99 + 0.89) / 2 = 0.94, b 0.9; 0.97 x 0.94 = 0.9118
+    assert runs.target == 0.912
+    assert "97 % of the best median" in str(runs.table())
+    assert "97 %" not in str(runs.table(target=0.5))
+
+
+def test_a_given_target_is_kept(make):
+    runs = compare(make(accuracies=(0.1, 0.9)), target=0.1)
+    assert runs.target == 0.1
+    assert runs.summary()[0]["seconds_to_target"] == 0.0
+    assert "97 %" not in str(runs.table())
+
+
+@pytest.mark.parametrize("best", [0.000123, 0.5, 65.2, -2.0])
+def test_default_target_is_reached_at_any_scale(make, best):
+    runs = compare(make(accuracies=(best - abs(best), best)))
+    assert runs.summary()[0]["seconds_to_target"] == 1.0
+    assert runs.target < best
+
+
+def test_workers_that_were_never_used_do_not_wait(make):
+    h = make(accuracies=(0.5,), waiting=(5.0,))
+    h.workers.append(WorkerRecord("spare", idle=10.0))
+    assert compare(h).summary()[0]["waiting_share"] == 0.5
+
+
+def test_nan_is_not_the_best(make):
+    for accuracies in ((math.nan, 0.5, 0.7), (0.7, math.nan), (0.7, 0.5, math.nan)):
+        assert compare(make(accuracies=accuracies)).summary()[0]["best"] == 0.7
+
+
+def test_a_seed_without_points_makes_the_best_unknown(make):
+    runs = compare(make("a", 0, (0.9,)), make("a", 1, ()), make("b", 0, (0.5,)))
+    row = runs.summary()[0]
+    assert math.isnan(row["best"])
+    assert all(map(math.isnan, row["best_spread"]))
+    assert runs.target == 0.485  # of b alone
+
+
+def test_table_text(runs):
+    runs.histories[3].stopped = "loss is not finite"
+    assert str(runs.table(target=0.9)).splitlines() == [
+        "strategy         best accuracy  virtual seconds to 0.9  updates  examples"
+        "  waiting [%]  compilations",
+        "-------------------------------------------------------------------------"
+        "---------------------------",
+        "sync      0.900 [0.800, 0.940]                    3.00       60     1,920"
+        "         20.0             9",
+        "async                    0.850                   never       60     1,920"
+        "          0.0             5",
+        "target 0.9 accuracy",
+        "medians over seeds [lowest, highest]; compilations: sum",
+        "sync, seed 2, stopped early: loss is not finite",
+    ]
+
+
+def test_table_of_single_runs_has_no_spread(make):
+    text = str(compare(make(accuracies=(0.1, 0.9))).table())
+    assert "[0" not in text
+    assert "medians" not in text
+
+
+def test_seconds_keep_three_digits_of_the_smallest(make):
+    a, b = make("a", 0, (0.9,)), make("b", 0, (0.9,))
+    a.points[0]["seconds"], b.points[0]["seconds"] = 12345.678, 45.678
+    cells = [row[2] for row in compare(a, b).table().rows]
+    assert cells == ["12,345.7", "45.7"]
+
+
+def test_table_in_html_escapes_names():
+    html = Table(("strategy", "n"), (("a<b>", "1"),), ("x & y",))._repr_html_()
+    assert '<td style="text-align: left">a&lt;b&gt;</td>' in html
+    assert '<td style="text-align: right">1</td>' in html
+    assert "x &amp; y</caption>" in html
+
+
+def test_no_histories_are_refused():
+    with pytest.raises(ValueError, match="no histories"):
+        compare()
+
+
+def test_the_same_strategy_and_seed_twice_is_refused(make):
+    with pytest.raises(ValueError, match="two runs are called 'sync' with seed 0"):
+        compare(make(accuracies=(0.1,)), make(accuracies=(0.2,)))
+
+
+def test_different_metrics_are_refused(make):
+    other = History("b", 0, {}, "p_at_1")
+    with pytest.raises(ValueError, match="accuracy, p_at_1"):
+        compare(make(), other)
+
+
+def test_csv_has_a_row_per_point(runs, tmp_path):
+    runs.histories[1].points[1]["p_at_3"] = float("nan")
+    runs.to_csv(tmp_path / "a.csv")
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0] == "strategy,seed,seconds,updates,examples,loss,accuracy,p_at_3"
+    assert lines[2] == "sync,0,1.0,10,320,1.5,0.5,"
+    assert lines[6] == "async,0,1.0,10,320,1.3,0.7,nan"
+    assert len(lines) == 1 + 4 * 4

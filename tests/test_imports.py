@@ -1,0 +1,91 @@
+"""The host world imports no JAX: a static check of its modules' own imports."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = ("hetjax.machine", "hetjax.schedule", "hetjax.sampling")
+DEVICE = ("jax", "jaxlib", "flax", "optax", "chex")
+
+
+def is_within(module, packages):
+    return any(module == name or module.startswith(name + ".") for name in packages)
+
+
+def imports(source, package):
+    """Dotted names of all that `source`, a module in `package`, imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            # `from hetjax import merge` imports a module too
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def forbidden(source, package, allowed=HOST):
+    """The imports of device libraries, and of hetjax outside `allowed`."""
+    return [
+        name
+        for name in imports(source, package)
+        if is_within(name, DEVICE)
+        or (is_within(name, ("hetjax",)) and not is_within(name, allowed))
+    ]
+
+
+def modules(*names):
+    """The files of those modules and packages, with the package they are in."""
+    found = []
+    for name in names:
+        base = ROOT.joinpath(*name.split("."))
+        files = sorted(base.rglob("*.py")) or [base.with_suffix(".py")]
+        found += [path for path in files if path.exists()]
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in found]
+
+
+def package_of(path):
+    return ".".join(path.relative_to(ROOT).parent.parts)
+
+
+@pytest.mark.parametrize("path", modules(*HOST))
+def test_host_modules_import_no_device_world(path):
+    assert forbidden(path.read_text(), package_of(path)) == []
+
+
+@pytest.mark.parametrize("path", modules("hetjax.machine"))
+def test_machines_import_nothing_but_machines(path):
+    found = forbidden(path.read_text(), package_of(path), ("hetjax.machine",))
+    assert found == []
+
+
+def test_there_is_something_to_check():
+    ids = {param.id for param in modules(*HOST)}
+    assert {"hetjax/machine/clock.py", "hetjax/schedule/types.py"} <= ids
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import jax", ["jax"]),
+        ("import jax.numpy as jnp", ["jax.numpy"]),
+        ("from jax import numpy", ["jax.numpy"]),
+        ("import os, optax", ["optax"]),
+        ("def f():\n    from flax import nnx", ["flax.nnx"]),
+        ("import hetjax", ["hetjax"]),
+        ("from hetjax import merge", ["hetjax.merge"]),
+        ("from hetjax.run.loop import run", ["hetjax.run.loop.run"]),
+        ("from ..merge import base", ["hetjax.merge.base"]),
+        ("from .. import merge", ["hetjax.merge"]),
+        ("from . import types", []),
+        ("from .types import Policy", []),
+        ("from hetjax import machine", []),
+        ("from hetjax.machine.types import Work", []),
+        ("from hetjax.machinery import x", ["hetjax.machinery.x"]),
+        ("import jaxtyping, numpy", []),
+    ],
+)
+def test_the_check_itself(source, found):
+    assert forbidden(source, "hetjax.schedule") == found
