@@ -1,8 +1,8 @@
 """Synthetic extreme classification: sparse rows whose features tell their labels.
 
-Label popularity and background features are Zipf-distributed with exponent one, the
+Label popularity and background features follow a (shifted) Zipf law of exponent one, the
 number of non-zeros per row is lognormal. Each label has a few prototype features, and
-a row's features come half from the prototypes of its labels, half from the background.
+a row's features come partly from the prototypes of its labels, else from background.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,7 @@ SHAPES = {
 
 _BLOCK = 500_000  # non-zeros to draw at a time; the data depend on it
 _SPREAD = 0.6  # standard deviation of the logarithm of non-zeros per row
-_SIGNAL = 0.5  # share of a row's features that come from its labels
+_SIGNAL = 0.2  # share of draws from the row's labels: a centroid rule has P@1 of 0.7
 _SPARE = 1.25  # draws per wanted distinct value, before uniform draws fill up
 
 
@@ -62,7 +62,7 @@ def synthetic_xmc(
     """Learnable sparse multi-label data; the same seed gives the same data.
 
     `nonzeros` and `labels_per_row` are means per row. Every row has at least one of
-    both, and unit L2 norm. Popularity falls with the rank k like 1/k.
+    both, and unit L2 norm. Popularity falls with the rank as `_zipf` says.
     """
     for argument, size in (
         ("rows", rows),
@@ -116,7 +116,7 @@ def _draw(
     num_labels, num_features = len(world.label_of_rank), len(world.feature_of_rank)
     wanted = 1 + rng.poisson(world.labels_per_row - 1, rows)
     row, spare = _candidates(wanted, num_labels)
-    drawn = world.label_of_rank[_zipf(rng, num_labels, len(row))]
+    drawn = world.label_of_rank[_zipf(rng, num_labels, len(row), world.labels_per_row)]
     drawn[spare] = rng.integers(num_labels, size=np.count_nonzero(spare))
     y = _distinct(row, drawn, wanted, num_labels)
     y.data[:] = 1
@@ -124,7 +124,7 @@ def _draw(
     log_mean = np.log(world.nonzeros) - _SPREAD**2 / 2
     wanted = np.rint(rng.lognormal(log_mean, _SPREAD, rows)).astype(np.int64)
     row, spare = _candidates(wanted, num_features)
-    drawn = world.feature_of_rank[_zipf(rng, num_features, len(row))]
+    drawn = world.feature_of_rank[_zipf(rng, num_features, len(row), world.nonzeros)]
     signal = np.flatnonzero(~spare & (rng.random(len(row)) < _SIGNAL))
     drawn[signal] = _prototypes(rng, world, y, row[signal])
     drawn[spare] = rng.integers(num_features, size=np.count_nonzero(spare))
@@ -135,13 +135,19 @@ def _draw(
     return x, y
 
 
-def _zipf(rng: np.random.Generator, ranks: int, size: int) -> np.ndarray:
-    """Ranks [size] in 0..ranks-1; rank k with probability log((k+2)/(k+1)), about 1/k.
+def _zipf(
+    rng: np.random.Generator, ranks: int, size: int, per_row: float
+) -> np.ndarray:
+    """Ranks [size] in 0..ranks-1, for rows of `per_row` values each on average.
 
-    These are the integers below a log-uniform number: no table, no search.
+        P(k) = log((k + q + 1) / (k + q)) / log((ranks + q) / q), about 1 / (k + q)
+
+    These are the integers below a log-uniform number: no table, no search. The shift
+    q grows with `per_row`, so that no value is in nearly every row.
     """
-    drawn = np.floor((ranks + 1.0) ** rng.random(size)).astype(np.int64) - 1
-    return np.minimum(drawn, ranks - 1)  # the power may round up
+    q = max(1.0, per_row / 4)
+    drawn = np.floor(q * ((ranks + q) / q) ** rng.random(size) - q).astype(np.int64)
+    return np.clip(drawn, 0, ranks - 1)  # the power is rounded
 
 
 def _prototypes(

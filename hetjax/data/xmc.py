@@ -181,7 +181,8 @@ def _chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
             text += file.readline(_LONGEST_LINE)
             if not text.endswith(b"\n"):
                 if len(text) > _LONGEST_LINE:
-                    raise DataError(f"{path}:{first_line}: line too long for XMC text")
+                    line = first_line + text.count(b"\n")
+                    raise DataError(f"{path}:{line}: line too long for XMC text")
                 text += b"\n"  # the file's last line
             if first_line == 1:
                 text = text.removeprefix(_BYTE_ORDER_MARK)

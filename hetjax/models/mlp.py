@@ -29,11 +29,14 @@ def sparse_mlp(
     return build
 
 
-def mlp(*, hidden: tuple[int, ...] = (128,)) -> Callable[..., nnx.Module]:
-    """A builder of `MLP`, to give to `hetjax.classification`."""
+def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
+    """A builder of `MLP`, to give to `hetjax.classification`; one width or several."""
+    widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+    if any(width < 1 for width in widths):
+        raise ValueError(f"hidden={hidden}: give at least one unit in every layer")
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
-        return MLP(features, classes, hidden=hidden, rngs=rngs)
+        return MLP(features, classes, hidden=widths, rngs=rngs)
 
     return build
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from hetjax.machine.types import Arrival, Event, Work, WorkerInfo
 from hetjax.schedule.types import MergeOrder, Orders, Policy
 
-
 Workers = tuple[WorkerInfo, ...]
 
 

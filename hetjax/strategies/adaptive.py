@@ -1,4 +1,4 @@
-"""Adaptive SGD (HeteroGPU): dynamic dispatch, batch-size scaling, normalised merging."""
+"""Adaptive SGD (HeteroGPU): dynamic dispatch, batch scaling, normalised merging."""
 
 from collections.abc import Callable
 from functools import partial

@@ -137,11 +137,13 @@ def test_timeline_bars(make):
     assert left.get_title("left") == "sync: 6 to 9 s of 10 s"
     assert [t.get_text() for t in left.get_yticklabels()] == ["w0", "w1", "w2"]
     assert left.get_xlabel() == "virtual time [s]"
+    # busy, merging, waiting, idle of the whole run, whatever the window; stacked
+    shares = [[70, 0, 100], [10, 0, 0], [20, 0, 0], [0, 100, 0]]
+    starts = [[0, 0, 0], [70, 0, 100], [80, 0, 100], [100, 0, 100]]
     widths = np.array([p.get_width() for p in right.patches]).reshape(4, 3)
-    # busy, merging, waiting, idle of the whole run, whatever the window
-    np.testing.assert_allclose(
-        widths, [[70, 0, 100], [10, 0, 0], [20, 0, 0], [0, 100, 0]]
-    )
+    np.testing.assert_allclose(widths, shares)
+    lefts = np.array([p.get_x() for p in right.patches]).reshape(4, 3)
+    np.testing.assert_allclose(lefts, starts)
 
 
 def test_timeline_shows_the_last_segments(make):

@@ -1,0 +1,101 @@
+"""Train one model with several strategies on one machine, and compare them.
+
+    python experiments/compare.py                                   (half a minute)
+    python experiments/compare.py --data=DIR --b_max=64 --rate=2 --seconds=20
+    python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
+
+The default trains on scikit-learn's handwritten digits, on the simulated machine
+v100x4, and ends with a table; results.json, results.csv and three plots go to --out.
+DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM.
+"""
+
+import sys
+from typing import Any
+
+from absl import app, flags
+
+import hetjax as hj
+from experiments.settings import build_strategies
+from hetjax.report import check_out, write_results
+
+FLAGS = flags.FLAGS
+DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
+
+flags.DEFINE_string("data", "digits", "digits, synthetic_xmc, or a folder")
+flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
+flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
+flags.DEFINE_float("seconds", 3.0, "virtual budget of every run [s]")
+flags.DEFINE_integer("points", 50, "evaluations, after the one at the start")
+flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
+flags.DEFINE_integer("b_max", 128, "batch size; the largest where sizes vary")
+flags.DEFINE_float("rate", 0.1, "learning rate at b_max")
+flags.DEFINE_list("rates", [], "learning rates to choose from, on held-out data")
+flags.DEFINE_string("tune", "common", "one rate for all (common) or one for each")
+flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
+flags.DEFINE_integer("hidden", 128, "hidden units")
+flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
+flags.DEFINE_float("noise", None, "noise of a step's seconds, over the machine's own")
+flags.DEFINE_string("out", "results", "folder of the results")
+flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_integer("rows", 4096, "synthetic_xmc: training rows")
+flags.DEFINE_integer("test_rows", 1024, "synthetic_xmc: test rows")
+flags.DEFINE_integer("features", 2000, "synthetic_xmc: features")
+flags.DEFINE_integer("labels", 200, "synthetic_xmc: labels")
+flags.DEFINE_float("nonzeros", 70.0, "synthetic_xmc: mean non-zeros of a row")
+flags.DEFINE_float("labels_per_row", 3.0, "synthetic_xmc: mean labels of a row")
+flags.DEFINE_integer("data_seed", 0, "synthetic_xmc: seed of the data")
+SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row")
+
+
+def load_data() -> hj.data.Dataset:
+    if FLAGS.data == "digits":
+        return hj.data.digits()
+    if FLAGS.data == "synthetic_xmc":
+        sizes = {name: FLAGS[name].value for name in SIZES}
+        return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
+    return hj.data.read_folder(FLAGS.data)
+
+
+def compare() -> tuple[hj.Runs, list[Any]]:
+    check_out(FLAGS.out, FLAGS.overwrite)
+    machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
+    strategies = build_strategies(FLAGS.strategies, FLAGS.set, FLAGS.b_max, FLAGS.rate)
+    data = load_data()
+    for note in data.notes:
+        print(f"{data.name}: {note}", file=sys.stderr)
+    mlp = hj.models.sparse_mlp if data.sparse else hj.models.mlp
+    task = hj.classification(mlp(hidden=FLAGS.hidden), data)
+    runs = hj.compare(
+        task,
+        data,
+        machine,
+        strategies,
+        seconds=FLAGS.seconds,
+        seeds=FLAGS.seeds,
+        points=FLAGS.points,
+        target=FLAGS.target,
+        rates=[float(r) for r in FLAGS.rates],
+        tune=FLAGS.tune,
+    )
+    return runs, write_results(runs, FLAGS.out, overwrite=FLAGS.overwrite)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown argument {argv[1]!r}; settings are flags")
+    try:
+        runs, paths = compare()
+    except (ValueError, OSError) as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("compare.py: interrupted before there was a result", file=sys.stderr)
+        sys.exit(130)
+    print(runs.table())
+    print("wrote " + ", ".join(str(path) for path in paths))
+    if any(h.stopped == "interrupted" for h in runs.histories):
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    app.run(main)

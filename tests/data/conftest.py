@@ -1,0 +1,24 @@
+"""Fixtures of the data tests."""
+
+import pytest
+
+from hetjax.data import read_xmc, xmc
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """One line per chunk, so that every border between chunks is met."""
+    monkeypatch.setattr(xmc, "_CHUNK", 1)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads a text as the training file beside a good test file."""
+
+    def read_text(text, **options):
+        train, test = tmp_path / "train.txt", tmp_path / "test.txt"
+        train.write_bytes(text if isinstance(text, bytes) else text.encode())
+        test.write_text("0 0:1\n")
+        return read_xmc(train, test, **options)
+
+    return read_text
