@@ -51,7 +51,7 @@ def load_data() -> hj.data.Dataset:
     if FLAGS.data == "digits":
         return hj.data.digits()
     if FLAGS.data == "synthetic_xmc":
-        sizes = {name: FLAGS[name].value for name in SIZES}
+        sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
     return hj.data.read_folder(FLAGS.data)
 

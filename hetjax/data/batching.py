@@ -127,7 +127,7 @@ def make_batch(split: Split, rows: np.ndarray, buckets: tuple[Bucket, ...]) -> B
 
 
 def nonzeros_of(split: Split, rows: np.ndarray) -> int:
-    """Non-zeros of the inputs of these rows: what the cost model charges; 0 if dense."""
+    """Non-zeros of the inputs of these rows: what a step is charged for; 0 if dense."""
     if not sp.issparse(split.x):
         return 0
     return int((split.x.indptr[rows + 1] - split.x.indptr[rows]).sum())

@@ -5,6 +5,7 @@ made from them in `hetjax.data.batching`.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,8 +19,8 @@ class Split:
     y: [N] int32 class ids, or [N, C] `csr_array` with 1.0 at every true label.
     """
 
-    x: np.ndarray | sp.csr_array
-    y: np.ndarray | sp.csr_array
+    x: Any
+    y: Any
 
     def __len__(self) -> int:
         return self.x.shape[0]

@@ -1,4 +1,4 @@
-"""Model averaging: the merge of K-step averaging, local SGD and plain sequential SGD."""
+"""Model averaging: the merge of K-step averaging, local SGD and sequential SGD."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

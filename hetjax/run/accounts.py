@@ -1,6 +1,7 @@
 """The books of a run: what each worker did since its last merge, and all in all."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,15 +60,16 @@ class Accounts:
         self._versions[node] = version + 1
         for k in members:
             self._fetched[k] = version + 1
-        return Facts(
-            worker=index.astype(np.int32),
-            updates=recent[0],
-            batch_size=np.where(recent[0] > 0, last[0], 0).astype(np.float32),
-            examples=recent[1],
-            rate=last[1],
-            staleness=np.array(staleness, np.float32),
-            ticks=recent[2],
-        )
+        facts: dict[str, Any] = {  # NumPy: jit takes them as they are
+            "worker": index.astype(np.int32),
+            "updates": recent[0],
+            "batch_size": np.where(recent[0] > 0, last[0], 0).astype(np.float32),
+            "examples": recent[1],
+            "rate": last[1],
+            "staleness": np.array(staleness, np.float32),
+            "ticks": recent[2],
+        }
+        return Facts(**facts)
 
     def close(self, span: float) -> list[WorkerRecord]:
         """Each worker's time, cut off at the span: the four kinds sum to it.

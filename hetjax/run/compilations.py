@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax.monitoring
 
@@ -23,7 +24,7 @@ class Compilations:
     seconds: float = 0.0
     purpose: str = "other"
 
-    def _listen(self, name: str, seconds: float, **_: object) -> None:
+    def _listen(self, name: str, seconds: float, /, **_: Any) -> None:
         if name in _PHASES:
             self.seconds += seconds
         if name == _COMPILED:

@@ -8,8 +8,8 @@ strategy's name, and no kind of machine.
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -43,12 +43,27 @@ class Clock(Protocol):
     workers: tuple[WorkerInfo, ...]
     now: float
 
-    def dispatch(self, worker: int, work: Work, nonzeros: Any) -> Arrival: ...
+    def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
+        """Start work when its worker is free; its arrival is an event to come."""
+        ...
+
     def merge(
-        self, node: str, members: Any, num_bytes: float, blocking: bool = True
-    ) -> Transfer: ...
-    def set_alarm(self, name: str, time: float) -> None: ...
-    def next(self) -> Event | None: ...
+        self,
+        node: str,
+        members: Sequence[int],
+        num_bytes: float,
+        blocking: bool = True,
+    ) -> Transfer:
+        """Occupy the members' link; a Merged event is to come."""
+        ...
+
+    def set_alarm(self, name: str, time: float) -> None:
+        """Ask for an Alarm event."""
+        ...
+
+    def next(self) -> Event | None:
+        """Move on to the earliest event; None when nothing is pending."""
+        ...
 
 
 class Job(NamedTuple):
@@ -83,11 +98,11 @@ class Loop:
         self.on_point = on_point
         self._due = deque(job.instants)
         self._held: deque[tuple[float, dict[str, float]]] = deque()
-        self._unchecked: tuple[Arrival, jax.Array] | None = None
-        self._losses: dict[int, tuple[jax.Array, list]] = {}
+        self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
+        self._losses: dict[int, tuple[jax.Array | np.ndarray, list]] = {}
 
     def run(self) -> History:
-        """Train until the last instant, a stop, or Ctrl-C: what there is is returned."""
+        """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
         began = time.perf_counter()
         with self.compilations.counting(), interruptible() as self._interrupted:
             self._set_up()
@@ -167,8 +182,7 @@ class Loop:
             worker = self.clock.workers[arrival.worker].name
             self._stop(
                 f"{self.history.strategy}: the loss of worker {worker} became "
-                f"{float(mean)} at {arrival.time:.6g} s (update {self.accounts.updates}, "
-                "all workers counted); a smaller rate may help"
+                f"{float(mean)} at {arrival.time:.6g} s; a smaller rate may help"
             )
 
     # -- orders --------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The compiled programs of a task, shared by all strategies and seeds that run on it."""
+"""The compiled programs of a task, shared by all strategies and seeds run on it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ class Programs:
         )
 
     def model(self, merge: Merge) -> Callable:
-        """(state, params, model_state) -> the merge's model in the dtypes of the rest."""
+        """(state, params, model_state) -> the merge's model, in the others' dtypes."""
 
         def model(state: Any, *like: Any):
             return tree.cast_like(merge.model(state), like)

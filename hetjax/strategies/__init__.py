@@ -13,4 +13,12 @@ STRATEGIES = {
     "adaptive_sgd": adaptive_sgd,
 }
 
-__all__ = ["STRATEGIES", "Strategy", *STRATEGIES]
+__all__ = [
+    "STRATEGIES",
+    "Strategy",
+    "adaptive_sgd",
+    "elastic_sgd",
+    "sequential_sgd",
+    "sma",
+    "sync_sgd",
+]

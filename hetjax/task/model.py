@@ -67,7 +67,7 @@ def from_functions(
     )
 
 
-def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> Model:
+def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     """A model of a flax.nnx module, or of a function that builds one from rngs.
 
     A module starts every seed from the parameters it has; a builder from new ones.
@@ -87,7 +87,9 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> Model:
         _, params, _, rest = _split(built)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
-    def apply(params: Any, model_state: Any, x: Any, key: jax.Array, train: bool):
+    def apply(
+        params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
+    ) -> Any:
         module = merged(params, model_state, key)
         module.train() if train else module.eval()
         outputs = module(x)
@@ -106,7 +108,7 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], nnx.Module]) -> Model:
     return Model(init, apply, restore, tuple(rows))
 
 
-def _split(module: nnx.Module) -> tuple:
+def _split(module: Any) -> tuple:
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
@@ -138,7 +140,7 @@ def from_linen(
     """
     arguments = inspect.signature(type(module).__call__).parameters
 
-    def flags(train: bool) -> dict[str, bool]:
+    def flags(train: bool) -> dict[str, Any]:
         named = {"train": train, "training": train}
         named |= {"deterministic": not train, "use_running_average": not train}
         return {k: v for k, v in named.items() if k in arguments}
@@ -147,18 +149,20 @@ def from_linen(
         variables = dict(module.init(key, example, **flags(False)))
         return variables.pop("params"), variables
 
-    def apply(params: Any, model_state: Any, x: Any, key: jax.Array, train: bool):
+    def apply(
+        params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
+    ) -> Any:
         variables = {"params": params, **model_state}
         if not train:
             return module.apply(variables, x, **flags(False)), model_state
-        outputs, state = module.apply(
+        result: Any = module.apply(
             variables,
             x,
             rngs={"dropout": key},
             mutable=list(model_state),
             **flags(True),
         )
-        return outputs, dict(state)
+        return result[0], dict(result[1])
 
     def restore(params: Any, model_state: Any) -> Any:
         return module.bind({"params": params, **model_state})
