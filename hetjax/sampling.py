@@ -42,6 +42,8 @@ def uniform() -> Sampler:
         workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
     ) -> PassState:
         del workers
+        if num_examples < 1:  # a draw would look for an example for ever
+            raise ValueError(f"there are {num_examples} examples to draw from")
         return PassState(seed, 0, _permutation(seed, 0, num_examples), 0)
 
     def draw(state: PassState, worker: int, n: int) -> tuple[PassState, np.ndarray]:

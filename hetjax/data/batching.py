@@ -5,8 +5,10 @@ A batch of n examples is padded up to a bucket: a batch size of few, ratio at mo
 overflows its bucket's capacity takes the next bucket. Padding has weight 0.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
@@ -158,6 +160,15 @@ def _bcoo(entries: _Entries, shape: tuple[int, int], capacity: int) -> BCOO:
     indices[n:] = shape
     indices[:n, 0] = np.repeat(np.arange(len(entries.lengths)), entries.lengths)
     indices[:n, 1] = entries.columns
-    return BCOO(
-        (jnp.asarray(data), jnp.asarray(indices)), shape=shape, indices_sorted=True
-    )
+    return jax.tree.unflatten(_structure(shape), (data, indices))
+
+
+@lru_cache
+def _structure(shape: tuple[int, int]) -> Any:
+    """The tree structure of a BCOO of this shape, whatever its capacity.
+
+    BCOO's own constructor would convert and check both arrays, for more time than a
+    small step takes; jit takes NumPy arrays as they are.
+    """
+    empty = jnp.zeros(0, jnp.float32), jnp.zeros((0, 2), jnp.int32)
+    return jax.tree.structure(BCOO(empty, shape=shape, indices_sorted=True))

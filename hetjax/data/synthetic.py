@@ -1,8 +1,8 @@
 """Synthetic extreme classification: sparse rows whose features tell their labels.
 
-Label popularity and background features follow a (shifted) Zipf law of exponent one, the
-number of non-zeros per row is lognormal. Each label has a few prototype features, and
-a row's features come partly from the prototypes of its labels, else from background.
+Labels and background features follow a shifted Zipf law of exponent one, the number of
+non-zeros per row is lognormal. Each label has a few prototype features, and a row's
+features come partly from the prototypes of its labels, else from the background.
 """
 
 from typing import NamedTuple

@@ -83,10 +83,12 @@ def merge_and_restart(
     w = state.center
     move = tree.weighted_move(w, [r.params for r in replicas], alpha)
     new = tree.map_floats(lambda w, m: w + m + excess * w, w, move)
+    previous = state.previous
     if momentum:
-        new = tree.map_floats(
-            lambda n, w, p: n + momentum * (w - p), new, w, state.previous
-        )
+        anybody = jnp.any(alpha != 0)  # a merge of nobody is no step of the momentum
+        gamma = jnp.where(anybody, momentum, 0.0)
+        new = tree.map_floats(lambda n, w, p: n + gamma * (w - p), new, w, previous)
+        previous = tree.map_floats(lambda w, p: jnp.where(anybody, w, p), w, previous)
     moved = tree.weighted_move(
         state.model_state, [r.model_state for r in replicas], alpha
     )
@@ -94,7 +96,6 @@ def merge_and_restart(
         lambda s, m: s + m / (1 + excess), state.model_state, moved
     )
     restarted = tuple(restart(r, new, statistics) for r in replicas)
-    previous = w if momentum else ()
     return AveragingState(new, previous, statistics), restarted
 
 

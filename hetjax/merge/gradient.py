@@ -54,7 +54,10 @@ def gradient_aggregation(
         )
         statistics = tree.map_floats(jnp.add, state.model_state, moved)
         new = AggregationState(center, statistics, opt_state)
-        return new, tuple(restart(r, center, statistics) for r in replicas)
+        # a merge of nobody is no step of the optimizer
+        anybody = jnp.any(facts.present)
+        new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
+        return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
 
     def model(state: AggregationState) -> tuple[Any, Any]:
         return state.center, state.model_state

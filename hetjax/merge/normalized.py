@@ -53,11 +53,12 @@ def normalized(
         raise ValueError(f"reg_measure={reg_measure!r}: choose one of {REG_MEASURES}")
 
     def init(params: Any, model_state: Any) -> NormalizedState:
-        center = AveragingState(
-            tree.float32(params), tree.float32(params), tree.float32(model_state)
+        previous = tree.float32(params) if momentum else ()
+        average = AveragingState(
+            tree.float32(params), previous, tree.float32(model_state)
         )
         return NormalizedState(
-            center, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+            average, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         )
 
     def apply(

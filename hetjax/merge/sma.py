@@ -46,7 +46,10 @@ def sma(*, momentum: float = 0.9, alpha: float | None = None) -> Merge:
         pull = mean if alpha is None else jnp.where(facts.present, alpha, 0.0)
         z, before = state.center, [r.carry["before"] for r in replicas]
         total = tree.weighted_move(z, before, pull)
-        velocity = tree.map_floats(lambda c, v: c + momentum * v, total, state.velocity)
+        anybody = jnp.any(facts.present)  # a merge of nobody is no step of the momentum
+        velocity = tree.map_floats(
+            lambda c, v: jnp.where(anybody, c + momentum * v, v), total, state.velocity
+        )
         corrected = tuple(
             _corrected(r, z, a) for r, a in zip(replicas, pull, strict=True)
         )
@@ -54,7 +57,7 @@ def sma(*, momentum: float = 0.9, alpha: float | None = None) -> Merge:
             state.model_state, [r.model_state for r in replicas], mean
         )
         statistics = tree.map_floats(jnp.add, state.model_state, moved)
-        center = tree.map_floats(jnp.add, z, velocity)
+        center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
         return SmaState(center, velocity, statistics), corrected
 
     def model(state: SmaState) -> tuple[Any, Any]:

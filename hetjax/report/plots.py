@@ -47,45 +47,55 @@ def time_to_accuracy(
         raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
     figure = Picture(figsize=(8, 4.8), layout="constrained")
     ax = figure.add_subplot()
-    for name, (colour, dash) in strategy_styles(histories).items():
+    for name, style in strategy_styles(histories).items():
         runs = [h for h in histories if h.strategy == name]
-        grid, values = _over_seeds(runs, metric, x)
-        label = _curve_label(name, runs)
-        if len(runs) > 1:
-            low, high = values.min(0), values.max(0)
-            ax.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
-        ax.plot(
-            grid,
-            np.median(values, axis=0),
-            color=colour,
-            linestyle=dash,
-            linewidth=1.8,
-            marker="o" if len(grid) <= 40 else "",
-            markersize=3.5,
-            label=label,
-        )
+        _draw_curve(ax, *_over_seeds(runs, metric, x), style, _curve_label(name, runs))
     if target is not None and math.isfinite(target):
-        ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1)
-        ax.annotate(
-            f"target\n{target:g}",
-            (1, target),
-            xytext=(4, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            color="0.35",
-            fontsize=9,
-        )
+        _draw_target(ax, target)
     tidy(ax)
     ax.set_xlim(left=0)
     ax.set_xlabel(X_LABELS[x])
     ax.set_ylabel(metric)
     if len(histories) > len(strategy_names(histories)):
-        ax.set_title(
-            "median over seeds, band from lowest to highest", fontsize=10, loc="left"
-        )
+        title = "median over seeds, band from lowest to highest"
+        ax.set_title(title, fontsize=10, loc="left")
     ax.legend(frameon=False, loc="best")
     return figure
+
+
+def _draw_curve(
+    ax: Axes, grid: np.ndarray, values: np.ndarray, style: tuple[str, str], label: str
+) -> None:
+    """The median of `values` [runs, P], and their band where there are several runs."""
+    colour, dash = style
+    if len(values) > 1:
+        low, high = values.min(0), values.max(0)
+        ax.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
+    ax.plot(
+        grid,
+        np.median(values, axis=0),
+        color=colour,
+        linestyle=dash,
+        linewidth=1.8,
+        marker="o" if len(grid) <= 40 else "",
+        markersize=3.5,
+        label=label,
+    )
+
+
+def _draw_target(ax: Axes, target: float) -> None:
+    """A dashed line, named beside the panel, where no curve runs."""
+    ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1)
+    ax.annotate(
+        f"target\n{target:g}",
+        (1, target),
+        xytext=(4, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        va="center",
+        color="0.35",
+        fontsize=9,
+    )
 
 
 def _over_seeds(

@@ -24,10 +24,10 @@ class Compilations:
     seconds: float = 0.0
     purpose: str = "other"
 
-    def _listen(self, name: str, seconds: float, /, **_: Any) -> None:
-        if name in _PHASES:
-            self.seconds += seconds
-        if name == _COMPILED:
+    def _listen(self, event: str, duration_secs: float, **_: Any) -> None:
+        if event in _PHASES:
+            self.seconds += duration_secs
+        if event == _COMPILED:
             self.programs[self.purpose] += 1
 
     @contextmanager

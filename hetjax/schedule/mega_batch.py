@@ -34,6 +34,10 @@ def mega_batch(
     None: they stay), and the next mega-batch begins. Sizes start at b_max; relative
     rates are b_i / b_max. Source: Adaptive SGD III; ALGORITHMS A.1, A.4 REC.
     """
+    given = {"examples": examples, "b_max": b_max, "scale_every": scale_every}
+    for name, value in given.items():
+        if not value > 0:  # nobody would ever get work
+            raise ValueError(f"mega_batch: {name}={value}: give a number above 0")
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int

@@ -1,6 +1,6 @@
 """Bulk-synchronous rounds: everybody works, everybody merges (host world)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from hetjax.machine.types import Arrival, Event, Work, WorkerInfo
@@ -35,12 +35,16 @@ def rounds(
 
     def init(infos: Workers, num_examples: int) -> tuple[RoundsState, Orders]:
         del num_examples
+        if not infos:
+            raise ValueError("rounds: there are no workers")
         members = tuple(workers(infos) if workers else range(len(infos)))
         if not members:
             raise ValueError("rounds: no workers take part; choose at least one")
         taking_part = tuple(infos[k] for k in members)
         given = steps(taking_part) if callable(steps) else steps
         steps_k = per_worker("steps", given, len(members))
+        if any(s != int(s) for s in steps_k):  # half a step would be none, for ever
+            raise ValueError(f"steps={given}: every entry must be a whole number")
         sizes_k = per_worker("batch_size", batch_size, len(members))
         works = [
             Work(int(s), b, b / max(sizes_k))
@@ -68,12 +72,12 @@ def fastest(workers: Workers) -> tuple[int, ...]:
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
     """A number for each of n workers; what is wrong with them is an error."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * n
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * n
     if len(values) != n:
         raise ValueError(
             f"{name} has {len(values)} entries for {n} workers: give one number for "
             "all, or one for each"
         )
-    if any(v <= 0 for v in values):
+    if any(not v > 0 for v in values):  # NaN too
         raise ValueError(f"{name}={value}: every entry must be positive")
     return values

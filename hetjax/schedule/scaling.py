@@ -26,6 +26,10 @@ def linear_scaling(
     >>> linear_scaling((1024,) * 4, (28, 26, 24, 22), b_min=128, b_max=1024, beta=64)
     (1024, 1024, 960.0, 832.0)
     """
+    if bound not in BOUNDS:
+        raise ValueError(f"bound={bound!r}: choose one of {BOUNDS}")
+    if len(updates) == 0:
+        raise ValueError("linear_scaling: there are no workers")
     mean = sum(updates) / len(updates)
 
     def scaled(b: float, u: int) -> float:

@@ -64,6 +64,11 @@ def test_duplicates_are_summed_and_the_callers_arrays_stay():
     assert data.num_classes == 5
 
 
+def test_stored_zeros_are_no_labels():
+    y = sp.csr_array(([1.0, 0.0], [0, 2], [0, 2]), shape=(1, 3))
+    assert from_arrays((X[:1], y), (X[:1], y)).train.y.indices.tolist() == [0]
+
+
 def test_images_keep_their_axes():
     x = np.zeros((4, 5, 6, 3), np.uint8)
     assert from_arrays((x, IDS), (x, IDS)).train.x.shape == (4, 5, 6, 3)

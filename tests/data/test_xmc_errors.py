@@ -143,6 +143,8 @@ def test_headers_must_agree_and_one_serves_both(tmp_path):
     bare = write(tmp_path, "bare.txt", b"0 1:1\n0 12:1\n", False)
     with pytest.raises(DataError, match="bare.txt:2: feature 12 is outside"):
         read_xmc(train, bare)
+    with pytest.raises(DataError, match="bare.txt:2: feature 12 is outside"):
+        read_xmc(bare, train)
 
 
 def test_unreadable_files_are_named(tmp_path):
@@ -171,4 +173,4 @@ def test_an_endless_line_does_not_fill_memory(read, monkeypatch):
     monkeypatch.setattr(xmc, "_CHUNK", 16)
     monkeypatch.setattr(xmc, "_LONGEST_LINE", 1000)
     with pytest.raises(DataError, match="train.txt:2: line too long"):
-        read(GOOD + "1" * 5000)
+        read(GOOD + "1" * 5000 + "\n" + GOOD)

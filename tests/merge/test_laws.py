@@ -1,0 +1,214 @@
+"""Laws over a table of all merges; a new merge is a new row, with what it promises."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import optax
+from absl.testing import parameterized
+
+from hetjax import merge, tree
+
+NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model, every model is below
+
+
+class Row(NamedTuple):
+    """A merge and the laws it promises beside those that all merges keep."""
+
+    merge: merge.Merge
+    consensus: bool = True  # replicas that equal the centre leave it, exactly
+    mean: bool = True  # identical members give their own model, exactly
+    conserved: bool = False  # centre + sum of replicas stays
+    restarts: bool = True  # every replica, an absent one too, goes on from the centre
+
+
+def perturbed(**settings):
+    """Normalized merging whose weights do not sum to one."""
+    return Row(merge.normalized(pert_thr=ALWAYS, **settings), consensus=False)
+
+
+def pulled(*, mean=True, conserved=False, **settings):
+    return Row(merge.sma(**settings), mean=mean, conserved=conserved, restarts=False)
+
+
+TABLE = {
+    "average": Row(merge.average()),
+    "average updates": Row(merge.average(weights="updates")),
+    "average examples": Row(merge.average(weights="examples")),
+    "average batch_size": Row(merge.average(weights="batch_size")),
+    "average function": Row(merge.average(weights=lambda f: f.updates * f.rate)),
+    "average momentum": Row(merge.average(momentum=0.9)),
+    "normalized": Row(merge.normalized(pert_thr=NEVER)),
+    "normalized updates": Row(merge.normalized(weights="updates", pert_thr=NEVER)),
+    "normalized no delta": Row(merge.normalized(delta=0.0, pert_thr=ALWAYS)),
+    "perturbed": perturbed(),
+    "perturbed updates_x_batch": perturbed(weights="updates_x_batch", momentum=0.0),
+    "perturbed rms": perturbed(reg_measure="rms"),
+    "perturbed rms_per_leaf": perturbed(reg_measure="rms_per_leaf"),
+    "gradient": Row(merge.gradient_aggregation()),
+    "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
+    # its first step is the sign of the gradient: nothing that a mean survives
+    "gradient adam": Row(merge.gradient_aggregation(optax.adam(1.0)), mean=False),
+    "sma": pulled(),
+    "sma no momentum": pulled(momentum=0.0, conserved=True),
+    "sma alpha": pulled(alpha=0.1, mean=False),
+    "sma alpha no momentum": pulled(
+        alpha=0.1, momentum=0.0, mean=False, conserved=True
+    ),
+}
+UPDATES = (3, 5, 2, 4)  # distinct, so that no law hangs on a tie
+
+
+def applied(merge):
+    return lambda state, replicas, facts: merge.apply(state, replicas, facts, "")
+
+
+# one function per row: what one law compiles serves the others
+APPLY = {name: applied(row.merge) for name, row in TABLE.items()}
+
+
+def names(law=None):
+    return tuple(k for k, row in TABLE.items() if law is None or getattr(row, law))
+
+
+class Case:
+    """A merge in the middle of a run, with random members and a function to apply."""
+
+    def __init__(self, test, name, seed=0, updates=UPDATES, dtype=np.float32):
+        rng = np.random.default_rng(seed)
+        self.merge = TABLE[name].merge
+        self.apply = test.variant(APPLY[name])
+        self.params = cases.random_tree(rng, dtype)
+        self.model_state = cases.random_state(rng, dtype)
+        self.fresh = self.merge.init(self.params, self.model_state)
+        self.replicas = cases.random_replicas(rng, len(updates), dtype)
+        self.facts = cases.make_facts(updates)
+        self.rng = rng
+
+    def warm(self):
+        """The state after one merge: its momentum, if any, is not zero."""
+        return self.apply(self.fresh, self.replicas, self.facts)[0]
+
+
+class LawsTest(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names())
+    def test_worker_order_is_irrelevant(self, name):
+        case = Case(self, name)
+        order = (3, 0, 1, 2)  # a roll: a flip would commute with reversed indices
+        state, replicas = case.apply(case.fresh, case.replicas, case.facts)
+        rolled = case.apply(
+            case.fresh, cases.pick(case.replicas, order), cases.pick(case.facts, order)
+        )
+        cases.assert_close(rolled, (state, cases.pick(replicas, order)))
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names("consensus"))
+    def test_consensus_is_an_exact_fixed_point(self, name):
+        case = Case(self, name)
+        zeros = jax.tree.map(jnp.zeros_like, case.params)
+        carry = {"before": case.params, "gradients": zeros}
+        replica = case.replicas[0]._replace(
+            params=case.params, model_state=case.model_state, carry=carry
+        )
+        replicas = (replica,) * len(UPDATES)
+        state, after = case.apply(case.fresh, replicas, case.facts)
+        chex.assert_trees_all_equal(after, replicas)
+        chex.assert_trees_all_equal(
+            case.merge.model(state), tree.float32((case.params, case.model_state))
+        )
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names())
+    def test_a_replica_without_updates_is_absent(self, name):
+        # least of all, so that an absent member would be the one to perturb
+        case = Case(self, name, updates=(3, 0, 5, 4))
+        nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
+        replicas = (case.replicas[0], nan, *case.replicas[2:])
+        facts = case.facts._replace(
+            batch_size=case.facts.batch_size.at[1].set(99.0),
+            examples=case.facts.examples.at[1].set(99.0),
+            rate=case.facts.rate.at[1].set(np.nan),
+        )
+        rest = (0, 2, 3)
+        expected = case.apply(
+            case.fresh, cases.pick(replicas, rest), cases.pick(facts, rest)
+        )
+        state, after = case.apply(case.fresh, replicas, facts)
+        cases.assert_close((state, cases.pick(after, rest)), expected)
+        if TABLE[name].restarts:
+            chex.assert_tree_all_finite((after[1].params, after[1].model_state))
+        else:
+            chex.assert_trees_all_equal(after[1], nan)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names())
+    def test_a_merge_of_nobody_changes_no_model(self, name):
+        case = Case(self, name)
+        nobody = cases.make_facts((0,) * len(UPDATES))
+        for state in (case.fresh, case.warm()):
+            after, replicas = case.apply(state, case.replicas, nobody)
+            chex.assert_trees_all_equal(after, state)
+            chex.assert_tree_all_finite(replicas)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names(), dtype=(np.float32, jnp.bfloat16))
+    def test_structure_shape_and_dtype_survive(self, name, dtype):
+        case = Case(self, name, dtype=dtype)
+        state, replicas = case.apply(case.fresh, case.replicas, case.facts)
+        same = chex.assert_trees_all_equal_shapes_and_dtypes
+        same(state, case.fresh)
+        same(replicas, case.replicas)
+        same(
+            case.merge.model(state), tree.float32((case.params, case.model_state))
+        )  # in float32 whatever the replicas are
+        for before, after in zip(case.replicas, replicas, strict=True):
+            assert after.model_state["count"] == before.model_state["count"]
+
+    @parameterized.product(name=names())
+    def test_state_feeds_back_without_retracing(self, name):
+        chex.clear_trace_counter()
+        traced = jax.jit(chex.assert_max_traces(APPLY[name], n=1))
+        rng = np.random.default_rng(0)
+        replicas = cases.random_replicas(rng, len(UPDATES))
+        state = TABLE[name].merge.init(replicas[0].params, replicas[0].model_state)
+        for k in range(3):
+            updates = np.roll(UPDATES, k) - (0, 2, 0, 0)  # an absentee is data, too
+            facts = cases.make_facts(updates, rate=np.full(4, 0.1))
+            state, replicas = traced(state, replicas, facts)
+
+    @chex.variants(without_jit=True)  # a program of 64 members takes seconds to compile
+    @parameterized.product(name=names("mean"))
+    def test_identical_bfloat16_members_give_their_model_exactly(self, name):
+        members = 64  # a power of two: the weights are exact, and float32 sums too
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.normal(size=5), jnp.bfloat16)
+        # the centre starts at zero: a gradient -x at rate 1 leads to the model x, too
+        replica = cases.Replica(x, x, (), {"before": x, "gradients": -x})
+        even = np.ones(members)
+        facts = cases.make_facts(even, batch_size=8 * even, rate=even)
+        fresh = TABLE[name].merge.init(jnp.zeros_like(x), jnp.zeros_like(x))
+        state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, facts)
+        chex.assert_trees_all_equal(
+            TABLE[name].merge.model(state), tree.float32((x, x))
+        )
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=names("conserved"), updates=(UPDATES, (3, 0, 5, 4)))
+    def test_the_sum_of_centre_and_replicas_is_conserved(self, name, updates):
+        case = Case(self, name, updates=updates)
+        keep = ("scalar", "layer")  # the float32 part
+
+        def total(state, replicas):
+            center = case.merge.model(state)[0]
+            models = [center, *(r.params for r in replicas)]
+            models = [{k: m[k] for k in keep} for m in models]
+            return jax.tree.map(lambda *xs: sum(np.asarray(x) for x in xs), *models)
+
+        after = case.apply(case.fresh, case.replicas, case.facts)
+        cases.assert_close(total(*after), total(case.fresh, case.replicas))
+        # and yet something moved
+        assert after[0].center["scalar"] != case.fresh.center["scalar"]
