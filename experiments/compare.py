@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from absl import app, flags
+from strategy_flags import build_strategies
 
 import hetjax as hj
-from experiments.settings import build_strategies
 from hetjax.report import check_out, write_results
 
 FLAGS = flags.FLAGS
@@ -24,7 +24,7 @@ DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
 flags.DEFINE_string("data", "digits", "digits, synthetic_xmc, or a folder")
 flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
 flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
-flags.DEFINE_float("seconds", 3.0, "virtual budget of every run [s]")
+flags.DEFINE_float("seconds", 4.0, "virtual budget of every run [s]")
 flags.DEFINE_integer("points", 50, "evaluations, after the one at the start")
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
 flags.DEFINE_integer("b_max", 128, "batch size; the largest where sizes vary")

@@ -39,7 +39,11 @@ HIDDEN, RATE = 128, 0.1
 def make_data(ids: str, labels: int) -> hj.data.Dataset:
     """Rows of equally many distinct features; ids by Zipf's law or uniform."""
     rng = np.random.default_rng(FLAGS.seed)
-    rows, per_row, features = FLAGS.batch * FLAGS.batches, FLAGS.nonzeros, FLAGS.features
+    rows, per_row, features = (
+        FLAGS.batch * FLAGS.batches,
+        FLAGS.nonzeros,
+        FLAGS.features,
+    )
     weights = 1 / np.arange(1, features + 1) if ids == "zipf" else np.ones(features)
     cumulative = np.cumsum(weights / weights.sum())
     places = rng.permutation(features)  # popular features lie anywhere in the matrix

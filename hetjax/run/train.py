@@ -46,7 +46,7 @@ def train(
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     bar = Progress(seconds, shown=progress)
     try:
-        return bench.run("strategy", strategy, seed, bar, stop_at, on_point)
+        return bench.run(strategy.name, strategy, seed, bar, stop_at, on_point)
     finally:
         bar.close()
 

@@ -62,4 +62,6 @@ def adaptive_sgd(
         weights=weights,
         reg_measure=reg_measure,
     )
-    return Strategy(policy, local.sgd(), merging, b_max, rate, settings=given)
+    return Strategy(
+        policy, local.sgd(), merging, b_max, rate, settings=given, name="adaptive_sgd"
+    )

@@ -29,6 +29,7 @@ def sequential_sgd(
         batch_size,
         rate,
         settings=given,
+        name="sequential_sgd",
     )
 
 
@@ -54,6 +55,7 @@ def sync_sgd(
         batch_size,
         rate,
         settings=given,
+        name="sync_sgd",
     )
 
 
@@ -89,4 +91,5 @@ def elastic_sgd(
         batch_size,
         rate,
         settings=given,
+        name="elastic_sgd",
     )

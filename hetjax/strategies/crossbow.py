@@ -35,4 +35,5 @@ def sma(
         batch_size,
         rate,
         settings=given,
+        name="sma",
     )

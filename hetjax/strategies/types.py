@@ -19,6 +19,7 @@ class Strategy(NamedTuple):
     rate: float | Callable[[float], Any]  # at b_max; or an optax schedule over examples
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # what the factory was given, for the record
+    name: str = "own strategy"
 
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:

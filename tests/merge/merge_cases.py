@@ -8,35 +8,38 @@ import numpy as np
 from hetjax.merge import Facts
 from hetjax.replica import Replica
 
-
-def random_tree(rng, dtype=np.float32):
-    """Parameters of mixed ranks, one of them always in the other dtype."""
-    other = jnp.bfloat16 if dtype == np.float32 else np.float32
-    return {
-        "scalar": jnp.asarray(rng.normal(), dtype),
-        "layer": {"vector": jnp.asarray(rng.normal(size=3), dtype)},
-        "matrices": [
-            jnp.asarray(rng.normal(size=(2, 3)), dtype),
-            jnp.asarray(rng.normal(size=(3, 2)), other),
-        ],
-    }
-
-
-def random_state(rng, dtype=np.float32):
-    """Model state: statistics that are averaged, and a counter that is not."""
-    return {
-        "mean": jnp.asarray(rng.normal(size=2), dtype),
-        "count": jnp.asarray(rng.integers(100), jnp.int32),
-    }
+SHAPES = {  # mixed ranks in both dtypes
+    "scalar": jax.ShapeDtypeStruct((), jnp.bfloat16),
+    "layer": {"vector": jax.ShapeDtypeStruct((3,), jnp.float32)},
+    "matrices": [
+        jax.ShapeDtypeStruct((2, 3), jnp.float32),
+        jax.ShapeDtypeStruct((3, 2), jnp.bfloat16),
+    ],
+}
+# statistics are averaged, a counter is not
+STATE = {
+    "mean": jax.ShapeDtypeStruct((2,), jnp.float32),
+    "count": jax.ShapeDtypeStruct((), jnp.int32),
+}
 
 
-def random_replica(rng, dtype=np.float32, tree=random_tree):
-    carry = {"before": tree(rng, dtype), "gradients": tree(rng, dtype)}
-    return Replica(tree(rng, dtype), random_state(rng, dtype), (), carry)
+def random(rng, shapes):
+    """A tree of normal numbers (integers: up to a hundred)."""
+
+    def leaf(s):
+        integer = jnp.issubdtype(s.dtype, jnp.integer)
+        values = (
+            rng.integers(100, size=s.shape) if integer else rng.normal(size=s.shape)
+        )
+        return jnp.asarray(values, s.dtype)
+
+    return jax.tree.map(leaf, shapes)
 
 
-def random_replicas(rng, n, dtype=np.float32, tree=random_tree):
-    return tuple(random_replica(rng, dtype, tree) for _ in range(n))
+def random_replica(rng, shapes=SHAPES, state=STATE):
+    """A replica with every slot that a merge may need."""
+    carry = {"before": random(rng, shapes), "gradients": random(rng, shapes)}
+    return Replica(random(rng, shapes), random(rng, state), (), carry)
 
 
 def make_facts(updates, batch_size=None, examples=None, rate=None):
@@ -57,11 +60,10 @@ def make_facts(updates, batch_size=None, examples=None, rate=None):
     )
 
 
-def pick(items, order):
-    """Those members, in this order, of replicas or facts."""
-    if isinstance(items, Facts):
-        return Facts(*(x[jnp.asarray(order)] for x in items))
-    return tuple(items[i] for i in order)
+def pick(order, replicas, facts):
+    """Those members, in this order."""
+    chosen = Facts(*(x[jnp.asarray(order)] for x in facts))
+    return tuple(replicas[i] for i in order), chosen
 
 
 def assert_close(actual, expected):

@@ -5,6 +5,8 @@ order in which examples are handed out (`sampling.uniform`). Who gets how many o
 when, steps, merges, momentum and batch sizes are written here a second time.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from hetjax.machine import Arrival, SimulatedClock, Work
@@ -116,12 +118,13 @@ def sync_sgd(world, *, batch_size, rate, momentum=0.0):
 
 
 def elastic_sgd(world, *, batch_size, rate, steps, momentum=0.9):
-    """ALGORITHMS B; `rate` is a function of the examples finished so far."""
+    """ALGORITHMS B; `rate` may be a function of the examples finished at dispatch."""
     w = w_p = world.start
+    schedule = rate if callable(rate) else lambda examples: rate
+    eta = schedule(0)
 
     def compute(batches):
-        nonlocal w, w_p
-        eta = rate(world.examples - sum(len(r) for b in batches.values() for r in b))
+        nonlocal w, w_p, eta
         replicas = []
         for steps in batches.values():
             w_i = w
@@ -129,6 +132,7 @@ def elastic_sgd(world, *, batch_size, rate, steps, momentum=0.9):
                 w_i = w_i - eta * world.gradient(w_i, rows)
             replicas.append(w_i)
         w, w_p = np.mean(replicas, 0) + momentum * (w - w_p), w
+        eta = schedule(world.examples)
         return w
 
     bulk_synchronous(world, tuple(world.workers), steps, batch_size, compute)
@@ -185,25 +189,28 @@ def adaptive_sgd(
     bound="skip",
     scale_every=1,
 ):
-    """ALGORITHMS A.1 to A.3. Returns how often (the condition held, weights changed)."""
+    """ALGORITHMS A.1 to A.3. Returns how often which branch was taken."""
     n = len(world.workers)
     w = w_p = world.start
     b = [float(b_max)] * n
-    counters, merges = [0, 0], 0
+    taken, merges = Counter(), 0
     while True:
         replicas, u = _one_mega_batch(world, w, b, b_max, rate, mega_batch)
         if replicas is None:
-            return tuple(counters)
+            return taken
         total = sum(u)
-        alpha = [x / sum(b) for x in b] if len(set(u)) == 1 else [x / total for x in u]
+        alpha = [x / total for x in u]
+        if len(set(u)) == 1:
+            taken["equal_updates_of_unlike_batches"] += len(set(b)) > 1
+            alpha = [x / sum(b) for x in b]
         small = [np.linalg.norm(w_i) / len(w_i) < pert_thr for w_i in replicas]
         present = [i for i in range(n) if u[i]]
         if all(small[i] for i in present):
-            counters[0] += 1
+            taken["condition_met"] += 1
             r = u.index(max(u))
             s = min(present, key=lambda i: u[i])
             if u[r] != u[s]:
-                counters[1] += 1
+                taken["weights_changed"] += 1
                 alpha[r] *= 1 + delta
                 alpha[s] *= 1 - delta
         merged = sum(a * w_i for a, w_i in zip(alpha, replicas, strict=True))
@@ -212,7 +219,8 @@ def adaptive_sgd(
         merges += 1
         if scaling and merges % scale_every == 0:
             mean = total / n
-            b = [_scaled(*bu, mean, b_min, b_max, beta, bound) for bu in zip(b, u)]  # noqa: B905
+            pairs = zip(b, u, strict=True)
+            b = [_scaled(*pair, mean, b_min, b_max, beta, bound) for pair in pairs]
 
 
 def _one_mega_batch(world, w, b, b_max, rate, mega_batch):

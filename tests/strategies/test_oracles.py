@@ -3,13 +3,14 @@
 from functools import cache
 
 import float64_oracle as oracle
-import hetjax
 import numpy as np
 import optax
 import pytest
 from tiny_problems import MACHINES, PROBLEMS, flat
 
-SECONDS, POINTS, SEED = 0.06, 12, 3
+import hetjax
+
+SECONDS, POINTS, SEED = 0.07, 8, 3  # points: a power of two, so k / 8 is exact
 
 # float32 against float64: each of at most 100 steps and merges rounds numbers of the
 # order of 1 a few times, by 6e-8; these contract errors more often than not. A wrong
@@ -17,11 +18,14 @@ SECONDS, POINTS, SEED = 0.06, 12, 3
 ATOL = 1e-5
 
 
+RTOL = 1e-4  # of losses between 0.1 and 10: ATOL times gradients of at most 10
+
+
 def falling(examples):
     return 0.3 / (1 + examples / 200)
 
 
-# name: (factory, oracle, settings of both, machine)
+# name: (factory and its oracle, settings of both, machine)
 CASES = {
     "sequential": ("sequential_sgd", {"batch_size": 8, "rate": 0.1}, "three"),
     "sequential with momentum and decay": (
@@ -62,7 +66,7 @@ CASES = {
     ),
     "adaptive": (
         "adaptive_sgd",
-        {"b_max": 8, "rate": 0.2, "b_min": 2, "beta": 0.5, "mega_batch": 80},
+        {"b_max": 8, "rate": 0.2, "b_min": 2, "beta": 2.0, "mega_batch": 48},
         "v100x4",
     ),
     "adaptive, clipped, always perturbed": (
@@ -72,7 +76,7 @@ CASES = {
             "rate": 0.2,
             "b_min": 2,
             "beta": 3.0,
-            "mega_batch": 70,
+            "mega_batch": 40,
             "delta": 0.2,
             "pert_thr": 100.0,
             "momentum": 0.5,
@@ -101,42 +105,46 @@ def problem(name):
     return PROBLEMS[name]()
 
 
-def constant(value):
-    return value if callable(value) else lambda examples: value
-
-
-def run_both(case, problem_name):
-    """(history, world of the oracle, what the oracle returned)."""
+def replay(case, problem_name, seconds):
+    """The oracle's run: its world, and the branches it took if it counts them."""
     name, settings, machine = CASES[case]
-    given, expected = dict(settings), dict(settings)
-    if name == "sync_sgd" and "momentum" in given:
-        given["optimizer"] = optax.sgd(1.0, momentum=given.pop("momentum"))
-    if name == "elastic_sgd":
-        expected["rate"] = constant(expected["rate"])
-    task = problem(problem_name)
-    world = oracle.World(task, MACHINES[machine](), seed=SEED, seconds=SECONDS)
-    returned = getattr(oracle, name)(world, **expected)
-    history = hetjax.train(
-        task.task,
-        task.data,
+    world = oracle.World(
+        problem(problem_name), MACHINES[machine](), seed=SEED, seconds=seconds
+    )
+    return world, getattr(oracle, name)(world, **settings)
+
+
+def last_merge(world):
+    """When the last merge was done that was done in time."""
+    return max(time for time, _ in world.models if time <= world.end)
+
+
+def train(case, problem_name, seconds):
+    name, settings, machine = CASES[case]
+    if name == "sync_sgd" and "momentum" in settings:
+        rest = {k: v for k, v in settings.items() if k != "momentum"}
+        settings = {**rest, "optimizer": optax.sgd(1.0, momentum=settings["momentum"])}
+    return hetjax.train(
+        problem(problem_name).task,
+        problem(problem_name).data,
         MACHINES[machine](),
-        hetjax.STRATEGIES[name](**given),
-        seconds=SECONDS,
+        hetjax.STRATEGIES[name](**settings),
+        seconds=seconds,
         seed=SEED,
         points=POINTS,
         progress=False,
     )
-    return history, world, returned
 
 
 @pytest.mark.parametrize("problem_name", PROBLEMS)
 @pytest.mark.parametrize("case", CASES)
 def test_oracle(case, problem_name):
-    history, world, counters = run_both(case, problem_name)
+    # until a merge is just done, so that none is under way at the end
+    seconds = last_merge(replay(case, problem_name, SECONDS)[0])
+    world, taken = replay(case, problem_name, seconds)
+    history = train(case, problem_name, seconds)
     assert history.stopped == ""
-    assert len(world.models) > 4  # several merges, none under way at the end
-    assert world.models[-1][0] <= SECONDS
-    assert history.merges == len(world.models) - 1
+    assert history.merges == len(world.models) - 1 >= 4
     # what was done, exactly
     assert [w.updates for w in history.workers] == [
         world.updates(k) for k in world.workers
@@ -147,27 +155,26 @@ def test_oracle(case, problem_name):
     assert done == [(updates, examples) for updates, examples, _ in points]
     # what it led to
     losses = [p["loss"] for p in history.points]
-    np.testing.assert_allclose(losses, [loss for *_, loss in points], atol=10 * ATOL)
-    np.testing.assert_allclose(flat(history.params), world.models[-1][1], atol=ATOL)
-    moved = np.abs(world.models[-1][1] - world.start).max()
-    assert moved > 1000 * ATOL
-    if counters:
-        last = history.points[-1]
-        assert (last["condition_met"], last["weights_changed"]) == counters
+    np.testing.assert_allclose(losses, [loss for *_, loss in points], rtol=RTOL)
+    final = world.models[-1][1]
+    np.testing.assert_allclose(flat(history.params), final, atol=ATOL)
+    assert np.abs(final - world.start).max() > 1000 * ATOL  # it went somewhere
+    for name in ("condition_met", "weights_changed") if taken is not None else ():
+        assert history.points[-1][name] == taken[name]
 
 
 def test_the_cases_reach_all_branches():
     """Perturbed and not, equal updates and not, sizes that move and that do not."""
-    counters, sizes = [], []
-    for name in (case for case in CASES if case.startswith("adaptive")):
-        for problem_name in PROBLEMS:
-            _, settings, machine = CASES[name]
-            world = oracle.World(
-                problem(problem_name), MACHINES[machine](), seed=SEED, seconds=SECONDS
-            )
-            counters.append(oracle.adaptive_sgd(world, **settings))
-            counters[-1] += (len(world.models) - 1,)
-            sizes += [len(entries) for entries in world.sizes]
-    assert any(0 == met for met, _, _ in counters)
-    assert any(0 < changed < met for met, changed, _ in counters)
-    assert {min(sizes), max(sizes)} >= {1} and max(sizes) > 3
+    branches, changes = [], []
+    for case in CASES:
+        if case.startswith("adaptive"):
+            for problem_name in PROBLEMS:
+                world, taken = replay(case, problem_name, SECONDS)
+                branches.append(taken)
+                changes += [len(sizes) - 1 for sizes in world.sizes]
+    assert any(t["condition_met"] == 0 for t in branches)
+    assert any(0 == t["weights_changed"] < t["condition_met"] for t in branches)
+    assert any(0 < t["weights_changed"] for t in branches)
+    assert any(0 < t["equal_updates_of_unlike_batches"] for t in branches)
+    assert 0 in changes
+    assert max(changes) > 3

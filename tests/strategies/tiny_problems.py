@@ -133,7 +133,7 @@ def three_workers(noise=0.1):
         Profile(f"w{k}", "gpu", cost, factor)
         for k, (cost, factor) in enumerate(zip(costs, (1.0, 1.7, 0.6), strict=True))
     )
-    link = Link(latency=3e-4, bandwidth=1e6, topology="central")
+    link = Link(latency=3e-4, bandwidth=5e6, topology="central")
     return Machine("three", workers, {"": link}, noise=noise, seed=5)
 
 

@@ -1,0 +1,405 @@
+"""Worked numbers of ALGORITHMS.md, float64 oracles over many merges, and identities."""
+
+import jax
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import optax
+import pytest
+
+from hetjax import merge
+from hetjax.merge.averaging import AveragingState
+from hetjax.merge.normalized import NormalizedState
+from hetjax.merge.sma import SmaState
+
+ALWAYS = 1e9  # a threshold that every model is below
+
+
+def scalars(values, **carry):
+    """Replicas of one scalar parameter."""
+    slots = [dict(zip(carry, xs, strict=True)) for xs in zip(*carry.values())]
+    return tuple(
+        cases.Replica(jnp.float32(w), (), (), jax.tree.map(jnp.float32, c))
+        for w, c in zip(values, slots or [{}] * len(values), strict=True)
+    )
+
+
+# --- A.3: normalized merging ------------------------------------------------------
+
+
+def normalized_state(w, w_p):
+    average = AveragingState(jnp.float32(w), jnp.float32(w_p), ())
+    return NormalizedState(average, jnp.int32(0), jnp.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected", "met"),
+    # .308 + .26 2 + .24 3 + .198 4 + .9 (2 - 1.5); the default forbids perturbing
+    [({"pert_thr": 10.0}, 2.79, True), ({}, 2.85, False)],
+)
+def test_the_vector_of_normalized_merging(settings, expected, met):
+    merging = merge.normalized(**settings)
+    facts = cases.make_facts((28, 26, 24, 22))
+    state, replicas = merging.apply(
+        normalized_state(2.0, 1.5), scalars((1, 2, 3, 4)), facts, ""
+    )
+    np.testing.assert_allclose(state.average.center, expected, rtol=1e-6)
+    assert state.average.previous == 2.0
+    assert merging.report(state) == {"condition_met": met, "weights_changed": met}
+    assert all(r.params == state.average.center for r in replicas)
+
+
+def weights_of(merging, facts):
+    """What a merge multiplies each member with: it is given one-hot models."""
+    n = len(facts.updates)
+    replicas = tuple(cases.Replica(jnp.eye(n)[i]) for i in range(n))
+    state = merging.init(jnp.zeros(n), ())
+    state, _ = merging.apply(state, replicas, facts, "")
+    return np.asarray(merging.model(state)[0]), merging.report(state)
+
+
+NORMALIZED = [
+    # settings, updates, batch sizes, weights, were they changed?
+    pytest.param({}, (28, 26, 24, 22), None, (0.308, 0.26, 0.24, 0.198), 1, id="A.3"),
+    pytest.param({"delta": 0.5}, (3, 1), None, (1.125, 0.125), 1, id="delta"),
+    # equal updates: weights from batch sizes, and nothing is perturbed (r = s)
+    pytest.param({}, (5, 5, 5), (1, 2, 5), (0.125, 0.25, 0.625), 0, id="equal"),
+    pytest.param({}, (7,), (3,), (1.0,), 0, id="one worker"),
+    pytest.param({}, (5, 0, 5), (1, 9, 3), (0.25, 0.0, 0.75), 0, id="equal present"),
+    # only the first of several busiest, and of several least busy
+    pytest.param({}, (3, 1, 3, 1), None, (0.4125, 0.1125, 0.375, 0.125), 1, id="ties"),
+    pytest.param({}, (1, 3, 0, 4), None, (0.1125, 0.375, 0, 0.55), 1, id="absent"),
+    pytest.param({"weights": "updates"}, (4, 4), (1, 3), (0.5, 0.5), 0, id="updates"),
+    pytest.param(
+        {"weights": "updates_x_batch"}, (4, 4), (1, 3), (0.25, 0.75), 0, id="product"
+    ),
+    pytest.param(
+        {"weights": "updates_x_batch"}, (3, 1), (1, 5), (0.4125, 0.5625), 1, id="both"
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "u", "b", "expected", "changed"), NORMALIZED)
+def test_normalized_weights(settings, u, b, expected, changed):
+    merging = merge.normalized(pert_thr=ALWAYS, **settings)
+    weights, report = weights_of(merging, cases.make_facts(u, batch_size=b))
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    # the condition holds for all of these models, the weights change or not
+    assert report == {"condition_met": 1, "weights_changed": changed}
+
+
+def test_the_counters_count_merges():
+    merging = merge.normalized(pert_thr=ALWAYS)
+    replicas = (cases.Replica(jnp.ones(2)),) * 2
+    state = merging.init(jnp.ones(2), ())
+    for updates in ((1, 1), (2, 1), (3, 3), (1, 4), (0, 0)):
+        state, _ = merging.apply(state, replicas, cases.make_facts(updates), "")
+    assert merging.report(state) == {"condition_met": 4, "weights_changed": 2}
+
+
+@pytest.mark.parametrize(
+    # 2-norm 5 over 8 numbers; leaves of root mean square sqrt(16 / 7) and 3
+    ("measure", "value"),
+    [("l2_over_dim", 5 / 8), ("rms", 5 / 8**0.5), ("rms_per_leaf", 3.0)],
+)
+@pytest.mark.parametrize("met", [False, True])
+def test_regularisation_measures(measure, value, met):
+    large = {"a": jnp.array([3.0]), "b": jnp.zeros(7).at[2].set(4.0)}
+    small = jax.tree.map(jnp.zeros_like, large)
+    threshold = value * (1.001 if met else 0.999)
+    merging = merge.normalized(reg_measure=measure, pert_thr=threshold)
+    replicas = (cases.Replica(small), cases.Replica(large))  # all must be below
+    state = merging.init(small, ())
+    state, _ = merging.apply(state, replicas, cases.make_facts((2, 1)), "")
+    assert state.condition_met == met
+
+
+# --- C.1: synchronous model averaging ---------------------------------------------
+
+
+def test_the_vector_of_synchronous_model_averaging():
+    w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
+    state = SmaState(jnp.float32(1.5), jnp.float32(1.5 - 1.4), ())
+    replicas = scalars(w - g, before=w)  # the local rule has done its step
+    merging = merge.sma(momentum=0.9, alpha=0.5)
+    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)), "")
+    np.testing.assert_allclose(state.center, 2.09, rtol=1e-6)
+    np.testing.assert_allclose([r.params for r in replicas], (1.15, 2.55), rtol=1e-6)
+    # z - z_prev of the next merge
+    np.testing.assert_allclose(state.velocity, 2.09 - 1.5, rtol=1e-6)
+
+
+# --- float64 oracles --------------------------------------------------------------
+#
+# An oracle is (start, step): start(w) -> state, step(state, members) -> (state, w) in
+# NumPy, with `members` the present ones; it does not know replicas of other merges.
+
+
+def mean_oracle(raw, gamma):
+    def step(state, members):
+        w, w_p = state
+        alpha = np.array([raw(m) for m in members], np.float64)
+        alpha /= alpha.sum()
+        new = sum(a * m["params"] for a, m in zip(alpha, members, strict=True))
+        new = new + gamma * (w - w_p)
+        return (new, w), new
+
+    return (lambda w: (w, w)), step
+
+
+def normalized_oracle(rule, gamma, delta):
+    def raw(members):
+        u = np.array([m["updates"] for m in members])
+        b = np.array([m["batch_size"] for m in members])
+        if rule == "updates_x_batch":
+            return u * b
+        return b if rule == "paper" and (u == u[0]).all() else u
+
+    def step(state, members):
+        w, w_p = state
+        alpha = raw(members) / raw(members).sum()
+        u = [m["updates"] for m in members]
+        r, s = int(np.argmax(u)), int(np.argmin(u))
+        if r != s:
+            alpha[r] *= 1 + delta
+            alpha[s] *= 1 - delta
+        new = sum(a * m["params"] for a, m in zip(alpha, members, strict=True))
+        new = new + gamma * (w - w_p)
+        return (new, w), new
+
+    return (lambda w: (w, w)), step
+
+
+def gradient_oracle(optimizer):
+    """optimizer: generator function of eta update(g), told each g and eta."""
+
+    def start(w):
+        steps = optimizer()
+        next(steps)
+        return w, steps
+
+    def step(state, members):
+        w, steps = state
+        n = sum(m["examples"] for m in members)
+        g = sum(m["examples"] * m["gradients"] for m in members) / n
+        eta = sum(m["examples"] * m["rate"] for m in members) / n
+        w = w - eta * steps.send(g)
+        next(steps)
+        return (w, steps), w
+
+    return start, step
+
+
+def plain():
+    while True:
+        g = yield
+        yield g
+
+
+def heavy_ball(mu=0.9):
+    v = 0.0
+    while True:
+        g = yield
+        v = mu * v + g
+        yield v
+
+
+def adam(b1=0.9, b2=0.999, eps=1e-8):
+    m = v = t = 0.0
+    while True:
+        g = yield
+        t += 1
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        yield m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+
+
+def sma_oracle(mu, alpha=None):
+    def step(state, members):
+        z, z_prev = state
+        a = 1 / len(members) if alpha is None else alpha
+        c = [a * (m["before"] - z) for m in members]
+        for m, c_j in zip(members, c, strict=True):
+            m["expected"] = m["params"] - c_j
+        new = z + sum(c) + mu * (z - z_prev)
+        return (new, z), new
+
+    return (lambda w: (w, w)), step
+
+
+def weight(name):
+    return lambda m: 1 if name == "equal" else m[name]
+
+
+ORACLES = {
+    **{
+        f"average {name}": (merge.average(weights=name), mean_oracle(weight(name), 0.0))
+        for name in ("equal", "updates", "examples", "batch_size")
+    },
+    "average momentum": (
+        merge.average(weights="updates", momentum=0.9),
+        mean_oracle(weight("updates"), 0.9),
+    ),
+    **{
+        f"normalized {rule}": (
+            merge.normalized(weights=rule, pert_thr=ALWAYS, delta=0.2, momentum=0.7),
+            normalized_oracle(rule, 0.7, 0.2),
+        )
+        for rule in ("paper", "updates", "updates_x_batch")
+    },
+    "gradient": (merge.gradient_aggregation(), gradient_oracle(plain)),
+    "gradient momentum": (
+        merge.gradient_aggregation(optax.sgd(1.0, 0.9)),
+        gradient_oracle(heavy_ball),
+    ),
+    "gradient adam": (
+        merge.gradient_aggregation(optax.adam(1.0)),
+        gradient_oracle(adam),
+    ),
+    "sma": (merge.sma(), sma_oracle(0.9)),
+    "sma alpha": (merge.sma(momentum=0.5, alpha=0.3), sma_oracle(0.5, 0.3)),
+}
+ROUNDS = (  # updates of each member: unequal, equal, somebody absent, alone
+    (28, 26, 24, 22),
+    (7, 7, 7, 7),
+    (3, 0, 9, 4),
+    (0, 5, 5, 0),
+    (1, 2, 2, 1),
+    (0, 0, 6, 0),
+)
+
+
+def flat(tree):
+    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(tree)]
+    return np.concatenate(leaves)
+
+
+def as_members(replicas, facts):
+    """The present members as the oracles see them, with their places."""
+    for i in np.flatnonzero(np.asarray(facts.updates)):
+        slots = {k: flat(v) for k, v in replicas[i].carry.items()}
+        names = ("updates", "batch_size", "examples", "rate")
+        numbers = {k: float(getattr(facts, k)[i]) for k in names}
+        yield i, {"params": flat(replicas[i].params)} | slots | numbers
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_several_merges_agree_with_float64(name):
+    """To float32 rounding: terms of size 1 to 10, a few dozen roundings of 6e-8."""
+    rng = np.random.default_rng(0)
+    merging, (start, step) = ORACLES[name]
+    shapes = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
+    apply = jax.jit(lambda s, r, f: merging.apply(s, r, f, ""))
+    params = cases.random(rng, shapes)
+    state, oracle = merging.init(params, ()), start(flat(params))
+    for updates in ROUNDS:
+        replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in updates)
+        facts = cases.make_facts(updates, batch_size=rng.uniform(1, 9, len(updates)))
+        members = dict(as_members(replicas, facts))
+        state, after = apply(state, replicas, facts)
+        oracle, center = step(oracle, list(members.values()))
+        model = flat(merging.model(state)[0])
+        np.testing.assert_allclose(model, center, rtol=5e-6, atol=5e-6)
+        for i, m in members.items():
+            np.testing.assert_allclose(
+                flat(after[i].params), m.get("expected", center), rtol=5e-6, atol=5e-6
+            )
+
+
+# --- identities (ALGORITHMS K.5) --------------------------------------------------
+
+
+def run(merging, rounds, rng):
+    """The centres after several merges of random replicas that go on from there."""
+    replicas = tuple(cases.random_replica(rng) for _ in rounds[0].updates)
+    state, centers = merging.init(replicas[0].params, replicas[0].model_state), []
+    for facts in rounds:
+        state, replicas = merging.apply(state, replicas, facts, "")
+        centers.append(merging.model(state))
+        replicas = tuple(
+            r._replace(params=cases.random(rng, cases.SHAPES)) for r in replicas
+        )
+    return centers
+
+
+def test_normalized_with_equal_work_is_elastic_averaging():
+    even = cases.make_facts((4, 4, 4), batch_size=(8, 8, 8))
+    adaptive = merge.normalized(momentum=0.9, pert_thr=ALWAYS)
+    elastic = merge.average(momentum=0.9)
+    centers = [
+        run(m, [even] * 3, np.random.default_rng(0)) for m in (adaptive, elastic)
+    ]
+    cases.assert_close(*centers)
+
+
+@pytest.mark.parametrize("weights", ["examples", "equal"])
+def test_averaging_one_plain_step_is_aggregating_its_gradient(weights):
+    rng = np.random.default_rng(0)
+    shapes = {"w": jnp.zeros((2, 3))}
+    params, eta = cases.random(rng, shapes), 0.3
+    sizes = (4, 4, 4) if weights == "equal" else (2, 4, 9)
+    facts = cases.make_facts((1, 1, 1), batch_size=sizes, rate=(eta,) * 3)
+    replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in sizes)
+    stepped = tuple(
+        r._replace(
+            params=jax.tree.map(lambda w, g: w - eta * g, params, r.carry["gradients"])
+        )
+        for r in replicas
+    )
+    results = []
+    averaging, aggregating = (
+        merge.average(weights=weights),
+        merge.gradient_aggregation(),
+    )
+    for merging, members in ((averaging, stepped), (aggregating, replicas)):
+        state, _ = merging.apply(merging.init(params, ()), members, facts, "")
+        results.append(merging.model(state))
+    cases.assert_close(*results)
+
+
+def test_aggregation_equals_one_worker_with_all_the_examples():
+    """Adam, so that it is the mean gradient that matters, not the mean step."""
+    rng = np.random.default_rng(0)
+    merging = merge.gradient_aggregation(optax.adam(1.0))
+    shapes = {"w": jnp.zeros(4)}
+    params = cases.random(rng, shapes)
+    several = one = merging.init(params, ())
+    for _ in range(3):
+        gradients = rng.normal(size=(10, 4))  # of ten examples, three workers
+        parts = np.split(gradients, (2, 7))
+        sizes = [len(p) for p in parts]
+        members = [
+            cases.Replica(params, (), (), {"gradients": {"w": jnp.float32(p.mean(0))}})
+            for p in (*parts, gradients)
+        ]
+        facts = cases.make_facts((1, 1, 1), batch_size=sizes, rate=(0.1,) * 3)
+        several, _ = merging.apply(several, tuple(members[:3]), facts, "")
+        facts = cases.make_facts((1,), batch_size=(10,), rate=(0.1,))
+        one, _ = merging.apply(one, tuple(members[3:]), facts, "")
+    cases.assert_close(several, one)
+
+
+def test_sma_without_pull_leaves_replica_and_centre_alone():
+    rng = np.random.default_rng(0)
+    merging = merge.sma(alpha=0.0)
+    replica = cases.random_replica(rng)
+    params, model_state = cases.random(rng, cases.SHAPES), replica.model_state
+    fresh = merging.init(params, model_state)
+    state, (after,) = merging.apply(fresh, (replica,), cases.make_facts((1,)), "")
+    jax.tree.map(np.testing.assert_array_equal, after, replica)
+    jax.tree.map(np.testing.assert_array_equal, state, fresh)
+
+
+# --- what cannot be meant ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: merge.average(weights="size"), "size.*batch_size"),
+        (lambda: merge.normalized(weights="equal"), "equal.*paper"),
+        (lambda: merge.normalized(reg_measure="l2"), "l2.*rms"),
+    ],
+)
+def test_unknown_names_are_errors_that_list_the_known(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
