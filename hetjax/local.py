@@ -49,7 +49,6 @@ def gradient() -> LocalRule:
     return LocalRule(lambda params: (), step)
 
 
-@lru_cache
 def sgd(
     *,
     momentum: float = 0.0,
@@ -64,11 +63,23 @@ def sgd(
     Plain SGD adds row gradients into their rows, exactly; momentum and decay move
     every row each step ("dense") or, with rows="lazy", the batch's rows only.
     """
+    _check_rows(rows)
     if not momentum and not weight_decay:
         return _plain_sgd()
-    sgd_ = optax.sgd(1.0, momentum=momentum or None, nesterov=nesterov)
+    return _optax_sgd(momentum, nesterov, weight_decay, rows)
+
+
+# The cached functions take positions: lru_cache tells sgd(momentum=0.9) from
+# sgd(momentum=0.9, rows="dense").
+
+
+@lru_cache
+def _optax_sgd(
+    momentum: float, nesterov: bool, weight_decay: float, rows: str
+) -> LocalRule:
+    tx = optax.sgd(1.0, momentum=momentum or None, nesterov=nesterov)
     decay = optax.add_decayed_weights(weight_decay)
-    return optimizer(optax.chain(decay, sgd_) if weight_decay else sgd_, rows=rows)
+    return _optimizer(optax.chain(decay, tx) if weight_decay else tx, rows)
 
 
 @lru_cache
@@ -83,7 +94,6 @@ def _plain_sgd() -> LocalRule:
     return LocalRule(lambda params: (), step)
 
 
-@lru_cache
 def optimizer(tx: optax.GradientTransformation, *, rows: str = "dense") -> LocalRule:
     """A step of any optax optimizer built with rate 1: w <- w + eta update(g).
 
@@ -92,8 +102,17 @@ def optimizer(tx: optax.GradientTransformation, *, rows: str = "dense") -> Local
     and of every optimizer state shaped like it, and leaves the others alone (their
     momentum does not decay meanwhile; counters of steps go on for all).
     """
+    _check_rows(rows)
+    return _optimizer(tx, rows)
+
+
+def _check_rows(rows: str) -> None:
     if rows not in ROWS:
         raise ValueError(f"rows={rows!r}: choose one of {ROWS}")
+
+
+@lru_cache
+def _optimizer(tx: optax.GradientTransformation, rows: str) -> LocalRule:
     update = _lazy_update if rows == "lazy" else _dense_update
 
     def step(

@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -127,17 +127,26 @@ class Loop:
         self.params, self.model_state = programs.init(jax.random.key(job.seed))
         self._num_bytes = tree.num_bytes((self.params, self.model_state))
         self.nodes = {ROOT: strategy.merge.init(self.params, self.model_state)}
-        self.replicas = {k: self._new_replica() for k in range(len(self.clock.workers))}
+        self.replicas: dict[int, Replica] = {}
         self.compilations.purpose = "other"
         n = len(job.train)
         self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
         self.policy, orders = strategy.policy.init(self.clock.workers, n)
         self._carry_out(orders)
 
-    def _new_replica(self) -> Replica:
-        params, state = self.job.programs.copies((self.params, self.model_state))
-        carry = local.empty_slots(params, self.strategy.merge.needs)
-        return Replica(params, state, self.strategy.local.init(params), carry)
+    def _replica(self, worker: int) -> Replica:
+        """What the worker holds; at first a copy of the common model as it is now."""
+        if worker not in self.replicas:
+            self.compilations.purpose = "init"
+            params, state = self.job.programs.copies(self._current_model())
+            carry = local.empty_slots(params, self.strategy.merge.needs)
+            opt_state = self.strategy.local.init(params)
+            self.replicas[worker] = Replica(params, state, opt_state, carry)
+            self.compilations.purpose = "other"
+        return self.replicas[worker]
+
+    def _current_model(self) -> tuple[Any, Any]:
+        return self._model(self.nodes[ROOT], self.params, self.model_state)
 
     # -- events --------------------------------------------------------------
 
@@ -195,7 +204,10 @@ class Loop:
         for name, when in orders.alarms:
             self.clock.set_alarm(name, when)
         if orders.start or orders.stop:
-            raise ValueError("workers that start or stop mid-run: not on this machine")
+            raise ValueError(
+                "the policy wants to start or stop workers mid-run, which this machine "
+                f"cannot: start={orders.start}, stop={orders.stop}"
+            )
 
     def _carry_out_merge(self, order: MergeOrder) -> None:
         now = self.clock.now
@@ -207,7 +219,7 @@ class Loop:
         for k in order.members:
             self.accounts.timeline.add(k, "merging", now, free)
         facts = self.accounts.facts(order.node, order.members)
-        replicas = tuple(self.replicas[k] for k in order.members)
+        replicas = tuple(self._replica(k) for k in order.members)
         self.compilations.purpose = "merge"
         self.nodes[order.node], replicas = self._merge(
             self.nodes[order.node], replicas, facts, order.op
@@ -237,7 +249,7 @@ class Loop:
             words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
             self.compilations.purpose = "step"
             self.replicas[worker], values, mean = self._step(
-                self.replicas[worker], batch, rate, words
+                self._replica(worker), batch, rate, words
             )
             self.compilations.purpose = "other"
             padded += len(batch.weight) - len(row)
@@ -268,13 +280,12 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         programs, merge = self.job.programs, self.strategy.merge
         self.compilations.purpose = "evaluate"
-        state = self.nodes[ROOT]
-        model = self._model(state, self.params, self.model_state)
         metrics = mean_metrics(
-            programs.evaluate, model, self.job.test, self.job.num_test
+            programs.evaluate, self._current_model(), self.job.test, self.job.num_test
         )
         if merge.report:
-            metrics |= {k: float(v) for k, v in merge.report(state).items()}
+            report = merge.report(self.nodes[ROOT])
+            metrics |= {k: float(v) for k, v in report.items()}
         self.compilations.purpose = "other"
         return metrics
 
@@ -301,7 +312,8 @@ class Loop:
 
     def _close(self) -> None:
         history = self.history
-        self._check_losses()
+        if not history.stopped:
+            self._check_losses()
         if history.stopped:
             history.span = max(history.span, min(self.clock.now, self.job.instants[-1]))
         history.workers = self.accounts.close(history.span)
@@ -310,6 +322,6 @@ class Loop:
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
         history.compile_seconds = self.compilations.seconds
-        model = self._model(self.nodes[ROOT], self.params, self.model_state)
+        model = self._current_model()
         history.params, history.model_state = model
         history.model = self.job.programs.task.restore(*model)

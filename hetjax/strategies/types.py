@@ -33,3 +33,10 @@ def positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: give a number above 0")
+
+
+def not_negative(**values: float | None) -> None:
+    """A ValueError that names the first of these settings that is below zero."""
+    for name, value in values.items():
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name}={value}: give a number of at least 0")

@@ -15,12 +15,12 @@ from hetjax.merge.sma import SmaState
 ALWAYS = 1e9  # a threshold that every model is below
 
 
-def scalars(values, **carry):
+def scalars(values, before=None):
     """Replicas of one scalar parameter."""
-    slots = [dict(zip(carry, xs, strict=True)) for xs in zip(*carry.values())]
+    slots = values if before is None else before
     return tuple(
-        cases.Replica(jnp.float32(w), (), (), jax.tree.map(jnp.float32, c))
-        for w, c in zip(values, slots or [{}] * len(values), strict=True)
+        cases.Replica(jnp.float32(w), (), (), {"before": jnp.float32(b)})
+        for w, b in zip(values, slots, strict=True)
     )
 
 
@@ -204,7 +204,8 @@ def heavy_ball(mu=0.9):
         yield v
 
 
-def adam(b1=0.9, b2=0.999, eps=1e-8):
+def adam(b1=0.9, b2=0.9, eps=1e-8):
+    """With the usual b2 = .999 float32 loses four digits in 1 - b2^t."""
     m = v = t = 0.0
     while True:
         g = yield
@@ -252,7 +253,7 @@ ORACLES = {
         gradient_oracle(heavy_ball),
     ),
     "gradient adam": (
-        merge.gradient_aggregation(optax.adam(1.0)),
+        merge.gradient_aggregation(optax.adam(1.0, b2=0.9)),
         gradient_oracle(adam),
     ),
     "sma": (merge.sma(), sma_oracle(0.9)),
