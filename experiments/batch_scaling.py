@@ -5,8 +5,8 @@
 
 Plays Adaptive SGD's scheduler (`schedule.mega_batch` with `linear_scaling`) on a
 simulated machine and prints every worker's updates and batch sizes, mega-batch by
-mega-batch, then a stability number. With steps of a + c b seconds, a size that is one
-example too large costs u c / (a + c b) updates, which the rule answers with beta times as
+mega-batch, then a stability number. With steps of a + c b seconds, a size that is an
+example too large costs u c / (a + c b) updates, and the rule answers with beta times as
 many examples: it swings back further than it came from unless
 
     beta u c / (a + c b) < 2.

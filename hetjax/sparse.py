@@ -43,7 +43,9 @@ class Aligned:
         return self.num_rows, self.values.shape[0]
 
     def __matmul__(self, view: jax.Array) -> jax.Array:
-        return _sum_rows(self.values[:, None] * view, self.rows, self.num_rows)
+        # [C, 1], or [C] where the weight is a vector
+        values = self.values.reshape(-1, *(1 for _ in view.shape[1:]))
+        return _sum_rows(values * view, self.rows, self.num_rows)
 
 
 @flax.struct.dataclass
@@ -62,7 +64,7 @@ def matmul(x: Any, w: jax.Array) -> jax.Array:
     """x @ w for dense x [B, F], BCOO [B, F] or `Aligned` [B, C]; w [F, H] or [C, H].
 
     For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]; rows must be sorted,
-    indices out of bounds are padding.
+    indices out of bounds are padding. w may be a vector, too: [F] or [C].
     """
     if isinstance(x, BCOO):
         rows, ids = x.indices[:, 0], x.indices[:, 1]

@@ -50,7 +50,7 @@ def make_buckets(split: Split, b_max: int) -> tuple[Bucket, ...]:
     """The buckets for batches of up to `b_max` examples of a split.
 
     Behind the bucket of size b_max come others of the same size with growing
-    capacities, up to what the b_max fullest examples need: nothing ever overflows.
+    capacities, up to what the b_max fullest examples need.
     """
     sizes = np.array(bucket_sizes(b_max))
     nonzeros, labels = _counts(split.x), _counts(split.y)
@@ -92,10 +92,22 @@ def bucket_of(
     for b in buckets:
         if b.size >= n and b.nonzeros >= nonzeros and b.labels >= labels:
             return b
-    raise ValueError(
-        f"a batch of {n} examples, {nonzeros} non-zeros and {labels} labels is larger "
-        f"than the largest bucket {buckets[-1]}: give a larger b_max"
-    )
+    last = buckets[-1]
+    if n > last.size:
+        raise ValueError(
+            f"a batch of {n} examples is larger than the largest bucket, of "
+            f"{last.size}: give a larger b_max"
+        )
+    # An example may occur twice, where a batch ends one pass and begins the next.
+    grown = _grown(last.nonzeros, nonzeros), _grown(last.labels, labels)
+    return Bucket(last.size, *grown)
+
+
+def _grown(capacity: int, needed: int) -> int:
+    """The capacity, or the first of growing ones behind it that suffices."""
+    while capacity < needed:
+        capacity = int(np.ceil(capacity * RATIO))
+    return capacity
 
 
 def make_batch(split: Split, rows: np.ndarray, buckets: tuple[Bucket, ...]) -> Batch:

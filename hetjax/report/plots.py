@@ -53,6 +53,7 @@ def time_to_accuracy(
     if target is not None and math.isfinite(target):
         _draw_target(ax, target)
     tidy(ax)
+    _show_where_runs_differ(ax, histories, metric, target)
     ax.set_xlim(left=0)
     ax.set_xlabel(X_LABELS[x])
     ax.set_ylabel(metric)
@@ -81,6 +82,22 @@ def _draw_curve(
         markersize=3.5,
         label=label,
     )
+
+
+def _show_where_runs_differ(
+    ax: Axes, histories: Sequence[History], metric: str, target: float | None
+) -> None:
+    """Leave the climb from an untrained model below the panel.
+
+    The first tenth of every run is not looked at; what is left, and the target, must
+    fit. Runs that go on climbing, or fall, keep the whole axis.
+    """
+    late = [p[metric] for h in histories for p in h.points[1 + len(h.points) // 10 :]]
+    late = [v for v in [*late, target] if v is not None and math.isfinite(v)]
+    if len(late) < 2 or min(late) < max(late) / 2 or max(late) <= 0:
+        return
+    margin = 0.08 * (max(late) - min(late)) or 0.01
+    ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
 
 
 def _draw_target(ax: Axes, target: float) -> None:

@@ -1,4 +1,4 @@
-"""Local rules on dense gradients: against NumPy, and against optax with its own rate."""
+"""Local rules on dense gradients, against NumPy and optax with a rate of its own."""
 
 import chex
 import jax
@@ -25,7 +25,7 @@ def random_tree(seed, dtype=np.float32):
 
 
 def grad_fn(params, model_state, batch):
-    """Of half the squared distance to `batch`, a model; model state counts the calls."""
+    """Of half the squared distance to the model `batch`; model state counts calls."""
     grads = jax.tree.map(jnp.subtract, params, batch)
     losses = jnp.stack([jnp.sum(g * g) / 2 for g in jax.tree.leaves(grads)])
     return losses, model_state + 1, grads

@@ -189,3 +189,18 @@ def test_empty_histories_draw(make):
 def test_jupyter_gets_a_png(runs):
     for figure in (runs.plot(), runs.plot_batch_sizes(), runs.plot_timeline()):
         assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_axis_shows_where_the_runs_differ(make):
+    late = Runs([make(accuracies=(0.1, 0.90, 0.94, 0.92))], data={}, machine={})
+    low, high = late.plot().axes[0].get_ylim()
+    assert 0.8 < low < 0.90
+    assert high > 0.94
+
+
+@pytest.mark.parametrize("accuracies", [(0.1, 0.3, 0.6, 0.9), (0.0, 0.0, 0.0), (0.5,)])
+def test_the_axis_keeps_a_run_that_climbs_or_stays(make, accuracies):
+    figure = Runs([make(accuracies=accuracies)], data={}, machine={}).plot()
+    low, high = figure.axes[0].get_ylim()
+    assert low <= min(accuracies[1:], default=0.5)
+    assert high >= max(accuracies)

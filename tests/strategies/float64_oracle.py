@@ -150,7 +150,7 @@ def sma(
     weight_decay=0.0,
     overlap=True,
 ):
-    """ALGORITHMS C.1: c_j from the replica before its last step, z of the last round."""
+    """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round."""
     k = len(world.workers)
     alpha = 1 / k if alpha is None else alpha
     z = z_prev = world.start
@@ -224,7 +224,7 @@ def adaptive_sgd(
 
 
 def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
-    """The replicas and the number of updates of each worker; (None, None) at the end."""
+    """The replicas and numbers of updates of all workers; (None, None) at the end."""
     replicas, u, dispatched = [w] * len(b), [0] * len(b), 0
     in_flight, idle = {}, list(world.workers)
     while True:

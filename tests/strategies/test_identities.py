@@ -183,15 +183,13 @@ def test_overlap_changes_seconds_and_no_numbers():
         for overlap in (True, False)
     )
     # points are denser than merges: no model is missed
-    models = [list(dict.fromkeys(column(h, "loss"))) for h in (overlapped, waiting)]
+    losses = column(overlapped, "loss"), column(waiting, "loss")
+    models = [list(dict.fromkeys(values)) for values in losses]
     common = min(map(len, models))
     assert common > 4
     assert models[0][:common] == models[1][:common]
-    first = [
-        column(h, "loss").index(m[2])
-        for h, m in zip((overlapped, waiting), models, strict=True)
-    ]
-    assert first[0] < first[1]
+    third = models[0][2]
+    assert losses[0].index(third) < losses[1].index(third)
     assert overlapped.workers[0].merging < waiting.workers[0].merging
 
 

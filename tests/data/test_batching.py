@@ -1,0 +1,257 @@
+"""Batches: few shapes, nothing lost, nothing added, and padding that changes nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetjax.data.batching import (
+    RATIO,
+    Bucket,
+    bucket_of,
+    bucket_sizes,
+    make_batch,
+    make_buckets,
+    nonzeros_of,
+)
+from hetjax.data.dataset import Dataset, Split
+from hetjax.models import sparse_mlp
+from hetjax.sparse import dense
+from hetjax.task import classification
+from hetjax.task.types import make_grad_fn
+
+FEATURES, CLASSES = 7, 5
+
+
+def random_csr(rng, rows, columns, lengths):
+    """Row i with lengths[i] entries at different columns, none of them zero."""
+    indices = [rng.permutation(columns)[:k] for k in lengths]
+    data = rng.uniform(0.5, 2.0, int(np.sum(lengths))).astype(np.float32)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    columns_of = np.concatenate([*indices, []]).astype(np.int32)
+    return sp.csr_array((data, columns_of, indptr), shape=(rows, columns))
+
+
+@st.composite
+def sparse_splits(draw):
+    """Multi-label splits of up to 12 examples; features and labels may be missing."""
+    n = draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    counts = st.lists(st.integers(0, CLASSES), min_size=n, max_size=n)
+    x = random_csr(rng, n, FEATURES, draw(counts))
+    y = random_csr(rng, n, CLASSES, draw(counts))
+    y.data[:] = 1.0
+    return Split(x, y)
+
+
+@st.composite
+def requests(draw):
+    """A split, its buckets, and rows of it that a sampler might draw."""
+    split = draw(sparse_splits())
+    b_max = draw(st.integers(1, len(split)))
+    row = st.integers(0, len(split) - 1)
+    rows = draw(st.lists(row, min_size=1, max_size=b_max, unique=draw(st.booleans())))
+    return split, make_buckets(split, b_max), np.array(rows)
+
+
+def as_csr(x):
+    """What a BCOO holds within its bounds; also that padding is only out of bounds."""
+    data, indices = np.asarray(x.data), np.asarray(x.indices)
+    inside = (indices < x.shape).all(1)
+    assert (indices[~inside] == x.shape).all()
+    assert (data[~inside] == 0).all()
+    assert (np.diff(indices[:, 0]) >= 0).all(), "rows are sorted, padding behind"
+    return sp.coo_array((data[inside], tuple(indices[inside].T)), shape=x.shape).tocsr()
+
+
+@given(st.integers(1, 5000))
+def test_bucket_sizes_are_close_and_end_at_b_max(b_max):
+    sizes = bucket_sizes(b_max)
+    assert sizes[0] == 1
+    assert sizes[-1] == b_max
+    for small, large in zip(sizes[:-1], sizes[1:], strict=True):
+        assert small < large
+        assert large <= RATIO * small or large == small + 1 <= 4
+
+
+@given(sparse_splits(), st.data())
+def test_buckets_grow_and_hold_the_fullest_batch(split, data):
+    b_max = data.draw(st.integers(1, len(split)))
+    buckets = make_buckets(split, b_max)
+    assert sorted({b.size for b in buckets}) == bucket_sizes(b_max)
+    for small, large in zip(buckets[:-1], buckets[1:], strict=True):
+        assert all(a <= b for a, b in zip(small, large, strict=True))
+        assert small != large
+    for matrix, capacity in zip((split.x, split.y), buckets[-1][1:], strict=True):
+        fullest = np.sort(np.diff(matrix.indptr))[::-1][:b_max].sum()
+        assert capacity == max(1, fullest)
+
+
+@given(requests())
+def test_a_batch_holds_its_examples_and_no_others(request):
+    split, buckets, rows = request
+    batch, n = make_batch(split, rows, buckets), len(rows)
+    size = len(batch.weight)
+    assert batch.count == n <= size
+    assert batch.x.shape == (size, FEATURES)
+    assert batch.y.shape == (size, CLASSES)
+    x, y = as_csr(batch.x).toarray(), as_csr(batch.y).toarray()
+    np.testing.assert_array_equal(x[:n], split.x[rows].toarray())
+    assert (x[n:] == 0).all()
+    labels = split.y[rows].toarray()
+    share = labels / np.maximum(labels.sum(1, keepdims=True), 1)
+    np.testing.assert_allclose(y[:n], share, rtol=1e-7)
+    assert (y[n:] == 0).all()
+    np.testing.assert_array_equal(batch.weight[:n], labels.any(1))
+    assert (batch.weight[n:] == 0).all()
+    assert nonzeros_of(split, rows) == split.x[rows].nnz
+
+
+@given(requests())
+def test_a_batch_has_the_shape_of_the_first_bucket_that_holds_it(request):
+    split, buckets, rows = request
+    batch = make_batch(split, rows, buckets)
+    shape = Bucket(len(batch.weight), batch.x.nse, batch.y.nse)
+    needed = (len(rows), split.x[rows].nnz, split.y[rows].nnz)
+    fitting = [b for b in buckets if all(np.array(b) >= needed)]
+    if fitting:
+        assert shape == fitting[0]
+    else:  # only where an example occurs twice
+        assert len(set(rows)) < len(rows)
+        assert shape.size == buckets[-1].size
+        assert all(np.array(shape) >= needed)
+
+
+def test_an_overflowing_batch_takes_the_next_bucket():
+    buckets = (Bucket(4, 16, 2), Bucket(5, 20, 4), Bucket(5, 25, 5))
+    assert bucket_of(buckets, 3, 16, 2) == buckets[0]
+    assert bucket_of(buckets, 3, 17, 2) == buckets[1]
+    assert bucket_of(buckets, 3, 1, 3) == buckets[1]
+    assert bucket_of(buckets, 5, 21, 1) == buckets[2]
+
+
+def test_repeated_examples_take_larger_capacities():
+    """A batch across the end of a pass may hold the fullest examples twice."""
+    buckets = (Bucket(4, 16, 0),)
+    assert bucket_of(buckets, 4, 17, 0) == Bucket(4, 20, 0)
+    assert bucket_of(buckets, 4, 26, 0) == Bucket(4, 32, 0)  # ceil(1.25 ceil(20 1.25))
+
+
+def test_a_batch_above_b_max_is_an_error_that_says_what_to_do():
+    with pytest.raises(ValueError, match="batch of 6 .* of 5: give a larger b_max"):
+        bucket_of((Bucket(5, 9, 9),), 6, 1, 1)
+
+
+def dense_split(n=12):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2, 3)).astype(np.float32)
+    return Split(x, rng.integers(CLASSES, size=n).astype(np.int32))
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 10])
+def test_dense_padding_repeats_the_batch(n):
+    split = dense_split()
+    rows = np.arange(n)[::-1]
+    batch = make_batch(split, rows, make_buckets(split, 10))
+    size = len(batch.weight)
+    assert size == next(s for s in bucket_sizes(10) if s >= n)
+    padded = [rows[i % n] for i in range(size)]
+    np.testing.assert_array_equal(batch.x, split.x[padded])
+    np.testing.assert_array_equal(batch.y, split.y[padded])
+    np.testing.assert_array_equal(batch.weight, np.arange(size) < n)
+    assert batch.count == n
+    assert nonzeros_of(split, rows) == 0
+
+
+def test_the_shapes_of_many_batches_are_few():
+    rng = np.random.default_rng(0)
+    n, b_max = 1000, 64
+    x = random_csr(rng, n, 200, np.minimum(rng.geometric(0.1, n), 200))
+    split = Split(x, np.zeros(n, np.int32))
+    buckets = make_buckets(split, b_max)
+    shapes = set()
+    for _ in range(300):
+        batch = make_batch(split, rng.permutation(n)[: rng.integers(1, 65)], buckets)
+        shapes.add((len(batch.weight), batch.x.nse))
+    # hardly ever more than a shape per size: capacities leave four standard deviations
+    assert len(shapes) <= len(bucket_sizes(b_max)) + 2
+
+
+# --- padding changes nothing ------------------------------------------------------
+
+
+def sparse_split(multilabel):
+    rng = np.random.default_rng(0)
+    x = random_csr(rng, 12, FEATURES, rng.integers(0, 5, 12))
+    if not multilabel:
+        return Split(x, rng.integers(CLASSES, size=12).astype(np.int32))
+    y = random_csr(rng, 12, CLASSES, [0, *rng.integers(1, 4, 11)])
+    y.data[:] = 1.0
+    return Split(x, y)
+
+
+def unpadded(split, rows):
+    """The bucket that these rows fill to the brim."""
+    counts = [split.x[rows].nnz if sp.issparse(split.x) else 0]
+    counts += [split.y[rows].nnz if sp.issparse(split.y) else 0]
+    return (Bucket(len(rows), *counts),)
+
+
+@pytest.fixture(scope="module")
+def gradient():
+    """A compiled gradient per kind of split."""
+    made = {}
+
+    def of(kind, split):
+        if kind not in made:
+            data = Dataset(split, split, CLASSES)
+            task = classification(sparse_mlp(hidden=4), data)
+            grad_fn = jax.jit(make_grad_fn(task, jax.random.key(0)))
+            made[kind] = grad_fn, jax.jit(task.init)(jax.random.key(0))
+        grad_fn, (params, state) = made[kind]
+
+        def apply(batch):
+            losses, _, grads = grad_fn(params, state, batch)
+            losses = jnp.sum(losses * batch.weight)
+            return losses, dense(grads)
+
+        return apply
+
+    return of
+
+
+@pytest.mark.parametrize("rows", [[3], [0, 5, 2, 9, 7, 1]], ids=["one", "several"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "multilabel"])
+def test_padding_and_masks_change_neither_loss_nor_gradient(gradient, kind, rows):
+    split = sparse_split(kind == "multilabel")
+    if kind == "dense":
+        split = Split(split.x.toarray(), split.y)
+    rows, apply = np.array(rows), gradient(kind, split)
+    padded = (Bucket(9, 40, 20),) if kind != "dense" else (Bucket(9, 0, 0),)
+    exact = apply(make_batch(split, rows, unpadded(split, rows)))
+    loose = apply(make_batch(split, rows, padded))
+    jax.tree.map(  # to the float32 rounding of sums in another order
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=2e-6, atol=2e-7),
+        loose,
+        exact,
+    )
+
+
+def test_the_gradient_of_a_batch_is_the_mean_of_those_of_its_examples(gradient):
+    """Over all its examples: one without labels has no gradient, but counts."""
+    split = sparse_split(True)
+    apply, rows = gradient("multilabel", split), np.array([0, 5, 2])
+    padded = (Bucket(9, 40, 20),)
+    losses, grads = apply(make_batch(split, rows, padded))
+    parts = [apply(make_batch(split, rows[i : i + 1], padded)) for i in range(3)]
+    assert parts[0][0] == 0.0  # row 0 has no label
+    total = jax.tree.map(lambda *xs: sum(xs), *parts)
+    expected = total[0], jax.tree.map(lambda g: g / 3, total[1])
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=2e-6, atol=2e-7),
+        (losses, grads),
+        expected,
+    )

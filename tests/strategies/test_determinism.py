@@ -1,0 +1,127 @@
+"""Same seed, same result, bit for bit: again in this process, and in another one."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+from tiny_problems import PROBLEMS, three_workers
+
+import hetjax
+
+STRATEGIES = {
+    "sequential_sgd": hetjax.sequential_sgd(batch_size=6, rate=0.1, momentum=0.9),
+    "sync_sgd": hetjax.sync_sgd(
+        batch_size=6, rate=0.01, optimizer=optax.scale_by_adam()
+    ),
+    "elastic_sgd": hetjax.elastic_sgd(batch_size=6, rate=0.1, steps=2),
+    "sma": hetjax.sma(batch_size=6, rate=0.1, local_momentum=0.5, tau=2),
+    "adaptive_sgd": hetjax.adaptive_sgd(b_max=6, rate=0.1, mega_batch=40, beta=1.0),
+}
+
+
+@cache
+def problem():
+    return PROBLEMS["perceptron"]()
+
+
+RUN = {"seconds": 0.04, "points": 4, "progress": False}
+
+
+def compare(names, seeds):
+    """{(name, seed): result}, all of them with shared programs."""
+    chosen = {name: STRATEGIES[name] for name in names}
+    machine = three_workers()
+    runs = hetjax.compare(
+        problem().task, problem().data, machine, chosen, seeds=seeds, **RUN
+    )
+    return {(h.strategy, h.seed): result(h) for h in runs.histories}
+
+
+def result(history):
+    """All that was measured, in words that survive JSON, and the parameters' bits."""
+    bits = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(history.params))
+    return {
+        "points": history.points,
+        "merges": history.merges,
+        "updates": [worker.updates for worker in history.workers],
+        "busy": [worker.busy for worker in history.workers],
+        "params": hashlib.sha256(bits).hexdigest(),
+    }
+
+
+@cache
+def alone(name):
+    """The result of a run by itself, with seed 0."""
+    task, data = problem().task, problem().data
+    return result(hetjax.train(task, data, three_workers(), STRATEGIES[name], **RUN))
+
+
+@cache
+def together():
+    return compare(STRATEGIES, (0, 1))
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """The results of all strategies, last one first, from a process of its own."""
+    root = Path(hetjax.__file__).parent.parent
+    paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    # one device instead of four, and another order of strings in sets
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "17"}
+    run = subprocess.run(
+        [sys.executable, __file__],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_every_strategy_is_here():
+    assert STRATEGIES.keys() == hetjax.STRATEGIES.keys()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_twice_in_one_process(name):
+    """By itself, and among others that share its programs and came before it."""
+    assert together()[name, 0] == alone(name)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_in_another_process(name, elsewhere):
+    # JSON writes the shortest decimal that reads back as the same float
+    assert elsewhere[name] == alone(name)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_another_seed_is_another_run(name):
+    one, other = together()[name, 0], together()[name, 1]
+    assert other["params"] != one["params"]
+    assert other["points"][0]["loss"] != one["points"][0]["loss"]
+    assert other["busy"] != one["busy"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_strategies_start_from_the_same_parameters(seed):
+    starts = [together()[name, seed]["points"][0] for name in STRATEGIES]
+    common = ("seconds", "updates", "examples", "loss", "accuracy")
+    starts = [{k: p[k] for k in common} for p in starts]  # without own counters
+    assert starts == [starts[0]] * len(STRATEGIES)
+    assert (starts[0]["seconds"], starts[0]["updates"]) == (0.0, 0)
+    ends = {together()[name, seed]["params"] for name in STRATEGIES}
+    assert len(ends) == len(STRATEGIES)
+
+
+if __name__ == "__main__":
+    results = compare(reversed(STRATEGIES), (0,))
+    print(json.dumps({name: results[name, 0] for name in STRATEGIES}))

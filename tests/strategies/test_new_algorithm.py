@@ -1,0 +1,340 @@
+"""Algorithms of one's own, from a part of one's own and parts that are here.
+
+Nothing below touches the library: a merge, two policies, and an asynchronous algorithm,
+which the loop knows no more of than of the others.
+"""
+
+from collections import Counter
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_problems import PROBLEMS, flat
+
+import hetjax
+from hetjax import local, merge, schedule, tree
+from hetjax.machine import Arrival, Cost, Link, Machine, Profile, Work
+from hetjax.replica import Replica
+from hetjax.schedule import MergeOrder, Orders, Policy
+
+
+@cache
+def digits():
+    """(task, data): an MLP 64-16-10 on handwritten digits."""
+    data = hetjax.data.digits()
+    return hetjax.classification(hetjax.models.mlp(hidden=16), data), data
+
+
+def train_on_digits(strategy, machine, seconds):
+    return hetjax.train(
+        *digits(), machine, strategy, seconds=seconds, points=4, progress=False
+    )
+
+
+def strategy(policy, merging, *, rate=0.5, batch_size=16):
+    return hetjax.Strategy(policy, local.sgd(), merging, batch_size, rate)
+
+
+def unlike(noise=0.05):
+    """Three workers of 1 ms, 1.5 ms and 2.5 ms a step."""
+    cost = Cost(fixed=1e-3, per_example=0.0)
+    workers = tuple(
+        Profile(f"w{k}", "cpu", cost, factor) for k, factor in enumerate((1, 1.5, 2.5))
+    )
+    return Machine("unlike", workers, {"": Link(1e-5, 1e9)}, noise=noise)
+
+
+def assert_time_is_accounted_for(history):
+    for worker in history.workers:
+        parts = worker.busy, worker.waiting, worker.merging, worker.idle
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(history.span)
+
+
+# A merge: the median of the replicas, coordinate by coordinate
+
+
+class MedianState(NamedTuple):
+    center: Any
+    model_state: Any
+
+
+def median():
+    def init(params, model_state):
+        return MedianState(tree.float32(params), model_state)
+
+    def apply(state, replicas, facts, op):
+        params = jax.tree.map(
+            lambda *leaves: jnp.median(jnp.stack(leaves), axis=0),
+            *[replica.params for replica in replicas],
+        )
+        merged = tuple(replica._replace(params=params) for replica in replicas)
+        return state._replace(center=params), merged
+
+    return merge.Merge(init, apply, lambda state: (state.center, state.model_state))
+
+
+def test_a_merge_of_one_s_own_with_rounds():
+    policy = schedule.rounds(steps=4, batch_size=16)
+    history = train_on_digits(strategy(policy, median()), unlike(), seconds=0.8)
+    assert history.points[-1]["accuracy"] > 0.9  # ten classes: 0.1 at the start
+    assert history.points[0]["accuracy"] < 0.3
+    updates = [worker.updates for worker in history.workers]
+    assert max(updates) - min(updates) in (0, 4)  # the last round may be under way
+    assert_time_is_accounted_for(history)
+
+
+def test_the_median_ignores_an_outlier():
+    replicas = tuple(
+        Replica({"w": jnp.array(w)}) for w in ([1.0, 2.0], [2.0, 1.0], [1e6, -1e6])
+    )
+    state = median().init(replicas[0].params, ())
+    state, merged = median().apply(state, replicas, None, "")
+    for params in (state.center, *(replica.params for replica in merged)):
+        np.testing.assert_array_equal(params["w"], [2.0, 1.0])
+
+
+# Policies
+
+
+def growing_rounds(batch_size):
+    """Rounds of 1, 2, 3, ... steps."""
+
+    def orders(n, steps, merges=()):
+        work = Work(steps, batch_size)
+        return Orders(merges=merges, dispatch=tuple((k, work) for k in range(n)))
+
+    def init(workers, num_examples):
+        n = len(workers)
+        return (n, 1, n), orders(n, 1)
+
+    def react(state, event):
+        n, steps, pending = state
+        if not isinstance(event, Arrival):
+            return state, Orders()
+        if pending > 1:
+            return (n, steps, pending - 1), Orders()
+        everybody = (MergeOrder(tuple(range(n))),)
+        return (n, steps + 1, n), orders(n, steps + 1, everybody)
+
+    return Policy(init, react)
+
+
+def taking_turns(batch_size):
+    """Two workers alternate: each goes on from what the other one made of the model."""
+
+    def init(workers, num_examples):
+        return 0, Orders(dispatch=((0, Work(1, batch_size)),))
+
+    def react(state, event):
+        if not isinstance(event, Arrival):
+            return state, Orders()
+        other = 1 - event.worker
+        # both are members, so that both hold the new model; who did nothing is absent
+        merged = MergeOrder((0, 1))
+        return state, Orders((merged,), ((other, Work(1, batch_size)),))
+
+    return Policy(init, react)
+
+
+def test_a_policy_of_one_s_own_rounds_that_grow():
+    history = train_on_digits(
+        strategy(growing_rounds(16), merge.average()), unlike(noise=0.0), seconds=0.8
+    )
+    assert history.points[-1]["accuracy"] > 0.9
+    # 1 + 2 + ... + 24 = 300 steps of the slowest, 2.5 ms each, and 24 merges of about
+    # 50 us are less than 0.8 s; 25 steps more are not. The other two are done with
+    # their 25 steps of the last round
+    assert history.merges == 24
+    assert [worker.updates for worker in history.workers] == [325, 325, 300]
+    assert_time_is_accounted_for(history)
+
+
+def test_a_policy_of_one_s_own_two_workers_in_turn():
+    history = train_on_digits(
+        strategy(taking_turns(16), merge.average()), unlike(noise=0.0), seconds=0.8
+    )
+    assert history.points[-1]["accuracy"] > 0.9
+    first, second, third = history.workers
+    assert abs(first.updates - second.updates) <= 1
+    assert (third.updates, third.idle) == (0, history.span)
+    # a worker that had nothing to do merged an old model: it is absent, not stale
+    assert first.staleness.keys() == {0}
+    assert_time_is_accounted_for(history)
+
+
+# Asynchronous: whoever arrives merges alone, with a centre that moved meanwhile
+
+
+def free_running(batch_size):
+    """Nobody waits: an arrival is merged at once, and its worker goes on."""
+    work = Work(1, batch_size)
+
+    def init(workers, num_examples):
+        everybody = tuple((worker.index, work) for worker in workers)
+        return (), Orders(dispatch=everybody)
+
+    def react(state, event):
+        if not isinstance(event, Arrival):
+            return state, Orders()
+        k = event.worker
+        return state, Orders((MergeOrder((k,)),), ((k, work),))
+
+    return Policy(init, react)
+
+
+class MovingState(NamedTuple):
+    center: Any
+    model_state: Any
+    merges: jax.Array
+    stale: jax.Array
+
+
+def moving_average(share):
+    """z <- z + share (w_i - z);   w_i <- z."""
+
+    def init(params, model_state):
+        zeros = jnp.zeros(()), jnp.zeros(())
+        return MovingState(tree.float32(params), model_state, *zeros)
+
+    def apply(state, replicas, facts, op):
+        (replica,) = replicas
+        center = jax.tree.map(
+            lambda z, w: z + share * (w - z), state.center, replica.params
+        )
+        new = MovingState(
+            center,
+            state.model_state,
+            state.merges + 1,
+            state.stale + facts.staleness.sum(),
+        )
+        return new, (replica._replace(params=center),)
+
+    def report(state):
+        return {"mean_staleness": state.stale / jnp.maximum(state.merges, 1)}
+
+    def model(state):
+        return state.center, state.model_state
+
+    return merge.Merge(init, apply, model, (), report)
+
+
+def test_an_asynchronous_algorithm_learns():
+    history = train_on_digits(
+        strategy(free_running(16), moving_average(0.5)), unlike(), seconds=0.8
+    )
+    assert history.points[-1]["accuracy"] > 0.9
+    updates = [worker.updates for worker in history.workers]
+    assert history.merges == sum(updates)
+    # nobody waits for anybody: in inverse proportion to 1, 1.5 and 2.5 ms, but for the
+    # 5 % of noise of each step and merges of no time (a ring of one)
+    assert updates == pytest.approx([800, 533, 320], rel=0.02)
+    assert_time_is_accounted_for(history)
+
+
+def by_hand(link=None):
+    """Three workers of 1 s, 1.5 s and 3.25 s a step; a merge of one takes no time."""
+    cost = Cost(fixed=1.0, per_example=0.0)
+    workers = tuple(
+        Profile(f"w{k}", "cpu", cost, factor)
+        for k, factor in enumerate((1.0, 1.5, 3.25))
+    )
+    return Machine("by hand", workers, {"": link or Link(0.0, 1.0)})
+
+
+def run_by_hand(machine, seconds):
+    problem = PROBLEMS["quadratic"]()
+    return problem, hetjax.train(
+        problem.task,
+        problem.data,
+        machine,
+        strategy(free_running(4), moving_average(0.5), rate=0.1, batch_size=4),
+        seconds=seconds,
+        points=1,
+        progress=False,
+    )
+
+
+def test_staleness_by_hand():
+    """Until 6.25 s, with the version of the centre that each merge makes:
+
+        version   1    2    3    4    5    6     7    8    9    10   11
+        time [s]  1    1.5  2    3    3    3.25  4    4.5  5    6    6
+        worker    0    1    0    0    1    2     0    1    0    0    1
+        started   0    0    1    3    2    0     4    5    7    9    8
+        stale     0    1    1    0    2    5     2    2    1    0    2
+
+    `started`: the version that the worker went on from; stale = version - 1 - started.
+    At 3 s and 6 s two arrive at once: the lower index is first.
+    """
+    problem, history = run_by_hand(by_hand(), seconds=6.25)
+    assert history.merges == 11
+    assert [worker.updates for worker in history.workers] == [6, 4, 1]
+    assert [worker.staleness for worker in history.workers] == [
+        {0: 3, 1: 2, 2: 1},
+        {1: 1, 2: 3},
+        {5: 1},
+    ]
+    total = sum((Counter(w.staleness) for w in history.workers), Counter())
+    mean = sum(stale * n for stale, n in total.items()) / 11
+    assert history.points[-1]["mean_staleness"] == pytest.approx(mean)
+    # busy until the end, which cuts off what each has in hand
+    for worker in history.workers:
+        assert worker.busy == pytest.approx(6.25)
+        assert (worker.waiting, worker.merging, worker.idle) == (0.0, 0.0, 0.0)
+    _check_numbers(problem, history, [0, 1, 0, 0, 1, 2, 0, 1, 0, 0, 1])
+
+
+def _check_numbers(problem, history, arrivals):
+    """The centre after those arrivals, each from the centre that its worker knew."""
+    sampler = hetjax.sampling.uniform()
+    state = sampler.init((), len(problem.data.train), 0)
+    center = problem.initial(0)
+    known, rows = [center] * 3, [None] * 3
+    for k in range(3):
+        state, rows[k] = sampler.draw(state, k, 4)
+    for k in arrivals:
+        replica = known[k] - 0.1 * problem.gradient(known[k], rows[k])
+        known[k] = center = center + 0.5 * (replica - center)
+        state, rows[k] = sampler.draw(state, k, 4)
+    # float32: tens of roundings of numbers of the order of 1
+    np.testing.assert_allclose(flat(history.params), center, atol=1e-5)
+
+
+def test_time_by_hand_with_a_slow_server():
+    """A merge of one takes 2 L = 0.5 s at a server, and the next one queues.
+
+    Worker 2 arrives at 3.25 s and has the link until 3.75 s; worker 1 arrives at 3.5 s,
+    waits for it and has it until 4.25 s; worker 0 arrives at 4 s and has it until
+    4.75 s. The end at 4.5 s cuts off what is under way.
+    """
+    _, history = run_by_hand(by_hand(Link(0.25, 1e12, "central")), seconds=4.5)
+    expected = (
+        (0, "busy", 0.0, 1.0),
+        (1, "busy", 0.0, 1.5),
+        (2, "busy", 0.0, 3.25),
+        (0, "merging", 1.0, 1.5),
+        (0, "busy", 1.5, 2.5),
+        (1, "merging", 1.5, 2.0),
+        (1, "busy", 2.0, 3.5),
+        (0, "merging", 2.5, 3.0),
+        (0, "busy", 3.0, 4.0),
+        (2, "merging", 3.25, 3.75),
+        (2, "busy", 3.75, 7.0),
+        (1, "merging", 3.5, 4.25),
+        (1, "busy", 4.25, 5.75),
+        (0, "merging", 4.0, 4.75),
+        (0, "busy", 4.75, 5.75),
+    )
+    assert [(s.worker, s.kind) for s in history.timeline] == [s[:2] for s in expected]
+    # the bandwidth is not infinite: a few bytes take nanoseconds
+    times = [(s.start, s.finish) for s in history.timeline]
+    np.testing.assert_allclose(times, [s[2:] for s in expected], atol=1e-6)
+    busy = [worker.busy for worker in history.workers]
+    merging = [worker.merging for worker in history.workers]
+    np.testing.assert_allclose(busy, [3.0, 3.25, 4.0], atol=1e-6)
+    np.testing.assert_allclose(merging, [1.5, 1.25, 0.5], atol=1e-6)
+    assert_time_is_accounted_for(history)

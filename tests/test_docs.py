@@ -1,0 +1,56 @@
+"""What the README and the notebooks show runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+import hetjax as hj
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_ten_lines_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.txt", "test.txt"):
+        rows = [f"{i % 3} {i % 3}:1 {3 + i % 5}:0.5\n" for i in range(300)]
+        Path(name).write_text("300 8 3\n" + "".join(rows))
+    code = (
+        BLOCKS[0]
+        .replace("train.txt.gz", "train.txt")
+        .replace("test.txt.gz", "test.txt")
+    )
+    code = code.replace("seconds=6, seeds=3", "seconds=0.02, points=2, progress=False")
+    assert "points=2" in code
+    names = {}
+    exec(code, names)
+    assert [h.strategy for h in names["runs"].histories] == ["elastic", "adaptive"]
+
+
+def test_the_algorithm_of_the_readme_trains():
+    names = {}
+    exec(BLOCKS[1], names)
+    data = hj.data.digits()
+    history = hj.train(
+        hj.classification(hj.models.mlp(hidden=32), data),
+        data,
+        hj.machine.preset("v100x4"),
+        names["strategy"],
+        seconds=1.0,
+        points=2,
+        progress=False,
+    )
+    assert history.points[0]["accuracy"] < 0.5
+    assert history.best() > 0.9
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name
+)
+def test_the_notebook_runs(path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
