@@ -12,10 +12,10 @@ many examples: it swings back further than it came from unless
     beta u c / (a + c b) < 2.
 """
 
-import sys
 from functools import partial
 
-from absl import app, flags
+import scripts
+from absl import flags
 from matplotlib.figure import Figure
 
 import hetjax as hj
@@ -84,13 +84,8 @@ def plot(table: Table, path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    try:
-        machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
-    except (ValueError, OSError) as error:
-        print(f"batch_scaling.py: {error}", file=sys.stderr)
-        sys.exit(2)
+def main() -> None:
+    machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     beta = FLAGS.b_max / 16 if FLAGS.beta is None else FLAGS.beta
     clock = SimulatedClock(machine, seed=FLAGS.seed)
     table = play(clock, beta)
@@ -104,4 +99,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    scripts.run(main)

@@ -10,9 +10,11 @@ DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+import scripts
+from absl import flags
 from strategy_flags import build_strategies
 
 import hetjax as hj
@@ -53,6 +55,10 @@ def load_data() -> hj.data.Dataset:
     if FLAGS.data == "synthetic_xmc":
         sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
+    if not Path(FLAGS.data).is_dir():
+        raise ValueError(
+            f"--data={FLAGS.data}: neither digits nor synthetic_xmc, nor a folder"
+        )
     return hj.data.read_folder(FLAGS.data)
 
 
@@ -74,28 +80,18 @@ def compare() -> tuple[hj.Runs, list[Any]]:
         seeds=FLAGS.seeds,
         points=FLAGS.points,
         target=FLAGS.target,
-        rates=[float(r) for r in FLAGS.rates],
+        rates=scripts.numbers("rates", FLAGS.rates),
         tune=FLAGS.tune,
     )
     return runs, write_results(runs, FLAGS.out, overwrite=FLAGS.overwrite)
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown argument {argv[1]!r}; settings are flags")
-    try:
-        runs, paths = compare()
-    except (ValueError, OSError) as error:
-        print(f"compare.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("compare.py: interrupted before there was a result", file=sys.stderr)
-        sys.exit(130)
+def main() -> int:
+    runs, paths = compare()
     print(runs.table())
     print("wrote " + ", ".join(str(path) for path in paths))
-    if any(h.stopped == "interrupted" for h in runs.histories):
-        sys.exit(130)
+    return 130 if any(h.stopped == "interrupted" for h in runs.histories) else 0
 
 
 if __name__ == "__main__":
-    app.run(main)
+    scripts.run(main)

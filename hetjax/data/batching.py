@@ -81,7 +81,7 @@ def _capacities(counts: np.ndarray | None, sizes: np.ndarray) -> np.ndarray:
     if counts is None:
         return np.zeros_like(sizes)
     expected = counts.mean() * sizes + SPREADS * counts.std() * np.sqrt(sizes)
-    rounded = np.ceil(expected / 16) * 16
+    rounded = np.maximum(np.ceil(expected / 16) * 16, 1)  # sparse, even if all empty
     return np.minimum(rounded, [_most(counts, int(b)) for b in sizes]).astype(int)
 
 

@@ -48,8 +48,8 @@ def compare(
     split that is held out for it: tune="common" takes the one rate whose best metric
     is highest on average over all strategies (the Adaptive SGD paper's protocol),
     "each" every strategy's own best. A run that turns NaN is stopped, reported and
-    kept; the others go on. Ctrl-C stops all and returns what there is (ValueError if
-    that is nothing).
+    kept; the others go on. Ctrl-C stops all and returns what there is
+    (KeyboardInterrupt if that is nothing).
     """
     seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     _check(strategies, seeds, rates, tune, len(data.train))
@@ -69,6 +69,10 @@ def compare(
                 on_history(histories[-1])
             if histories[-1].stopped == INTERRUPTED:
                 break
+    except KeyboardInterrupt:  # between two runs, or a second time within one
+        if not histories:
+            raise
+        histories[-1].stopped = histories[-1].stopped or INTERRUPTED
     finally:
         bar.close()
     order = list(strategies)

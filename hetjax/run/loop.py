@@ -108,6 +108,8 @@ class Loop:
             self._set_up()
             self._loop()
             self._close()
+            if self._interrupted() and not self.history.stopped:
+                self._stop(INTERRUPTED)  # too late for this run, not for what follows
         self.history.host_seconds = (
             time.perf_counter() - began - self.compilations.seconds
         )
@@ -162,6 +164,7 @@ class Loop:
             self._evaluate_before(event.time)
             if self.history.stopped:
                 return
+            self.history.span = event.time
             if isinstance(event, Arrival):
                 self._arrive(event)
             self._tell(event)
@@ -314,8 +317,6 @@ class Loop:
         history = self.history
         if not history.stopped:
             self._check_losses()
-        if history.stopped:
-            history.span = max(history.span, min(self.clock.now, self.job.instants[-1]))
         history.workers = self.accounts.close(history.span)
         history.timeline = self.accounts.timeline
         counts = self.compilations.programs

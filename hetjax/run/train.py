@@ -72,7 +72,9 @@ class Bench:
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
         self.data, self.machine = data, machine
-        self.instants = tuple(seconds * k / points for k in range(points + 1))
+        # rounding must not move the end: seconds * 3 / 3 may be another number
+        before = tuple(seconds * k / points for k in range(points))
+        self.instants = (*before, seconds)
         self.programs = Programs(task)
         self._shapes = data.train  # what the buckets of batches are made for
         self._test = evaluation_batches(data.test, data.num_classes)

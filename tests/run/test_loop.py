@@ -1,0 +1,354 @@
+"""The loop: what an evaluation sees and when, how runs end, what a sampler is told."""
+
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import (
+    averaging,
+    column,
+    counting_data,
+    counting_task,
+    machine,
+    one_by_one,
+    seconds_of,
+    train,
+)
+
+import hetjax as hj
+from hetjax.data import from_arrays
+from hetjax.sampling import uniform
+
+# What an evaluation sees. In the tests of this file w is the number of merged steps.
+
+
+def test_an_evaluation_sees_the_last_merge_that_finished():
+    """Merges 2-5 and 7-10: the instants between see the model of before."""
+    history = train(machine(1.0, 2.0, link=3.0), averaging(), 10.0, points=10)
+    assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
+    assert column(history, "updates") == [0, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4]
+
+
+def test_an_evaluation_sees_no_merge_under_way_beside_the_next_steps():
+    """Merges 2-5, 5-8 (ordered at 4), 8-11 (ordered at 7)."""
+    strategy = averaging(blocking=False)
+    history = train(machine(1.0, 2.0, link=3.0), strategy, 11.0, points=11)
+    assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+
+
+def test_several_merges_under_way():
+    """Three arrive at 1, 1.25 and 1.5; their merges queue: 1-3, 3-5, 5-7.
+
+    A merge of one worker is that worker's w: its rate.
+    """
+    strategy = averaging(policy=one_by_one((1.0, 2.0, 4.0)))
+    history = train(machine(1.0, 1.25, 1.5, link=2.0), strategy, 8.0, points=16)
+    seen = dict(zip(column(history, "seconds"), column(history, "w"), strict=True))
+    assert [seen[t] for t in (1.0, 1.5, 2.5)] == [0, 0, 0]
+    assert [seen[t] for t in (3.0, 3.5, 4.5)] == [1, 1, 1]
+    assert [seen[t] for t in (5.0, 6.5)] == [2, 2]
+    assert [seen[t] for t in (7.0, 7.5, 8.0)] == [4, 4, 4]
+
+
+STRATEGIES = {
+    "sequential_sgd": hj.sequential_sgd(batch_size=2, rate=0.1),
+    "sync_sgd": hj.sync_sgd(batch_size=2, rate=0.1),
+    "elastic_sgd": hj.elastic_sgd(batch_size=2, rate=0.1, steps=3),
+    "sma": hj.sma(batch_size=2, rate=0.1),
+    "adaptive_sgd": hj.adaptive_sgd(b_max=4, b_min=1, rate=0.1, mega_batch=12),
+}
+NOISY = {"link": 0.3}
+
+
+def test_all_are_evaluated_at_the_same_instants():
+    runs = hj.compare(
+        counting_task(),
+        counting_data(),
+        machine(0.7, 1.1, link=0.3),
+        STRATEGIES,
+        seconds=7.3,
+        points=5,
+        progress=False,
+    )
+    instants = {tuple(column(h, "seconds")) for h in runs.histories}
+    assert instants == {tuple(7.3 * k / 5 for k in range(6))}
+    assert all(h.span == 7.3 for h in runs.histories)
+
+
+@pytest.mark.parametrize(("seconds", "points"), [(0.1, 3), (0.7, 6), (1.1, 49)])
+def test_the_last_instant_is_the_end(seconds, points):
+    """In each of these cases seconds * points / points is another number."""
+    assert seconds * points / points != seconds
+    history = train(machine(1.0, 1.0), averaging(), seconds, points)
+    assert history.span == history.points[-1]["seconds"] == seconds
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_evaluations_never_change_the_run(name):
+    noisy = machine(0.7, 1.1, link=0.9)
+    few, many = (
+        train(noisy, STRATEGIES[name], 9.0, points=points) for points in (1, 40)
+    )
+    assert float(few.params["w"][0]) == float(many.params["w"][0]) != 0.0
+    assert seconds_of(few) == seconds_of(many)
+    assert [w.updates for w in few.workers] == [w.updates for w in many.workers]
+    assert list(few.timeline) == list(many.timeline)
+    assert (few.points[0], few.points[-1]) == (many.points[0], many.points[-1])
+
+
+# How runs end.
+
+
+def alone(**fields):
+    """Worker b is the fastest: its n-th step arrives at n seconds, w is n then."""
+    return hj.sequential_sgd(batch_size=2, rate=1.0)._replace(name="alone", **fields)
+
+
+def test_a_loss_of_nan_stops_the_run():
+    """The step from w = 5, at 6 s, is NaN; it is looked at at the next arrival."""
+    task = counting_task(nan_above=4.5)
+    history = train(machine(2.0, 1.0), alone(), 10.0, points=10, task=task)
+    assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
+    assert column(history, "seconds") == [0, 1, 2, 3, 4, 5, 6]
+    assert column(history, "w")[:6] == [0, 1, 2, 3, 4, 5]
+    assert history.span == 7.0
+    assert seconds_of(history) == [(0.0, 0.0, 0.0, 7.0), (7.0, 0.0, 0.0, 0.0)]
+
+
+def test_a_loss_of_nan_in_the_last_step():
+    task = counting_task(nan_above=4.5)
+    history = train(machine(2.0, 1.0), alone(), 6.5, points=13, task=task)
+    assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
+    assert (len(history.points), history.span) == (14, 6.5)
+
+
+def test_a_model_of_nan_stops_the_run():
+    task = counting_task(test_nan_above=2.5)
+    told = []
+    history = train(
+        machine(2.0, 1.0),
+        alone(),
+        10.0,
+        points=10,
+        task=task,
+        on_point=lambda point: told.append(point["seconds"]),
+    )
+    assert history.stopped.startswith("alone: the test loss of the merged model")
+    assert "nan by 3 s" in history.stopped
+    assert column(history, "seconds") == [0, 1, 2, 3]
+    assert np.isnan(column(history, "loss")).tolist() == [False, False, False, True]
+    assert told == [0, 1, 2]
+
+
+def test_the_other_strategies_go_on():
+    """A rate beyond all measure, on a real model: infinite, then NaN."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.integers(3, size=40)
+    data = from_arrays((x, y), (x, y), num_classes=3)
+    table = {
+        "wild": averaging(rate=1e30),
+        "tame": averaging(rate=0.1),
+        "last": alone(rate=0.1),
+    }
+    runs = hj.compare(
+        hj.classification(hj.models.mlp(hidden=4), data),
+        data,
+        machine(1.0, 2.0),
+        table,
+        seconds=10.0,
+        points=5,
+        progress=False,
+    )
+    wild, *others = runs.histories
+    assert wild.stopped.startswith("wild: the loss of worker a became nan")
+    assert wild.points
+    assert [(h.strategy, h.stopped) for h in others] == [("tame", ""), ("last", "")]
+    assert [len(h.points) for h in others] == [6, 6]
+    assert "wild, seed 0, stopped early: wild: the loss" in str(runs.table())
+
+
+def test_stop_at():
+    history = train(machine(2.0, 1.0), alone(), 10.0, points=5, stop_at=3.5)
+    assert column(history, "seconds") == [0, 2, 4]
+    assert history.stopped == "stopped at 4 s as asked"
+    assert (history.span, history.workers[1].busy) == (4.0, 4.0)
+
+
+def test_on_point_is_told_every_point_once():
+    told = []
+    history = train(machine(2.0, 1.0), alone(), 4.0, points=4, on_point=told.append)
+    assert told == history.points
+    assert set(told[0]) == {"seconds", "updates", "examples", "loss", "w"}
+    assert [type(v) for v in told[0].values()] == [float, int, int, float, float]
+
+
+def test_what_on_point_returns_does_not_stop_the_run():
+    history = train(machine(2.0, 1.0), alone(), 4.0, points=4, on_point=lambda p: True)
+    assert len(history.points) == 5
+    assert history.stopped == ""
+
+
+# Ctrl-C. A test that fails here must not end the tests: hence a handler of our own.
+
+
+@pytest.fixture
+def ours():
+    """A handler that notes what nobody else took."""
+    taken = []
+    before = signal.signal(signal.SIGINT, lambda *args: taken.append(args))
+    yield taken
+    signal.signal(signal.SIGINT, before)
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def pressing_at(instant):
+    return lambda point: press() if point["seconds"] == instant else None
+
+
+@pytest.mark.parametrize("instant", [0.0, 2.0, 4.0])
+def test_ctrl_c_keeps_what_there_is(ours, instant):
+    """Also at the last of four points, when nothing is left to do."""
+    handler = signal.getsignal(signal.SIGINT)
+    history = train(
+        machine(2.0, 1.0), alone(), 4.0, points=4, on_point=pressing_at(instant)
+    )
+    assert history.stopped == "interrupted"
+    assert history.points[-1]["seconds"] == history.span == instant
+    assert column(history, "w") == list(range(int(instant) + 1))
+    assert history.workers[1].busy == instant
+    assert float(history.params["w"][0]) == instant
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert ours == []
+
+
+def sampler_pressing_at(draw_number):
+    """Ctrl-C while that draw is made; the first is draw 1."""
+    inner, count = uniform(), []
+
+    def draw(state, worker, n):
+        count.append(n)
+        if len(count) == draw_number:
+            press()
+        return inner.draw(state, worker, n)
+
+    return inner._replace(draw=draw)
+
+
+def compare(table, seeds=1, points=4, **options):
+    return hj.compare(
+        counting_task(),
+        counting_data(),
+        machine(2.0, 1.0),
+        table,
+        seconds=4.0,
+        points=points,
+        seeds=seeds,
+        progress=False,
+        **options,
+    )
+
+
+def test_ctrl_c_in_a_comparison_keeps_earlier_runs(ours):
+    table = {
+        "first": alone(),
+        "second": alone(sampler=sampler_pressing_at(3)),
+        "third": alone(),
+    }
+    runs = compare(table, seeds=2)
+    assert [h.strategy for h in runs.histories] == ["first", "second"]
+    assert [h.stopped for h in runs.histories] == ["", "interrupted"]
+    assert [len(h.points) for h in runs.histories] == [5, 2]
+    assert ours == []
+
+
+def test_ctrl_c_before_the_first_point(ours, tmp_path):
+    """There is a run without points then, and it can be shown and written."""
+    runs = compare({"first": alone(sampler=sampler_pressing_at(1))})
+    (history,) = runs.histories
+    assert (history.stopped, history.points, history.span) == ("interrupted", [], 0.0)
+    assert "stopped early: interrupted" in str(runs.table())
+    hj.report.write_results(runs, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_ctrl_c_at_the_end_of_a_run_stops_the_comparison(ours):
+    """The first run evaluates once, at the end, with the fifth draw under way."""
+    table = {"first": alone(sampler=sampler_pressing_at(5)), "second": alone()}
+    runs = compare(table, points=1)
+    assert [h.strategy for h in runs.histories] == ["first"]
+    assert runs.histories[0].stopped == "interrupted"
+
+
+def test_ctrl_c_between_two_runs():
+    """Python's own handler raises KeyboardInterrupt there."""
+    runs = compare({"a": alone(), "b": alone()}, on_history=lambda history: press())
+    assert [(h.strategy, h.stopped) for h in runs.histories] == [("a", "interrupted")]
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    def impatient(point):
+        press()
+        press()
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(machine(2.0, 1.0), alone(), 4.0, on_point=impatient)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+# What a sampler is told.
+
+
+def watching(seen):
+    """A uniform sampler that takes down every (worker, index, loss)."""
+
+    def observe(state, worker, indices, losses):
+        assert len(indices) == len(losses)
+        seen.extend((worker, int(i), float(v)) for i, v in zip(indices, losses))
+        return state
+
+    return uniform()._replace(observe=observe)
+
+
+def identified_task():
+    """A step's loss of example i is i; w counts, as ever."""
+    task = counting_task()
+
+    def loss(params, model_state, batch, key):
+        zero = params["w"] - jax.lax.stop_gradient(params["w"])
+        return batch.x[:, 0] - zero, model_state
+
+    return task._replace(loss=loss)
+
+
+def test_a_sampler_hears_every_loss_once_and_without_padding():
+    """Batches of 10 are padded to 11 (buckets of 16), two steps a work.
+
+    a arrives at 2 and 6, b at 4 and 8: 3 works of 20 are done at 7 s, 4 are drawn.
+    """
+    seen = []
+    strategy = averaging(batch_size=(10, 16), steps=2, sampler=watching(seen))
+    history = train(
+        machine(1.0, 2.0), strategy, 7.0, task=identified_task(), points=3
+    )
+    assert [(i, loss) for _, i, loss in seen] == [(i, float(i)) for _, i, _ in seen]
+    assert [sum(k == w for k, *_ in seen) for w in (0, 1)] == [40, 32]
+    assert [w.examples for w in history.workers] == [40, 32]
+    # 24 examples: the first work of a (20) and four of b's 32 are the first pass
+    order = [i for k, i, _ in seen if k == 0][:20] + [i for k, i, _ in seen if k][:4]
+    assert sorted(order) == list(range(24))
+
+
+def test_a_sampler_hears_at_the_arrival():
+    """In the order of arrivals, a's two works at 1 and 2 before b's at 2.5."""
+    seen = []
+    strategy = alone(sampler=watching(seen))._replace(
+        policy=hj.schedule.mega_batch(examples=6, b_max=2), b_max=2
+    )
+    train(machine(1.0, 2.5), strategy, 3.0, task=identified_task())
+    assert [worker for worker, *_ in seen] == [0, 0, 0, 0, 1, 1]
