@@ -15,7 +15,7 @@ from hetjax.report.history import History
 from hetjax.report.runs import Runs
 from hetjax.run.loop import INTERRUPTED
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench, check_strategy
+from hetjax.run.train import Bench, check_seed, check_strategy
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 
@@ -126,9 +126,13 @@ def _score(
 
 def _held_out(data: Dataset, seed: int) -> Dataset:
     order = np.random.default_rng((_HELD_OUT_STREAM, seed)).permutation(len(data.train))
-    n = max(1, int(HELD_OUT * len(order)))
+    n = _num_held_out(len(order))
     rest, held = np.sort(order[n:]), np.sort(order[:n])
     return replace(data, train=data.train.take(rest), test=data.train.take(held))
+
+
+def _num_held_out(num_examples: int) -> int:
+    return max(1, int(HELD_OUT * num_examples))
 
 
 def _with_rates(
@@ -166,8 +170,14 @@ def _check(
         raise ValueError("there are no strategies to compare: give at least one")
     if not seeds:
         raise ValueError("there are no seeds: give at least one")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds={seeds}: give every seed once")
+    for seed in seeds:
+        check_seed(seed)
     if tune not in TUNE:
         raise ValueError(f"tune={tune!r}: choose one of {', '.join(TUNE)}")
+    if rates:
+        num_examples -= _num_held_out(num_examples)
     for name, strategy in strategies.items():
         check_strategy(name, strategy, num_examples)
     for rate in rates:

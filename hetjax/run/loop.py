@@ -250,9 +250,10 @@ class Loop:
         for step, row in enumerate(rows):
             batch = make_batch(train, row, self.job.buckets)
             words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
+            replica = self._replica(worker)
             self.compilations.purpose = "step"
             self.replicas[worker], values, mean = self._step(
-                self._replica(worker), batch, rate, words
+                replica, batch, rate, words
             )
             self.compilations.purpose = "other"
             padded += len(batch.weight) - len(row)

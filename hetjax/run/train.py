@@ -2,6 +2,7 @@
 
 import copy
 import math
+import numbers
 from collections.abc import Callable
 
 import numpy as np
@@ -96,6 +97,7 @@ class Bench:
         on_point: Callable[[dict[str, float]], object] | None = None,
     ) -> History:
         """One run of a strategy with a seed; the bar advances by its seconds."""
+        check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         metric = self.programs.task.metric
         last = 0.0
@@ -129,12 +131,18 @@ class Bench:
         )
 
 
+def check_seed(seed: int) -> None:
+    """A ValueError for a seed that JAX would not take as it is."""
+    if not (isinstance(seed, numbers.Integral) and 0 <= int(seed) < 2**32):
+        raise ValueError(f"seed={seed!r}: give a whole number from 0 to 2**32 - 1")
+
+
 def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
     """A ValueError for settings that this data cannot serve."""
     if strategy.b_max > num_examples:
         raise ValueError(
-            f"{name}: a batch of {strategy.b_max} is larger than the training split of "
-            f"{num_examples} examples; give a smaller batch size"
+            f"{name}: a batch of {strategy.b_max} is larger than the {num_examples} "
+            "examples to train on; give a smaller batch size"
         )
     rate = strategy.rate
     if not callable(rate) and not (rate > 0 and np.isfinite(rate)):

@@ -54,7 +54,7 @@ def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:
 
     -sum_c t_c (z_c - logsumexp(z)); 0 for a row without labels.
     """
-    logits = logits.astype(jnp.float32)
+    logits = jnp.asarray(logits, jnp.float32)
     normalizer = jax.nn.logsumexp(logits, axis=-1)
     if not isinstance(y, BCOO):
         return normalizer - jnp.take_along_axis(logits, y[:, None], axis=-1)[:, 0]

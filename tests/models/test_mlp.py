@@ -1,5 +1,7 @@
 """Multi-layer perceptrons: sizes, initial scales, the row weight, errors."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -13,23 +15,30 @@ from hetjax.tree import size
 F, H, C = 500, 32, 300
 
 
-def build(**settings):
-    model = models.sparse_mlp(hidden=H, **settings)(F, C, rngs=nnx.Rngs(0))
+def params_of(builder, features=F, classes=C):
+    model = builder(features, classes, rngs=nnx.Rngs(0))
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
+@functools.cache
+def drawn(init="slide"):
+    """The initial parameters of the sparse model."""
+    builder = models.sparse_mlp(hidden=H, init=init)
+    return jax.jit(lambda: params_of(builder))()
+
+
 def test_parameter_counts():
-    assert size(build()) == F * H + H + H * C + C
-    assert size(build(bias=False)) == F * H + H * C
-    assert build(bias=False).keys() == {"kernel_in", "kernel_out"}
+    bare = jax.eval_shape(lambda: params_of(models.sparse_mlp(hidden=H, bias=False)))
+    assert bare.keys() == {"kernel_in", "kernel_out"}
+    assert sum(x.size for x in bare.values()) == F * H + H * C
+    assert size(drawn()) == F * H + H + H * C + C
 
 
 def test_the_size_of_the_paper_without_biases():
-    """Adaptive SGD, Table I: 103.2M parameters for Amazon-670k."""
+    """Adaptive SGD: 103.2M parameters for Amazon-670k."""
     builder = models.sparse_mlp(bias=False)
-    shapes = nnx.eval_shape(lambda: builder(135_909, 670_091, rngs=nnx.Rngs(0)))
-    sizes = [x.size for x in jax.tree.leaves(nnx.state(shapes, nnx.Param))]
-    assert round(sum(sizes) / 1e6, 1) == 103.2
+    shapes = jax.eval_shape(lambda: params_of(builder, 135_909, 670_091))
+    assert round(sum(x.size for x in shapes.values()) / 1e6, 1) == 103.2
 
 
 # floor(sqrt(532)) + 1
@@ -45,9 +54,10 @@ CUT = (1 - 4 * 0.0539910 / 0.9544997) ** 0.5
         ("slide", 2 / (F + H) ** 0.5 * CUT, 2 / (H + C) ** 0.5 * CUT),
         ("hetero", (2 * T / (F + H)) ** 0.5, (2 * T / (H + C)) ** 0.5),
     ],
+    ids=["slide", "hetero"],
 )
 def test_initial_standard_deviations(init, scale_in, scale_out):
-    params = build(init=init)
+    params = drawn(init)
     for name, scale in (
         ("kernel_in", scale_in),
         ("kernel_out", scale_out),
@@ -64,7 +74,7 @@ def test_initial_standard_deviations(init, scale_in, scale_out):
 
 
 def test_every_weight_has_a_key_of_its_own():
-    params = build()
+    params = drawn()
     common = min(params["kernel_in"].size, params["kernel_out"].size)
     flat = [np.ravel(params[k])[:common] for k in ("kernel_in", "kernel_out")]
     assert abs(np.corrcoef(*flat)[0, 1]) < 0.05
@@ -82,11 +92,15 @@ def test_the_row_weight_is_found():
     ("hidden", "widths"), [(16, (16,)), ((8, 4), (8, 4)), ([8], (8,)), ((), ())]
 )
 def test_mlp_has_the_widths_it_was_given(hidden, widths):
-    model = models.mlp(hidden=hidden)(12, 5, rngs=nnx.Rngs(0))
+    def outputs(x):
+        model = models.mlp(hidden=hidden)(12, 5, rngs=nnx.Rngs(0))
+        return model(x), [layer.kernel[...] for layer in model.layers]
+
+    x = np.ones((3, 2, 6), np.float32)  # inputs are flattened
+    logits, kernels = jax.eval_shape(outputs, x)
     sizes = (12, *widths, 5)
-    shapes = [layer.kernel[...].shape for layer in model.layers]
-    assert shapes == list(zip(sizes[:-1], sizes[1:], strict=True))
-    assert model(np.ones((3, 2, 6), np.float32)).shape == (3, 5)  # inputs are flattened
+    assert [k.shape for k in kernels] == list(zip(sizes[:-1], sizes[1:], strict=True))
+    assert logits.shape == (3, 5)
 
 
 @pytest.mark.parametrize(

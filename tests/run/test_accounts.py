@@ -13,12 +13,12 @@ from tiny_runs import (
     machine,
     one_by_one,
     seconds_of,
+    silent,
     train,
 )
 
 import hetjax as hj
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.run.progress import Progress
 from hetjax.run.train import Bench
 
 
@@ -177,7 +177,7 @@ def machines(draw):
 def test_the_four_kinds_of_seconds_sum_to_the_span(name, machine):
     one, table = bench()
     one.machine = machine
-    history = one.run(name, table[name], 0, Progress(12.0, shown=False))
+    history = one.run(name, table[name], 0, silent())
     assert history.span == 12.0
     for k, worker in enumerate(history.workers):
         seconds = worker.busy, worker.waiting, worker.merging, worker.idle
@@ -186,6 +186,8 @@ def test_the_four_kinds_of_seconds_sum_to_the_span(name, machine):
         # waiting is what is left, so the sum says little if two kinds can overlap
         mine = sorted((s.start, s.finish) for s in history.timeline if s.worker == k)
         ends = [finish for _, finish in mine]
-        assert all(end <= start for end, (start, _) in zip(ends, mine[1:], strict=False))
+        assert all(
+            end <= start for end, (start, _) in zip(ends, mine[1:], strict=False)
+        )
     assert sum(w.updates for w in history.workers) == history.points[-1]["updates"]
     assert sum(w.examples for w in history.workers) == history.points[-1]["examples"]

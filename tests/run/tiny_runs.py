@@ -4,6 +4,9 @@ The model is one number w, which starts at 0; every step of rate 1 adds exactly 
 metric "w" is what is seen of the model, so a point tells how many steps are in it.
 """
 
+from contextlib import contextmanager
+
+import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,6 +14,7 @@ import hetjax as hj
 from hetjax import local, merge, schedule
 from hetjax.data import from_arrays
 from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.run.progress import Progress
 from hetjax.strategies import Strategy
 
 EXAMPLES = 24
@@ -80,7 +84,31 @@ def train(machine, strategy, seconds, points=1, task=None, **options):
     """A run on the counting data."""
     task = counting_task() if task is None else task
     options = {"points": points, "progress": False, **options}
-    return hj.train(task, counting_data(), machine, strategy, seconds=seconds, **options)
+    return hj.train(
+        task, counting_data(), machine, strategy, seconds=seconds, **options
+    )
+
+
+@contextmanager
+def nothing_compiled():
+    """Fails if JAX compiles, or even traces, within."""
+    events = []
+
+    def listen(event, duration, **kwargs):
+        if event.startswith("/jax/core/compile"):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert events == []
+
+
+def silent():
+    """A progress bar that is not shown."""
+    return Progress(1.0, shown=False)
 
 
 def column(history, name):

@@ -32,6 +32,11 @@ def log_softmax(logits):
     return z - np.log(np.exp(z).sum(1, keepdims=True))
 
 
+def mean_loss_of_labels(logits, labels):
+    share = labels / np.maximum(labels.sum(1, keepdims=True), 1)
+    return -(share * log_softmax(logits)).sum(1)
+
+
 def multilabel_batch(logits, labels, size=N):
     """The batch of examples whose inputs are their logits, padded to `size`."""
     split = Split(logits, sp.csr_array(labels))
@@ -55,8 +60,7 @@ def test_cross_entropy_with_class_ids():
 def test_cross_entropy_with_several_labels(size):
     """Each true label has the share 1/|labels|; without labels the loss is zero."""
     logits, labels = random_logits(), random_labels()
-    share = labels / np.maximum(labels.sum(1, keepdims=True), 1)
-    expected = -(share * log_softmax(logits)).sum(1)
+    expected = mean_loss_of_labels(logits, labels)
     batch = multilabel_batch(logits, labels, size)
     losses = jax.jit(cross_entropy)(batch.x, batch.y)
     np.testing.assert_allclose(losses[:N], expected, rtol=1e-5, atol=1e-6)
@@ -121,12 +125,13 @@ def test_the_loss_of_a_task_is_that_of_its_logits():
     split = Split(sp.csr_array(x), sp.csr_array(random_labels()))
     data = Dataset(split, split, CLASSES)
     task = classification(sparse_mlp(hidden=3), data)
-    params, state = task.init(jax.random.key(0))
+    params, state = jax.jit(task.init)(jax.random.key(0))
     batch = make_batch(split, np.arange(N), make_buckets(split, N))
-    losses, after = task.loss(params, state, batch, jax.random.key(1))
-    hidden = np.maximum(x @ np.asarray(params["kernel_in"]) + params["bias_in"], 0)
-    logits = hidden @ params["kernel_out"] + params["bias_out"]
-    expected = cross_entropy(logits, batch.y)
+    losses, after = jax.jit(task.loss)(params, state, batch, jax.random.key(1))
+    w = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    hidden = np.maximum(x @ w["kernel_in"] + w["bias_in"], 0)
+    logits = hidden @ w["kernel_out"] + w["bias_out"]
+    expected = mean_loss_of_labels(logits, random_labels())
     np.testing.assert_allclose(losses[:N], expected, rtol=1e-5, atol=1e-6)
     assert after == state == {}
     assert task.row_params == ("kernel_in",)

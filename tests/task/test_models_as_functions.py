@@ -12,6 +12,7 @@ from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.replica import Replica
 from hetjax.task import classification, from_functions
+from hetjax.task.model import as_model
 from hetjax.task.types import make_grad_fn
 
 FEATURES, CLASSES, EXAMPLES = 6, 3, 8
@@ -49,7 +50,8 @@ class LinenOther(linen.Module):
 
     @linen.compact
     def __call__(self, x, deterministic: bool, use_running_average: bool):
-        x = linen.BatchNorm(use_running_average=use_running_average)(x)
+        norm = linen.BatchNorm(momentum=MOMENTUM)
+        x = norm(x, use_running_average=use_running_average)
         x = linen.Dropout(0.3)(x, deterministic=deterministic)
         return linen.Dense(CLASSES)(x)
 
@@ -97,18 +99,12 @@ def test_statistics_are_model_state_and_are_returned(task):
     _, after = task.loss(params, state, BATCH, KEYS[0])
     jax.tree.map(lambda a, b: np.testing.assert_equal(a.shape, b.shape), state, after)
     (old,), (new,) = leaves_named(state, "mean"), leaves_named(after, "mean")
-    momentum = 0.99 if "linen other" in str(task) else None
-    decay = MOMENTUM if momentum is None else momentum
     np.testing.assert_array_equal(old, 0)
-    del decay
-    # towards the mean of the batch, by 1 - momentum
-    ratio = new / BATCH.x.mean(0)
-    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
-    assert min(abs(ratio[0] - (1 - m)) for m in (MOMENTUM, 0.99)) < 1e-5
+    np.testing.assert_allclose(new, (1 - MOMENTUM) * BATCH.x.mean(0), rtol=1e-5)
     assert not leaves_named(params, "mean")
 
 
-def test_evaluation_uses_the_statistics_and_keeps_the_parameters(task):
+def test_evaluation_uses_the_statistics(task):
     params, state = task.init(KEYS[0])
     _, after = task.loss(params, state, BATCH, KEYS[0])
     before = task.metrics(params, state, BATCH)["loss"]
@@ -122,13 +118,9 @@ def test_dropout_differs_by_key_and_is_off_in_evaluation(task):
     )
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
-    whole = task.metrics(params, state, BATCH)["loss"]
-    halves = [
-        task.metrics(params, state, BATCH._replace(x=np.roll(BATCH.x, k, 0)))["loss"]
-        for k in (0, 0)
-    ]
-    np.testing.assert_array_equal(whole, halves[0])
-    np.testing.assert_array_equal(whole, halves[1])
+    # in evaluation the same example has the same loss in every place
+    same = BATCH._replace(x=BATCH.x[[0] * EXAMPLES], y=BATCH.y[[0] * EXAMPLES])
+    assert len(set(task.metrics(params, state, same)["loss"].tolist())) == 1
 
 
 def test_seeds_start_elsewhere(task):
@@ -158,7 +150,7 @@ def test_a_model_trains_and_what_is_restored_predicts_the_same(task):
         lambda r, key: rule.step(r, BATCH, jnp.float32(0.05), make_grad_fn(task, key))
     )
     before = task.metrics(params, state, BATCH)["loss"].mean()
-    for key in jax.random.split(KEYS[0], 20):
+    for key in jax.random.split(KEYS[0], 40):
         replica, _ = step(replica, key)
     trained = replica.params, replica.model_state
     after = task.metrics(*trained, BATCH)
@@ -221,8 +213,6 @@ def test_each_dropout_has_a_stream_of_its_own():
         def __call__(self, x):
             ones = self.scale[...] * jnp.ones((1, 64))
             return jnp.concatenate([self.first(ones), self.second(ones)])
-
-    from hetjax.task.model import as_model
 
     model = as_model(Drops, DATA)
     masks, _ = model.apply(*model.init(KEYS[0]), None, KEYS[0], True)
