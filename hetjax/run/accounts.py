@@ -86,4 +86,6 @@ class Accounts:
             rest = max(0.0, span - record.busy - record.merging)
             record.waiting = rest if mine.any() else 0.0
             record.idle = 0.0 if mine.any() else span
+            sizes = record.batch_size_over_time
+            record.batch_size_over_time = [size for size in sizes if size[0] <= span]
         return self.records

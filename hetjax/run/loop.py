@@ -8,74 +8,26 @@ strategy's name, and no kind of machine.
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
 from hetjax import local, tree
-from hetjax.data.batching import Batch, Bucket, make_batch, nonzeros_of
-from hetjax.data.dataset import Split
-from hetjax.machine import (
-    Arrival,
-    Evaluated,
-    Event,
-    Transfer,
-    Work,
-    WorkerInfo,
-)
+from hetjax.data.batching import make_batch, nonzeros_of
+from hetjax.machine import Arrival, Evaluated, Event, Work
 from hetjax.replica import Replica
 from hetjax.report.history import History
 from hetjax.run.accounts import Accounts
 from hetjax.run.compilations import Compilations
 from hetjax.run.interrupt import interruptible
-from hetjax.run.programs import Programs, mean_metrics
+from hetjax.run.job import Clock, Job
+from hetjax.run.programs import mean_metrics
 from hetjax.schedule.types import ROOT, MergeOrder, Orders
 from hetjax.strategies.types import Strategy
 
 INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
-
-
-class Clock(Protocol):
-    """What the loop asks of a machine; `hetjax.machine.SimulatedClock` is one."""
-
-    workers: tuple[WorkerInfo, ...]
-    now: float
-
-    def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
-        """Start work when its worker is free; its arrival is an event to come."""
-        ...
-
-    def merge(
-        self,
-        node: str,
-        members: Sequence[int],
-        num_bytes: float,
-        blocking: bool = True,
-    ) -> Transfer:
-        """Occupy the members' link; a Merged event is to come."""
-        ...
-
-    def set_alarm(self, name: str, time: float) -> None:
-        """Ask for an Alarm event."""
-        ...
-
-    def next(self) -> Event | None:
-        """Move on to the earliest event; None when nothing is pending."""
-        ...
-
-
-class Job(NamedTuple):
-    """What is trained, and how it is measured."""
-
-    programs: Programs
-    train: Split
-    buckets: tuple[Bucket, ...]
-    test: list[Batch]  # the evaluation batches of
-    num_test: int  # so many examples
-    instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
-    seed: int
 
 
 class Loop:

@@ -12,7 +12,8 @@ from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, SimulatedClock
 from hetjax.report.history import History
-from hetjax.run.loop import Job, Loop
+from hetjax.run.job import Job
+from hetjax.run.loop import Loop
 from hetjax.run.programs import Programs, evaluation_batches
 from hetjax.run.progress import Progress
 from hetjax.strategies.types import Strategy

@@ -58,10 +58,11 @@ def requests(draw):
     return split, make_buckets(split, b_max), np.array(rows)
 
 
-def as_csr(x):
-    """What a BCOO holds within its bounds; also that padding is only out of bounds."""
+def as_csr(x, entries):
+    """What a BCOO holds; also that padding is out of bounds, and nothing else is."""
     data, indices = np.asarray(x.data), np.asarray(x.indices)
     inside = (indices < x.shape).all(1)
+    assert inside.sum() == entries
     assert (indices[~inside] == x.shape).all()
     assert (data[~inside] == 0).all()
     assert (np.diff(indices[:, 0]) >= 0).all(), "rows are sorted, padding behind"
@@ -102,7 +103,8 @@ def test_a_batch_holds_its_examples_and_no_others(request):
     assert batch.count == n <= size
     assert batch.x.shape == (size, FEATURES)
     assert batch.y.shape == (size, CLASSES)
-    x, y = as_csr(batch.x).toarray(), as_csr(batch.y).toarray()
+    x = as_csr(batch.x, split.x[rows].nnz).toarray()
+    y = as_csr(batch.y, split.y[rows].nnz).toarray()
     np.testing.assert_array_equal(x[:n], split.x[rows].toarray())
     assert (x[n:] == 0).all()
     labels = split.y[rows].toarray()
@@ -128,6 +130,15 @@ def test_a_batch_has_the_shape_of_the_first_bucket_that_holds_it(request):
         assert len(set(rows)) < len(rows)
         assert shape.size == buckets[-1].size
         assert all(np.array(shape) >= needed)
+
+
+def test_a_sparse_split_may_hold_nothing_at_all():
+    empty = sp.csr_array((3, FEATURES), dtype=np.float32)
+    split = Split(empty, empty)
+    buckets = make_buckets(split, 3)
+    assert buckets == (Bucket(1, 1, 1), Bucket(2, 1, 1), Bucket(3, 1, 1))
+    batch = make_batch(split, np.arange(3), buckets)
+    assert as_csr(batch.x, 0).nnz == as_csr(batch.y, 0).nnz == 0
 
 
 def test_an_overflowing_batch_takes_the_next_bucket():
@@ -176,13 +187,16 @@ def test_the_shapes_of_many_batches_are_few():
     n, b_max = 1000, 64
     x = random_csr(rng, n, 200, np.minimum(rng.geometric(0.1, n), 200))
     split = Split(x, np.zeros(n, np.int32))
-    buckets = make_buckets(split, b_max)
-    shapes = set()
+    sizes, buckets = bucket_sizes(b_max), make_buckets(split, b_max)
+    shapes, overflows = set(), 0
     for _ in range(300):
-        batch = make_batch(split, rng.permutation(n)[: rng.integers(1, 65)], buckets)
+        rows = rng.permutation(n)[: rng.integers(1, b_max + 1)]
+        batch = make_batch(split, rows, buckets)
         shapes.add((len(batch.weight), batch.x.nse))
-    # hardly ever more than a shape per size: capacities leave four standard deviations
-    assert len(shapes) <= len(bucket_sizes(b_max)) + 2
+        overflows += len(batch.weight) > min(s for s in sizes if s >= len(rows))
+    # capacities leave four standard deviations
+    assert overflows <= 3
+    assert len(shapes) <= len(sizes) + 1
 
 
 # --- padding changes nothing ------------------------------------------------------

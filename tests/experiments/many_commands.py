@@ -15,11 +15,12 @@ import jax.monitoring
 import scripts
 from absl import app, flags
 
+COMPILED = "/jax/core/compile/backend_compile_duration"
 compiled = []
 
 
 def listen(event, duration, **kwargs):
-    if event.startswith("/jax/core/compile"):
+    if event == COMPILED:
         compiled.append(event)
 
 

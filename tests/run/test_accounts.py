@@ -87,6 +87,13 @@ def test_a_merge_is_cut_off_at_the_span():
     assert [w.updates for w in history.workers] == [1, 1]
 
 
+def test_sizes_are_cut_off_at_the_span():
+    """The same mega-batches as below, but the first merge is 2-5: it ends after 4."""
+    strategy = hj.adaptive_sgd(b_max=4, b_min=1, beta=1.0, rate=1.0, mega_batch=12)
+    history = train(machine(1.0, 2.0, link=3.0), strategy, 4.0)
+    assert [w.batch_size_over_time for w in history.workers] == [[(0.0, 4.0)]] * 2
+
+
 def test_who_is_not_used_is_idle():
     """Only the fastest, b, works: steps of 1 s, each with a fetch of 0.5 s."""
     strategy = hj.sequential_sgd(batch_size=2, rate=1.0)

@@ -1,0 +1,425 @@
+"""The main script: its files, its exit status, and one line for every user's error."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetjax.machine import preset
+from hetjax.report.files import NAMES
+
+ROOT = Path(__file__).parents[2]
+COMPARE = ROOT / "experiments" / "compare.py"
+MANY = Path(__file__).with_name("many_commands.py")
+TINY = ["--seconds=0.1", "--points=2", "--hidden=8", "--b_max=32"]
+BOTH = [*TINY, "--strategies=adaptive_sgd,sma"]
+
+
+def environment(**more):
+    paths = [str(ROOT / "experiments"), str(ROOT)]
+    settings = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **settings, **more}
+
+
+def compare(*arguments, **options):
+    """The script in a process of its own."""
+    command = [sys.executable, str(COMPARE), *arguments]
+    options = {"env": environment(), "capture_output": True, "text": True, **options}
+    return subprocess.run(command, check=False, timeout=300, **options)
+
+
+# What a good command leaves.
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """The same command in two folders, with strings in sets in another order."""
+    results = []
+    for hash_seed in "12":
+        folder = tmp_path_factory.mktemp("run")
+        options = {"cwd": folder, "env": environment(PYTHONHASHSEED=hash_seed)}
+        result = compare(*BOTH, "--seeds=2", "--out=out", **options)
+        assert result.returncode == 0, result.stderr
+        results.append((result, folder / "out"))
+    return results
+
+
+def document(folder):
+    """results.json; NaN and infinity are no JSON."""
+    text = (folder / "results.json").read_text()
+    return json.loads(text, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_a_table_and_five_files(twice):
+    (result, out), _ = twice
+    assert sorted(p.name for p in out.iterdir()) == sorted(NAMES)
+    lines = result.stdout.splitlines()
+    assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
+    assert [line.split()[0] for line in lines[2:4]] == ["adaptive_sgd", "sma"]
+    assert lines[-1] == "wrote " + ", ".join(f"out/{name}" for name in NAMES)
+    assert "100%" in result.stderr  # of the progress bar
+    assert "Traceback" not in result.stderr
+    for name in NAMES[2:]:
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def types(record):
+    return {name: type(value) for name, value in record.items()}
+
+
+def test_the_form_of_the_results(twice):
+    results = document(twice[0][1])
+    assert {**types(results), "tuning": None} == {
+        "hetjax": str,
+        "data": dict,
+        "machine": dict,
+        "tuning": None,
+        "target": float,
+        "metric": str,
+        "runs": list,
+        "summary": list,
+    }
+    names = [(run["strategy"], run["seed"]) for run in results["runs"]]
+    assert names == [(s, k) for s in ("adaptive_sgd", "sma") for k in (0, 1)]
+    assert (results["metric"], results["tuning"]) == ("accuracy", None)
+    assert results["machine"]["name"] == "v100x4"
+    assert results["data"]["train_examples"] > 1000
+
+
+def test_the_form_of_a_run(twice):
+    for run in document(twice[0][1])["runs"]:
+        assert types(run) == {
+            "strategy": str,
+            "seed": int,
+            "settings": dict,
+            "points": list,
+            "workers": list,
+            "staleness": list,
+            "merges": int,
+            "compilations": int,
+            "programs": dict,
+            "compile_seconds": float,
+            "host_seconds": float,
+            "stopped": str,
+        }
+        assert [p["seconds"] for p in run["points"]] == [0.0, 0.05, 0.1]
+        assert len(run["workers"]) == len(run["staleness"]) == 4
+        assert run["compilations"] == sum(run["programs"].values())
+
+
+def test_the_form_of_points_and_workers(twice):
+    point = {
+        "seconds": float,
+        "updates": int,
+        "examples": int,
+        "loss": float,
+        "accuracy": float,
+    }
+    seconds = dict.fromkeys(("busy", "waiting", "merging", "idle"), float)
+    counts = dict.fromkeys(("updates", "examples", "padded"), int)
+    worker = {"name": str, **seconds, **counts, "batch_size_over_time": list}
+    for run in document(twice[0][1])["runs"]:
+        for p in run["points"]:
+            assert point.items() <= types(p).items()
+        for w in run["workers"]:
+            assert types(w) == worker
+            assert sum(w[name] for name in seconds) == pytest.approx(0.1)
+            for when, size in w["batch_size_over_time"]:
+                assert (type(when), type(size)) == (float, float)
+
+
+def test_the_form_of_the_summary(twice):
+    rows = document(twice[0][1])["summary"]
+    assert [row["strategy"] for row in rows] == ["adaptive_sgd", "sma"]
+    for row in rows:
+        assert type(row["best"]) is float
+        assert type(row["seconds_to_target"]) in (float, type(None))
+        assert type(row["waiting_share"]) is float
+        assert row["seeds"] == [0, 1]
+    assert rows[1]["waiting_share"] > 0.05  # rounds of unlike workers
+
+
+def test_the_same_command_gives_the_same_files(twice):
+    """But for the host's seconds."""
+    folders = [out for _, out in twice]
+    texts = [(out / "results.json").read_text() for out in folders]
+    host = re.compile(r'^ *"(compile|host)_seconds": .*$', re.MULTILINE)
+    assert len(host.findall(texts[0])) == 8
+    assert host.sub("", texts[0]) == host.sub("", texts[1])
+    for name in NAMES[1:]:
+        one, other = ((out / name).read_bytes() for out in folders)
+        assert one == other, name
+
+
+# Ctrl-C.
+
+
+def until(stream, word):
+    """Reads until a word has come; its characters come without line ends."""
+    text = ""
+    while word not in text:
+        character = stream.read(1)
+        assert character, f"ended without {word!r}: {text}"
+        text += character
+    return text
+
+
+def test_ctrl_c_writes_what_there_is(tmp_path):
+    """Far more is asked for than would ever be computed; the bar tells it began."""
+    arguments = [*BOTH, "--seconds=10000", "--points=200000", f"--out={tmp_path}"]
+    with subprocess.Popen(
+        [sys.executable, str(COMPARE), *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            until(process.stderr, "accuracy")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "adaptive_sgd, seed 0, stopped early: interrupted" in out
+    (run,) = document(tmp_path)["runs"]
+    assert (run["strategy"], run["stopped"]) == ("adaptive_sgd", "interrupted")
+    assert run["points"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
+
+
+# Errors. All commands in one process, in this order; {tmp} is a folder of their own.
+
+ERRORS = {
+    "strategy": (
+        ["--strategies=adaptive_sgd,easgd"],
+        "unknown strategy 'easgd'; known: sequential_sgd, sync_sgd, elastic_sgd, sma, "
+        "adaptive_sgd",
+    ),
+    "no strategy": (["--strategies="], "no strategies to compare"),
+    "data": (["--data=mnist"], "--data=mnist: neither digits nor synthetic_xmc"),
+    "empty folder": (["--data={tmp}/empty"], "looked for train.txt or train.txt.gz"),
+    "damaged data": (
+        ["--data={tmp}/damaged"],
+        "damaged/train.txt:3: feature 'x:1' is not index:value",
+    ),
+    "machine": (
+        ["--machine=v100x3"],
+        "unknown machine 'v100x3'; known: v100x4, v100x2",
+    ),
+    "no machine file": (["--machine={tmp}/none.json"], "none.json"),
+    "damaged machine": (["--machine={tmp}/damaged.json"], "damaged.json: "),
+    "no workers": (["--machine=uniform:0"], "N of at least 1"),
+    "negative seconds": (["--seconds=-1"], "seconds=-1.0: give a finite number"),
+    "no seconds": (["--seconds=nan"], "seconds=nan: give a finite number"),
+    "seconds in words": (["--seconds=long"], "--seconds=long"),
+    "points": (["--points=0"], "points=0: evaluate at least once"),
+    "seeds": (["--seeds=0"], "there are no seeds"),
+    "rate": (["--rate=0"], "rate=0.0: give a finite number above 0"),
+    "rates": (["--rates=0.1,-1"], "rates has -1.0"),
+    "rates in words": (["--rates=0.1,low"], "--rates=0.1,low"),
+    "tune": (["--tune=all"], "tune='all': choose one of common, each"),
+    "hidden": (["--hidden=0"], "hidden=0"),
+    "noise": (["--noise=-0.1"], "noise must be at least 0"),
+    "batch": (["--b_max=100000"], "a batch of 100000 is larger than the"),
+    "no batch": (["--b_max=0"], "=0: give a number above 0"),
+    "bounds": (
+        ["--set=adaptive_sgd.b_min=64.0"],
+        "adaptive_sgd: b_min=64.0 is above b_max=32",
+    ),
+    "set": (["--set=delta=0.2"], "--set=delta=0.2: write strategy.setting=value"),
+    "set nothing": (["--set=sma.tau"], "--set=sma.tau: write strategy.setting=value"),
+    "set whose": (
+        ["--set=sync_sgd.rate=1.0"],
+        "'sync_sgd' is not among --strategies; those are adaptive_sgd, sma",
+    ),
+    "set name": (
+        ["--set=adaptive_sgd.gamma=0.2"],
+        "adaptive_sgd has no setting 'gamma'; it has b_max, rate, b_min",
+    ),
+    "set type": (["--set=sma.tau=2.5"], "'2.5' is not of the setting's type (int)"),
+    "set truth": (["--set=adaptive_sgd.scaling=1"], "is not of the setting's type"),
+    "set value": (
+        ["--set=adaptive_sgd.bound=cut"],
+        "adaptive_sgd: bound='cut': choose",
+    ),
+    "unknown flag": (["--second=1"], "second"),
+    "no flag": (["adaptive_sgd"], "'adaptive_sgd' is not a flag"),
+    "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
+}
+
+XMC = "40 6 4\n" + "".join(
+    f"{i % 4},{(i + 1) % 4} {i % 3}:1.0 {3 + i % 3}:0.5\n" for i in range(39)
+)
+
+GOOD = {
+    "settings": [
+        *BOTH,
+        "--set=adaptive_sgd.delta=0.2",
+        "--set=adaptive_sgd.scaling=False",
+        "--set=sma.tau=2",
+        "--set=sma.alpha=None",
+    ],
+    "again": [*BOTH],
+    "sparse": [*TINY, "--data={tmp}/xmc", "--strategies=sma", "--b_max=4"],
+    "tuned": [
+        *TINY,
+        "--data=synthetic_xmc",
+        "--rows=64",
+        "--test_rows=16",
+        "--features=30",
+        "--labels=7",
+        "--nonzeros=5",
+        "--labels_per_row=2",
+        "--strategies=sync_sgd",
+        "--b_max=4",
+        "--rates=0.01,0.1",
+        "--tune=each",
+    ],
+    "overwrite": [
+        *TINY,
+        "--strategies=sync_sgd",
+        "--machine={tmp}/two.json",
+        "--overwrite",
+    ],
+}
+OUTS = {name: name for name in GOOD} | {"again": "settings"}
+
+
+def prepare(folder):
+    """The inputs of the commands, and a result to overwrite."""
+    (folder / "overwrite").mkdir()
+    (folder / "overwrite" / "results.json").write_text("of long ago")
+    for name in ("empty", "damaged", "xmc"):
+        (folder / name).mkdir()
+    for name in ("train.txt", "test.txt"):
+        (folder / "xmc" / name).write_text(XMC + " 0:1.0\n")  # a row without labels
+        (folder / "damaged" / name).write_text(XMC)
+    (folder / "damaged" / "train.txt").write_text("2 6 4\n0 1:1\n1 x:1\n")
+    preset("v100x2", noise=0.0).save(folder / "two.json")
+    (folder / "damaged.json").write_text('{"name": "two", "workers": []')
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """(results by name, folder of the outs)."""
+    folder = tmp_path_factory.mktemp("commands")
+    prepare(folder)
+    given = {name: [*BOTH, *a, f"--out={folder}/no"] for name, (a, _) in ERRORS.items()}
+    given |= {n: [*a, f"--out={folder}/{OUTS[n]}"] for n, a in GOOD.items()}
+    filled = [
+        [a.replace("{tmp}", str(folder)) for a in args] for args in given.values()
+    ]
+    process = subprocess.run(
+        [sys.executable, str(MANY)],
+        input=json.dumps(filled),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    results = json.loads(process.stdout.splitlines()[-1])
+    return dict(zip(given, results, strict=True)), folder
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_users_error_is_one_line_and_status_2(commands, name):
+    results, folder = commands
+    result = results[name]
+    assert (result["status"], result["out"], result["compiled"]) == (2, "", 0)
+    assert result["err"].startswith("compare.py: ")
+    assert result["err"].count("\n") == 1
+    assert ERRORS[name][1] in result["err"]
+    assert not (folder / "no").exists()
+
+
+def test_an_error_in_a_process_of_its_own(tmp_path):
+    result = compare("--machine=v100x3", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("compare.py: unknown machine 'v100x3'; known: ")
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def good(commands, name):
+    """results.json of a command that had to succeed."""
+    results, folder = commands
+    assert results[name]["status"] == 0, results[name]["err"]
+    assert sorted(p.name for p in (folder / OUTS[name]).iterdir()) == sorted(NAMES)
+    return document(folder / OUTS[name])
+
+
+def test_results_are_never_overwritten_silently(commands):
+    good(commands, "settings")
+    again = commands[0]["again"]
+    assert (again["status"], again["out"], again["compiled"]) == (2, "", 0)
+    assert "already holds results.json" in again["err"]
+    assert "--overwrite" in again["err"]
+
+
+def test_results_are_overwritten_on_request(commands):
+    assert [r["strategy"] for r in good(commands, "overwrite")["runs"]] == ["sync_sgd"]
+
+
+def test_a_folder_of_sparse_text(commands):
+    results = good(commands, "sparse")
+    assert results["metric"] == "p@1"
+    assert results["data"]["sparse"]
+    assert results["data"]["train_examples"] == 40
+    (run,) = results["runs"]
+    assert {"p@1", "p@3"} <= set(run["points"][0])  # of four labels
+    assert "without labels" in commands[0]["sparse"]["err"]
+    assert any("without labels" in note for note in results["data"]["notes"])
+
+
+def test_synthetic_sparse_data(commands):
+    results = good(commands, "tuned")
+    sizes = ("train_examples", "test_examples", "features", "classes")
+    assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
+    (run,) = results["runs"]
+    for point in run["points"]:
+        assert set(point) == {"seconds", "updates", "examples", "loss"} | {
+            "p@1",
+            "p@3",
+            "p@5",
+        }
+
+
+def test_a_machine_of_ones_own(commands):
+    results = good(commands, "overwrite")
+    assert [w["factor"] for w in results["machine"]["workers"]] == [1.0, 1.32]
+    assert results["machine"]["noise"] == 0.0
+    assert len(results["runs"][0]["workers"]) == 2
+
+
+def test_settings_of_one_strategy(commands):
+    adaptive, sma = good(commands, "settings")["runs"]
+    assert adaptive["settings"]["delta"] == 0.2
+    assert adaptive["settings"]["scaling"] is False
+    assert (sma["settings"]["tau"], sma["settings"]["alpha"]) == (2, None)
+    # the others stand as the common flags and the factory say
+    assert (adaptive["settings"]["b_max"], sma["settings"]["batch_size"]) == (32, 32)
+    assert (adaptive["settings"]["rate"], sma["settings"]["momentum"]) == (0.1, 0.9)
+    sizes = [w["batch_size_over_time"] for w in adaptive["workers"]]
+    assert sizes == [[[0.0, 32.0]]] * 4  # scaling is off
+
+
+def test_a_rate_is_chosen_on_request(commands):
+    results = good(commands, "tuned")
+    tuning = results["tuning"]
+    assert (tuning["tune"], set(tuning["scores"]["sync_sgd"])) == (
+        "each",
+        {"0.01", "0.1"},
+    )
+    (run,) = results["runs"]
+    assert run["settings"]["rate"] == tuning["chosen"]["sync_sgd"]
+    best = max(tuning["scores"]["sync_sgd"], key=tuning["scores"]["sync_sgd"].get)
+    assert float(best) == run["settings"]["rate"]
