@@ -64,6 +64,8 @@ def sgd(
     every row each step ("dense") or, with rows="lazy", the batch's rows only.
     """
     _check_rows(rows)
+    if nesterov and not momentum:
+        raise ValueError("nesterov=True looks ahead along the momentum: give one")
     if not momentum and not weight_decay:
         return _plain_sgd()
     return _optax_sgd(momentum, nesterov, weight_decay, rows)

@@ -23,6 +23,7 @@ class Accounts:
         self.examples = 0
         self._recent = np.zeros((n, 3))  # updates, examples, works since the merge
         self._last = [(0.0, 0.0)] * n  # batch size and rate of the last work
+        self._merging_until = [0.0] * n  # [s]
         self._versions: dict[str, int] = {ROOT: 0}  # merges done at a node
         self._fetched = [0] * n  # version of the node's model that a replica started at
 
@@ -36,6 +37,12 @@ class Accounts:
             sizes.append((arrival.start, float(work.batch_size)))
         record.padded += padded
         self._last[worker] = (work.batch_size, rate)
+
+    def merging(self, worker: int, start: float, finish: float) -> None:
+        """A worker is in a merge, or queues for it; of two at once one comes first."""
+        start = max(start, self._merging_until[worker])
+        self.timeline.add(worker, "merging", start, finish)
+        self._merging_until[worker] = max(start, finish)
 
     def arrived(self, worker: int, work: Work) -> None:
         """A worker finished its work."""

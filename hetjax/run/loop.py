@@ -16,7 +16,7 @@ import numpy as np
 
 from hetjax import local, tree
 from hetjax.data.batching import make_batch, nonzeros_of
-from hetjax.machine import Arrival, Evaluated, Event, Work
+from hetjax.machine import Alarm, Arrival, Evaluated, Event, Work
 from hetjax.replica import Replica
 from hetjax.report.history import History
 from hetjax.run.accounts import Accounts
@@ -28,6 +28,7 @@ from hetjax.schedule.types import ROOT, MergeOrder, Orders
 from hetjax.strategies.types import Strategy
 
 INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
+_EVALUATE = "evaluate"  # the loop's alarm: it rings behind all other events of a time
 
 
 class Loop:
@@ -49,7 +50,7 @@ class Loop:
         self.history = History(name, job.seed, strategy.settings, metric)
         self.on_point = on_point
         self._due = deque(job.instants)
-        self._held: deque[tuple[float, dict[str, float]]] = deque()
+        self._held: deque[tuple[float, tuple]] = deque()  # until when, and what then is
         self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
         self._losses: dict[int, tuple[jax.Array | np.ndarray, list]] = {}
 
@@ -85,6 +86,8 @@ class Loop:
         self.compilations.purpose = "other"
         n = len(job.train)
         self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
+        for instant in job.instants:
+            self.clock.set_alarm(_EVALUATE, instant)
         self.policy, orders = strategy.policy.init(self.clock.workers, n)
         self._carry_out(orders)
 
@@ -105,21 +108,18 @@ class Loop:
     # -- events --------------------------------------------------------------
 
     def _loop(self) -> None:
-        end = self.job.instants[-1]
-        while not self.history.stopped:
+        while not self.history.stopped and self._due:
             if self._interrupted():
                 return self._stop(INTERRUPTED)
             event = self.clock.next()
-            if event is None or event.time > end:
-                self._evaluate_before(math.inf)
-                return
-            self._evaluate_before(event.time)
-            if self.history.stopped:
-                return
+            assert event is not None, "the clock lost the alarms of the evaluations"
             self.history.span = event.time
-            if isinstance(event, Arrival):
-                self._arrive(event)
-            self._tell(event)
+            if isinstance(event, Alarm) and event.name == _EVALUATE:
+                self._record(self._due.popleft())
+            else:
+                if isinstance(event, Arrival):
+                    self._arrive(event)
+                self._tell(event)
 
     def _tell(self, event: Event) -> None:
         self.policy, orders = self.strategy.policy.react(self.policy, event)
@@ -157,6 +157,8 @@ class Loop:
         for worker, work in orders.dispatch:
             self._dispatch(worker, work)
         for name, when in orders.alarms:
+            if name == _EVALUATE:
+                raise ValueError(f"the alarm {name!r} is the loop's own: rename yours")
             self.clock.set_alarm(name, when)
         if orders.start or orders.stop:
             raise ValueError(
@@ -169,10 +171,14 @@ class Loop:
         transfer = self.clock.merge(
             order.node, order.members, self._num_bytes, order.blocking
         )
-        self._hold_until(transfer.finish)
+        if order.node == ROOT:
+            self._hold_until(transfer.finish)
+        elif order.node not in self.nodes:  # every node begins at the initial model
+            start = self.strategy.merge.init(self.params, self.model_state)
+            self.nodes[order.node] = start
         free = transfer.finish if order.blocking else transfer.start
         for k in order.members:
-            self.accounts.timeline.add(k, "merging", now, free)
+            self.accounts.merging(k, now, free)
         facts = self.accounts.facts(order.node, order.members)
         replicas = tuple(self._replica(k) for k in order.members)
         self.compilations.purpose = "merge"
@@ -225,27 +231,11 @@ class Loop:
         if self._due and self._due[0] < finish:
             self._held.append((finish, self._evaluate()))
 
-    def _evaluate_before(self, now: float) -> None:
-        """Record the instants that lie before `now`, with what was done by then."""
-        while self._due and self._due[0] < now and not self.history.stopped:
-            instant = self._due.popleft()
-            while self._held and self._held[0][0] <= instant:
-                self._held.popleft()
-            self._record(instant, self._held[0][1] if self._held else self._evaluate())
-
-    def _evaluate(self) -> dict[str, float]:
-        programs, merge = self.job.programs, self.strategy.merge
-        self.compilations.purpose = "evaluate"
-        metrics = mean_metrics(
-            programs.evaluate, self._current_model(), self.job.test, self.job.num_test
-        )
-        if merge.report:
-            report = merge.report(self.nodes[ROOT])
-            metrics |= {k: float(v) for k, v in report.items()}
-        self.compilations.purpose = "other"
-        return metrics
-
-    def _record(self, instant: float, metrics: dict[str, float]) -> None:
+    def _record(self, instant: float) -> None:
+        """What the model that is visible at this instant is worth, and what it cost."""
+        while self._held and self._held[0][0] <= instant:
+            self._held.popleft()
+        model, metrics = self._held[0][1] if self._held else self._evaluate()
         point = {
             "seconds": instant,
             "updates": self.accounts.updates,
@@ -253,7 +243,7 @@ class Loop:
             **metrics,
         }
         self.history.points.append(point)
-        self.history.span = instant
+        self._visible = model
         if not math.isfinite(metrics["loss"]):
             self._stop(
                 f"{self.history.strategy}: the test loss of the merged model became "
@@ -261,8 +251,22 @@ class Loop:
             )
         elif self.on_point(point):
             self._stop(f"stopped at {instant:.6g} s as asked")
-        else:
+        elif self._due:
             self._tell(Evaluated(metrics, instant))
+
+    def _evaluate(self) -> tuple[tuple[Any, Any], dict[str, float]]:
+        """The current model, and its metrics on the test split."""
+        programs, merge = self.job.programs, self.strategy.merge
+        self.compilations.purpose = "evaluate"
+        model = self._current_model()
+        metrics = mean_metrics(
+            programs.evaluate, model, self.job.test, self.job.num_test
+        )
+        if merge.report:
+            report = merge.report(self.nodes[ROOT])
+            metrics |= {k: float(v) for k, v in report.items()}
+        self.compilations.purpose = "other"
+        return model, metrics
 
     # -- the end -------------------------------------------------------------
 
@@ -276,6 +280,9 @@ class Loop:
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
         history.compile_seconds = self.compilations.seconds
-        model = self._current_model()
+        # the model of the last point, unless the run went on from there
+        points = history.points
+        ends_there = points and points[-1]["seconds"] == history.span
+        model = self._visible if ends_there else self._current_model()
         history.params, history.model_state = model
         history.model = self.job.programs.task.restore(*model)

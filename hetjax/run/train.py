@@ -140,6 +140,8 @@ def check_seed(seed: int) -> None:
 
 def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
     """A ValueError for settings that this data cannot serve."""
+    if strategy.b_max != int(strategy.b_max):
+        raise ValueError(f"{name}: b_max={strategy.b_max}: give a whole number")
     if strategy.b_max > num_examples:
         raise ValueError(
             f"{name}: a batch of {strategy.b_max} is larger than the {num_examples} "

@@ -25,7 +25,10 @@ class Strategy(NamedTuple):
 def settings(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a factory as numbers and words (call it with `locals()`)."""
     plain = (bool, int, float, str, type(None))
-    return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
+    return {
+        k: v if isinstance(v, plain) else getattr(v, "__qualname__", type(v).__name__)
+        for k, v in given.items()
+    }
 
 
 def positive(**values: float | None) -> None:
