@@ -70,7 +70,8 @@ def draw_gantt(
             _draw_bars(ax, i, np.clip(mine, start, finish), kind, edge)
     tidy(ax)
     ax.grid(visible=False, axis="y")
-    ax.set_xlim(start, finish)
+    if finish > start:  # not of a run that was interrupted at once
+        ax.set_xlim(start, finish)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks(range(len(rows)), [history.workers[k].name for k in rows])
     ax.tick_params(axis="y", length=0)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import mean
@@ -51,7 +52,9 @@ def compare(
     kept; the others go on. Ctrl-C stops all and returns what there is
     (KeyboardInterrupt if that is nothing).
     """
-    seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if isinstance(seeds, numbers.Integral):
+        seeds = range(int(seeds))
+    seeds = tuple(seeds)  # pyright: ignore[reportArgumentType]
     _check(strategies, seeds, rates, tune, len(data.train))
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     total = len(strategies) * (len(seeds) + len(rates)) * seconds
@@ -104,6 +107,7 @@ def tune_rates(
         for name, s in strategies.items()
     }
     common = max(rates, key=lambda rate: mean(s[rate] for s in scores.values()))
+    _check_convergence(scores, common, tune)
     each = {name: max(rates, key=lambda r: s[r]) for name, s in scores.items()}
     chosen = each if tune == "each" else dict.fromkeys(scores, common)
     return {
@@ -112,6 +116,20 @@ def tune_rates(
         "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
         "chosen": chosen,
     }
+
+
+def _check_convergence(
+    scores: Mapping[str, Mapping[float, float]], common: float, tune: str
+) -> None:
+    """A ValueError where no rate is left to choose."""
+    for name, s in scores.items():
+        if max(s.values()) == -math.inf:
+            raise ValueError(f"{name} diverged at every one of rates: add smaller ones")
+        if tune == "common" and s[common] == -math.inf:
+            raise ValueError(
+                "at every one of rates some strategy diverged, so none can be common: "
+                'add smaller ones, or choose tune="each"'
+            )
 
 
 def _score(

@@ -245,6 +245,10 @@ class Loop:
         self.history.points.append(point)
         self._visible = model
         if not math.isfinite(metrics["loss"]):
+            self._check_losses()  # a worker's loss says more, if it was the first
+        if self.history.stopped:
+            return
+        if not math.isfinite(metrics["loss"]):
             self._stop(
                 f"{self.history.strategy}: the test loss of the merged model became "
                 f"{metrics['loss']} by {instant:.6g} s; a smaller rate may help"

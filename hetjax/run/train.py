@@ -73,6 +73,10 @@ class Bench:
         for name, split in (("training", data.train), ("test", data.test)):
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
+            if data.multilabel and not split.y.nnz:
+                raise ValueError(
+                    f"no row of the {name} split of {data.name} has a label"
+                )
         self.data, self.machine = data, machine
         # rounding must not move the end: seconds * 3 / 3 may be another number
         before = tuple(seconds * k / points for k in range(points))

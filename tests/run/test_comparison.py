@@ -228,6 +228,19 @@ def test_each_may_have_its_own_rate():
 
 
 @pytest.mark.parametrize("tune", ["common", "each"])
+def test_no_rate_is_chosen_where_all_diverge(tune):
+    with pytest.raises(ValueError, match="quick diverged at every one of rates"):
+        compare(
+            {"slow": stepping(1e30), "quick": stepping()},
+            distance_task(),
+            rates=(1e30, 1e31),
+            tune=tune,
+            seconds=10.0,
+            points=1,
+        )
+
+
+@pytest.mark.parametrize("tune", ["common", "each"])
 def test_runs_take_the_chosen_rate(tune):
     runs = tuned(tune)
     for h in runs.histories:
