@@ -92,7 +92,8 @@ def main() -> None:
     for i, (updates, sizes) in enumerate(table, 1):
         print(f"{i:3}  updates {updates}  sizes {tuple(round(b, 1) for b in sizes)}")
     gaps = [max(u) - min(u) for u, _ in table]
-    print(f"updates differ by at most {max(gaps[14:])} from the 15th mega-batch on")
+    late = max(gaps[14:], default="(too few to say)")
+    print(f"updates differ by at most {late} from the 15th mega-batch on")
     print(f"stability number {stability(machine, table, beta):.2f} (settles below 2)")
     if FLAGS.plot:
         plot(table, FLAGS.plot)

@@ -39,6 +39,7 @@ flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta
 flags.DEFINE_float("noise", None, "noise of a step's seconds, over the machine's own")
 flags.DEFINE_string("out", "results", "folder of the results")
 flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_integer("first_index", 0, "a folder's first feature: 1 in much libSVM")
 flags.DEFINE_integer("rows", 4096, "synthetic_xmc: training rows")
 flags.DEFINE_integer("test_rows", 1024, "synthetic_xmc: test rows")
 flags.DEFINE_integer("features", 2000, "synthetic_xmc: features")
@@ -59,7 +60,7 @@ def load_data() -> hj.data.Dataset:
         raise ValueError(
             f"--data={FLAGS.data}: neither digits nor synthetic_xmc, nor a folder"
         )
-    return hj.data.read_folder(FLAGS.data)
+    return hj.data.read_folder(FLAGS.data, first_index=FLAGS.first_index)
 
 
 def compare() -> tuple[hj.Runs, list[Any]]:
@@ -90,7 +91,7 @@ def main() -> int:
     runs, paths = compare()
     print(runs.table())
     print("wrote " + ", ".join(str(path) for path in paths))
-    return 130 if any(h.stopped == "interrupted" for h in runs.histories) else 0
+    return 130 if runs.interrupted else 0
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def _value(assignment: str, text: str, hint: Any) -> Any:
     kinds = [k for k in (typing.get_args(hint) if union else (hint,)) if k in _PLAIN]
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text
     if isinstance(value, int) and not isinstance(value, bool) and int not in kinds:
         value = float(value) if float in kinds else value

@@ -27,11 +27,13 @@ class LocalRule(NamedTuple):
 
     grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
     gradients are of the mean loss over the batch's true examples, with a
-    `sparse.RowGradient` for each row weight that meets a sparse input.
+    `sparse.RowGradient` for each row weight that meets a sparse input. A rule that
+    `fills` a slot leaves the step to a merge that needs it.
     """
 
     init: Callable[[Any], Any]
     step: Callable[..., tuple[Replica, jax.Array]]
+    fills: tuple[str, ...] = ()  # slots of the replica's carry
 
 
 @lru_cache
@@ -46,7 +48,7 @@ def gradient() -> LocalRule:
         carry = {**replica.carry, "gradients": sparse.dense(grads)}
         return replica._replace(model_state=state, carry=carry), losses
 
-    return LocalRule(lambda params: (), step)
+    return LocalRule(lambda params: (), step, fills=("gradients",))
 
 
 def sgd(
@@ -180,6 +182,23 @@ def _put_state(tx: Any, opt: Any, opt_view: Any, ids: Any) -> Any:
     return jax.tree.map(_put, opt, opt_view, places)
 
 
+def check_slots(rule: LocalRule, needs: tuple[str, ...]) -> None:
+    """A ValueError if a merge and a rule do not fit each other."""
+    missing = set(needs) - {"before", *rule.fills}
+    if missing:
+        raise ValueError(
+            f"the merge needs {', '.join(sorted(missing))} of a replica, which the "
+            "local rule does not fill (local.gradient() fills gradients)"
+        )
+    unused = set(rule.fills) - set(needs)
+    if unused:
+        raise ValueError(
+            f"the local rule only fills {', '.join(sorted(unused))}, which the merge "
+            "does not use: nothing would ever be learned; take local.sgd(), or "
+            "merge.gradient_aggregation()"
+        )
+
+
 def with_slots(rule: LocalRule, needs: tuple[str, ...]) -> LocalRule:
     """The rule that also keeps the slot "before": params before this step."""
     if "before" not in needs:
@@ -192,7 +211,7 @@ def with_slots(rule: LocalRule, needs: tuple[str, ...]) -> LocalRule:
         replica, losses = rule.step(replica, batch, rate, grad_fn)
         return replica._replace(carry={**replica.carry, "before": before}), losses
 
-    return LocalRule(rule.init, step)
+    return LocalRule(rule.init, step, rule.fills)
 
 
 def empty_slots(params: Any, needs: tuple[str, ...]) -> dict[str, Any]:

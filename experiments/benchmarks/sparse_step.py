@@ -35,6 +35,15 @@ flags.DEFINE_integer("repeats", 7, "timings, of which the median counts")
 flags.DEFINE_integer("seed", 0, "of the data")
 HIDDEN, RATE = 128, 0.1
 
+flags.register_validator(
+    "labels", lambda texts: all(t.isdigit() for t in texts), "give whole numbers"
+)
+flags.register_multi_flags_validator(
+    ["features", "nonzeros"],
+    lambda sizes: 0 < sizes["nonzeros"] <= sizes["features"],
+    "an example cannot have more non-zeros than there are features",
+)
+
 
 def make_data(ids: str, labels: int) -> hj.data.Dataset:
     """Rows of equally many distinct features; ids by Zipf's law or uniform."""

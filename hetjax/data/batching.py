@@ -110,11 +110,18 @@ def _grown(capacity: int, needed: int) -> int:
     return capacity
 
 
-def make_batch(split: Split, rows: np.ndarray, buckets: tuple[Bucket, ...]) -> Batch:
+def make_batch(
+    split: Split,
+    rows: np.ndarray,
+    buckets: tuple[Bucket, ...],
+    *,
+    exact: bool = False,
+) -> Batch:
     """The batch of these rows of a split, padded up to its bucket.
 
-    Dense padding repeats the batch's own examples (harmless to batch statistics);
-    sparse padding has indices out of bounds, as BCOO's convention is.
+    Dense padding repeats the batch's own examples; sparse padding has indices out of
+    bounds, as BCOO's convention is. `exact` keeps the number of examples as it is (for
+    models whose batch statistics padding would change; non-zeros are still padded).
     """
     n = len(rows)
     entries = _entries(split.x, rows) if sp.issparse(split.x) else None
@@ -125,6 +132,8 @@ def make_batch(split: Split, rows: np.ndarray, buckets: tuple[Bucket, ...]) -> B
         0 if entries is None else len(entries.data),
         0 if targets is None else len(targets.data),
     )
+    if exact:
+        bucket = bucket._replace(size=n)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
     if targets is None:
         y = split.y[np.resize(rows, bucket.size)]

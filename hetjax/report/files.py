@@ -19,7 +19,7 @@ NAMES = (
 
 
 def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
-    """Make the folder, or refuse one that holds results, before the work for it."""
+    """Refuse a folder that holds results or cannot be written, before the work."""
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another --out")
@@ -29,9 +29,9 @@ def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
             f"{folder} already holds {', '.join(found)}: "
             "use --overwrite, or choose another --out"
         )
-    folder.mkdir(parents=True, exist_ok=True)  # fails now if it cannot be written
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder} cannot be written to: choose another --out")
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"{there} cannot be written to: choose another --out")
 
 
 def write_results(
@@ -44,6 +44,7 @@ def write_results(
     """Write all files of a comparison; returns their paths."""
     check_out(out_dir, overwrite)
     folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
     writers = (
         partial(runs.to_json, version=version),
         runs.to_csv,

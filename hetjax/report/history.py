@@ -57,7 +57,7 @@ class WorkerRecord:
     # versions of the centre between fetch and merge -> how often
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """One strategy, one seed."""
 
@@ -79,6 +79,13 @@ class History:
     params: Any = None  # final parameters and model state, and the user's model
     model_state: Any = None  # with both put back
     model: Any = None
+
+    def __repr__(self) -> str:
+        end = f", {self.stopped}" if self.stopped else ""
+        return (
+            f"<History of {self.strategy}, seed {self.seed}: {len(self.points)} points "
+            f"over {self.span:g} s, best {self.metric} {self.best():.4g}{end}>"
+        )
 
     def best(self) -> float:
         """The best value of the main metric over the points (nan without any)."""

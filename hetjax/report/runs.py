@@ -36,16 +36,24 @@ class Runs:
         machine: dict[str, Any],
         target: float | None = None,
         tuning: dict[str, Any] | None = None,
+        interrupted: bool = False,
     ):
-        """`tuning`: how the rates were chosen, if they were (`run.comparison`)."""
+        """`tuning`: how the rates were chosen; `interrupted`: runs are missing."""
         _check(histories)
         self.histories = list(histories)
         self.data = data
         self.machine = machine
         self.tuning = tuning
+        self.interrupted = interrupted
         self.metric = histories[0].metric
         self.target_is_default = target is None
         self.target = self._default_target() if target is None else float(target)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     @property
     def strategies(self) -> list[str]:
@@ -104,6 +112,8 @@ class Runs:
             lines[0] += f": {share} of the best median that any strategy reached"
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        if self.interrupted:
+            lines.append("interrupted: not all runs were made")
         for h in self.histories:
             if h.stopped:
                 lines.append(f"{h.strategy}, seed {h.seed}, stopped early: {h.stopped}")
@@ -189,10 +199,17 @@ def _summary_row(name: str, runs: list[History], target: float) -> dict[str, Any
         "waiting_share": _median(h.waiting_share() for h in runs),
         "updates": _median(sum(w.updates for w in h.workers) for h in runs),
         "examples": _median(sum(w.examples for w in h.workers) for h in runs),
+        "padding_share": _median(_padding_share(h) for h in runs),
         "compilations": sum(h.compilations for h in runs),
         "seeds": [h.seed for h in runs],
         "stopped": [h.stopped for h in runs if h.stopped],
     }
+
+
+def _padding_share(history: History) -> float:
+    """Padding among all examples that were computed."""
+    padded = sum(w.padded for w in history.workers)
+    return padded / max(1, padded + sum(w.examples for w in history.workers))
 
 
 def _median(values: Iterable[float]) -> float:

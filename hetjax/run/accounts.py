@@ -44,6 +44,10 @@ class Accounts:
         self.timeline.add(worker, "merging", start, finish)
         self._merging_until[worker] = max(start, finish)
 
+    def fetched(self, worker: int) -> None:
+        """A worker got a copy of the root's model as it is now."""
+        self._fetched[worker] = self._versions[ROOT]
+
     def arrived(self, worker: int, work: Work) -> None:
         """A worker finished its work."""
         record = self.records[worker]

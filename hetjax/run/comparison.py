@@ -55,12 +55,12 @@ def compare(
     if isinstance(seeds, numbers.Integral):
         seeds = range(int(seeds))
     seeds = tuple(seeds)  # pyright: ignore[reportArgumentType]
-    _check(strategies, seeds, rates, tune, len(data.train))
+    _check(strategies, seeds, rates, tune, target, len(data.train))
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     total = len(strategies) * (len(seeds) + len(rates)) * seconds
     bar = Progress(total, shown=progress)
     histories: list[History] = []
-    tuning = None
+    tuning, interrupted = None, False
     try:
         if rates:
             tuning = tune_rates(bench, strategies, rates, tune, seeds[0], bar)
@@ -70,12 +70,13 @@ def compare(
             histories.append(bench.run(name, strategies[name], seed, bar))
             if on_history:
                 on_history(histories[-1])
-            if histories[-1].stopped == INTERRUPTED:
+            interrupted = histories[-1].stopped == INTERRUPTED
+            if interrupted:
                 break
     except KeyboardInterrupt:  # between two runs, or a second time within one
         if not histories:
             raise
-        histories[-1].stopped = histories[-1].stopped or INTERRUPTED
+        interrupted = True
     finally:
         bar.close()
     order = list(strategies)
@@ -85,6 +86,7 @@ def compare(
         machine=asdict(machine),
         target=target,
         tuning=tuning,
+        interrupted=interrupted,
     )
 
 
@@ -99,15 +101,18 @@ def tune_rates(
     """Choose learning rates on a held-out tenth of the training split.
 
     {"tune", "held_out", "scores": {strategy: {rate: best metric}}, "chosen":
-    {strategy: rate}}. A run that diverged scores minus infinity.
+    {strategy: rate}}. A run that diverged scores minus infinity; the common rate is
+    one that most strategies survive, among those the best on average. Ties: the rate
+    that was given first.
     """
     held = bench.on(_held_out(bench.data, seed))
     scores = {
         name: {rate: _score(held, name, s, rate, seed, bar) for rate in rates}
         for name, s in strategies.items()
     }
-    common = max(rates, key=lambda rate: mean(s[rate] for s in scores.values()))
-    _check_convergence(scores, common, tune)
+    common = max(
+        rates, key=lambda rate: _common_score([s[rate] for s in scores.values()])
+    )
     each = {name: max(rates, key=lambda r: s[r]) for name, s in scores.items()}
     chosen = each if tune == "each" else dict.fromkeys(scores, common)
     return {
@@ -118,18 +123,10 @@ def tune_rates(
     }
 
 
-def _check_convergence(
-    scores: Mapping[str, Mapping[float, float]], common: float, tune: str
-) -> None:
-    """A ValueError where no rate is left to choose."""
-    for name, s in scores.items():
-        if max(s.values()) == -math.inf:
-            raise ValueError(f"{name} diverged at every one of rates: add smaller ones")
-        if tune == "common" and s[common] == -math.inf:
-            raise ValueError(
-                "at every one of rates some strategy diverged, so none can be common: "
-                'add smaller ones, or choose tune="each"'
-            )
+def _common_score(scores: Sequence[float]) -> tuple[int, float]:
+    """How many strategies survive a rate, and how good those are on average."""
+    survivors = [s for s in scores if s > -math.inf]
+    return len(survivors), mean(survivors) if survivors else -math.inf
 
 
 def _score(
@@ -181,13 +178,18 @@ def _check(
     seeds: Sequence[int],
     rates: Sequence[float],
     tune: str,
+    target: float | None,
     num_examples: int,
 ) -> None:
     """ValueErrors before anything is compiled."""
+    if not isinstance(strategies, Mapping):
+        raise ValueError("strategies must be a dictionary: a name for each strategy")
     if not strategies:
         raise ValueError("there are no strategies to compare: give at least one")
     if not seeds:
         raise ValueError("there are no seeds: give at least one")
+    if target is not None and not math.isfinite(target):
+        raise ValueError(f"target={target}: give a finite number, or none")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds={seeds}: give every seed once")
     for seed in seeds:

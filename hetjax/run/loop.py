@@ -28,7 +28,7 @@ from hetjax.schedule.types import ROOT, MergeOrder, Orders
 from hetjax.strategies.types import Strategy
 
 INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
-_EVALUATE = "evaluate"  # the loop's alarm: it rings behind all other events of a time
+_EVALUATE = "evaluate"  # the loop's alarm: it rings behind all arrivals of a time
 
 
 class Loop:
@@ -52,6 +52,8 @@ class Loop:
         self._due = deque(job.instants)
         self._held: deque[tuple[float, tuple]] = deque()  # until when, and what then is
         self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
+        self._unobserved: dict[int, list] = {}
+        self._last_members: tuple[int, ...] = ()
         self._losses: dict[int, tuple[jax.Array | np.ndarray, list]] = {}
 
     def run(self) -> History:
@@ -80,6 +82,10 @@ class Loop:
         self._model = programs.model(strategy.merge)
         self.compilations.purpose = "init"
         self.params, self.model_state = programs.init(jax.random.key(job.seed))
+        # padding would change a model's batch statistics: such models pay with a
+        # program per batch size
+        leaves = jax.tree.leaves(self.model_state)
+        self._exact = any(tree.is_float(leaf) for leaf in leaves)
         self._num_bytes = tree.num_bytes((self.params, self.model_state))
         self.nodes = {ROOT: strategy.merge.init(self.params, self.model_state)}
         self.replicas: dict[int, Replica] = {}
@@ -99,6 +105,7 @@ class Loop:
             carry = local.empty_slots(params, self.strategy.merge.needs)
             opt_state = self.strategy.local.init(params)
             self.replicas[worker] = Replica(params, state, opt_state, carry)
+            self.accounts.fetched(worker)
             self.compilations.purpose = "other"
         return self.replicas[worker]
 
@@ -129,14 +136,18 @@ class Loop:
         worker = arrival.worker
         self.accounts.arrived(worker, arrival.work)
         mean, losses = self._losses.pop(worker)
-        observe = self.strategy.sampler.observe
-        if observe:
-            for indices, values in losses:
-                values = np.asarray(values)[: len(indices)]
-                self.sampler = observe(self.sampler, worker, indices, values)
+        self._unobserved.setdefault(worker, []).extend(losses)
         # one arrival late, so that looking does not hold up what was just dispatched
         self._check_losses()
         self._unchecked = (arrival, mean)
+
+    def _observe(self, worker: int) -> None:
+        """Losses count for draws after the merge that their worker takes part in."""
+        observe = self.strategy.sampler.observe
+        for indices, values in self._unobserved.pop(worker, ()):
+            if observe:
+                values = np.asarray(values)[: len(indices)]
+                self.sampler = observe(self.sampler, worker, indices, values)
 
     def _check_losses(self) -> None:
         if self._unchecked is None:
@@ -179,6 +190,9 @@ class Loop:
         free = transfer.finish if order.blocking else transfer.start
         for k in order.members:
             self.accounts.merging(k, now, free)
+        for k in order.members:
+            self._observe(k)
+        self._last_members = order.members
         facts = self.accounts.facts(order.node, order.members)
         replicas = tuple(self._replica(k) for k in order.members)
         self.compilations.purpose = "merge"
@@ -206,7 +220,7 @@ class Loop:
         rate = self._rate(work)
         padded, losses, mean = 0, [], np.zeros(())
         for step, row in enumerate(rows):
-            batch = make_batch(train, row, self.job.buckets)
+            batch = make_batch(train, row, self.job.buckets, exact=self._exact)
             words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
             replica = self._replica(worker)
             self.compilations.purpose = "step"
@@ -228,7 +242,9 @@ class Loop:
 
     def _hold_until(self, finish: float) -> None:
         """A merge ends at `finish`: instants before that see the model as it is now."""
-        if self._due and self._due[0] < finish:
+        # who waits for an earlier merge sees what was held for that
+        since = self._held[-1][0] if self._held else -math.inf
+        if next((t for t in self._due if t >= since), math.inf) < finish:
             self._held.append((finish, self._evaluate()))
 
     def _record(self, instant: float) -> None:
@@ -249,9 +265,11 @@ class Loop:
         if self.history.stopped:
             return
         if not math.isfinite(metrics["loss"]):
+            workers = [self.clock.workers[k].name for k in self._last_members]
             self._stop(
-                f"{self.history.strategy}: the test loss of the merged model became "
-                f"{metrics['loss']} by {instant:.6g} s; a smaller rate may help"
+                f"{self.history.strategy}: the test loss of the model became "
+                f"{metrics['loss']} by {instant:.6g} s, last merged from "
+                f"{', '.join(workers) or 'nobody'}; a smaller rate may help"
             )
         elif self.on_point(point):
             self._stop(f"stopped at {instant:.6g} s as asked")

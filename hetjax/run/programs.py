@@ -107,5 +107,6 @@ def mean_metrics(
     sums = [evaluate(*model, batch) for batch in batches]
     total = {k: float(sum(np.asarray(s[k], np.float64) for s in sums)) for k in sums[0]}
     weight = total.pop("weight")
-    loss = total.pop("loss") / weight if weight else float("nan")
-    return {"loss": loss} | {k: v / n for k, v in total.items()}
+    loss = total.pop("loss")
+    mean_loss = loss / weight if weight else float("nan")  # nobody has a label
+    return {"loss": mean_loss} | {k: v / n for k, v in total.items()}

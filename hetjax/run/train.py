@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax import local
 from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, SimulatedClock
@@ -68,8 +69,12 @@ class Bench:
         """Checks everything that can be checked before the first compilation."""
         if not (seconds > 0 and math.isfinite(seconds)):
             raise ValueError(f"seconds={seconds}: give a finite number above 0")
-        if points < 1:
-            raise ValueError(f"points={points}: evaluate at least once")
+        if not (isinstance(points, numbers.Integral) and points >= 1):
+            raise ValueError(f"points={points}: give a whole number, at least 1")
+        if not isinstance(machine, Machine):
+            raise ValueError(
+                f"machine is {machine!r}: give a Machine, such as machine.preset(...)"
+            )
         for name, split in (("training", data.train), ("test", data.test)):
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
@@ -144,6 +149,8 @@ def check_seed(seed: int) -> None:
 
 def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
     """A ValueError for settings that this data cannot serve."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"{name} is a {type(strategy).__name__}, not a Strategy")
     if strategy.b_max != int(strategy.b_max):
         raise ValueError(f"{name}: b_max={strategy.b_max}: give a whole number")
     if strategy.b_max > num_examples:
@@ -151,6 +158,10 @@ def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
             f"{name}: a batch of {strategy.b_max} is larger than the {num_examples} "
             "examples to train on; give a smaller batch size"
         )
+    try:
+        local.check_slots(strategy.local, strategy.merge.needs)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     rate = strategy.rate
     if not callable(rate) and not (rate > 0 and np.isfinite(rate)):
         raise ValueError(f"{name}: rate={rate}: give a finite number above 0")

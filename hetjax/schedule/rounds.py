@@ -65,9 +65,16 @@ def rounds(
     return Policy(init, react)
 
 
-def fastest(workers: Workers) -> tuple[int, ...]:
-    """The one worker with the shortest expected step (ties: the lowest index)."""
-    return (min(workers, key=lambda w: (w.seconds(1.0), w.index)).index,)
+def fastest(batch_size: float) -> Callable[[Workers], tuple[int, ...]]:
+    """Chooses the one worker whose expected step on `batch_size` examples is shortest.
+
+    Ties: the lowest index.
+    """
+
+    def choose(workers: Workers) -> tuple[int, ...]:
+        return (min(workers, key=lambda w: (w.seconds(batch_size), w.index)).index,)
+
+    return choose
 
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:

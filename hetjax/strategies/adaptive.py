@@ -4,7 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 from hetjax import local, merge, schedule
-from hetjax.strategies.types import Strategy, not_negative, positive, settings
+from hetjax.strategies.types import (
+    Strategy,
+    fraction,
+    not_negative,
+    positive,
+    settings,
+)
 
 
 def adaptive_sgd(
@@ -38,7 +44,8 @@ def adaptive_sgd(
     given = settings(locals())
     b_min = b_max / 8 if b_min is None else b_min
     positive(b_max=b_max, b_min=b_min, mega_batch=mega_batch, scale_every=scale_every)
-    not_negative(beta=beta, delta=delta)
+    not_negative(beta=beta, pert_thr=pert_thr)
+    fraction(momentum=momentum, delta=delta)
     if b_min > b_max:
         raise ValueError(f"b_min={b_min} is above b_max={b_max}: give a smaller b_min")
     if bound not in schedule.BOUNDS:

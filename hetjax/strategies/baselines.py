@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.strategies.types import Strategy, positive, settings
+from hetjax.strategies.types import Strategy, fraction, positive, settings
 
 
 def sequential_sgd(
@@ -22,8 +22,9 @@ def sequential_sgd(
     """
     given = settings(locals())
     positive(batch_size=batch_size)
+    fraction(momentum=momentum)
     return Strategy(
-        schedule.rounds(batch_size=batch_size, workers=schedule.fastest),
+        schedule.rounds(batch_size=batch_size, workers=schedule.fastest(batch_size)),
         local.sgd(momentum=momentum, weight_decay=weight_decay),
         merge.average(),
         batch_size,
@@ -79,6 +80,7 @@ def elastic_sgd(
     """
     given = settings(locals())
     positive(batch_size=batch_size, steps=steps, mega_batch=mega_batch)
+    fraction(momentum=momentum)
     total = mega_batch or 100 * batch_size
 
     def share(workers: tuple[Any, ...]) -> int:

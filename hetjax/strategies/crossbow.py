@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hetjax import local, merge, schedule
-from hetjax.strategies.types import Strategy, positive, settings
+from hetjax.strategies.types import Strategy, fraction, positive, settings
 
 
 def sma(
@@ -27,7 +27,10 @@ def sma(
     changes seconds, never numbers. Source: CROSSBOW 3.2; ALGORITHMS C.1, C.3, C.4.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau, alpha=alpha)
+    positive(batch_size=batch_size, tau=tau)
+    fraction(momentum=momentum, local_momentum=local_momentum)
+    if alpha is not None and not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
     return Strategy(
         schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),
         local.sgd(momentum=local_momentum, weight_decay=weight_decay),

@@ -43,3 +43,10 @@ def not_negative(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= 0:
             raise ValueError(f"{name}={value}: give a number of at least 0")
+
+
+def fraction(**values: float) -> None:
+    """A ValueError that names the first of these settings that is not in [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value}: give a number from 0 to below 1")

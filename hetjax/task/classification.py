@@ -23,9 +23,10 @@ def classification(
     `model` is a `flax.nnx` module or a callable that builds one (called as
     `model(num_features, num_classes, rngs=...)`, so that every seed starts elsewhere;
     a module class will do), a `flax.linen` module, or a `Model` of plain functions.
-    It maps inputs [B, ...] to logits [B, C]. `row_params` names weights that meet the
-    input only through `hetjax.sparse.matmul` ("dense_in/kernel"); nnx models mark
-    them with `hetjax.sparse.RowParam` instead.
+    It maps inputs [B, ...] to logits [B, C]. `row_params` names weights ("kernel",
+    "first/kernel") that meet the input only through `hetjax.sparse.matmul`; nnx models
+    mark them with `hetjax.sparse.RowParam` instead. A linen module must take such a
+    weight's shape from `x.shape[-1]`: in training it sees the batch's rows alone.
 
     Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label. Metrics:
     "accuracy" where every example has one class, else "p@1", "p@3", "p@5": hits among

@@ -34,12 +34,27 @@ class Model(NamedTuple):
 
 def as_model(model: Any, data: Dataset, row_params: tuple[str, ...] = ()) -> Model:
     """The `Model` of anything that `classification` takes."""
+    found = _found(model, data)
+    found = found._replace(row_params=found.row_params + tuple(row_params))
+    params, _ = jax.eval_shape(lambda: found.init(jax.random.key(0)))
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    known = [sparse.path_name(path) for path, _ in paths]
+    for name in found.row_params:
+        if name not in known:
+            raise ValueError(
+                f"row_params: the model has no parameter {name!r}; it has "
+                f"{', '.join(known)}"
+            )
+    return found
+
+
+def _found(model: Any, data: Dataset) -> Model:
     if isinstance(model, Model):
-        return model._replace(row_params=model.row_params + tuple(row_params))
+        return model
     if isinstance(model, nnx.Module):
         return from_nnx(model)
     if isinstance(model, linen.Module):
-        return from_linen(model, _example(data), row_params=row_params)
+        return from_linen(model, _example(data))
     if callable(model):
         sizes = data.num_features, data.num_classes
         return from_nnx(lambda rngs: model(*sizes, rngs=rngs))

@@ -219,7 +219,7 @@ ERRORS = {
     "negative seconds": (["--seconds=-1"], "seconds=-1.0: give a finite number"),
     "no seconds": (["--seconds=nan"], "seconds=nan: give a finite number"),
     "seconds in words": (["--seconds=long"], "--seconds=long"),
-    "points": (["--points=0"], "points=0: evaluate at least once"),
+    "points": (["--points=0"], "points=0: give a whole number, at least 1"),
     "seeds": (["--seeds=0"], "there are no seeds"),
     "rate": (["--rate=0"], "rate=0.0: give a finite number above 0"),
     "rates": (["--rates=0.1,-1"], "rates has -1.0"),

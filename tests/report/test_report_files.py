@@ -44,7 +44,7 @@ def test_json_schema(runs):
     ]
     assert list(document["summary"][0]) == [
         *("strategy", "best", "best_spread", "seconds_to_target", "waiting_share"),
-        *("updates", "examples", "compilations", "seeds", "stopped"),
+        *("updates", "examples", "padding_share", "compilations", "seeds", "stopped"),
     ]
 
 

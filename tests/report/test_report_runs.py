@@ -26,6 +26,7 @@ def test_summary_of_three_seeds(runs):
         "waiting_share": 0.2,  # of 0.2, 0.1, 0.4: (0 + 4) / (2 x 10) and so on
         "updates": 60,
         "examples": 1920,
+        "padding_share": 0.0,
         "compilations": 9,
         "seeds": [0, 1, 2],
         "stopped": [],
@@ -161,3 +162,17 @@ def test_csv_has_a_row_per_point(runs, tmp_path):
     assert lines[6] == "async,0,1.0,10,320,1.3,0.7,nan"
     assert lines[9] == "sync,1,0.0,0,0,1.8,0.2,"
     assert len(lines) == 1 + 4 * 4
+
+
+def test_padding_is_shared_out(make):
+    h = make(accuracies=(0.1, 0.9))  # two workers of 960 examples each
+    h.workers[0].padded = 480
+    assert Runs([h], data={}, machine={}).summary()[0]["padding_share"] == 0.2
+
+
+def test_short_words_for_a_notebook(make, runs):
+    assert repr(make(accuracies=(0.1, 0.9), stopped="enough")) == (
+        "<History of sync, seed 0: 2 points over 10 s, best accuracy 0.9, enough>"
+    )
+    assert repr(runs) == str(runs.table())
+    assert runs._repr_html_() == runs.table()._repr_html_()

@@ -46,6 +46,10 @@ WRONG = [
     ({"seconds": 0.0}, "seconds=0.0"),
     ({"seconds": NAN}, "seconds=nan"),
     ({"points": 0}, "points=0"),
+    ({"points": 1.5}, "points=1.5"),
+    ({"target": NAN}, "target=nan"),
+    ({"table": [averaging()]}, "strategies must be a dictionary"),
+    ({"table": {"a": averaging().policy}}, "a is a Policy, not a Strategy"),
     ({"table": {"a": averaging(), "b": averaging(rate=-1.0)}}, "b: rate=-1.0"),
     ({"table": {"a": averaging(), "b": averaging(batch_size=25)}}, "b: a batch of 25"),
     # two of the 24 rows are held out
@@ -227,17 +231,23 @@ def test_each_may_have_its_own_rate():
     assert tuned("each").tuning["chosen"] == {"quick": 0.5, "slow": 5.0}
 
 
-@pytest.mark.parametrize("tune", ["common", "each"])
-def test_no_rate_is_chosen_where_all_diverge(tune):
-    with pytest.raises(ValueError, match="quick diverged at every one of rates"):
-        compare(
-            {"slow": stepping(1e30), "quick": stepping()},
-            distance_task(),
-            rates=(1e30, 1e31),
-            tune=tune,
-            seconds=10.0,
-            points=1,
-        )
+def test_a_strategy_that_always_diverges_does_not_decide():
+    """ "slow" survives both rates, its best is 0.5; "quick" survives none."""
+    table = {"quick": stepping(1e-30), "slow": stepping(10.0)}
+    options = {"seconds": 10.0, "points": 1, "rates": (0.5, 5.0)}
+    runs = compare(table, distance_task(), tune="common", **options)
+    assert runs.tuning["scores"]["quick"] == {"0.5": -np.inf, "5": -np.inf}
+    assert runs.tuning["chosen"] == {"quick": 5.0, "slow": 5.0}
+    assert [bool(h.stopped) for h in runs.histories] == [True, False]
+
+
+def test_a_rate_that_more_strategies_survive_is_better():
+    """At 1e30 "slow" is perfect in a step, but "quick" diverges."""
+    table = {"quick": stepping(), "slow": stepping(1e30)}
+    options = {"seconds": 10.0, "points": 1, "rates": (1e30, 0.5)}
+    runs = compare(table, distance_task(), tune="common", **options)
+    assert runs.tuning["scores"]["slow"]["1e+30"] > -1e-3
+    assert runs.tuning["chosen"] == {"quick": 0.5, "slow": 0.5}
 
 
 @pytest.mark.parametrize("tune", ["common", "each"])

@@ -135,7 +135,7 @@ def test_a_model_of_nan_stops_the_run():
         task=task,
         on_point=lambda point: told.append(point["seconds"]),
     )
-    assert history.stopped.startswith("alone: the test loss of the merged model")
+    assert history.stopped.startswith("alone: the test loss of the model")
     assert "nan by 3 s" in history.stopped
     assert column(history, "seconds") == [0, 1, 2, 3]
     assert np.isnan(column(history, "loss")).tolist() == [False, False, False, True]
@@ -162,7 +162,7 @@ def test_the_other_strategies_go_on():
         progress=False,
     )
     wild, *others = runs.histories
-    assert wild.stopped.startswith("wild: the test loss of the merged model became nan")
+    assert wild.stopped.startswith("wild: the test loss of the model became nan")
     assert [p["seconds"] for p in wild.points] == [0.0, 2.0]
     assert [(h.strategy, h.stopped) for h in others] == [("tame", ""), ("last", "")]
     assert [len(h.points) for h in others] == [6, 6]
@@ -291,7 +291,9 @@ def test_ctrl_c_between_two_runs():
         runs = compare(table, on_history=lambda history: press())
     except KeyboardInterrupt:  # it would end all tests
         pytest.fail("a finished run is lost")
-    assert [(h.strategy, h.stopped) for h in runs.histories] == [("a", "interrupted")]
+    assert [(h.strategy, h.stopped) for h in runs.histories] == [("a", "")]
+    assert runs.interrupted
+    assert "interrupted: not all runs were made" in str(runs)
 
 
 def test_ctrl_c_while_rates_are_chosen(ours):
@@ -356,15 +358,16 @@ def test_a_sampler_hears_every_loss_once_and_without_padding():
     strategy = averaging(batch_size=(10, 16), steps=2, sampler=watching(seen))
     history = train(machine(1.0, 2.0), strategy, 7.0, task=identified_task(), points=3)
     assert [(i, loss) for _, i, loss in seen] == [(i, float(i)) for _, i, _ in seen]
-    assert [sum(k == w for k, *_ in seen) for w in (0, 1)] == [40, 32]
+    # a's second work would be heard at the merge of 8 s
+    assert [sum(k == w for k, *_ in seen) for w in (0, 1)] == [20, 32]
     assert [w.examples for w in history.workers] == [40, 32]
     # 24 examples: the first work of a (20) and four of b's 32 are the first pass
     order = [i for k, i, _ in seen if k == 0][:20] + [i for k, i, _ in seen if k][:4]
     assert sorted(order) == list(range(24))
 
 
-def test_a_sampler_hears_at_the_arrival():
-    """In the order of arrivals, a's two works at 1 and 2 before b's at 2.5."""
+def test_a_sampler_hears_at_the_merge():
+    """Of three works: a's at 1 and 2 s, and b's at 2.5 s, when all merge."""
     seen = []
     strategy = alone(sampler=watching(seen))._replace(
         policy=hj.schedule.mega_batch(examples=6, b_max=2), b_max=2

@@ -52,7 +52,7 @@ def test_only_those_chosen_take_part():
 
 
 def test_the_fastest_works_alone():
-    policy = rounds(batch_size=4, workers=fastest)
+    policy = rounds(batch_size=4, workers=fastest(4))
     assert follow(policy, infos(2.0, 1.0, 3.0), (1, 1)) == [
         "1:1x4",
         "merge 1 1:1x4",
@@ -92,14 +92,16 @@ def test_whether_members_wait_for_the_merge_is_said_in_the_order(blocking):
     [((2.0, 1.0, 3.0), 1), ((1.0, 1.0, 1.0), 0), ((3.0, 2.0, 2.0), 1), ((5.0,), 0)],
 )
 def test_fastest(seconds, chosen):
-    assert fastest(infos(*seconds)) == (chosen,)
+    assert fastest(1)(infos(*seconds)) == (chosen,)
 
 
 def test_fastest_counts_what_every_step_costs():
     def info(index, fixed, per_example):
         return WorkerInfo(index, f"w{index}", "gpu", (), fixed, per_example)
 
-    assert fastest((info(0, 5.0, 0.0), info(1, 1.0, 1.0))) == (1,)
+    crossing = info(0, 5.0, 0.0), info(1, 1.0, 1.0)  # 5 s against 1 s + 1 s/example
+    assert fastest(1)(crossing) == (1,)
+    assert fastest(8)(crossing) == (0,)
 
 
 # Laws, whatever the durations
@@ -169,7 +171,7 @@ def test_refusals(settings, message):
         policy.init(WORKERS, 1000)
 
 
-@pytest.mark.parametrize("workers", [None, fastest])
+@pytest.mark.parametrize("workers", [None, fastest(4)])
 def test_no_workers(workers):
     with pytest.raises(ValueError, match="rounds: there are no workers"):
         rounds(batch_size=8, workers=workers).init((), 1000)

@@ -89,7 +89,9 @@ def bulk_synchronous(world, members, steps, size, compute, *, blocking=True):
 
 def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
     """v <- mu v + g + wd w;   w <- w - eta v, on the fastest worker."""
-    cost = [worker.fixed + worker.per_example for worker in world.clock.workers]
+    cost = [
+        worker.fixed + batch_size * worker.per_example for worker in world.clock.workers
+    ]
     fastest = cost.index(min(cost))
     w, v = world.start, 0.0
 

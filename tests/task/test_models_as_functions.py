@@ -254,8 +254,9 @@ def test_plain_functions():
         lambda params, x: x @ params["w"],
         row_params=("w",),
     )
-    task = classification(model, DATA, row_params=("v",))
-    assert task.row_params == ("w", "v")
+    with pytest.raises(ValueError, match="no parameter 'v'; it has w"):
+        classification(model, DATA, row_params=("v",))
+    task = classification(model, DATA)
     params, state = task.init(KEYS[0])
     losses, after = task.loss(params, state, BATCH, KEYS[0])
     assert state == after == ()
