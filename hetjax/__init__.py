@@ -6,7 +6,7 @@ algorithms    `adaptive_sgd` ... ; parts: `schedule`, `merge`, `local`, `samplin
 runs          `train`, `compare`; what they return: `History`, `Runs`
 """
 
-from hetjax import data, local, machine, merge, models, sampling, schedule
+from hetjax import data, local, machine, merge, models, sampling, schedule, sparse
 from hetjax.report import History, Runs
 from hetjax.run import compare, train
 from hetjax.strategies import (
@@ -42,6 +42,7 @@ __all__ = [
     "schedule",
     "sequential_sgd",
     "sma",
+    "sparse",
     "sync_sgd",
     "train",
 ]

@@ -23,6 +23,7 @@ class Accounts:
         self.examples = 0
         self._recent = np.zeros((n, 3))  # updates, examples, works since the merge
         self._last = [(0.0, 0.0)] * n  # batch size and rate of the last work
+        self._padding = [0] * n  # examples of padding in the work under way
         self._merging_until = [0.0] * n  # [s]
         self._versions: dict[str, int] = {ROOT: 0}  # merges done at a node
         self._fetched = [0] * n  # version of the node's model that a replica started at
@@ -35,7 +36,7 @@ class Accounts:
         sizes = record.batch_size_over_time
         if not sizes or sizes[-1][1] != work.batch_size:
             sizes.append((arrival.start, float(work.batch_size)))
-        record.padded += padded
+        self._padding[worker] = padded
         self._last[worker] = (work.batch_size, rate)
 
     def merging(self, worker: int, start: float, finish: float) -> None:
@@ -53,6 +54,7 @@ class Accounts:
         record = self.records[worker]
         record.updates += work.steps
         record.examples += work.examples
+        record.padded += self._padding[worker]
         self.updates += work.steps
         self.examples += work.examples
         self._recent[worker] += (work.steps, work.examples, 1)
