@@ -71,6 +71,8 @@ class History:
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0
+    merge_times: array = field(default_factory=lambda: array("d"))
+    # [s] when each merge of the run's model was done, rising
     compilations: int = 0  # of this run, from JAX's monitoring events
     programs: dict[str, int] = field(default_factory=dict)  # the same, by purpose
     compile_seconds: float = 0.0

@@ -143,7 +143,10 @@ def _curve_label(name: str, runs: Sequence[History]) -> str:
 
 
 def batch_sizes(histories: Sequence[History]) -> Figure:
-    """Every worker's batch size over time, where a strategy moved them; first seeds."""
+    """Every worker's batch size over the merges, where it moved; first seeds.
+
+    A strategy that moves them merges once per mega-batch.
+    """
     moved = [h for h in first_seeds(histories) if _sizes_moved(h)]
     if not moved:
         return note("No strategy changed its workers' batch sizes.")
@@ -158,7 +161,7 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
         _draw_sizes(ax, history)
         if i + columns >= len(moved):  # the lowest of its column
             ax.tick_params(labelbottom=True)
-            ax.set_xlabel(X_LABELS["seconds"])
+            ax.set_xlabel("mega-batches merged")
         mark_strategy(ax, history.strategy, styles[history.strategy][0])
     return figure
 
@@ -171,6 +174,7 @@ def _sizes_moved(history: History) -> bool:
 
 def _draw_sizes(ax: Axes, history: History) -> None:
     """One strategy's panel: a step line per worker, extended to the run's end."""
+    done = np.array(history.merge_times)  # [s]; a size holds from a merge on
     shown = [w for w in history.workers if w.batch_size_over_time]
     colours = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
     # the first lines are thicker, to be seen below later ones of the same sizes
@@ -179,7 +183,7 @@ def _draw_sizes(ax: Axes, history: History) -> None:
         seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
         end = max(history.span, seconds[-1])
         ax.step(
-            [*seconds, end],
+            np.searchsorted(done, [*seconds, end], side="right"),
             [*sizes, sizes[-1]],
             where="post",
             color=colour,

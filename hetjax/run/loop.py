@@ -184,6 +184,7 @@ class Loop:
         )
         if order.node == ROOT:
             self._hold_until(transfer.finish)
+            self.history.merge_times.append(transfer.finish)
         elif order.node not in self.nodes:  # every node begins at the initial model
             start = self.strategy.merge.init(self.params, self.model_state)
             self.nodes[order.node] = start

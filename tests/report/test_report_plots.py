@@ -91,16 +91,17 @@ def test_batch_sizes_are_steps_of_the_strategies_that_moved(make):
         h.workers[0].batch_size_over_time = [(0.0, 32.0)]
         h.workers[1].batch_size_over_time = [(0.0, 32.0)]
     moved.workers[1].batch_size_over_time.append((4.0, 48.5))
+    moved.merge_times.extend([2.0, 4.0, 8.0, 11.0])  # in a run of 10 s
     figure = batch_sizes([fixed, moved])
     (ax,) = figure.axes
     first, second = ax.get_lines()
     assert ax.get_title("left") == "moved"
     assert second.get_drawstyle() == "steps-post"
-    np.testing.assert_array_equal(second.get_xdata(), [0, 4, 10])
+    np.testing.assert_array_equal(second.get_xdata(), [0, 2, 3])
     np.testing.assert_array_equal(second.get_ydata(), [32, 48.5, 48.5])
-    np.testing.assert_array_equal(first.get_xdata(), [0, 10])
+    np.testing.assert_array_equal(first.get_xdata(), [0, 3])
     assert ax.get_ylabel() == "batch size [examples]"
-    assert ax.get_xlabel() == "virtual time [s]"
+    assert ax.get_xlabel() == "mega-batches merged"
     assert ax.get_ylim()[0] == 0  # an axis that does not exaggerate
     colour = strategy_styles([fixed, moved])["moved"][0]
     assert ax.spines["left"].get_edgecolor() == to_rgba(colour)
