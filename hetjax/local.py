@@ -139,21 +139,9 @@ def _dense_update(tx: Any, grads: Any, opt: Any, params: Any, rate: jax.Array) -
 
 def _lazy_update(tx: Any, grads: Any, opt: Any, params: Any, rate: jax.Array) -> Any:
     """A dense update of the unique touched rows, written back into the whole."""
-    grads = jax.tree.map(
-        lambda g: sparse.unique(g) if sparse.is_row_gradient(g) else g,
-        grads,
-        is_leaf=sparse.is_row_gradient,
-    )
-    ids = jax.tree.map(  # of each leaf, a sentinel where it has no rows
-        lambda g: g.ids if sparse.is_row_gradient(g) else _WHOLE,
-        grads,
-        is_leaf=sparse.is_row_gradient,
-    )
-    rows = jax.tree.map(
-        lambda g: g.rows if sparse.is_row_gradient(g) else g,
-        grads,
-        is_leaf=sparse.is_row_gradient,
-    )
+    grads = _map_gradients(sparse.unique, lambda g: g, grads)
+    ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
+    rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
     view = jax.tree.map(_take, params, ids)
     opt_view = optax.tree_utils.tree_map_params(tx, _take, opt, ids)
     updates, opt_view = tx.update(rows, opt_view, view)
@@ -163,7 +151,16 @@ def _lazy_update(tx: Any, grads: Any, opt: Any, params: Any, rate: jax.Array) ->
     return params, _put_state(tx, opt, opt_view, ids)
 
 
-_WHOLE = "whole"
+_WHOLE = "whole"  # stands among the ids for a leaf that has no rows
+
+
+def _map_gradients(of_rows: Callable, of_others: Callable, grads: Any) -> Any:
+    """One function of every `RowGradient`, another one of every other gradient."""
+    return jax.tree.map(
+        lambda g: of_rows(g) if sparse.is_row_gradient(g) else of_others(g),
+        grads,
+        is_leaf=sparse.is_row_gradient,
+    )
 
 
 def _take(leaf: jax.Array, ids: Any) -> jax.Array:

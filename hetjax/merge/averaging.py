@@ -62,8 +62,8 @@ def average(
     return Merge(init, apply, averaged_model)
 
 
-def averaged_model(state: AveragingState) -> tuple[Any, Any]:
-    """The centre and the averaged model state."""
+def averaged_model(state: Any) -> tuple[Any, Any]:
+    """The centre and the averaged model state, of any state that has both."""
     return state.center, state.model_state
 
 

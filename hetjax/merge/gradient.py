@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from hetjax import tree
-from hetjax.merge.averaging import restart
+from hetjax.merge.averaging import averaged_model, restart
 from hetjax.merge.types import Facts, Merge, normalized_weights
 from hetjax.replica import Replica
 
@@ -59,7 +59,4 @@ def gradient_aggregation(
         new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
         return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
 
-    def model(state: AggregationState) -> tuple[Any, Any]:
-        return state.center, state.model_state
-
-    return Merge(init, apply, model, needs=("gradients",))
+    return Merge(init, apply, averaged_model, needs=("gradients",))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.merge.averaging import averaged_model
 from hetjax.merge.types import Facts, Merge, normalized_weights
 from hetjax.replica import Replica
 
@@ -60,10 +61,7 @@ def sma(*, momentum: float = 0.9, alpha: float | None = None) -> Merge:
         center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
         return SmaState(center, velocity, statistics), corrected
 
-    def model(state: SmaState) -> tuple[Any, Any]:
-        return state.center, state.model_state
-
-    return Merge(init, apply, model, needs=("before",))
+    return Merge(init, apply, averaged_model, needs=("before",))
 
 
 def _corrected(replica: Replica, z: Any, alpha: jax.Array) -> Replica:

@@ -191,7 +191,6 @@ class Loop:
         free = transfer.finish if order.blocking else transfer.start
         for k in order.members:
             self.accounts.merging(k, now, free)
-        for k in order.members:
             self._observe(k)
         self._last_members = order.members
         facts = self.accounts.facts(order.node, order.members)
