@@ -51,7 +51,7 @@ def play(clock: SimulatedClock, beta: float) -> Table:
     while len(table) < FLAGS.mega_batches:
         before = state
         for order in orders.merges:
-            clock.merge(order.node, order.members, 0, order.blocking)
+            clock.merge(order, 0)
         for worker, work in orders.dispatch:
             clock.dispatch(worker, work, [int(FLAGS.nonzeros * work.size)])
         event = clock.next()

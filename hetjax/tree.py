@@ -78,3 +78,14 @@ def num_bytes(tree: Any) -> int:
     """Bytes of all floating leaves: what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     return sum(x.size * jnp.result_type(x).itemsize for x in leaves)
+
+
+def dot(a: Any, b: Any) -> jax.Array:
+    """The inner product of all floating numbers of two trees, in float32."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    products = [
+        jnp.vdot(x.astype(jnp.float32), y.astype(jnp.float32))
+        for x, y in pairs
+        if is_float(x)
+    ]
+    return sum(products[1:], products[0])

@@ -1,9 +1,14 @@
-"""Data sets on the host: readers, arrays in memory, digits and synthetic data."""
+"""Data sets on the host: readers, official and synthetic data, shards of workers."""
 
+from hetjax.data.cifar import read_cifar
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.digits import digits
 from hetjax.data.errors import DataError
+from hetjax.data.idx import read_idx, read_idx_folder
+from hetjax.data.libsvm import read_libsvm
 from hetjax.data.memory import from_arrays
+from hetjax.data.partition import dirichlet, iid
+from hetjax.data.sources import cifar10, cifar100, fashion_mnist, mnist
 from hetjax.data.synthetic import SHAPES, synthetic_xmc
 from hetjax.data.xmc import read_folder, read_xmc
 
@@ -12,9 +17,19 @@ __all__ = [
     "DataError",
     "Dataset",
     "Split",
+    "cifar10",
+    "cifar100",
     "digits",
+    "dirichlet",
+    "fashion_mnist",
     "from_arrays",
+    "iid",
+    "mnist",
+    "read_cifar",
     "read_folder",
+    "read_idx",
+    "read_idx_folder",
+    "read_libsvm",
     "read_xmc",
     "synthetic_xmc",
 ]

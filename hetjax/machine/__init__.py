@@ -4,6 +4,7 @@ from hetjax.machine.clock import SimulatedClock, Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile
 from hetjax.machine.types import (
+    ROOT,
     Alarm,
     Arrival,
     Evaluated,
@@ -11,12 +12,14 @@ from hetjax.machine.types import (
     Join,
     Leave,
     Merged,
+    MergeOrder,
     Work,
     WorkerInfo,
 )
 
 __all__ = [
     "PRESETS",
+    "ROOT",
     "Alarm",
     "Arrival",
     "Cost",
@@ -27,6 +30,7 @@ __all__ = [
     "Leave",
     "Link",
     "Machine",
+    "MergeOrder",
     "Merged",
     "Profile",
     "SimulatedClock",

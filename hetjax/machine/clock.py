@@ -6,17 +6,27 @@ queues for its link, or a parameter server would be free at any scale.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hetjax.machine.profile import Machine, check_seed
-from hetjax.machine.types import Alarm, Arrival, Event, Merged, Work
+from hetjax.machine.types import (
+    Alarm,
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    Merged,
+    MergeOrder,
+    Work,
+)
 
 # What comes first at one and the same time: a merge's result is visible to whoever
 # arrives just then, and an alarm sees everything that happened.
-_MERGED, _ARRIVAL, _ALARM = range(3)
+_MERGED, _STAFF, _ARRIVAL, _ALARM = range(4)
 
 
 class Transfer(NamedTuple):
@@ -29,9 +39,10 @@ class Transfer(NamedTuple):
 class SimulatedClock:
     """The clock of one run on `machine`; starts at 0 s.
 
-    Events at the same time come in this order: Merged (by order of merging), Arrival
-    (by worker), Alarm (by order of setting). Each worker has its own noise, drawn from
-    (machine.seed, seed, worker), so it does not depend on what the others do.
+    Events at the same time come in this order: Merged (by order of merging), Join and
+    Leave, Arrival (by worker), Alarm (by order of setting). Each worker has its own
+    noise, drawn from (machine.seed, seed, worker), so it does not depend on what the
+    others do. All workers are there at the start; `stop` and `start` change that.
     """
 
     def __init__(
@@ -51,24 +62,36 @@ class SimulatedClock:
         self._worker_free = [0.0] * len(self.workers)  # [s] when each may start
         self._link_free: dict[str, float] = {}  # [s] by key of the machine's links
         self._node_free: dict[str, float] = {}  # [s]
+        self._below: dict[str, set[int]] = {}  # workers whose models came to a node
+        self._there = set(range(len(self.workers)))
+        # how many workers each device has now
+        self._staff = Counter(info.device for info in self.workers)
 
     def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
         """Starts `work` as soon as the worker is free.
 
-            finish = start + sum over steps of
+            finish = start + work.seconds + m / curve(m) * sum over steps of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
 
-        with t when the step starts, and nz in `nonzeros`: one number for each step.
+        with t when the step starts, nz in `nonzeros` (one number for each step), and m
+        the workers that the device has now.
         """
         self._check_at_rest(worker)
+        if worker not in self._there:
+            name = self.workers[worker].name
+            raise ValueError(f"worker {worker} ({name}) was stopped: start it first")
         if len(nonzeros) != work.steps:
             raise ValueError(
                 f"work of {work.steps} steps needs as many numbers of non-zeros, "
                 f"not {len(nonzeros)}"
             )
-        start = time = max(self.now, self._worker_free[worker])
+        start = max(self.now, self._worker_free[worker])
+        time = start + work.seconds
+        sharing = self._staff[self.workers[worker].device]
+        slowdown = self._machine.workers[worker].slowdown(sharing)
         for step_nonzeros in nonzeros:
-            time += self._step_seconds(worker, work.size, step_nonzeros, time)
+            seconds = self._step_seconds(worker, work.size, step_nonzeros, time)
+            time += slowdown * seconds
         arrival = Arrival(worker, work, start, time)
         self._working.add(worker)
         self._worker_free[worker] = time
@@ -76,31 +99,96 @@ class SimulatedClock:
         return arrival
 
     def merge(
-        self, node: str, members: Sequence[int], num_bytes: float, blocking: bool = True
+        self, order: MergeOrder, num_bytes: float, seconds: float = 0.0
     ) -> Transfer:
-        """Merges the members' models, `num_bytes` each, at `node`.
+        """Merges the members' models, `num_bytes` each, at the order's node.
 
         The deepest link that all the members share is a queue: the merge starts when
-        the link is free, the node's previous merge is done and every member is free.
-        The members are free again at its finish; at its start if not `blocking`.
+        the link is free, the node's previous merge is done and every member is free;
+        passive members are not asked. It takes `seconds` of the members' own, and the
+        link's time for the order's trips. The members are free again at its finish; at
+        its start if not blocking.
         """
-        for member in members:
-            self._check_at_rest(member)
-        if len(set(members)) < len(members):
-            raise ValueError(f"the merge of {tuple(members)} names a member twice")
-        key = self._machine.link_of(members)
+        workers = self._workers_of(order)
         start = max(
             self.now,
-            self._link_free.get(key, 0.0),
-            self._node_free.get(node, 0.0),
-            max(self._worker_free[member] for member in members),
+            self._node_free.get(order.node, 0.0),
+            max(self._free(member) for member in order.members),
         )
-        finish = start + self._machine.links[key].seconds(len(members), num_bytes)
-        self._link_free[key] = self._node_free[node] = finish
-        for member in members:
-            self._worker_free[member] = finish if blocking else start
-        self._push_counted(finish, _MERGED, Merged(node, finish))
+        senders = self._senders(order)
+        alone = len(order.members) + len(order.passive) == 1
+        if order.trips and (senders > 1 or alone):  # else all is within one device
+            key = self._machine.link_of((*workers, *order.passive))
+            start = max(start, self._link_free.get(key, 0.0))
+            seconds += (
+                order.trips / 2 * self._machine.links[key].seconds(senders, num_bytes)
+            )
+            self._link_free[key] = start + seconds
+        finish = start + seconds
+        self._node_free[order.node] = finish
+        self._below.setdefault(order.node, set()).update(workers)
+        for member in order.members:
+            self._set_free(member, finish if order.blocking else start)
+        merged = Merged(order.node, finish, order.members, order.op)
+        self._push_counted(finish, _MERGED, merged)
         return Transfer(start, finish)
+
+    def _workers_of(self, order: MergeOrder) -> tuple[int, ...]:
+        """The workers whose models the order's members are, or come from."""
+        if not order.members:
+            raise ValueError("a merge needs at least one member")
+        everybody = (*order.members, *order.passive)
+        if len(set(everybody)) < len(everybody):
+            raise ValueError(f"the merge of {everybody} names a member twice")
+        if not 0 <= order.trips < math.inf:
+            raise ValueError(f"a merge of {order.trips} trips: give 0, 1 or 2")
+        found: list[int] = []
+        for member in order.members:
+            if isinstance(member, str):
+                if member not in self._below:
+                    raise ValueError(f"node {member!r} has nothing: nobody merged yet")
+                found.extend(self._below[member])
+            else:
+                self._check_at_rest(member)
+                found.append(member)
+        for member in order.passive:
+            self._check_known(member)
+        return tuple(found)
+
+    def _senders(self, order: MergeOrder) -> int:
+        """How many models go over the link: one for a device, one for a node."""
+        ints = [m for m in (*order.members, *order.passive) if isinstance(m, int)]
+        devices = {self.workers[worker].device for worker in ints}
+        return len(devices) + sum(isinstance(m, str) for m in order.members)
+
+    def _free(self, member: int | str) -> float:
+        if isinstance(member, str):
+            return self._node_free[member]
+        return self._worker_free[member]
+
+    def _set_free(self, member: int | str, time: float) -> None:
+        if isinstance(member, str):
+            self._node_free[member] = time
+        else:
+            self._worker_free[member] = time
+
+    def start(self, worker: int) -> None:
+        """The worker is there from now on: a Join."""
+        self._check_known(worker)
+        if worker in self._there:
+            raise ValueError(f"worker {worker} cannot be started: it is there")
+        self._there.add(worker)
+        self._staff[self.workers[worker].device] += 1
+        self._push_counted(self.now, _STAFF, Join(worker, self.now))
+
+    def stop(self, worker: int) -> None:
+        """The worker gets no more work: a Leave. What it does now it finishes."""
+        self._check_known(worker)
+        if worker not in self._there:
+            raise ValueError(f"worker {worker} cannot be stopped: it is not there")
+        self._there.remove(worker)
+        self._staff[self.workers[worker].device] -= 1
+        self._push_counted(self.now, _STAFF, Leave(worker, self.now))
 
     def set_alarm(self, name: str, time: float) -> None:
         """Asks for an Alarm at `time` [s], now at the earliest."""
@@ -132,11 +220,14 @@ class SimulatedClock:
         heapq.heappush(self._heap, (time, kind, self._count, event))
         self._count += 1
 
-    def _check_at_rest(self, worker: int) -> None:
+    def _check_known(self, worker: int) -> None:
         if not 0 <= worker < len(self.workers):  # -1 would be the last one
             raise ValueError(
                 f"there is no worker {worker}; they are 0 to {len(self.workers) - 1}"
             )
+
+    def _check_at_rest(self, worker: int) -> None:
+        self._check_known(worker)
         if worker in self._working:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) has work in flight already")

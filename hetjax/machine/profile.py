@@ -79,10 +79,29 @@ class Profile:
     factor: float = 1.0  # multiplies the cost: 1.32 is 32 % slower than it says
     place: tuple[str, ...] = ()  # path from the machine's root, as ("node03",)
     drift: Drift | None = None
+    device: str = ""  # that it shares with others; "": it has one of its own
+    curve: tuple[float, ...] = ()  # the device's throughput with 1, 2, ... of them
 
     def __post_init__(self):
         _check_positive("factor", self.factor)
         _check_place(self.place)
+        for throughput in self.curve:
+            _check_positive("curve", throughput)
+        if self.curve and self.curve[0] != 1:
+            raise ValueError(
+                f"curve must begin with 1, is {self.curve}: throughputs are relative "
+                "to that of one worker"
+            )
+
+    def slowdown(self, workers: int) -> float:
+        """How much longer a step takes while so many share the device: m / curve(m).
+
+        Beyond its end the curve is flat; so it is where there is none.
+        """
+        if workers <= 1:
+            return 1.0
+        curve = self.curve or (1.0,)
+        return workers / curve[min(workers, len(curve)) - 1]
 
     def seconds(self, batch_size: float, nonzeros: float, time: float) -> float:
         """Seconds, without noise, of a step that starts at `time`."""
@@ -94,15 +113,15 @@ class Profile:
 class Link:
     """What connects the workers below one place, and what a merge over it takes.
 
-    A merge of n members whose models have S bytes, over a link of latency L [s] and
+    A merge of n devices whose models have S bytes, over a link of latency L [s] and
     bandwidth B [bytes/s], takes
 
         ring       2 (n - 1) L + 2 (n - 1) / n * S / B
         tree       2 ceil(log2 n) (L + S / B)
         central    2 L + 2 n S / B
 
-    seconds. A ring or a tree of one member costs nothing; one member at a central
-    server costs a push and a fetch.
+    seconds: two trips, there and back; one trip is half of it. One device alone sends
+    to a server and fetches from it, 2 (L + S / B), whatever the topology.
     """
 
     latency: float  # [s]
@@ -122,6 +141,8 @@ class Link:
             raise ValueError(f"a merge needs at least one member, not {members}")
         _check_at_least_zero("num_bytes", num_bytes)
         n, latency, copy = members, self.latency, num_bytes / self.bandwidth
+        if n == 1:
+            return 2 * (latency + copy)
         if self.topology == "ring":
             return 2 * (n - 1) * latency + 2 * (n - 1) / n * copy
         if self.topology == "tree":
@@ -169,6 +190,31 @@ class Machine:
         while "/".join(place) not in self.links:  # ends at "", the root
             place = place[:-1]
         return "/".join(place)
+
+    def with_learners(self, number: int, curve: Sequence[float] = ()) -> "Machine":
+        """The same devices with so many workers on each of them.
+
+        `curve` is a device's throughput with 1, 2, ... of them, relative to one (flat
+        behind its end; without one they share the speed of one). What the workers of
+        a device send each other is free.
+        """
+        if number < 1:
+            raise ValueError(f"with_learners({number}): give at least one per device")
+        workers = tuple(
+            dataclasses.replace(
+                worker,
+                name=f"{worker.name}/{index}" if number > 1 else worker.name,
+                device=worker.device or worker.name,
+                curve=tuple(float(throughput) for throughput in curve),
+            )
+            for worker in self.workers
+            for index in range(number)
+        )
+        return dataclasses.replace(self, workers=workers)
+
+    def device_of(self, worker: int) -> str:
+        """The name of the device that a worker runs on."""
+        return self.workers[worker].device or self.workers[worker].name
 
     def without_noise(self) -> "Machine":
         """The same machine with steps of exactly the expected length."""
@@ -220,6 +266,7 @@ def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
         place=worker.place,
         fixed=worker.factor * cost.fixed,
         per_example=worker.factor * per_example,
+        device=worker.device or worker.name,
     )
 
 

@@ -6,6 +6,8 @@ Times are seconds since the start of the run; workers are numbered from 0.
 
 from typing import NamedTuple
 
+ROOT = "root"  # the node whose model is the run's model
+
 
 class WorkerInfo(NamedTuple):
     """A worker as a policy sees it when it is born, before anything was measured."""
@@ -16,6 +18,7 @@ class WorkerInfo(NamedTuple):
     place: tuple[str, ...]  # path from the machine's root, () where it is flat
     fixed: float  # [s] expected seconds of a step of no examples
     per_example: float  # [s/example], with the data's mean number of non-zeros
+    device: str = ""  # workers of one device share its speed; "": one of its own
 
     def seconds(self, batch_size: float) -> float:
         """Expected seconds of one step on `batch_size` examples, without noise."""
@@ -28,6 +31,7 @@ class Work(NamedTuple):
     steps: int  # 0 is a timed fetch: no examples
     batch_size: float  # [examples] real-valued, as the policy computes with it
     rate: float = 1.0  # relative: the loop multiplies by the schedule's value
+    seconds: float = 0.0  # [s] before the steps: a timed copy
 
     @property
     def size(self) -> int:
@@ -38,6 +42,33 @@ class Work(NamedTuple):
     def examples(self) -> int:
         """Examples that this work consumes."""
         return self.steps * self.size
+
+
+class MergeOrder(NamedTuple):
+    """Merge the replicas of `members` into the state of `node`.
+
+    `op` is "" (the members give their models and take the node's), or words with "+"
+    between them: "push" (they give), "fetch" (they take), "request" (the node's model
+    as it is now is sent to their mailbox), "deliver" (it replaces theirs), "restart"
+    (as "", and everything that a member remembers starts anew). Not every Merge knows
+    all of them; "fetch" alone the loop does itself.
+    """
+
+    members: tuple[int | str, ...]  # workers at rest, and nodes below this one
+    node: str = ROOT
+    op: str = ""  # static under jit
+    blocking: bool = True  # do the members wait until the merge is done?
+    passive: tuple[int, ...] = ()  # workers that take part, and never wait
+    trips: int = 2  # of the model over the link: there, back; 0 needs no link
+    ticks: int | None = None  # steps of a node that steps itself, since the last merge
+    level: int = 0  # of the node: 0 merges workers, 1 merges such nodes, ...
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What happens, in words."""
+        if self.op in ("", "restart"):
+            return ("push", "fetch")
+        return tuple(self.op.split("+"))
 
 
 class Arrival(NamedTuple):
@@ -59,6 +90,8 @@ class Merged(NamedTuple):
 
     node: str
     time: float
+    members: tuple[int | str, ...] = ()
+    op: str = ""
 
 
 class Evaluated(NamedTuple):
@@ -76,14 +109,14 @@ class Alarm(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A worker is gone; its unmerged work is lost."""
+    """A worker was stopped: it finishes the work it has and gets no more."""
 
     worker: int
     time: float
 
 
 class Join(NamedTuple):
-    """A worker is here (again) and waits for work."""
+    """A worker was started: it waits for work."""
 
     worker: int
     time: float

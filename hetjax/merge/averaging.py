@@ -7,7 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
-from hetjax.merge.types import Facts, Merge, normalized_weights
+from hetjax.merge.types import (
+    Facts,
+    Merge,
+    centered_member,
+    centered_model,
+    normalized_weights,
+    restart,
+)
 from hetjax.replica import Replica
 
 WEIGHTS: dict[str, Callable[[Facts], jax.Array]] = {
@@ -59,12 +66,27 @@ def average(
         zero = jnp.zeros(())
         return merge_and_restart(state, replicas, alpha, zero, momentum)
 
-    return Merge(init, apply, averaged_model)
+    return Merge(
+        init,
+        apply,
+        centered_model,
+        restarts=True,
+        member=centered_member,
+        adopt=averaged_adopt,
+    )
 
 
-def averaged_model(state: Any) -> tuple[Any, Any]:
-    """The centre and the averaged model state, of any state that has both."""
-    return state.center, state.model_state
+def averaged_adopt(state: AveragingState, replica: Replica) -> AveragingState:
+    """A node's momentum is of its own moves: what comes from above shifts w_p, too."""
+    previous = state.previous
+    if previous != ():
+        previous = tree.map_floats(
+            lambda p, new, old: p + (new - old),
+            previous,
+            replica.params,
+            state.center,
+        )
+    return AveragingState(replica.params, previous, replica.model_state)
 
 
 def merge_and_restart(
@@ -97,15 +119,3 @@ def merge_and_restart(
     )
     restarted = tuple(restart(r, new, statistics) for r in replicas)
     return AveragingState(new, previous, statistics), restarted
-
-
-def restart(replica: Replica, params: Any, model_state: Any) -> Replica:
-    """The replica with the merged model in its own dtypes, and its own optimizer."""
-    return replica._replace(
-        params=_replaced(replica.params, params),
-        model_state=_replaced(replica.model_state, model_state),
-    )
-
-
-def _replaced(old: Any, new: Any) -> Any:
-    return tree.map_floats(lambda x, y: y.astype(x.dtype), old, new)

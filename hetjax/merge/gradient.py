@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import optax
 
 from hetjax import tree
-from hetjax.merge.averaging import averaged_model, restart
-from hetjax.merge.types import Facts, Merge, normalized_weights
+from hetjax.merge.types import (
+    Facts,
+    Merge,
+    centered_model,
+    mean_rate,
+    mean_statistics,
+    normalized_weights,
+    restart,
+)
 from hetjax.replica import Replica
 
 
@@ -30,8 +37,10 @@ def gradient_aggregation(
 
     `optimizer` is built with rate 1 (default `optax.sgd(1.0)`): eta is the rate of the
     members' work (their mean by examples), so that it is data. Model state is averaged
-    by examples. Needs the local rule `gradient`. Promises: worker order is irrelevant;
-    equal to one worker with all the examples; a member without examples is absent.
+    by examples. With one member at a time, whose gradient is stale, this is the
+    standard parameter server. Needs the local rule `gradient`. Promises: worker order
+    is irrelevant; equal to one worker with all the examples; a member without examples
+    is absent.
     Source: synchronous SGD, Adaptive SGD paper II; ALGORITHMS F.2, K.2.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer
@@ -46,17 +55,14 @@ def gradient_aggregation(
         del op
         alpha = normalized_weights(facts.examples, facts.present)
         g = tree.weighted_sum([r.carry["gradients"] for r in replicas], alpha)
-        rate = jnp.sum(jnp.where(facts.present, alpha * facts.rate, 0.0))
+        rate = mean_rate(facts, alpha)
         updates, opt_state = tx.update(g, state.opt_state, state.center)
         center = jax.tree.map(lambda w, d: w + rate * d, state.center, updates)
-        moved = tree.weighted_move(
-            state.model_state, [r.model_state for r in replicas], alpha
-        )
-        statistics = tree.map_floats(jnp.add, state.model_state, moved)
+        statistics = mean_statistics(state, replicas, alpha)
         new = AggregationState(center, statistics, opt_state)
         # a merge of nobody is no step of the optimizer
         anybody = jnp.any(facts.present)
         new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
         return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
 
-    return Merge(init, apply, averaged_model, needs=("gradients",))
+    return Merge(init, apply, centered_model, ("gradients",), restarts=True)

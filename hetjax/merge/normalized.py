@@ -6,8 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
-from hetjax.merge.averaging import AveragingState, averaged_model, merge_and_restart
-from hetjax.merge.types import Facts, Merge, normalized_weights
+from hetjax.merge.averaging import AveragingState, averaged_adopt, merge_and_restart
+from hetjax.merge.types import (
+    Facts,
+    Merge,
+    centered_member,
+    centered_model,
+    normalized_weights,
+)
 from hetjax.replica import Replica
 
 REG_MEASURES = ("l2_over_dim", "rms", "rms_per_leaf")
@@ -80,7 +86,18 @@ def normalized(
             "weights_changed": state.weights_changed,
         }
 
-    return Merge(init, apply, lambda s: averaged_model(s.average), (), report)
+    def adopt(state: NormalizedState, replica: Replica) -> NormalizedState:
+        return state._replace(average=averaged_adopt(state.average, replica))
+
+    return Merge(
+        init,
+        apply,
+        lambda state: centered_model(state.average),
+        report=report,
+        restarts=True,
+        member=lambda state: centered_member(state.average),
+        adopt=adopt,
+    )
 
 
 def _raw(rule: str, facts: Facts) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Synchronous model averaging with momentum: Algorithm 1 of CROSSBOW."""
+"""Synchronous model averaging with momentum (CROSSBOW) and without (EASGD)."""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +6,18 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
-from hetjax.merge.averaging import averaged_model
-from hetjax.merge.types import Facts, Merge, normalized_weights
+from hetjax.merge.types import (
+    Facts,
+    Merge,
+    centered_model,
+    mean_statistics,
+    normalized_weights,
+    restart,
+    without_momentum,
+)
 from hetjax.replica import Replica
+
+CORRECTIONS = ("before", "after")
 
 
 class SmaState(NamedTuple):
@@ -19,58 +28,88 @@ class SmaState(NamedTuple):
     model_state: Any
 
 
-def sma(*, momentum: float = 0.9, alpha: float | None = None) -> Merge:
+def sma(
+    *,
+    momentum: float = 0.9,
+    alpha: float | None = None,
+    beta: float = 1.0,
+    correction: str = "before",
+    reset_momentum: bool = True,
+) -> Merge:
     """Replicas and their average pull each other, the average with momentum.
 
         c_j = alpha (w_j - z)                w_j before its last step
         w_j <- w_j - gamma g_j - c_j         the step was done by the local rule
         z <- z + sum_j c_j + mu (z - z_prev)
 
-    `momentum` is mu; `alpha` defaults to 1/k for the k members that did something.
-    z - z_prev is zero at the first merge. Model state is averaged, as a model of its
-    own, and not sent back: replicas keep theirs. Needs the slot "before". Promises:
-    worker order is irrelevant; consensus at z without velocity is an exact fixed
-    point; a member without updates neither moves nor is heard; without momentum
-    z + sum_j w_j is conserved. Source: CROSSBOW 3.2; ALGORITHMS C.1.
+    `momentum` is mu; `alpha` defaults to beta / k for the k members that did something
+    (beta = 1: CROSSBOW's; EASGD's is 0.9). With `correction="after"` w_j is taken after
+    its last step, as torch-distlearn does. z - z_prev is zero at the first merge. Model
+    state is averaged, as a model of its own, and not sent back: replicas keep theirs.
+    The operation "restart" then sets w_j <- z and, with `reset_momentum`, z_prev <- z
+    and the members' optimizer states to zero. To a node above, z is a replica. Needs
+    the slot "before". Promises: worker order is irrelevant; consensus at z without
+    velocity is an exact fixed point; a member without updates neither moves nor is
+    heard; without momentum z + sum_j w_j is conserved. Source: CROSSBOW 3.2;
+    ALGORITHMS C.1, C.2, C.4; EASGD G.1.
     """
+    if correction not in CORRECTIONS:
+        raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
 
     def init(params: Any, model_state: Any) -> SmaState:
         center = tree.float32(params)
         velocity = tree.map_floats(jnp.zeros_like, center)
         return SmaState(center, velocity, tree.float32(model_state))
 
+    def old(replica: Replica) -> Any:
+        return replica.carry["before"] if correction == "before" else replica.params
+
     def apply(
         state: SmaState, replicas: tuple[Replica, ...], facts: Facts, op: str
     ) -> tuple[SmaState, tuple[Replica, ...]]:
-        del op
         mean = normalized_weights(jnp.ones_like(facts.updates), facts.present)
-        pull = mean if alpha is None else jnp.where(facts.present, alpha, 0.0)
-        z, before = state.center, [r.carry["before"] for r in replicas]
-        total = tree.weighted_move(z, before, pull)
+        pull = beta * mean if alpha is None else jnp.where(facts.present, alpha, 0.0)
+        z = state.center
+        total = tree.weighted_move(z, [old(r) for r in replicas], pull)
         anybody = jnp.any(facts.present)  # a merge of nobody is no step of the momentum
         velocity = tree.map_floats(
             lambda c, v: jnp.where(anybody, c + momentum * v, v), total, state.velocity
         )
         corrected = tuple(
-            _corrected(r, z, a) for r, a in zip(replicas, pull, strict=True)
+            _corrected(r, old(r), z, a) for r, a in zip(replicas, pull, strict=True)
         )
-        moved = tree.weighted_move(
-            state.model_state, [r.model_state for r in replicas], mean
-        )
-        statistics = tree.map_floats(jnp.add, state.model_state, moved)
+        statistics = mean_statistics(state, replicas, mean)
         center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
-        return SmaState(center, velocity, statistics), corrected
+        state = SmaState(center, velocity, statistics)
+        return _restarted(state, corrected) if op == "restart" else (state, corrected)
 
-    return Merge(init, apply, averaged_model, needs=("before",))
+    def _restarted(
+        state: SmaState, replicas: tuple[Replica, ...]
+    ) -> tuple[SmaState, tuple[Replica, ...]]:
+        replicas = tuple(restart(r, state.center, r.model_state) for r in replicas)
+        if not reset_momentum:
+            return state, replicas
+        zero = tree.map_floats(jnp.zeros_like, state.velocity)
+        return state._replace(velocity=zero), tuple(map(without_momentum, replicas))
+
+    def member(state: SmaState) -> Replica:
+        # r_g before its own last merge: all right-hand sides of C.4 a are old values
+        before = tree.map_floats(jnp.subtract, state.center, state.velocity)
+        return Replica(state.center, state.model_state, (), {"before": before})
+
+    def adopt(state: SmaState, replica: Replica) -> SmaState:
+        return state._replace(center=replica.params, model_state=replica.model_state)
+
+    needs = ("before",) if correction == "before" else ()
+    return Merge(init, apply, centered_model, needs, member=member, adopt=adopt)
 
 
-def _corrected(replica: Replica, z: Any, alpha: jax.Array) -> Replica:
-    """w_j - alpha (w_j^before - z), in the replica's own dtypes."""
+def _corrected(replica: Replica, old: Any, z: Any, alpha: jax.Array) -> Replica:
+    """w_j - alpha (w_j^old - z), in the replica's own dtypes."""
 
-    def move(w: jax.Array, before: jax.Array, z: jax.Array) -> jax.Array:
-        c = alpha * (before.astype(jnp.float32) - z)
+    def move(w: jax.Array, old: jax.Array, z: jax.Array) -> jax.Array:
+        c = alpha * (old.astype(jnp.float32) - z)
         moved = (w.astype(jnp.float32) - c).astype(w.dtype)
         return jnp.where(alpha > 0, moved, w)
 
-    params = tree.map_floats(move, replica.params, replica.carry["before"], z)
-    return replica._replace(params=params)
+    return replica._replace(params=tree.map_floats(move, replica.params, old, z))

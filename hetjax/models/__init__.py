@@ -1,5 +1,25 @@
 """Models of the papers, in flax.nnx; the factories build one for a data set's sizes."""
 
+from hetjax.models.convnet import convnet
+from hetjax.models.lenet import lenet
+from hetjax.models.magma import magma_cnn, magma_mlp
 from hetjax.models.mlp import MLP, SparseMLP, mlp, sparse_mlp
+from hetjax.models.nin import nin
+from hetjax.models.resnet import resnet
+from hetjax.models.vgg import vgg16
+from hetjax.models.wide_resnet import wide_resnet
 
-__all__ = ["MLP", "SparseMLP", "mlp", "sparse_mlp"]
+__all__ = [
+    "MLP",
+    "SparseMLP",
+    "convnet",
+    "lenet",
+    "magma_cnn",
+    "magma_mlp",
+    "mlp",
+    "nin",
+    "resnet",
+    "sparse_mlp",
+    "vgg16",
+    "wide_resnet",
+]

@@ -1,14 +1,20 @@
 """The books of a run: what each worker did since its last merge, and all in all."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import Arrival, Work, WorkerInfo
+from hetjax.machine.types import ROOT, Arrival, MergeOrder, Work, WorkerInfo
 from hetjax.merge.types import Facts
 from hetjax.report.history import Timeline, WorkerRecord
-from hetjax.schedule.types import ROOT
+
+
+class Recent(NamedTuple):
+    """What a worker, or everybody below a node, did since its last merge."""
+
+    updates: int = 0
+    examples: int = 0
 
 
 class Accounts:
@@ -21,12 +27,16 @@ class Accounts:
         self.timeline = Timeline()
         self.updates = 0
         self.examples = 0
-        self._recent = np.zeros((n, 3))  # updates, examples, works since the merge
-        self._last = [(0.0, 0.0)] * n  # batch size and rate of the last work
+        self._recent: dict[int | str, Recent] = {}
+        self._last: dict[int | str, tuple[float, float]] = {}
+        # batch size and rate of the last work
+        self._leaves: dict[str, set[int]] = {}  # workers below a node
         self._padding = [0] * n  # examples of padding in the work under way
         self._merging_until = [0.0] * n  # [s]
-        self._versions: dict[str, int] = {ROOT: 0}  # merges done at a node
-        self._fetched = [0] * n  # version of the node's model that a replica started at
+        self._versions: dict[str, int] = {}  # of a node's model
+        # the version of its node's model that a member has, or that its mailbox has
+        self._fetched: dict[int | str, int] = {}
+        self._mail: dict[int | str, int] = {}
 
     def dispatched(self, arrival: Arrival, rate: float, padded: int) -> None:
         """A worker was given work that will arrive so."""
@@ -34,7 +44,7 @@ class Accounts:
         record = self.records[worker]
         self.timeline.add(worker, "busy", arrival.start, arrival.finish)
         sizes = record.batch_size_over_time
-        if not sizes or sizes[-1][1] != work.batch_size:
+        if work.steps and (not sizes or sizes[-1][1] != work.batch_size):
             sizes.append((arrival.start, float(work.batch_size)))
         self._padding[worker] = padded
         self._last[worker] = (work.batch_size, rate)
@@ -47,7 +57,7 @@ class Accounts:
 
     def fetched(self, worker: int) -> None:
         """A worker got a copy of the root's model as it is now."""
-        self._fetched[worker] = self._versions[ROOT]
+        self._fetched[worker] = self._versions.get(ROOT, 0)
 
     def arrived(self, worker: int, work: Work) -> None:
         """A worker finished its work."""
@@ -57,32 +67,72 @@ class Accounts:
         record.padded += self._padding[worker]
         self.updates += work.steps
         self.examples += work.examples
-        self._recent[worker] += (work.steps, work.examples, 1)
+        self._recent[worker] = _sum(
+            self._recent.get(worker, Recent()), Recent(work.steps, work.examples)
+        )
 
-    def facts(self, node: str, members: Sequence[int]) -> Facts:
+    def facts(
+        self,
+        order: MergeOrder,
+        *,
+        share: np.ndarray | None = None,
+        accuracy: Sequence[float] | None = None,
+    ) -> Facts:
         """What the members of a merge did; it is their last merge from now on."""
-        index = np.array(members)
-        version = self._versions.get(node, 0)
-        staleness = [version - self._fetched[k] for k in members]
-        for k, s in zip(members, staleness, strict=True):
-            histogram = self.records[k].staleness
-            histogram[s] = histogram.get(s, 0) + 1
-        recent = self._recent[index].astype(np.float32).T
-        last = np.array([self._last[k] for k in members], np.float32).T
-        self._recent[index] = 0
-        self._versions[node] = version + 1
-        for k in members:
-            self._fetched[k] = version + 1
+        members = (*order.members, *order.passive)
+        staleness = self._staleness(order)
+        gives = "push" in order.words
+        recent = [
+            self._recent.pop(m, Recent()) if gives and m in order.members else Recent()
+            for m in members
+        ]
+        last = [self._last.get(m, (0.0, 0.0)) for m in members]
+        leaves = [{m} if isinstance(m, int) else self._leaves[m] for m in members]
+        if gives:
+            total = self._recent.get(order.node, Recent())
+            self._recent[order.node] = _sum(total, *recent)
+            self._last[order.node] = _mean(last)
+            self._leaves.setdefault(order.node, set()).update(*leaves)
+        updates = np.array([r.updates for r in recent], np.float32)
+        sizes = np.array([size for size, _ in last], np.float32)
+        shares = [1.0 if share is None else sum(share[k] for k in ks) for ks in leaves]
         facts: dict[str, Any] = {  # NumPy: jit takes them as they are
-            "worker": index.astype(np.int32),
-            "updates": recent[0],
-            "batch_size": np.where(recent[0] > 0, last[0], 0).astype(np.float32),
-            "examples": recent[1],
-            "rate": last[1],
+            "worker": np.array([m if isinstance(m, int) else -1 for m in members]),
+            "updates": updates,
+            "batch_size": np.where(updates > 0, sizes, 0).astype(np.float32),
+            "examples": np.array([r.examples for r in recent], np.float32),
+            "rate": np.array([rate for _, rate in last], np.float32),
             "staleness": np.array(staleness, np.float32),
-            "ticks": recent[2],
+            "leaves": np.array([len(ks) for ks in leaves], np.float32),
+            "share": np.array(shares, np.float32),
+            "accuracy": np.array(accuracy or [0.0] * len(members), np.float32),
+            "ticks": np.float32(order.ticks or 0),
+            "num_workers": np.float32(len(self.records)),
         }
+        facts["worker"] = facts["worker"].astype(np.int32)
         return Facts(**facts)
+
+    def _staleness(self, order: MergeOrder) -> list[int]:
+        """Versions of the node's model since each member's; and what they have now."""
+        words, node = order.words, order.node
+        version = self._versions.get(node, 0) + (order.ticks or 0)
+        members = (*order.members, *order.passive)
+        staleness = [version - self._fetched.get(m, 0) for m in members]
+        for member, s in zip(order.members, staleness, strict=False):
+            if isinstance(member, int) and "push" in words:
+                histogram = self.records[member].staleness
+                histogram[s] = histogram.get(s, 0) + 1
+            if "deliver" in words:
+                self._fetched[member] = self._mail[member]
+        if "push" in words and order.ticks is None:  # else only ticks change the model
+            version += 1
+        for member in order.members:
+            if "fetch" in words:
+                self._fetched[member] = version
+            if "request" in words:
+                self._mail[member] = version
+        self._versions[node] = version
+        return staleness
 
     def close(self, span: float) -> list[WorkerRecord]:
         """Each worker's time, cut off at the span: the four kinds sum to it.
@@ -102,3 +152,12 @@ class Accounts:
             sizes = record.batch_size_over_time
             record.batch_size_over_time = [size for size in sizes if size[0] <= span]
         return self.records
+
+
+def _sum(*recent: Recent) -> Recent:
+    return Recent(sum(r.updates for r in recent), sum(r.examples for r in recent))
+
+
+def _mean(last: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    n = len(last)
+    return sum(size for size, _ in last) / n, sum(rate for _, rate in last) / n

@@ -8,12 +8,11 @@ from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine
 from hetjax.report.history import History
 from hetjax.report.runs import Runs
+from hetjax.run.held_out import num_held_out, split_off
 from hetjax.run.loop import INTERRUPTED
 from hetjax.run.progress import Progress
 from hetjax.run.train import Bench, check_seed, check_strategy
@@ -21,8 +20,6 @@ from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 
 TUNE = ("common", "each")
-HELD_OUT = 0.1  # of the training split, to choose a rate on
-_HELD_OUT_STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
 
 
 def compare(
@@ -140,14 +137,8 @@ def _score(
 
 
 def _held_out(data: Dataset, seed: int) -> Dataset:
-    order = np.random.default_rng((_HELD_OUT_STREAM, seed)).permutation(len(data.train))
-    n = _num_held_out(len(order))
-    rest, held = np.sort(order[n:]), np.sort(order[:n])
-    return replace(data, train=data.train.take(rest), test=data.train.take(held))
-
-
-def _num_held_out(num_examples: int) -> int:
-    return max(1, int(HELD_OUT * num_examples))
+    rest, held = split_off(data.train, seed)
+    return replace(data, train=rest, test=held)
 
 
 def _with_rates(
@@ -197,7 +188,7 @@ def _check(
     if tune not in TUNE:
         raise ValueError(f"tune={tune!r}: choose one of {', '.join(TUNE)}")
     if rates:
-        num_examples -= _num_held_out(num_examples)
+        num_examples -= num_held_out(num_examples)
     for name, strategy in strategies.items():
         check_strategy(name, strategy, num_examples)
     for rate in rates:

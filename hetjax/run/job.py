@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from hetjax.data.batching import Batch, Bucket
 from hetjax.data.dataset import Split
-from hetjax.machine import Arrival, Event, Transfer, Work, WorkerInfo
+from hetjax.machine import Arrival, Event, MergeOrder, Transfer, Work, WorkerInfo
 from hetjax.run.programs import Programs
 
 
@@ -20,13 +20,17 @@ class Clock(Protocol):
         ...
 
     def merge(
-        self,
-        node: str,
-        members: Sequence[int],
-        num_bytes: float,
-        blocking: bool = True,
+        self, order: MergeOrder, num_bytes: float, seconds: float = 0.0
     ) -> Transfer:
         """Occupy the members' link; a Merged event is to come."""
+        ...
+
+    def start(self, worker: int) -> None:
+        """Let a worker take part from now on; a Join is to come."""
+        ...
+
+    def stop(self, worker: int) -> None:
+        """Give a worker no more work; a Leave is to come."""
         ...
 
     def set_alarm(self, name: str, time: float) -> None:
@@ -46,5 +50,7 @@ class Job(NamedTuple):
     buckets: tuple[Bucket, ...]
     test: list[Batch]  # the evaluation batches of
     num_test: int  # so many examples
+    held_out: list[Batch]  # of the training split, for merges that measure
+    num_held_out: int
     instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
     seed: int

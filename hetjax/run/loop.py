@@ -16,7 +16,8 @@ import numpy as np
 
 from hetjax import local, tree
 from hetjax.data.batching import make_batch, nonzeros_of
-from hetjax.machine import Alarm, Arrival, Evaluated, Event, Work
+from hetjax.machine import ROOT, Alarm, Arrival, Evaluated, Event, MergeOrder, Work
+from hetjax.merge.types import Merge
 from hetjax.replica import Replica
 from hetjax.report.history import History
 from hetjax.run.accounts import Accounts
@@ -24,11 +25,13 @@ from hetjax.run.compilations import Compilations
 from hetjax.run.interrupt import interruptible
 from hetjax.run.job import Clock, Job
 from hetjax.run.programs import mean_metrics
-from hetjax.schedule.types import ROOT, MergeOrder, Orders
+from hetjax.schedule.rates import Progress, rate_at
+from hetjax.schedule.types import Orders
 from hetjax.strategies.types import Strategy
 
 INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
 _EVALUATE = "evaluate"  # the loop's alarm: it rings behind all arrivals of a time
+_FORWARD = 1 / 3  # of a training step's seconds: looking at an example without learning
 
 
 class Loop:
@@ -53,8 +56,9 @@ class Loop:
         self._held: deque[tuple[float, tuple]] = deque()  # until when, and what then is
         self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
         self._unobserved: dict[int, list] = {}
-        self._last_members: tuple[int, ...] = ()
+        self._last_members: tuple[int | str, ...] = ()
         self._losses: dict[int, tuple[jax.Array | np.ndarray, list]] = {}
+        self._train_loss = [0.0, 0]  # sum and number of works since the last evaluation
 
     def run(self) -> History:
         """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
@@ -77,9 +81,10 @@ class Loop:
 
     def _set_up(self) -> None:
         strategy, job, programs = self.strategy, self.job, self.job.programs
-        self._step = programs.step(strategy.local, strategy.merge.needs)
-        self._merge = programs.merge(strategy.merge)
-        self._model = programs.model(strategy.merge)
+        self.merges = strategy.merges
+        self._needs = (*self.merges[0].needs, *strategy.local.needs)
+        self._step = programs.step(strategy.local, self.merges[0].needs)
+        self._model = programs.model(self.merges[-1])
         self.compilations.purpose = "init"
         self.params, self.model_state = programs.init(jax.random.key(job.seed))
         # padding would change a model's batch statistics: such models pay with a
@@ -87,7 +92,8 @@ class Loop:
         leaves = jax.tree.leaves(self.model_state)
         self._exact = any(tree.is_float(leaf) for leaf in leaves)
         self._num_bytes = tree.num_bytes((self.params, self.model_state))
-        self.nodes = {ROOT: strategy.merge.init(self.params, self.model_state)}
+        self.nodes = {ROOT: self.merges[-1].init(self.params, self.model_state)}
+        self._levels: dict[str, int] = {}  # of the nodes
         self.replicas: dict[int, Replica] = {}
         self.compilations.purpose = "other"
         n = len(job.train)
@@ -102,7 +108,7 @@ class Loop:
         if worker not in self.replicas:
             self.compilations.purpose = "init"
             params, state = self.job.programs.copies(self._current_model())
-            carry = local.empty_slots(params, self.strategy.merge.needs)
+            carry = local.empty_slots(params, self._needs)
             opt_state = self.strategy.local.init(params)
             self.replicas[worker] = Replica(params, state, opt_state, carry)
             self.accounts.fetched(worker)
@@ -153,6 +159,9 @@ class Loop:
         if self._unchecked is None:
             return
         (arrival, mean), self._unchecked = self._unchecked, None
+        if arrival.work.steps:
+            self._train_loss[0] += float(mean)
+            self._train_loss[1] += 1
         if not np.isfinite(mean):
             worker = self.clock.workers[arrival.worker].name
             self._stop(
@@ -165,43 +174,92 @@ class Loop:
     def _carry_out(self, orders: Orders) -> None:
         for order in orders.merges:
             self._carry_out_merge(order)
+        for worker in orders.start:
+            self.clock.start(worker)
         for worker, work in orders.dispatch:
             self._dispatch(worker, work)
         for name, when in orders.alarms:
             if name == _EVALUATE:
                 raise ValueError(f"the alarm {name!r} is the loop's own: rename yours")
             self.clock.set_alarm(name, when)
-        if orders.start or orders.stop:
-            raise ValueError(
-                "the policy wants to start or stop workers mid-run, which this machine "
-                f"cannot: start={orders.start}, stop={orders.stop}"
-            )
+        for worker in orders.stop:
+            self.clock.stop(worker)
 
     def _carry_out_merge(self, order: MergeOrder) -> None:
-        now = self.clock.now
-        transfer = self.clock.merge(
-            order.node, order.members, self._num_bytes, order.blocking
-        )
+        now, merge = self.clock.now, self._merge_of(order)
+        members = (*order.members, *order.passive)
+        accuracy, seconds = self._measured(order) if merge.measures else (None, 0.0)
+        transfer = self.clock.merge(order, self._num_bytes, seconds)
         if order.node == ROOT:
             self._hold_until(transfer.finish)
             self.history.merge_times.append(transfer.finish)
         elif order.node not in self.nodes:  # every node begins at the initial model
-            start = self.strategy.merge.init(self.params, self.model_state)
-            self.nodes[order.node] = start
+            self.nodes[order.node] = merge.init(self.params, self.model_state)
+        self._levels[order.node] = order.level
         free = transfer.finish if order.blocking else transfer.start
         for k in order.members:
-            self.accounts.merging(k, now, free)
-            self._observe(k)
-        self._last_members = order.members
-        facts = self.accounts.facts(order.node, order.members)
-        replicas = tuple(self._replica(k) for k in order.members)
-        self.compilations.purpose = "merge"
-        self.nodes[order.node], replicas = self._merge(
-            self.nodes[order.node], replicas, facts, order.op
+            if isinstance(k, int):
+                self.accounts.merging(k, now, free)
+                self._observe(k)
+        share = self.strategy.sampler.share
+        facts = self.accounts.facts(
+            order, share=share(self.sampler) if share else None, accuracy=accuracy
         )
+        replicas = tuple(self._member(m) for m in members)
+        self.compilations.purpose = "merge"
+        programs, state = self.job.programs, self.nodes[order.node]
+        if order.op == "fetch":
+            replicas = programs.fetch(merge)(state, replicas)
+        else:
+            self._last_members = order.members
+            self.nodes[order.node], replicas = programs.merge(merge)(
+                state, replicas, facts, order.op
+            )
+            self.history.merges += 1
+        for m, replica in zip(members, replicas, strict=True):
+            self._take_back(m, replica)
         self.compilations.purpose = "other"
-        self.replicas.update(zip(order.members, replicas, strict=True))
-        self.history.merges += 1
+
+    def _merge_of(self, order: MergeOrder) -> Merge:
+        last = len(self.merges) - 1
+        return self.merges[last if order.node == ROOT else min(order.level, last)]
+
+    def _member(self, member: int | str) -> Replica:
+        """What a worker holds, or what a node is to the one above it."""
+        if isinstance(member, int):
+            return self._replica(member)
+        merge = self.merges[min(self._levels[member], len(self.merges) - 1)]
+        return self.job.programs.member(merge)(self.nodes[member])
+
+    def _take_back(self, member: int | str, replica: Replica) -> None:
+        if isinstance(member, int):
+            self.replicas[member] = replica
+            return
+        merge = self.merges[min(self._levels[member], len(self.merges) - 1)]
+        adopt = self.job.programs.adopt(merge)
+        self.nodes[member] = adopt(self.nodes[member], replica)
+
+    def _measured(self, order: MergeOrder) -> tuple[list[float], float]:
+        """Each member's metric on the held-out data, and the seconds it takes them.
+
+        All look at the same time; a look costs a third of a training step.
+        """
+        programs, job = self.job.programs, self.job
+        self.compilations.purpose = "evaluate"
+        models = [self._member(m) for m in (*order.members, *order.passive)]
+        measured = [
+            mean_metrics(
+                programs.evaluate,
+                (r.params, r.model_state),
+                job.held_out,
+                job.num_held_out,
+            )[programs.task.metric]
+            for r in models
+        ]
+        self.compilations.purpose = "other"
+        workers = [self.clock.workers[m] for m in order.members if isinstance(m, int)]
+        seconds = (w.seconds(job.num_held_out) * _FORWARD for w in workers)
+        return measured, max(seconds, default=0.0)
 
     def _dispatch(self, worker: int, work: Work) -> None:
         """Draw the examples, start the clock, and run the steps.
@@ -234,9 +292,10 @@ class Loop:
         self.accounts.dispatched(arrival, float(rate), padded)
 
     def _rate(self, work: Work) -> np.float32:
-        rate = self.strategy.rate
-        value = rate(self.accounts.examples) if callable(rate) else rate
-        return np.float32(float(value) * work.rate)
+        examples, updates = self.accounts.examples, self.accounts.updates
+        epochs = examples / len(self.job.train)
+        progress = Progress(examples, epochs, updates, self.clock.now)
+        return np.float32(rate_at(self.strategy.rate, progress) * work.rate)
 
     # -- evaluations ---------------------------------------------------------
 
@@ -260,12 +319,14 @@ class Loop:
         }
         self.history.points.append(point)
         self._visible = model
-        if not math.isfinite(metrics["loss"]):
-            self._check_losses()  # a worker's loss says more, if it was the first
+        self._check_losses()  # a worker's loss says more, if it was the first
         if self.history.stopped:
             return
         if not math.isfinite(metrics["loss"]):
-            workers = [self.clock.workers[k].name for k in self._last_members]
+            workers = [
+                m if isinstance(m, str) else self.clock.workers[m].name
+                for m in self._last_members
+            ]
             self._stop(
                 f"{self.history.strategy}: the test loss of the model became "
                 f"{metrics['loss']} by {instant:.6g} s, last merged from "
@@ -274,11 +335,14 @@ class Loop:
         elif self.on_point(point):
             self._stop(f"stopped at {instant:.6g} s as asked")
         elif self._due:
-            self._tell(Evaluated(metrics, instant))
+            total, works = self._train_loss
+            self._train_loss = [0.0, 0]
+            seen = {"train_loss": total / works} if works else {}
+            self._tell(Evaluated(metrics | seen, instant))
 
     def _evaluate(self) -> tuple[tuple[Any, Any], dict[str, float]]:
         """The current model, and its metrics on the test split."""
-        programs, merge = self.job.programs, self.strategy.merge
+        programs, merge = self.job.programs, self.merges[-1]
         self.compilations.purpose = "evaluate"
         model = self._current_model()
         metrics = mean_metrics(

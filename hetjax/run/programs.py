@@ -10,8 +10,8 @@ import numpy as np
 from hetjax import tree
 from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
 from hetjax.data.dataset import Split
-from hetjax.local import LocalRule, with_slots
-from hetjax.merge.types import Facts, Merge
+from hetjax.local import LocalRule, kept_slots, with_slots
+from hetjax.merge.types import Facts, Merge, restart
 from hetjax.replica import Replica
 from hetjax.task.types import Task, make_grad_fn
 
@@ -50,7 +50,7 @@ class Programs:
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
 
         return self._once(
-            ("step", rule, stepping is rule),
+            ("step", rule, kept_slots(rule, needs)),
             lambda: jax.jit(step, donate_argnums=0),
         )
 
@@ -72,6 +72,32 @@ class Programs:
             return tree.cast_like(merge.model(state), like)
 
         return self._once(("model", merge), lambda: jax.jit(model))
+
+    def fetch(self, merge: Merge) -> Callable:
+        """(state, replicas) -> replicas that go on from the merge's model; donated."""
+
+        def fetch(state: Any, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+            return tuple(restart(r, *merge.model(state)) for r in replicas)
+
+        return self._once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
+
+    def member(self, merge: Merge) -> Callable:
+        """(state) -> what the node is to the node above, in buffers of its own."""
+        if merge.member is None or merge.adopt is None:
+            raise ValueError(
+                "a node of a tree merges into another, but its merge has no `member` "
+                "and `adopt`: take another one (average, normalized, sma, hierarchical)"
+            )
+        of = merge.member
+        return self._once(
+            ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
+        )
+
+    def adopt(self, merge: Merge) -> Callable:
+        """(state, replica) -> the node's state after the node above made it this."""
+        assert merge.adopt is not None  # `member` is called before
+        adopt = merge.adopt
+        return self._once(("adopt", merge), lambda: jax.jit(adopt))
 
     def _evaluate(self, params: Any, model_state: Any, batch: Batch) -> dict[str, Any]:
         """Sums over a batch's true examples; "loss" over those with a weight."""

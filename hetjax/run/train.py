@@ -5,7 +5,6 @@ import math
 import numbers
 from collections.abc import Callable
 
-import numpy as np
 import scipy.sparse as sp
 
 from hetjax import local
@@ -13,10 +12,12 @@ from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, SimulatedClock
 from hetjax.report.history import History
+from hetjax.run.held_out import num_held_out, split_off
 from hetjax.run.job import Job
 from hetjax.run.loop import Loop
 from hetjax.run.programs import Programs, evaluation_batches
 from hetjax.run.progress import Progress
+from hetjax.schedule.rates import check_rate
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 
@@ -130,12 +131,18 @@ class Bench:
         return history
 
     def _job(self, strategy: Strategy, seed: int) -> Job:
+        train, held = self.data.train, None
+        if any(merge.measures for merge in strategy.merges):
+            train, held = split_off(train, seed)
+        held_out = evaluation_batches(held, self.data.num_classes) if held else []
         return Job(
             programs=self.programs,
-            train=self.data.train,
+            train=train,
             buckets=make_buckets(self._shapes, strategy.b_max),
             test=self._test,
             num_test=len(self.data.test),
+            held_out=held_out,
+            num_held_out=len(held) if held else 0,
             instants=self.instants,
             seed=seed,
         )
@@ -153,18 +160,19 @@ def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
         raise ValueError(f"{name} is a {type(strategy).__name__}, not a Strategy")
     if strategy.b_max != int(strategy.b_max):
         raise ValueError(f"{name}: b_max={strategy.b_max}: give a whole number")
+    if any(merge.measures for merge in strategy.merges):
+        num_examples -= num_held_out(num_examples)
     if strategy.b_max > num_examples:
         raise ValueError(
             f"{name}: a batch of {strategy.b_max} is larger than the {num_examples} "
             "examples to train on; give a smaller batch size"
         )
     try:
-        local.check_slots(strategy.local, strategy.merge.needs)
+        first = strategy.merges[0]
+        local.check_slots(strategy.local, first.needs, first.restarts)
+        check_rate(strategy.rate)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    rate = strategy.rate
-    if not callable(rate) and not (rate > 0 and np.isfinite(rate)):
-        raise ValueError(f"{name}: rate={rate}: give a finite number above 0")
 
 
 def _nonzeros(data: Dataset) -> float:

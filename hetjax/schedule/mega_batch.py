@@ -1,12 +1,13 @@
 """Dynamic dispatch within mega-batches: the scheduler of Adaptive SGD (host world)."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetjax.machine.types import Arrival, Event, Work, WorkerInfo
-from hetjax.schedule.types import MergeOrder, Orders, Policy
+from hetjax.schedule.rounds import everybody
+from hetjax.schedule.scaling import Scaling, ScalingRule, as_scaling
+from hetjax.schedule.types import Orders, Policy
 
-ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
+RULES = ("dispatched", "hgpu_code")
 
 
 class MegaBatchState(NamedTuple):
@@ -15,64 +16,107 @@ class MegaBatchState(NamedTuple):
     sizes: tuple[float, ...]  # [examples] real-valued
     updates: tuple[int, ...]  # dispatched in this mega-batch
     dispatched: int  # [examples] in this mega-batch
+    completed: int  # [examples] of them
     pending: int  # workers with work
     merges: int
+    warming: float  # [examples] of the warm-up that are not dispatched yet
+    scaling: Any  # what the scaling rule remembers
 
 
 def mega_batch(
     *,
     examples: int,
     b_max: float,
-    scaling: ScalingRule | None = None,
+    scaling: ScalingRule | Scaling | None = None,
     scale_every: int = 1,
+    rule: str = "dispatched",
+    warmup_epochs: float = 0.0,
+    warmup_size: float = 32.0,
 ) -> Policy:
     """One batch to whoever is idle until the mega-batch is spent; then all merge.
 
     A batch is dispatched while fewer than `examples` were dispatched; the last one is
     not cut. Who finds the mega-batch spent waits; when nobody is at work any more all
-    merge, `scaling(sizes, updates)` gives the next sizes (every `scale_every` merges;
-    None: they stay), and the next mega-batch begins. Sizes start at b_max; relative
-    rates are b_i / b_max. Source: Adaptive SGD III; ALGORITHMS A.1, A.4 REC.
+    merge, `scaling` gives the next sizes (every `scale_every` merges; None: they stay),
+    and the next mega-batch begins. Sizes start at b_max; relative rates are
+    b_i / b_max. `rule="hgpu_code"` is the public code's: a batch is dispatched while
+    the examples *completed*, less the largest size, are below `examples`. For the first
+    `warmup_epochs` passes over the data all sizes are `warmup_size`. Source: Adaptive
+    SGD III; ALGORITHMS A.1, A.4, A.5.
     """
     given = {"examples": examples, "b_max": b_max, "scale_every": scale_every}
+    given["warmup_size"] = warmup_size
     for name, value in given.items():
         if not value > 0:  # nobody would ever get work
             raise ValueError(f"mega_batch: {name}={value}: give a number above 0")
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r}: choose one of {RULES}")
+    if not warmup_epochs >= 0:
+        raise ValueError(f"warmup_epochs={warmup_epochs}: give a number of at least 0")
+    scaler = as_scaling(scaling) if scaling else None
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[MegaBatchState, Orders]:
-        del num_examples
         if not infos:
             raise ValueError("mega_batch: there are no workers")
         n = len(infos)
-        state = MegaBatchState((float(b_max),) * n, (0,) * n, 0, 0, 0)
+        warming = warmup_epochs * num_examples
+        size = min(warmup_size, b_max) if warming else b_max
+        remembered = scaler.init(n) if scaler else ()
+        state = MegaBatchState(
+            (float(size),) * n, (0,) * n, 0, 0, 0, 0, warming, remembered
+        )
         return _dispatch_all(state)
 
     def react(state: MegaBatchState, event: Event) -> tuple[MegaBatchState, Orders]:
         if not isinstance(event, Arrival):
             return state, Orders()
-        state = state._replace(pending=state.pending - 1)
-        if state.dispatched < examples:
+        state = _arrived(state, event)
+        if _unspent(state):
             state, given = _dispatch(state, event.worker)
             return state, Orders(dispatch=(given,))
         if state.pending:
             return state, Orders()
         members = tuple(range(len(state.sizes)))
         state, orders = _dispatch_all(_next_mega_batch(state))
-        return state, orders._replace(merges=(MergeOrder(members),))
+        return state, orders._replace(merges=(everybody(members),))
+
+    def _arrived(state: MegaBatchState, event: Arrival) -> MegaBatchState:
+        state = state._replace(
+            pending=state.pending - 1, completed=state.completed + event.work.examples
+        )
+        if not scaler:
+            return state
+        seconds = event.finish - event.start
+        seen = scaler.observe(state.scaling, event.worker, event.work, seconds)
+        return state._replace(scaling=seen)
+
+    def _unspent(state: MegaBatchState) -> bool:
+        if rule == "hgpu_code":
+            return state.completed - max(state.sizes) < examples
+        return state.dispatched < examples
 
     def _next_mega_batch(state: MegaBatchState) -> MegaBatchState:
-        merges = state.merges + 1
-        sizes = state.sizes
-        if scaling and merges % scale_every == 0:
-            sizes = scaling(sizes, state.updates)
-        return MegaBatchState(sizes, (0,) * len(sizes), 0, 0, merges)
+        merges, sizes, n = state.merges + 1, state.sizes, len(state.sizes)
+        warming = max(0.0, state.warming - state.dispatched)
+        if state.warming and not warming:
+            sizes = (float(b_max),) * n
+        elif scaler and not state.warming and merges % scale_every == 0:
+            sizes = scaler.scale(state.scaling, sizes, state.updates)
+        return state._replace(
+            sizes=sizes,
+            updates=(0,) * n,
+            dispatched=0,
+            completed=0,
+            merges=merges,
+            warming=warming,
+        )
 
     def _dispatch_all(state: MegaBatchState) -> tuple[MegaBatchState, Orders]:
         given = []
         for worker in range(len(state.sizes)):
-            if state.dispatched < examples:
+            if _unspent(state):
                 state, order = _dispatch(state, worker)
                 given.append(order)
         return state, Orders(dispatch=tuple(given))

@@ -1,8 +1,37 @@
-"""Batch-size scaling rules (host world): pure functions of sizes and update counts."""
+"""Batch-size scaling rules (host world): from what workers did to their next sizes."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hetjax.machine.types import Work
 
 BOUNDS = ("skip", "clip")
+ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
+
+
+class Scaling(NamedTuple):
+    """A rule that also measures.
+
+    init(workers) -> state
+    observe(state, worker, work, seconds) -> state
+    scale(state, sizes, updates) -> the next sizes
+    """
+
+    init: Callable[[int], Any]
+    observe: Callable[[Any, int, Work, float], Any]
+    scale: Callable[[Any, Sequence[float], Sequence[int]], tuple[float, ...]]
+
+
+def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
+    """A plain function of sizes and updates remembers nothing."""
+    if isinstance(rule, Scaling):
+        return rule
+    return Scaling(
+        lambda workers: (),
+        lambda state, worker, work, seconds: state,
+        lambda state, sizes, updates: rule(sizes, updates),
+    )
 
 
 def linear_scaling(
@@ -39,3 +68,122 @@ def linear_scaling(
         return min(max(new, b_min), b_max) if bound == "clip" else b
 
     return tuple(scaled(b, u) for b, u in zip(sizes, updates, strict=True))
+
+
+def fixed_scaling(
+    sizes: Sequence[float],
+    updates: Sequence[int],
+    *,
+    b_min: float = 32,
+    b_max: float = 1024,
+    step: float = 32,
+) -> tuple[float, ...]:
+    """The rule of Adaptive SGD's public code: one fixed step up or down.
+
+        p_i = u_i / sum_j u_j
+        b_i <- b_i - step   if p_i < 1/n and b_i > b_min
+        b_i <- b_i + step   if p_i > 1/n and b_i < b_max
+
+    Source: ALGORITHMS A.2. A step stops at the bounds (the code's sizes are multiples
+    of the step, which cannot pass them).
+
+    >>> fixed_scaling((1024, 512), (10, 20))
+    (992, 544)
+    """
+    n, total = len(updates), sum(updates)
+
+    def scaled(b: float, u: int) -> float:
+        if n * u < total:
+            return max(b - step, b_min) if b > b_min else b
+        if n * u > total:
+            return min(b + step, b_max) if b < b_max else b
+        return b
+
+    return tuple(scaled(b, u) for b, u in zip(sizes, updates, strict=True))
+
+
+class Moments(NamedTuple):
+    """Sums over one worker's steps: number, b, t, b b, b t."""
+
+    n: float = 0.0
+    b: float = 0.0
+    t: float = 0.0
+    bb: float = 0.0
+    bt: float = 0.0
+
+    def line(self) -> tuple[float, float]:
+        """(a, c) of the least-squares t = a + c b; (0, t / b) from a single size."""
+        spread = self.n * self.bb - self.b**2
+        # one size, repeated: the difference of two sums that rounding makes unequal
+        if spread > 1e-9 * self.b**2:
+            c = (self.n * self.bt - self.b * self.t) / spread
+            a = (self.t - c * self.b) / self.n
+            if a >= 0 and c > 0:
+                return a, c
+        return 0.0, self.t / self.b
+
+
+def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
+    """Sizes by which all workers need equally long, from their measured seconds.
+
+        t_i = a_i + c_i b                      least squares over all steps of worker i
+        T = min_i (a_i + c_i b_max)            so that nobody exceeds b_max
+        b_i = (T - a_i) / c_i                  within [b_min, b_max]
+
+    and T is lowered until a whole number of such rounds is one mega-batch of `examples`
+    (with half an example each to spare for rounding), or its end would give somebody an
+    update more. After one mega-batch, of one size, steps are taken as proportional to
+    it (a_i = 0); after two the line is known, so that from the third on all do equally
+    many updates: without the feedback through u_i that makes `linear_scaling` swing
+    (ALGORITHMS A.3). A rule of hetjax's own.
+    """
+
+    def init(workers: int) -> tuple[Moments, ...]:
+        return (Moments(),) * workers
+
+    def observe(
+        state: tuple[Moments, ...], worker: int, work: Work, seconds: float
+    ) -> tuple[Moments, ...]:
+        b, t = work.size, seconds / work.steps
+        new = (1.0, b, t, b * b, b * t)
+        moments = Moments(*(x + y for x, y in zip(state[worker], new, strict=True)))
+        return (*state[:worker], moments, *state[worker + 1 :])
+
+    def scale(
+        state: tuple[Moments, ...], sizes: Sequence[float], updates: Sequence[int]
+    ) -> tuple[float, ...]:
+        del updates
+        if not all(moments.n for moments in state):
+            return tuple(sizes)  # somebody got no batch yet: nothing to compare
+        lines = [moments.line() for moments in state]
+        longest = min(a + c * b_max for a, c in lines)
+        total = sum(_within(longest, line, b_min, b_max) for line in lines)
+        rounds = max(1, math.ceil(examples / total))
+        wanted = examples / rounds + len(lines) / 2
+        time = _seconds_for(wanted, lines, longest, b_min, b_max)
+        return tuple(_within(time, line, b_min, b_max) for line in lines)
+
+    return Scaling(init, observe, scale)
+
+
+def _within(
+    time: float, line: tuple[float, float], b_min: float, b_max: float
+) -> float:
+    a, c = line
+    return min(max((time - a) / c, b_min), b_max)
+
+
+def _seconds_for(
+    wanted: float,
+    lines: Sequence[tuple[float, float]],
+    longest: float,
+    b_min: float,
+    b_max: float,
+) -> float:
+    """The step time, up to `longest`, at which sizes sum to `wanted` (bisection)."""
+    low, high = 0.0, longest
+    for _ in range(60):
+        middle = (low + high) / 2
+        total = sum(_within(middle, line, b_min, b_max) for line in lines)
+        low, high = (middle, high) if total < wanted else (low, middle)
+    return high

@@ -3,22 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import Event, Work, WorkerInfo
-
-ROOT = "root"  # the node whose model is the run's model
-
-
-class MergeOrder(NamedTuple):
-    """Merge the replicas of `members` into the state of `node`."""
-
-    members: tuple[int, ...]  # workers, all of them at rest
-    node: str = ROOT
-    op: str = ""  # where a Merge has several operations; static under jit
-    blocking: bool = True  # do the members wait until the merge is done?
+from hetjax.machine.types import Event, MergeOrder, Work, WorkerInfo
 
 
 class Orders(NamedTuple):
-    """What to do now; carried out in the order of the fields.
+    """What to do now: merges first, then start, dispatch, alarms, and stop.
 
     A dispatched work starts when its worker is free, that is after a blocking
     merge ordered before it.
@@ -27,8 +16,8 @@ class Orders(NamedTuple):
     merges: tuple[MergeOrder, ...] = ()
     dispatch: tuple[tuple[int, Work], ...] = ()
     alarms: tuple[tuple[str, float], ...] = ()  # (name, absolute seconds)
-    start: tuple[int, ...] = ()
-    stop: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()  # workers; all are there when a run begins
+    stop: tuple[int, ...] = ()  # after the work that they have, or were just given
 
 
 class Policy(NamedTuple):

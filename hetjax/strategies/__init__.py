@@ -1,23 +1,68 @@
 """Named algorithms: factories that put a policy, a local rule and a merge together."""
 
 from hetjax.strategies.adaptive import adaptive_sgd
+from hetjax.strategies.asynchronous import (
+    ad_psgd,
+    async_sgd,
+    downpour,
+    eamsgd,
+    easgd,
+    hogwild,
+    magma_async_sgd,
+)
 from hetjax.strategies.baselines import elastic_sgd, sequential_sgd, sync_sgd
-from hetjax.strategies.crossbow import sma
+from hetjax.strategies.biased import (
+    biased_local_sgd,
+    fed_acc,
+    fed_adp,
+    fed_nova,
+    local_sgd,
+)
+from hetjax.strategies.crossbow import easgd_sync, sma
+from hetjax.strategies.hierarchy import hier_sgd
 from hetjax.strategies.types import Strategy
 
 STRATEGIES = {
     "sequential_sgd": sequential_sgd,
     "sync_sgd": sync_sgd,
     "elastic_sgd": elastic_sgd,
+    "easgd_sync": easgd_sync,
     "sma": sma,
+    "hier_sgd": hier_sgd,
+    "local_sgd": local_sgd,
+    "biased_local_sgd": biased_local_sgd,
+    "fed_nova": fed_nova,
+    "fed_acc": fed_acc,
+    "fed_adp": fed_adp,
+    "async_sgd": async_sgd,
+    "magma_async_sgd": magma_async_sgd,
+    "hogwild": hogwild,
+    "downpour": downpour,
+    "easgd": easgd,
+    "eamsgd": eamsgd,
+    "ad_psgd": ad_psgd,
     "adaptive_sgd": adaptive_sgd,
 }
 
 __all__ = [
     "STRATEGIES",
     "Strategy",
+    "ad_psgd",
     "adaptive_sgd",
+    "async_sgd",
+    "biased_local_sgd",
+    "downpour",
+    "eamsgd",
+    "easgd",
+    "easgd_sync",
     "elastic_sgd",
+    "fed_acc",
+    "fed_adp",
+    "fed_nova",
+    "hier_sgd",
+    "hogwild",
+    "local_sgd",
+    "magma_async_sgd",
     "sequential_sgd",
     "sma",
     "sync_sgd",

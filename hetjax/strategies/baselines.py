@@ -1,18 +1,18 @@
 """The baselines that every paper compares with: sequential, synchronous, K-step SGD."""
 
-from collections.abc import Callable
 from typing import Any
 
 import optax
 
 from hetjax import local, merge, schedule
+from hetjax.schedule import RateLike
 from hetjax.strategies.types import Strategy, fraction, positive, settings
 
 
 def sequential_sgd(
     *,
     batch_size: int,
-    rate: float | Callable,
+    rate: RateLike,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> Strategy:
@@ -37,22 +37,25 @@ def sequential_sgd(
 def sync_sgd(
     *,
     batch_size: int,
-    rate: float | Callable,
+    rate: RateLike,
+    momentum: float = 0.0,
+    ema: bool = False,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Synchronous SGD: one central step on the mean gradient of all workers.
 
-        g = sum_i n_i g_i / sum_i n_i;   w <- w - eta g
+        g = sum_i n_i g_i / sum_i n_i;   z <- mu z + g;   w <- w - eta z
 
-    `batch_size` is each worker's; `optimizer` is built with rate 1 (default: SGD).
-    Source: gradient aggregation, Adaptive SGD paper II; ALGORITHMS F.2.
+    `batch_size` is each worker's, `momentum` is mu. With `ema` z <- mu z + (1 - mu) g:
+    MagmaDNN's Algorithm 1. Or any `optimizer` built with rate 1. Source: gradient
+    aggregation, Adaptive SGD paper II; ALGORITHMS F.1, F.2.
     """
     given = settings(locals())
     positive(batch_size=batch_size)
     return Strategy(
         schedule.rounds(batch_size=batch_size),
         local.gradient(),
-        merge.gradient_aggregation(optimizer),
+        merge.gradient_aggregation(central(momentum, ema, optimizer)),
         batch_size,
         rate,
         settings=given,
@@ -60,10 +63,26 @@ def sync_sgd(
     )
 
 
+def central(
+    momentum: float, ema: bool, optimizer: optax.GradientTransformation | None
+) -> optax.GradientTransformation | None:
+    """The optimizer of a centre: the one given, or SGD with either momentum."""
+    fraction(momentum=momentum)
+    if optimizer is not None:
+        if momentum or ema:
+            raise ValueError("give momentum (and ema), or an optimizer, not both")
+        return optimizer
+    if not momentum:
+        return None
+    if ema:
+        return optax.chain(optax.ema(momentum, debias=False), optax.scale(-1.0))
+    return optax.sgd(1.0, momentum=momentum)
+
+
 def elastic_sgd(
     *,
     batch_size: int,
-    rate: float | Callable,
+    rate: RateLike,
     steps: int | None = None,
     mega_batch: int | None = None,
     momentum: float = 0.9,

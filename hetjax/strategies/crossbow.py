@@ -1,21 +1,29 @@
-"""CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019)."""
-
-from collections.abc import Callable
+"""CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019), and EA-SGD."""
 
 from hetjax import local, merge, schedule
+from hetjax.schedule import Policy, RateLike
 from hetjax.strategies.types import Strategy, fraction, positive, settings
+
+RESTARTS = ("never", "on_lr_drop", "on_plateau")
 
 
 def sma(
     *,
     batch_size: int,
-    rate: float | Callable,
+    rate: RateLike,
     momentum: float = 0.9,
     alpha: float | None = None,
     tau: int = 1,
     local_momentum: float = 0.0,
     weight_decay: float = 0.0,
     overlap: bool = True,
+    restart: str = "on_lr_drop",
+    reset_momentum: bool = True,
+    patience: int = 5,
+    two_level: int | None = None,
+    tuner: str | None = None,
+    tuner_window: int = 10,
+    tuner_threshold: float = 0.1,
 ) -> Strategy:
     """Synchronous model averaging: replicas train on, pulled towards their average z.
 
@@ -24,19 +32,96 @@ def sma(
 
     every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated.
     `overlap`: the sum over devices runs beside the next step, as CROSSBOW's does; it
-    changes seconds, never numbers. Source: CROSSBOW 3.2; ALGORITHMS C.1, C.3, C.4.
+    changes seconds, never numbers.
+
+    `restart` begins the averaging anew from z (with `reset_momentum`, without any
+    momentum): "on_lr_drop", when the rate falls by a quarter or more, "on_plateau",
+    after `patience` evaluations whose training loss is no better, or "never".
+
+    `two_level` groups of so many workers have a reference model r_g each, whose average
+    z is (the paper's Section 3.3; the default is its Sections 4.2 and 5.1, flat):
+
+        r_g <- r_g + sum_j (w_j - r_g) / m - (r_g - z) / G
+        z <- z + sum_g (r_g - z) / G + mu (z - z_prev)         m per group, G groups
+
+    `tuner` ("stop_at_first_drop", the code's rule, or "paper") begins with one learner
+    per device and adds others while throughput grows; give the machine as many as may
+    be (`Machine.with_learners`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau)
+    positive(batch_size=batch_size, tau=tau, two_level=two_level)
     fraction(momentum=momentum, local_momentum=local_momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
+    if restart not in RESTARTS:
+        raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
+    if tuner and two_level:
+        raise ValueError("give tuner or two_level: a tuned group has no fixed size")
+    policy = schedule.rounds(
+        steps=tau,
+        batch_size=batch_size,
+        blocking=not overlap,
+        first=schedule.one_per_device if tuner else None,
+    )
+    root = merge.sma(momentum=momentum, alpha=alpha, reset_momentum=reset_momentum)
+    merges = root
+    if two_level:
+        policy = schedule.groups(policy, sizes=two_level, restart=False)
+        merges = (merge.sma(momentum=0.0, alpha=alpha), root)
+    if tuner:
+        policy = schedule.tuned_learners(
+            policy, rule=tuner, window=tuner_window, threshold=tuner_threshold
+        )
     return Strategy(
-        schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),
+        _restarting(policy, restart, rate, patience) if not two_level else policy,
         local.sgd(momentum=local_momentum, weight_decay=weight_decay),
-        merge.sma(momentum=momentum, alpha=alpha),
+        merges,
         batch_size,
         rate,
         settings=given,
         name="sma",
+    )
+
+
+def _restarting(policy: Policy, when: str, rate: RateLike, patience: int) -> Policy:
+    if when == "on_plateau":
+        return schedule.restarting(policy, schedule.on_plateau(patience=patience))
+    if when == "on_lr_drop" and not isinstance(rate, int | float):
+        return schedule.restarting(policy, schedule.on_rate_drop(rate))
+    return policy  # a rate that stays never drops
+
+
+def easgd_sync(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    beta: float = 0.9,
+    alpha: float | None = None,
+    tau: int = 1,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    correction: str = "before",
+    overlap: bool = True,
+) -> Strategy:
+    """Synchronous EASGD: an elastic force between every replica and the centre.
+
+        x_i <- x_i - eta g_i(x_i) - alpha (x_i - x~)
+        x~ <- x~ + alpha sum_i (x_i - x~)
+
+    every `tau` steps, all right-hand sides before the last one (`correction="after"`:
+    after it, torch-distlearn's order). alpha = `beta` / k unless given. `momentum` is
+    each replica's (CROSSBOW's EA-SGD keeps it; there is none on the centre). Source:
+    EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
+    """
+    given = settings(locals())
+    positive(batch_size=batch_size, tau=tau, beta=beta)
+    fraction(momentum=momentum)
+    return Strategy(
+        schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),
+        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),
+        batch_size,
+        rate,
+        settings=given,
+        name="easgd_sync",
     )

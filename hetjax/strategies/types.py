@@ -1,11 +1,11 @@
 """What a strategy is: one policy, one local rule, one merge, one sampler."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetjax.local import LocalRule
 from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler, uniform
+from hetjax.schedule.rates import RateLike
 from hetjax.schedule.types import Policy
 
 
@@ -14,12 +14,18 @@ class Strategy(NamedTuple):
 
     policy: Policy
     local: LocalRule
-    merge: Merge
+    merge: Merge | tuple[Merge, ...]  # of a tree: by level, the root's is the last
     b_max: int  # the largest batch that the policy ever dispatches [examples]
-    rate: float | Callable[[float], Any]  # at b_max; or an optax schedule over examples
+    rate: RateLike  # at b_max; a function (an optax schedule) is over examples
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # what the factory was given, for the record
     name: str = "own strategy"
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """The merge of every level, from the workers' up."""
+        one = isinstance(self.merge, Merge)
+        return (self.merge,) if one else tuple(self.merge)  # pyright: ignore
 
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:

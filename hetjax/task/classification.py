@@ -9,14 +9,21 @@ from jax.experimental.sparse import BCOO
 
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
+from hetjax.task import augment as images
 from hetjax.task.model import as_model
 from hetjax.task.types import Task
 
 TOP = (1, 3, 5)  # the k of P@k
+_AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 
 
 def classification(
-    model: Any, data: Dataset, *, row_params: tuple[str, ...] = ()
+    model: Any,
+    data: Dataset,
+    *,
+    augment: images.Transform | None = None,
+    normalize: images.Transform | tuple[Any, Any] | None = None,
+    row_params: tuple[str, ...] = (),
 ) -> Task:
     """The task of predicting a data set's labels with a model.
 
@@ -28,26 +35,56 @@ def classification(
     mark them with `hetjax.sparse.RowParam` instead. A linen module must take such a
     weight's shape from `x.shape[-1]`: in training it sees the batch's rows alone.
 
+    `augment` is a function (key, x) -> x of `hetjax.task.augment`, or alike; training
+    steps, and they alone, see its images, each step with a key of its own. `normalize`
+    is such a function that ignores its key, or a pair (mean, std) of numbers or [C];
+    it comes behind `augment`, and in evaluation, too. Both want dense inputs. The
+    restored model is the user's own, which does not normalise by itself.
+
     Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label. Metrics:
     "accuracy" where every example has one class, else "p@1", "p@3", "p@5": hits among
     the k largest logits over k.
     """
+    if data.sparse and (augment is not None or normalize is not None):
+        raise ValueError(f"{data.name}: augment and normalize want dense inputs")
     m = as_model(model, data, row_params)
+    augmented, normalized = augment or _unchanged, _transform(normalize)
 
     def loss(
         params: Any, model_state: Any, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Any]:
-        logits, state = m.apply(params, model_state, batch.x, key, True)
+        x = augmented(jax.random.fold_in(key, _AUGMENT), batch.x)
+        logits, state = m.apply(params, model_state, normalized(key, x), key, True)
         return cross_entropy(logits, batch.y), state
 
     measures = _precisions(data.num_classes) if data.multilabel else _accuracy
 
     def metrics(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
-        logits, _ = m.apply(params, model_state, batch.x, jax.random.key(0), False)
+        key = jax.random.key(0)  # nothing is drawn
+        x = normalized(key, batch.x)
+        logits, _ = m.apply(params, model_state, x, key, False)
         return {"loss": cross_entropy(logits, batch.y)} | measures(logits, batch.y)
 
     name = "p@1" if data.multilabel else "accuracy"
     return Task(m.init, loss, metrics, name, m.restore, m.row_params)
+
+
+def _unchanged(key: jax.Array, x: Any) -> Any:
+    del key
+    return x
+
+
+def _transform(
+    normalize: images.Transform | tuple[Any, Any] | None,
+) -> images.Transform:
+    """The function that `normalize` is, or stands for."""
+    if normalize is None:
+        return _unchanged
+    if callable(normalize):
+        return normalize
+    if not isinstance(normalize, tuple | list) or len(normalize) != 2:
+        raise ValueError("normalize must be a pair (mean, std) or a function (key, x)")
+    return images.normalize(*normalize)
 
 
 def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:

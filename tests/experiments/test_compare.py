@@ -244,7 +244,7 @@ ERRORS = {
         "adaptive_sgd has no setting 'gamma'; it has b_max, rate, b_min",
     ),
     "set type": (["--set=sma.tau=2.5"], "'2.5' is not of the setting's type (int)"),
-    "set truth": (["--set=adaptive_sgd.scaling=1"], "is not of the setting's type"),
+    "set truth": (["--set=sma.overlap=1"], "is not of the setting's type"),
     "set value": (
         ["--set=adaptive_sgd.bound=cut"],
         "adaptive_sgd: bound='cut': choose",
@@ -262,7 +262,7 @@ GOOD = {
     "settings": [
         *BOTH,
         "--set=adaptive_sgd.delta=0.2",
-        "--set=adaptive_sgd.scaling=False",
+        "--set=adaptive_sgd.scaling=none",
         "--set=sma.tau=2",
         "--set=sma.alpha=None",
     ],
@@ -403,7 +403,7 @@ def test_a_machine_of_ones_own(commands):
 def test_settings_of_one_strategy(commands):
     adaptive, sma = good(commands, "settings")["runs"]
     assert adaptive["settings"]["delta"] == 0.2
-    assert adaptive["settings"]["scaling"] is False
+    assert adaptive["settings"]["scaling"] == "none"
     assert (sma["settings"]["tau"], sma["settings"]["alpha"]) == (2, None)
     # the others stand as the common flags and the factory say
     assert (adaptive["settings"]["b_max"], sma["settings"]["batch_size"]) == (32, 32)

@@ -15,6 +15,7 @@ from hetjax.machine import (
     Link,
     Machine,
     Merged,
+    MergeOrder,
     Profile,
     SimulatedClock,
     Work,
@@ -36,6 +37,10 @@ def clock(factors=(1.0,), places=None, *, seed=0, noise=0.0, drift=None, **chang
     links = {"/".join(place): LINK for place in places} | {"": LINK}
     machine = Machine("m", workers, links, noise=noise, seed=changes.pop("of", 0))
     return SimulatedClock(machine, seed=seed, **changes)
+
+
+def merge(c, node, members, num_bytes, blocking=True):
+    return c.merge(MergeOrder(members, node, blocking=blocking), num_bytes)
 
 
 def drain(c):
@@ -81,38 +86,38 @@ def test_workers_know_the_mean_non_zeros():
 
 def test_a_link_is_a_queue():
     c = clock((1.0, 1.0))
-    assert c.merge("a", (0,), 100) == (0.0, 22.0)
-    assert c.merge("b", (1,), 100) == (22.0, 44.0)
-    assert drain(c) == [Merged("a", 22.0), Merged("b", 44.0)]
+    assert merge(c, "a", (0,), 100) == (0.0, 22.0)
+    assert merge(c, "b", (1,), 100) == (22.0, 44.0)
+    assert drain(c) == [Merged("a", 22.0, (0,)), Merged("b", 44.0, (1,))]
 
 
 def test_links_do_not_wait_for_each_other():
     c = clock((1.0, 1.0, 1.0), (("x",), ("y",), ("y",)))
-    assert c.merge("a", (0,), 100) == (0.0, 22.0)
-    assert c.merge("b", (1,), 50) == (0.0, 12.0)
-    assert c.merge("c", (2,), 50) == (12.0, 24.0)
+    assert merge(c, "a", (0,), 100) == (0.0, 22.0)
+    assert merge(c, "b", (1,), 50) == (0.0, 12.0)
+    assert merge(c, "c", (2,), 50) == (12.0, 24.0)
     assert [event.node for event in drain(c)] == ["b", "a", "c"]
 
 
 def test_a_node_merges_one_after_the_other_even_on_two_links():
     c = clock((1.0, 1.0), (("x",), ("y",)))
-    assert c.merge("a", (0,), 100) == (0.0, 22.0)
-    assert c.merge("a", (1,), 100) == (22.0, 44.0)
+    assert merge(c, "a", (0,), 100) == (0.0, 22.0)
+    assert merge(c, "a", (1,), 100) == (22.0, 44.0)
 
 
 def test_a_merge_waits_for_its_members_merge_below():
     c = clock((1.0, 1.0, 1.0), (("x",), ("x",), ("y",)))
-    assert c.merge("x", (0, 1), 100) == (0.0, 42.0)
+    assert merge(c, "x", (0, 1), 100) == (0.0, 42.0)
     # The root's link is free, but worker 0 is busy until 42 s.
-    assert c.merge("root", (0, 2), 100) == (42.0, 84.0)
+    assert merge(c, "root", (0, 2), 100) == (42.0, 84.0)
 
 
 def test_a_free_link_starts_at_once_later():
     c = clock((1.0, 1.0))
-    c.merge("a", (0,), 100)
+    merge(c, "a", (0,), 100)
     c.set_alarm("later", 30.0)
     drain(c)
-    assert c.merge("a", (1,), 100) == (30.0, 52.0)
+    assert merge(c, "a", (1,), 100) == (30.0, 52.0)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +127,8 @@ def test_a_free_link_starts_at_once_later():
 )
 def test_members_wait_only_for_a_blocking_merge(blocking, start):
     c = clock((1.0, 1.0))
-    c.merge("a", (0,), 100)
-    c.merge("b", (1,), 100, blocking=blocking)
+    merge(c, "a", (0,), 100)
+    merge(c, "b", (1,), 100, blocking=blocking)
     assert c.dispatch(1, Work(1, 2.0), (0,)) == (1, Work(1, 2.0), start, start + 2.0)
 
 
@@ -136,10 +141,10 @@ def test_ties_merged_then_arrivals_then_alarms():
     c.set_alarm("a", 22.0)
     for worker in (1, 0):
         c.dispatch(worker, Work(1, 42.0), (0,))  # 1 + 21 = 22 s
-    c.merge("y", (3,), 100)
-    c.merge("x", (2,), 100)
+    merge(c, "y", (3,), 100)
+    merge(c, "x", (2,), 100)
     merged_y, merged_x, first, second, *alarms = drain(c)
-    assert (merged_y, merged_x) == (Merged("y", 22.0), Merged("x", 22.0))
+    assert (merged_y, merged_x) == (Merged("y", 22.0, (3,)), Merged("x", 22.0, (2,)))
     assert (first.worker, second.worker) == (0, 1)
     assert alarms == [Alarm("z", 22.0), Alarm("a", 22.0)]
 
@@ -165,7 +170,7 @@ def test_time_never_runs_back_and_clocks_agree(seed, orders):
             if kind == 0 and at_rest:
                 c.dispatch(worker, Work(2, 8.0), (1, 2))
             elif kind == 1 and at_rest:
-                c.merge("root", (worker,), 10, blocking=bool(len(events) % 2))
+                merge(c, "root", (worker,), 10, blocking=bool(len(events) % 2))
             elif kind == 2:
                 c.set_alarm("x", c.now + worker)
             else:
@@ -235,7 +240,7 @@ def test_every_step_has_its_own_noise():
 def test_a_pickled_clock_goes_on_bit_for_bit():
     c = clock((1.0, 1.5), noise=0.5)
     c.dispatch(0, Work(3, 4.0), (1, 2, 3))
-    c.merge("a", (1,), 100)
+    merge(c, "a", (1,), 100)
     c.set_alarm("x", 5.0)
     copy = pickle.loads(pickle.dumps(c))
     assert drain(copy) == drain(c)
@@ -263,13 +268,13 @@ def with_work_in_flight():
     ("message", "act"),
     [
         (r"worker 1 \(w1\) has work", lambda c: c.dispatch(1, Work(1, 2.0), (0,))),
-        (r"worker 1 \(w1\) has work", lambda c: c.merge("root", (0, 1), 8)),
+        (r"worker 1 \(w1\) has work", lambda c: merge(c, "root", (0, 1), 8)),
         ("no worker 2; they are 0 to 1", lambda c: c.dispatch(2, Work(1, 2.0), (0,))),
         ("no worker -1", lambda c: c.dispatch(-1, Work(1, 2.0), (0,))),
-        ("no worker -1", lambda c: c.merge("root", (-1,), 8)),
-        ("names a member twice", lambda c: c.merge("root", (0, 0), 8)),
-        ("at least one member", lambda c: c.merge("root", (), 8)),
-        ("num_bytes must be at least 0", lambda c: c.merge("root", (0,), -8)),
+        ("no worker -1", lambda c: merge(c, "root", (-1,), 8)),
+        ("names a member twice", lambda c: merge(c, "root", (0, 0), 8)),
+        ("at least one member", lambda c: merge(c, "root", (), 8)),
+        ("num_bytes must be at least 0", lambda c: merge(c, "root", (0,), -8)),
         ("2 steps needs as many", lambda c: c.dispatch(0, Work(2, 2.0), (0,))),
         ("-1 steps needs as many", lambda c: c.dispatch(0, Work(-1, 2.0), ())),
         ("cannot have -3 non-zeros", lambda c: c.dispatch(0, Work(1, 2.0), (-3,))),
@@ -283,7 +288,7 @@ def test_refusals_change_nothing(message, act):
     with pytest.raises(ValueError, match=message):
         act(c)
     for either in (c, untouched):
-        either.merge("root", (0,), 8)
+        merge(either, "root", (0,), 8)
     assert drain(c) == drain(untouched)
 
 

@@ -54,10 +54,10 @@ def test_phase_of_the_drift_is_in_periods():
     # latency 1 s, 100 bytes at 10 bytes/s: one copy takes 10 s
     ("topology", "members", "seconds"),
     [
-        ("ring", 1, 0.0),
+        ("ring", 1, 2 + 2 * 10),
         ("ring", 2, 2 * 1 + 10),
         ("ring", 4, 2 * 3 + 2 * 0.75 * 10),
-        ("tree", 1, 0.0),
+        ("tree", 1, 2 + 2 * 10),
         ("tree", 2, 2 * 11),
         ("tree", 4, 2 * 2 * 11),
         ("tree", 5, 2 * 3 * 11),
@@ -97,8 +97,8 @@ def test_link_of_compares_whole_names():
 def test_worker_infos_hold_expected_seconds():
     m = machine(worker("a"), worker("b", ("n",), factor=2.0, drift=Drift(0.5)))
     first, second = m.worker_infos(4.0)
-    assert first == (0, "a", "gpu", (), 0.5, 0.25 + 4 * 0.125)
-    assert second == (1, "b", "gpu", ("n",), 1.0, 1.5)
+    assert first == (0, "a", "gpu", (), 0.5, 0.25 + 4 * 0.125, "a")
+    assert second == (1, "b", "gpu", ("n",), 1.0, 1.5, "b")
     assert second.seconds(8) == 13.0
 
 

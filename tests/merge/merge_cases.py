@@ -53,13 +53,17 @@ def make_facts(updates, batch_size=None, examples=None, rate=None):
         examples=jnp.asarray(examples, jnp.float32),
         rate=jnp.asarray(rate, jnp.float32),
         staleness=jnp.zeros(n, jnp.float32),
-        ticks=jnp.asarray(updates, jnp.float32),
+        leaves=jnp.ones(n),
+        share=jnp.ones(n) / n,
+        accuracy=0.5 + jnp.arange(n) / 16,
+        ticks=jnp.float32(0),
+        num_workers=jnp.float32(n),
     )
 
 
 def pick(order, replicas, facts):
     """Those members, in this order."""
-    chosen = Facts(*(x[jnp.asarray(order)] for x in facts))
+    chosen = Facts(*(x[jnp.asarray(order)] if x.ndim else x for x in facts))
     return tuple(replicas[i] for i in order), chosen
 
 

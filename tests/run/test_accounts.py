@@ -95,11 +95,11 @@ def test_sizes_are_cut_off_at_the_span():
 
 
 def test_who_is_not_used_is_idle():
-    """Only the fastest, b, works: steps of 1 s, each with a fetch of 0.5 s."""
+    """Only the fastest, b, works: steps of 1 s; it merges with nobody, over no link."""
     strategy = hj.sequential_sgd(batch_size=2, rate=1.0)
     history = train(machine(2.0, 1.0, link=0.5), strategy, 6.0)
-    assert seconds_of(history) == [(0.0, 0.0, 0.0, 6.0), (4.0, 0.0, 2.0, 0.0)]
-    assert [w.updates for w in history.workers] == [0, 4]
+    assert seconds_of(history) == [(0.0, 0.0, 0.0, 6.0), (6.0, 0.0, 0.0, 0.0)]
+    assert [w.updates for w in history.workers] == [0, 6]
     assert history.workers[0].batch_size_over_time == []
     assert history.waiting_share() == 0.0
 

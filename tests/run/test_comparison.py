@@ -20,7 +20,7 @@ from tiny_runs import (
 import hetjax as hj
 from hetjax import local
 from hetjax.data import from_arrays
-from hetjax.run.comparison import HELD_OUT
+from hetjax.run.held_out import num_held_out
 from hetjax.sampling import uniform
 
 
@@ -327,7 +327,7 @@ def test_what_is_held_out_is_not_trained_on_and_the_test_split_is_left_alone():
         seconds=12.0,
         points=3,
     )
-    held = int(HELD_OUT * ROWS)
+    held = num_held_out(ROWS)
     assert runs.tuning["held_out"] == held
     # nobody learnt a held-out row, and nobody was asked for a row of the test
     assert runs.tuning["scores"] == {"memory": {"2": 0.0, "1": 0.0}}

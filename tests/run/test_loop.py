@@ -107,21 +107,21 @@ def alone(**fields):
 
 
 def test_a_loss_of_nan_stops_the_run():
-    """The step from w = 5, at 6 s, is NaN; it is looked at at the next arrival."""
+    """The step from w = 5, at 6 s, is NaN; the evaluation of then looks at it."""
     task = counting_task(nan_above=4.5)
     history = train(machine(2.0, 1.0), alone(), 10.0, points=10, task=task)
     assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
     assert column(history, "seconds") == [0, 1, 2, 3, 4, 5, 6]
     assert column(history, "w")[:6] == [0, 1, 2, 3, 4, 5]
-    assert history.span == 7.0
-    assert seconds_of(history) == [(0.0, 0.0, 0.0, 7.0), (7.0, 0.0, 0.0, 0.0)]
+    assert history.span == 6.0
+    assert seconds_of(history) == [(0.0, 0.0, 0.0, 6.0), (6.0, 0.0, 0.0, 0.0)]
 
 
 def test_a_loss_of_nan_in_the_last_step():
     task = counting_task(nan_above=4.5)
     history = train(machine(2.0, 1.0), alone(), 6.5, points=13, task=task)
     assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
-    assert (len(history.points), history.span) == (14, 6.5)
+    assert (len(history.points), history.span) == (13, 6.0)
 
 
 def test_a_model_of_nan_stops_the_run():

@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 import hetjax as hj
-from hetjax.machine import Alarm, Arrival, Cost, Evaluated, Link, Machine, Profile, Work
+from hetjax.machine import (
+    Alarm,
+    Arrival,
+    Cost,
+    Evaluated,
+    Join,
+    Leave,
+    Link,
+    Machine,
+    Profile,
+    Work,
+)
 from hetjax.schedule import MergeOrder, Orders, Policy
 
 COST = Cost(1.0, 0.0)
@@ -114,7 +125,22 @@ def test_the_loops_own_alarm_is_refused(digits):
         run(digits, policy, two_workers(0.0), seconds=0.9, points=3)
 
 
-def test_starting_workers_is_refused(digits):
+def test_who_is_there_cannot_be_started(digits):
     policy, _ = answering(lambda e: Orders(start=(1,)))
-    with pytest.raises(ValueError, match="start or stop workers mid-run"):
+    with pytest.raises(ValueError, match="worker 1 cannot be started: it is there"):
+        run(digits, policy, two_workers(0.0), seconds=0.9, points=3)
+
+
+def test_a_policy_hears_who_leaves_and_joins(digits):
+    """Before evaluations of the same time; a stopped one gets no work."""
+    answers = {0.0: Orders(stop=(1,)), 0.3: Orders(start=(1,))}
+    policy, seen = answering(lambda e: answers.get(round(e.time, 6), Orders()))
+    run(digits, policy, two_workers(0.0), seconds=0.9, points=3)
+    staff = [
+        (type(e), e.worker, round(e.time, 6)) for e in seen if hasattr(e, "worker")
+    ]
+    assert staff == [(Leave, 1, 0.0), (Join, 1, 0.3)]
+    late = Orders(dispatch=((1, Work(1, 8)),))
+    policy, _ = answering(lambda e: answers[0.0] if e.time == 0 else late)
+    with pytest.raises(ValueError, match="was stopped: start it first"):
         run(digits, policy, two_workers(0.0), seconds=0.9, points=3)

@@ -35,9 +35,9 @@ def needing(*slots):
 @pytest.mark.parametrize(
     ("local", "merge", "message"),
     [
-        (hj.local.sgd(), hj.merge.gradient_aggregation(), "mine: .* needs gradients"),
         (hj.local.gradient(), hj.merge.average(), "only fills gradients, which the"),
-        (hj.local.sgd(), needing("start"), "mine: .* needs start"),
+        (hj.local.sgd(), needing("first"), "mine: .* needs first of a replica; known"),
+        (hj.local.proximal(mu=0.1), hj.merge.sma(), "needs start of a replica"),
     ],
 )
 def test_a_rule_and_a_merge_that_do_not_fit(local, merge, message):

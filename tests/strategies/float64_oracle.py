@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from hetjax.machine import Arrival, SimulatedClock, Work
+from hetjax.machine import Arrival, MergeOrder, SimulatedClock, Work
 from hetjax.sampling import uniform
 
 BYTES = 4  # of a float32
@@ -63,7 +63,10 @@ class World:
     def merge(self, members, model, blocking=True):
         """`model` becomes visible when the members' merge is done."""
         num_bytes = BYTES * len(model)
-        transfer = self.clock.merge("root", members, num_bytes, blocking)
+        transfer = self.clock.merge(
+            MergeOrder(members, blocking=blocking, trips=2 * (len(members) > 1)),
+            num_bytes,
+        )
         self.models.append((transfer.finish, model))
 
     def point(self, instant):
@@ -187,7 +190,7 @@ def adaptive_sgd(
     delta=0.1,
     pert_thr=0.1,
     momentum=0.9,
-    scaling=True,
+    scaling="paper",
     bound="skip",
     scale_every=1,
 ):
@@ -219,7 +222,7 @@ def adaptive_sgd(
         w, w_p = merged + momentum * (w - w_p), w
         world.merge(tuple(world.workers), w)
         merges += 1
-        if scaling and merges % scale_every == 0:
+        if scaling == "paper" and merges % scale_every == 0:
             mean = total / n
             pairs = zip(b, u, strict=True)
             b = [_scaled(*pair, mean, b_min, b_max, beta, bound) for pair in pairs]

@@ -10,21 +10,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import optax
 import pytest
 from tiny_problems import PROBLEMS, three_workers
+from zoo import zoo
 
 import hetjax
 
-STRATEGIES = {
-    "sequential_sgd": hetjax.sequential_sgd(batch_size=6, rate=0.1, momentum=0.9),
-    "sync_sgd": hetjax.sync_sgd(
-        batch_size=6, rate=0.01, optimizer=optax.scale_by_adam()
-    ),
-    "elastic_sgd": hetjax.elastic_sgd(batch_size=6, rate=0.1, steps=2),
-    "sma": hetjax.sma(batch_size=6, rate=0.1, local_momentum=0.5, tau=2),
-    "adaptive_sgd": hetjax.adaptive_sgd(b_max=6, rate=0.1, mega_batch=40, beta=1.0),
-}
+STRATEGIES = zoo(6)
 
 
 @cache
@@ -52,7 +44,7 @@ def result(history):
         "points": history.points,
         "merges": history.merges,
         "updates": [worker.updates for worker in history.workers],
-        "busy": [worker.busy for worker in history.workers],
+        "times": [s.finish for s in history.timeline],
         "params": hashlib.sha256(bits).hexdigest(),
     }
 
@@ -108,7 +100,7 @@ def test_another_seed_is_another_run(name):
     one, other = together()[name, 0], together()[name, 1]
     assert other["params"] != one["params"]
     assert other["points"][0]["loss"] != one["points"][0]["loss"]
-    assert other["busy"] != one["busy"]
+    assert other["times"] != one["times"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -13,6 +13,7 @@ import optax
 import pytest
 from float64_oracle import World, bulk_synchronous
 from tiny_problems import PROBLEMS, flat, three_workers
+from zoo import size_of
 
 import hetjax
 from hetjax import local, merge
@@ -218,9 +219,9 @@ def own_order():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"scaling": False, "delta": 0.0},
-        {"scaling": False, "delta": 0.1},  # equal updates: nothing is perturbed
-        {"scaling": True, "beta": 4.0, "delta": 0.1},  # equal updates: nothing moves
+        {"scaling": "none", "delta": 0.0},
+        {"scaling": "none", "delta": 0.1},  # equal updates: nothing is perturbed
+        {"scaling": "paper", "beta": 4.0, "delta": 0.1},  # equal updates: nothing moves
     ],
 )
 def test_adaptive_on_equal_workers_is_elastic(settings):
@@ -249,17 +250,7 @@ def test_adaptive_on_one_worker_is_elastic():
 # Factories
 
 
-FACTORIES = {
-    "sequential_sgd": {"batch_size": 8, "rate": 0.1},
-    "sync_sgd": {"batch_size": 8, "rate": 0.1},
-    "elastic_sgd": {"batch_size": 8, "rate": 0.1},
-    "sma": {"batch_size": 8, "rate": 0.1},
-    "adaptive_sgd": {"b_max": 8, "rate": 0.1},
-}
-
-
-def test_every_strategy_is_here():
-    assert FACTORIES.keys() == hetjax.STRATEGIES.keys()
+FACTORIES = {name: {size_of(name): 8, "rate": 0.1} for name in hetjax.STRATEGIES}
 
 
 @pytest.mark.parametrize("name", FACTORIES)

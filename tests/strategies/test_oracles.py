@@ -93,7 +93,7 @@ CASES = {
             "b_min": 1,
             "beta": 0.5,
             "mega_batch": 20,
-            "scaling": False,
+            "scaling": "none",
         },
         "v100x4",
     ),

@@ -1,4 +1,4 @@
-"""Local rules: what a worker does with a batch between two reports (device world).
+"""What a worker does with a batch between two reports: the local rules.
 
 A rule is built with rate 1 and scales its updates by the rate it is given, so that a
 rate is data and never a recompilation. Factories return the same object for the same
@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import optax
 
 from hetjax import sparse
+from hetjax.local.rows import check_rows, dense_update, lazy_update
 from hetjax.replica import Replica
-
-ROWS = ("dense", "lazy")
 
 
 class LocalRule(NamedTuple):
@@ -28,12 +27,14 @@ class LocalRule(NamedTuple):
     grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
     gradients are of the mean loss over the batch's true examples, with a
     `sparse.RowGradient` for each row weight that meets a sparse input. A rule that
-    `fills` a slot leaves the step to a merge that needs it.
+    `fills` a slot leaves the step to a merge that needs it; what it `needs` (only
+    "start") a merge must keep for it. Slots: see `hetjax.local.slots`.
     """
 
     init: Callable[[Any], Any]
     step: Callable[..., tuple[Replica, jax.Array]]
     fills: tuple[str, ...] = ()  # slots of the replica's carry
+    needs: tuple[str, ...] = ()
 
 
 @lru_cache
@@ -65,7 +66,7 @@ def sgd(
     Plain SGD adds row gradients into their rows, exactly; momentum and decay move
     every row each step ("dense") or, with rows="lazy", the batch's rows only.
     """
-    _check_rows(rows)
+    check_rows(rows)
     if nesterov and not momentum:
         raise ValueError("nesterov=True looks ahead along the momentum: give one")
     if not momentum and not weight_decay:
@@ -106,18 +107,13 @@ def optimizer(tx: optax.GradientTransformation, *, rows: str = "dense") -> Local
     and of every optimizer state shaped like it, and leaves the others alone (their
     momentum does not decay meanwhile; counters of steps go on for all).
     """
-    _check_rows(rows)
+    check_rows(rows)
     return _optimizer(tx, rows)
-
-
-def _check_rows(rows: str) -> None:
-    if rows not in ROWS:
-        raise ValueError(f"rows={rows!r}: choose one of {ROWS}")
 
 
 @lru_cache
 def _optimizer(tx: optax.GradientTransformation, rows: str) -> LocalRule:
-    update = _lazy_update if rows == "lazy" else _dense_update
+    update = lazy_update if rows == "lazy" else dense_update
 
     def step(
         replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
@@ -130,87 +126,53 @@ def _optimizer(tx: optax.GradientTransformation, rows: str) -> LocalRule:
     return LocalRule(tx.init, step)
 
 
-def _dense_update(tx: Any, grads: Any, opt: Any, params: Any, rate: jax.Array) -> Any:
-    updates, opt = tx.update(sparse.dense(grads), opt, params)
-    return jax.tree.map(
-        lambda w, d: (w + rate * d).astype(w.dtype), params, updates
-    ), opt
+@lru_cache
+def look_ahead(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
+    """Nesterov's step in the form of EAMSGD, with decay at the look-ahead point.
 
+        v <- delta v;   x <- x + v;   g at x (+ wd x)
+        x <- x - eta g;   v <- v - eta g            delta is `momentum`
 
-def _lazy_update(tx: Any, grads: Any, opt: Any, params: Any, rate: jax.Array) -> Any:
-    """A dense update of the unique touched rows, written back into the whole."""
-    grads = _map_gradients(sparse.unique, lambda g: g, grads)
-    ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
-    rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
-    view = jax.tree.map(_take, params, ids)
-    opt_view = optax.tree_utils.tree_map_params(tx, _take, opt, ids)
-    updates, opt_view = tx.update(rows, opt_view, view)
-    view = jax.tree.map(lambda w, d: (w + rate * d).astype(w.dtype), view, updates)
-    params = jax.tree.map(_put, params, view, ids)
-    # non-params (step counters) come whole from the updated state
-    return params, _put_state(tx, opt, opt_view, ids)
-
-
-_WHOLE = "whole"  # stands among the ids for a leaf that has no rows
-
-
-def _map_gradients(of_rows: Callable, of_others: Callable, grads: Any) -> Any:
-    """One function of every `RowGradient`, another one of every other gradient."""
-    return jax.tree.map(
-        lambda g: of_rows(g) if sparse.is_row_gradient(g) else of_others(g),
-        grads,
-        is_leaf=sparse.is_row_gradient,
-    )
-
-
-def _take(leaf: jax.Array, ids: Any) -> jax.Array:
-    return leaf if ids is _WHOLE else leaf.at[ids].get(mode="clip")
-
-
-def _put(leaf: jax.Array, rows: jax.Array, ids: Any) -> jax.Array:
-    return rows if ids is _WHOLE else leaf.at[ids].set(rows, mode="drop")
-
-
-def _put_state(tx: Any, opt: Any, opt_view: Any, ids: Any) -> Any:
-    """The whole optimizer state with the touched rows of `opt_view` written in."""
-    places = optax.tree_utils.tree_map_params(
-        tx, lambda _, i: i, opt, ids, transform_non_params=lambda _: _WHOLE
-    )
-    return jax.tree.map(_put, opt, opt_view, places)
-
-
-def check_slots(rule: LocalRule, needs: tuple[str, ...]) -> None:
-    """A ValueError if a merge and a rule do not fit each other."""
-    missing = set(needs) - {"before", *rule.fills}
-    if missing:
-        raise ValueError(
-            f"the merge needs {', '.join(sorted(missing))} of a replica, which the "
-            "local rule does not fill (local.gradient() fills gradients)"
-        )
-    unused = set(rule.fills) - set(needs)
-    if unused:
-        raise ValueError(
-            f"the local rule only fills {', '.join(sorted(unused))}, which the merge "
-            "does not use: nothing would ever be learned; take local.sgd(), or "
-            "merge.gradient_aggregation()"
-        )
-
-
-def with_slots(rule: LocalRule, needs: tuple[str, ...]) -> LocalRule:
-    """The rule that also keeps the slot "before": params before this step."""
-    if "before" not in needs:
-        return rule
+    The same as v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
+    """
 
     def step(
         replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
-        before = replica.params
-        replica, losses = rule.step(replica, batch, rate, grad_fn)
-        return replica._replace(carry={**replica.carry, "before": before}), losses
+        v = jax.tree.map(lambda v: momentum * v, replica.opt_state)
+        x = jax.tree.map(jnp.add, replica.params, v)
+        losses, state, grads = grad_fn(x, replica.model_state, batch)
+        g = sparse.dense(grads)
+        g = jax.tree.map(lambda g, x: rate * (g + weight_decay * x), g, x)
+        params, v = (
+            jax.tree.map(lambda a, g: (a - g).astype(a.dtype), tree, g)
+            for tree in (x, v)
+        )
+        new = replica._replace(params=params, opt_state=v, model_state=state)
+        return new, losses
 
-    return LocalRule(rule.init, step, rule.fills)
+    return LocalRule(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
-def empty_slots(params: Any, needs: tuple[str, ...]) -> dict[str, Any]:
-    """The carry of a replica that has not stepped yet: zeros, own buffers."""
-    return {name: jax.tree.map(jnp.zeros_like, params) for name in needs}
+@lru_cache
+def proximal(*, mu: float) -> LocalRule:
+    """SGD that is held back to where the round began (FedProx).
+
+        w <- w - eta (g + mu (w - w_start))
+
+    Source: ALGORITHMS I (the proximal form of FedNova).
+    """
+
+    def step(
+        replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        params = jax.tree.map(
+            lambda w, g, s: (w - rate * (g + mu * (w - s))).astype(w.dtype),
+            replica.params,
+            sparse.dense(grads),
+            replica.carry["start"],
+        )
+        return replica._replace(params=params, model_state=state), losses
+
+    return LocalRule(lambda params: (), step, needs=("start",))

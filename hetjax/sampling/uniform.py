@@ -1,24 +1,11 @@
-"""Samplers: which examples a worker gets (host world, no JAX)."""
+"""Uniform sampling without replacement: one shuffled pass after the other."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hetjax.machine.types import WorkerInfo
-
-
-class Sampler(NamedTuple):
-    """Pure functions on a sampler state; indices are rows of the training split.
-
-    init(workers, num_examples, seed) -> state
-    draw(state, worker, n) -> (state, indices [n])
-    observe(state, worker, indices, losses) -> state, or None if losses do not matter
-    """
-
-    init: Callable[[tuple[WorkerInfo, ...], int, int], Any]
-    draw: Callable[[Any, int, int], tuple[Any, np.ndarray]]
-    observe: Callable[[Any, int, np.ndarray, np.ndarray], Any] | None = None
+from hetjax.sampling.types import Sampler
 
 
 class PassState(NamedTuple):

@@ -1,0 +1,102 @@
+"""Which examples each worker has: shards of a training split, alike or not."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+_NONE = -1  # the class of a row without a label
+_MOST = 1e100  # of alpha: beyond, a sum over workers might overflow
+
+
+def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Shards of examples drawn at random: sizes differ by one at most.
+
+    Each shard is rising int64 indices; every example is in exactly one.
+    """
+    _check_workers(num_examples, num_workers)
+    order = np.random.default_rng(seed).permutation(num_examples)
+    return tuple(np.sort(shard) for shard in np.array_split(order, num_workers))
+
+
+def dirichlet(
+    labels: Any, num_workers: int, *, alpha: float, seed: int
+) -> tuple[np.ndarray, ...]:
+    """Shards whose classes are mixed unevenly, the more so the smaller `alpha`.
+
+        p_c ~ Dirichlet(alpha, ..., alpha)  [num_workers], for each class c
+
+    and worker k has the share p_ck of the class's examples, rounded up or down. Shards
+    differ in size, too. With alpha = 0.1 most workers have few classes; with a large
+    one all have nearly the same mixture.
+
+    `labels`: [N] class ids, or [N, C] CSR, where the first label of a row counts; rows
+    without a label are dealt out evenly. Each shard is rising int64 indices, every
+    example is in exactly one, and none is empty: a worker that would get nothing gets
+    one example, drawn from the largest shard (drawing all again, as some do, may never
+    end for a small alpha). A ValueError where this cannot be.
+
+    Source: Yurochkin et al., ICML 2019; Li et al., ICDE 2022 (arXiv 2102.02079).
+    """
+    if not 0 < alpha <= _MOST:
+        raise ValueError(f"alpha is {alpha}; it must be above 0, and finite")
+    classes = _classes(labels)
+    _check_workers(len(classes), num_workers)
+    rng = np.random.default_rng(seed)
+    owner = np.empty(len(classes), np.int64)
+    by_class = np.argsort(classes, kind="stable")
+    starts = np.flatnonzero(np.diff(classes[by_class])) + 1
+    for members in np.split(by_class, starts):
+        rng.shuffle(members)
+        place = np.arange(len(members))
+        if classes[members[0]] == _NONE:
+            owner[members] = place % num_workers
+            continue
+        ends = np.cumsum(rng.dirichlet(np.full(num_workers, alpha))) * len(members)
+        # Rounding all ends by one random amount gives worker k, on average, exactly its
+        # share; rounding down would give the last worker most of the small classes.
+        cuts = np.floor(ends[:-1] + rng.random())
+        owner[members] = np.searchsorted(cuts, place, side="right")
+    _fill_empty(rng, owner, num_workers)
+    by_owner = np.argsort(owner, kind="stable")
+    stops = np.cumsum(np.bincount(owner, minlength=num_workers))[:-1]
+    return tuple(np.split(by_owner, stops))
+
+
+def _classes(labels: Any) -> np.ndarray:
+    """The class of each example [N] int64, as far as it has one."""
+    if sp.issparse(labels):
+        matrix = sp.csr_array(labels)
+        full = np.diff(matrix.indptr) > 0
+        classes = np.full(len(full), _NONE, np.int64)
+        classes[full] = matrix.indices[matrix.indptr[:-1][full]]
+        return classes
+    classes = np.asarray(labels)
+    if classes.ndim != 1 or (classes.size and classes.dtype.kind not in "iu"):
+        raise ValueError(
+            f"labels must be [N] integers or [N, C] CSR, not {list(classes.shape)} of "
+            f"{classes.dtype}"
+        )
+    if classes.size and classes.min() < 0:
+        raise ValueError(f"labels: class id {classes.min()} is negative")
+    return classes.astype(np.int64)
+
+
+def _check_workers(num_examples: int, num_workers: int) -> None:
+    if num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; it must be 1 or more")
+    if num_examples < num_workers:
+        raise ValueError(
+            f"{num_examples} examples are too few for {num_workers} workers: each "
+            "must get one; give more data, or fewer workers"
+        )
+
+
+def _fill_empty(rng: np.random.Generator, owner: np.ndarray, num_workers: int) -> None:
+    """Gives each worker without examples one of the largest shard; in place."""
+    sizes = np.bincount(owner, minlength=num_workers)
+    for worker in np.flatnonzero(sizes == 0):
+        largest = int(np.argmax(sizes))
+        owner[rng.choice(np.flatnonzero(owner == largest))] = worker
+        sizes[largest] -= 1
+        sizes[worker] = 1

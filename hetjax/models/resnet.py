@@ -1,0 +1,127 @@
+"""Residual networks of CIFAR size (ALGORITHMS J: CROSSBOW's, Biased's)."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from hetjax.models.blocks import (
+    Image,
+    Layer,
+    Residual,
+    avg_pool,
+    cells,
+    check_widths,
+    choose,
+    flatten,
+    identity,
+    image_model,
+    mean_pool,
+)
+
+SHORTCUTS = ("projection", "projection_everywhere", "pad")
+POOLS = ("global", "crossbow")
+
+
+def resnet(
+    *,
+    depth: int = 20,
+    image: Image = (32, 32, 3),
+    width: int = 16,
+    shortcut: str = "projection",
+    zero_gamma: bool = False,
+    pool: str = "global",
+) -> Callable[..., nnx.Module]:
+    """A residual network of 6 n + 2 layers, of basic blocks.
+
+        [32, 32, 3]  conv 3x3 16, BN, ReLU   [32, 32, 16]
+                     n blocks of 16          [32, 32, 16]
+                     n blocks of 32          [16, 16, 32]
+                     n blocks of 64          [8, 8, 64]
+                     pool, dense C
+        block:       x -> ReLU(BN(conv 3x3(ReLU(BN(conv 3x3(x))))) + shortcut(x))
+
+    272,474 parameters at depth 20, 466,906 at depth 32; with "pad" 269,722 and 464,154.
+
+    The first convolution of the second and third stage has stride 2. Convolutions have
+    no biases; BN has epsilon 1e-5, momentum .9. Weights are Xavier as CROSSBOW's code
+    has it: uniform of variance 1 / fan_in.
+    - shortcut: x itself where the shape stays; elsewhere "projection" is a 1x1
+      convolution and BN (CROSSBOW), "pad" is every second pixel with zero channels
+      behind (option A of He et al.). "projection_everywhere" projects at the start of
+      the first stage, too (the code of Biased's authors).
+    - zero_gamma: the last BN of each block starts with scale 0 (the same code).
+    - pool: the mean over all places, or CROSSBOW's 7x7 means at stride 1, which leave
+      [2, 2, 64] of [8, 8, 64].
+
+    Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
+    ResNetv1ForCifar.java; swblaster/FedLUAR, model.py.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise ValueError(f"depth={depth}: give 6 n + 2, such as 20 or 32")
+    check_widths(width)
+    choose("shortcut", shortcut, SHORTCUTS)
+    choose("pool", pool, POOLS)
+    places = 1
+    if pool == "crossbow":
+        places = cells(image, lambda n: -(-n // 4) - 6)
+    xavier = nnx.initializers.variance_scaling(1.0, "fan_in", "uniform")
+
+    def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
+        def conv(a: int, b: int, size: int, stride: int) -> nnx.Conv:
+            return nnx.Conv(
+                a,
+                b,
+                (size, size),
+                stride,
+                padding=size // 2,
+                use_bias=False,
+                kernel_init=xavier,
+                rngs=rngs,
+            )
+
+        def norm(channels: int, scale: float = 1.0) -> nnx.BatchNorm:
+            init = nnx.initializers.constant(scale)
+            return nnx.BatchNorm(
+                channels, epsilon=1e-5, momentum=0.9, scale_init=init, rngs=rngs
+            )
+
+        def around(a: int, b: int, stride: int, start: bool) -> Layer:
+            everywhere = start and shortcut == "projection_everywhere"
+            if a == b and not everywhere:
+                return identity
+            if shortcut == "pad":
+                return partial(_pad, channels=b, stride=stride)
+            return nnx.Sequential(conv(a, b, 1, stride), norm(b))
+
+        def block(a: int, b: int, stride: int, start: bool) -> Residual:
+            branch = nnx.Sequential(
+                conv(a, b, 3, stride),
+                norm(b),
+                jax.nn.relu,
+                conv(b, b, 3, 1),
+                norm(b, 0.0 if zero_gamma else 1.0),
+            )
+            skip = around(a, b, stride, start)
+            return Residual(branch, skip, before=identity, after=jax.nn.relu)
+
+        found: list[Layer] = [conv(image[2], width, 3, 1), norm(width), jax.nn.relu]
+        channels = width
+        for stage in range(3):
+            for i in range((depth - 2) // 6):
+                stride = 2 if stage and not i else 1
+                found.append(block(channels, channels := width << stage, stride, not i))
+        last = nnx.Linear(places * channels, classes, kernel_init=xavier, rngs=rngs)
+        if pool == "global":
+            return [*found, mean_pool, last]
+        return [*found, partial(avg_pool, window=7, stride=1), flatten, last]
+
+    return image_model(image, layers)
+
+
+def _pad(x: jax.Array, channels: int, stride: int) -> jax.Array:
+    """Every `stride`-th pixel of x, with zeros behind up to so many channels."""
+    x = x[:, ::stride, ::stride]
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, channels - x.shape[-1])))

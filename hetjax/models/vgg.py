@@ -1,0 +1,104 @@
+"""VGG-16 for CIFAR, with batch normalisation and much dropout (ALGORITHMS J)."""
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+from hetjax.models.blocks import (
+    Image,
+    Layer,
+    cells,
+    check_rates,
+    check_widths,
+    choose,
+    flatten,
+    image_model,
+    max_pool,
+)
+
+VARIANTS = ("crossbow", "torch")
+STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))  # in units of the width
+
+
+def vgg16(
+    *,
+    image: Image = (32, 32, 3),
+    variant: str = "crossbow",
+    width: int = 64,
+    hidden: int = 512,
+    dropout: tuple[float, float, float] = (0.3, 0.4, 0.5),
+) -> Callable[..., nnx.Module]:
+    """VGG-16 of CIFAR size; 15,038,116 parameters for 100 classes.
+
+        [32, 32, 3]  3x3 64, 64, max pool 2         [16, 16, 64]
+                     3x3 128, 128, max pool 2       [8, 8, 128]
+                     3x3 256, 256, 256, max pool 2  [4, 4, 256]
+                     3x3 512, 512, 512, max pool 2  [2, 2, 512]
+                     3x3 512, 512, 512, max pool 2  [1, 1, 512]
+                     dropout .5, dense 512, dropout .5, dense C
+
+    Convolutions are padded. Dropout .3 follows the first, .4 every other one that is
+    not followed by a pool. Batch normalisation and ReLU follow every convolution and
+    the hidden layer:
+    - variant="crossbow": ReLU, then normalisation (epsilon .001, momentum .99);
+      weights Glorot uniform, biases 0.
+    - variant="torch", HierSGD's by inference: normalisation (epsilon .001, in the
+      dense part 1e-5; momentum .9), then ReLU; convolutions normal of variance
+      2 / fan_out, dense weights uniform up to 1 / sqrt(fan_in). The source's biases
+      before a normalisation, which takes them out again, are left out.
+
+    Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which is cifar100vgg.py
+    of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
+    """
+    choose("variant", variant, VARIANTS)
+    check_rates(*dropout)
+    check_widths(width, hidden)
+    places = cells(image, lambda n: n // 32)
+    init = nnx.initializers.variance_scaling
+    if crossbow := variant == "crossbow":
+        conv_init = dense_init = nnx.initializers.glorot_uniform()
+    else:
+        conv_init = init(2.0, "fan_out", "normal")
+        dense_init = init(1 / 3, "fan_in", "uniform")
+
+    def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
+        def normed(layer: Layer, channels: int, epsilon: float) -> list[Layer]:
+            momentum = 0.99 if crossbow else 0.9
+            norm = nnx.BatchNorm(
+                channels, epsilon=epsilon, momentum=momentum, rngs=rngs
+            )
+            return (
+                [layer, jax.nn.relu, norm] if crossbow else [layer, norm, jax.nn.relu]
+            )
+
+        def conv(a: int, b: int) -> list[Layer]:
+            layer = nnx.Conv(
+                a, b, (3, 3), use_bias=crossbow, kernel_init=conv_init, rngs=rngs
+            )
+            return normed(layer, b, 1e-3)
+
+        def dense(a: int, b: int, bias: bool) -> nnx.Linear:
+            return nnx.Linear(a, b, use_bias=bias, kernel_init=dense_init, rngs=rngs)
+
+        def drop(rate: float) -> nnx.Dropout:
+            return nnx.Dropout(rate, rngs=rngs)
+
+        found: list[Layer] = []
+        channels = image[2]
+        for stage in STAGES:
+            for i, units in enumerate(stage):
+                rate = dropout[1] if found else dropout[0]
+                found += conv(channels, channels := units * width)
+                found.append(max_pool if i == len(stage) - 1 else drop(rate))
+        first = dense(places * channels, hidden, crossbow)
+        return [
+            *found,
+            flatten,
+            drop(dropout[2]),
+            *normed(first, hidden, 1e-3 if crossbow else 1e-5),
+            drop(dropout[2]),
+            dense(hidden, classes, True),
+        ]
+
+    return image_model(image, layers)

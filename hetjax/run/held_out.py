@@ -1,0 +1,21 @@
+"""A tenth of the training split, held out to choose rates or weights on."""
+
+import numpy as np
+
+from hetjax.data.dataset import Split
+
+SHARE = 0.1  # of the training split
+_STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
+
+
+def num_held_out(num_examples: int) -> int:
+    """How many examples are held out of so many."""
+    return max(1, int(SHARE * num_examples))
+
+
+def split_off(split: Split, seed: int) -> tuple[Split, Split]:
+    """(the rest, what is held out), both in the order of the split."""
+    order = np.random.default_rng((_STREAM, seed)).permutation(len(split))
+    n = num_held_out(len(order))
+    rest, held = np.sort(order[n:]), np.sort(order[:n])
+    return split.take(rest), split.take(held)

@@ -1,0 +1,145 @@
+"""Loss-biased sampling for slow workers: Biased Local SGD (host world, no JAX)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.machine.types import WorkerInfo
+from hetjax.sampling.types import Sampler
+from hetjax.schedule.rounds import per_worker
+
+Workers = tuple[WorkerInfo, ...]
+_STREAM = 20_011  # keeps these draws apart from other uses of a seed
+
+# samples of all slow workers per pass over N examples: N times this, of m workers with
+# steps tau, slow ones S; tau_f is the largest
+POOL_FORMULAS: dict[str, Callable[[list[int], list[int]], float]] = {
+    "steps": lambda tau, slow: sum(tau[i] for i in slow) / (len(tau) * max(tau)),
+    "work": lambda tau, slow: sum(tau[i] for i in slow) / sum(tau),
+    "ratio": lambda tau, slow: max((tau[i] for i in slow), default=0) / max(tau),
+}
+
+
+class BiasedState(NamedTuple):
+    """One entry per worker in `queues` and `counts`."""
+
+    seed: int
+    draws: int  # of pools and passes so far
+    losses: np.ndarray  # [N] float32, as last seen; inf where never
+    queues: tuple[np.ndarray, ...]  # rows still to hand out
+    counts: tuple[int, ...]  # rows of one pass
+    slow: tuple[int, ...]
+    pool: int  # examples that the slow workers choose from
+
+
+def biased(
+    *,
+    steps: Callable[[Workers], Any],
+    d: float | None = None,
+    unified: bool = False,
+    pool_formula: str = "steps",
+) -> Sampler:
+    """Slow workers get the examples of highest loss out of a random pool.
+
+    Slow are those with fewer `steps` than the fastest. When a slow worker's queue is
+    empty, the group draws a pool of d n_S examples without replacement, takes the n_S
+    of highest stored loss (ties, and losses never seen, at random), and splits them.
+    A fast worker's queue is N / m examples, drawn without replacement and apart from
+    all others; `unified=True`: the slow take theirs first, the fast split what remains.
+    Losses are those of training steps, by any worker; they count after the merge.
+
+        n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
+
+    or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
+    is an error, the paper's N/A; d=None is 2, or less where such a pool would be too
+    large. Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.2,
+    E.3, E.5.
+    """
+    if pool_formula not in POOL_FORMULAS:
+        known = ", ".join(POOL_FORMULAS)
+        raise ValueError(f"pool_formula={pool_formula!r}: choose one of {known}")
+    if d is not None and not 1 <= d < float("inf"):
+        raise ValueError(f"d={d}: give a number of at least 1, or None")
+
+    def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
+        m = len(workers)
+        tau = [int(s) for s in per_worker("steps", steps(workers), m)]
+        slow = [i for i in range(m) if tau[i] < max(tau)]
+        total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
+        if slow and d is not None and d * total >= num_examples:
+            raise ValueError(
+                f"d={d:g}: a pool of {d * total:.0f} for the slow workers' {total:.0f} "
+                f"examples per pass is not below the {num_examples} there are; give "
+                "a smaller d, or slow workers fewer steps"
+            )
+        work = sum(tau[i] for i in slow) or 1
+        counts = tuple(
+            max(1, round(total * tau[i] / work if i in slow else num_examples / m))
+            for i in range(m)
+        )
+        losses = np.full(num_examples, np.inf, np.float32)
+        empty = (np.empty(0, np.int64),) * m
+        pool = round((d or 2) * total)
+        pool = min(pool, num_examples - 1) if slow else 0
+        return BiasedState(seed, 0, losses, empty, counts, tuple(slow), pool)
+
+    def draw(state: BiasedState, worker: int, n: int) -> tuple[BiasedState, np.ndarray]:
+        pieces = []
+        while n > 0:
+            if not len(state.queues[worker]):
+                state = _filled(state, worker, unified)
+            queue = state.queues[worker]
+            pieces.append(queue[:n])
+            state = _with_queues(state, {worker: queue[n:]})
+            n -= len(pieces[-1])
+        return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def observe(
+        state: BiasedState, worker: int, indices: np.ndarray, losses: np.ndarray
+    ) -> BiasedState:
+        del worker
+        stored = state.losses.copy()
+        stored[indices] = losses
+        return state._replace(losses=stored)
+
+    return Sampler(init, draw, observe)
+
+
+def _filled(state: BiasedState, worker: int, unified: bool) -> BiasedState:
+    """New queues: the worker's own, its group's, or (unified) everybody's."""
+    rng = np.random.default_rng((_STREAM, state.seed, state.draws))
+    state = state._replace(draws=state.draws + 1)
+    n = len(state.losses)
+    if not unified and worker not in state.slow:
+        own = rng.permutation(n)[: state.counts[worker]]
+        return _with_queues(state, {worker: own})
+    new: dict[int, np.ndarray] = {}
+    taken = np.empty(0, np.int64)
+    if state.slow:
+        wanted = sum(state.counts[i] for i in state.slow)
+        pool = rng.permutation(n)[: max(state.pool, wanted)]
+        # stable on a random order: ties are random
+        highest = np.argsort(-state.losses[pool], kind="stable")[:wanted]
+        taken = rng.permutation(pool[highest])
+        new |= _split(taken, [(i, state.counts[i]) for i in state.slow])
+    if unified:
+        free = np.ones(n, bool)
+        free[taken] = False
+        rest = rng.permutation(np.flatnonzero(free))
+        fast = [i for i in range(len(state.counts)) if i not in state.slow]
+        new |= _split(rest, [(i, state.counts[i]) for i in fast])
+    appended = {i: np.concatenate([state.queues[i], rows]) for i, rows in new.items()}
+    return _with_queues(state, appended)
+
+
+def _split(rows: np.ndarray, counts: list[tuple[int, int]]) -> dict[int, np.ndarray]:
+    """So many of the rows for each worker, in this order; each gets one at least."""
+    ends = np.cumsum([count for _, count in counts])
+    parts = np.split(rows, ends[:-1]) if counts else []
+    return {i: part[:count] for (i, count), part in zip(counts, parts, strict=True)}
+
+
+def _with_queues(state: BiasedState, queues: dict[int, np.ndarray]) -> BiasedState:
+    new = tuple(queues.get(i, queue) for i, queue in enumerate(state.queues))
+    return state._replace(queues=new)

@@ -1,0 +1,23 @@
+"""What a sampler is (host world, no JAX)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.machine.types import WorkerInfo
+
+
+class Sampler(NamedTuple):
+    """Pure functions on a sampler state; indices are rows of the training split.
+
+    init(workers, num_examples, seed) -> state
+    draw(state, worker, n) -> (state, indices [n])
+    observe(state, worker, indices, losses) -> state, or None if losses do not matter
+    share(state) -> [workers] each one's part of the data; None: all draw from all of it
+    """
+
+    init: Callable[[tuple[WorkerInfo, ...], int, int], Any]
+    draw: Callable[[Any, int, int], tuple[Any, np.ndarray]]
+    observe: Callable[[Any, int, np.ndarray, np.ndarray], Any] | None = None
+    share: Callable[[Any], np.ndarray] | None = None

@@ -1,0 +1,214 @@
+"""Local SGD on unlike devices: balanced, unbalanced, biased (Biased Local SGD)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hetjax import local, merge, sampling, schedule
+from hetjax.merge import Merge
+from hetjax.sampling import Sampler
+from hetjax.schedule import RateLike, WorkerInfo
+from hetjax.strategies.types import Strategy, fraction, positive, settings
+
+AGGREGATIONS = ("average", "steps", "fed_nova", "fed_acc", "fed_adp")
+SAMPLINGS = ("uniform", "unified", "separated")
+Steps = int | Sequence[int] | str
+Workers = tuple[WorkerInfo, ...]
+
+
+def local_sgd(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps = 32,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    aggregation: str = "average",
+) -> Strategy:
+    """Local SGD: tau_i local steps at worker i, then one model again.
+
+        x = sum_i p_i x^i
+
+    `steps` is tau, one number for all (balanced), one for each worker, or
+    "measured:32": 32 for the fastest worker and in proportion to speed, at least 1, for
+    the others (unbalanced). `aggregation`: "average" (p_i = 1/m, eq. 3), "steps" (p_i =
+    tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or "fed_adp". `momentum` is each
+    worker's own.
+    Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
+    """
+    given = settings(locals())
+    return _local_sgd(
+        sampling.uniform(),
+        batch_size=batch_size,
+        rate=rate,
+        steps=steps,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        aggregation=aggregation,
+    )._replace(settings=given, name="local_sgd")
+
+
+def biased_local_sgd(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps = "measured:32",
+    d: float | None = None,
+    sampler: str = "separated",
+    aggregation: str = "steps",
+    pool_formula: str = "steps",
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+) -> Strategy:
+    """Local SGD whose slow workers do fewer steps, on examples of high loss.
+
+        x = sum_i tau_i / sum_k tau_k x^i                          (aggregation="steps")
+
+    Once per pass the slow workers, those with fewer steps than the fastest, take the
+    examples with the highest losses, as last seen, out of a random pool `d` (2) times
+    as large (`sampling.biased`; `sampler`: "uniform", "unified" or "separated"). Each bias
+    alone: `sampler="uniform"`, or `aggregation="average"`. `steps` as in `local_sgd`.
+    Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.
+    """
+    given = settings(locals())
+    if sampler not in SAMPLINGS:
+        raise ValueError(f"sampler={sampler!r}: choose one of {SAMPLINGS}")
+    if sampler == "uniform":
+        chosen = sampling.uniform()
+    else:
+        chosen = sampling.biased(
+            steps=_steps_of(steps, batch_size),
+            d=d,
+            unified=sampler == "unified",
+            pool_formula=pool_formula,
+        )
+    return _local_sgd(
+        chosen,
+        batch_size=batch_size,
+        rate=rate,
+        steps=steps,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        aggregation=aggregation,
+    )._replace(settings=given, name="biased_local_sgd")
+
+
+def fed_nova(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps = "measured:32",
+    momentum: float = 0.0,
+    mu: float = 0.0,
+    server_momentum: float = 0.0,
+) -> Strategy:
+    """Local SGD with unlike numbers of steps, averaged per step: FedNova.
+
+    `momentum` is each worker's, `mu` holds it back to the round's start instead (the
+    proximal form), `server_momentum` is the server's. Source: `merge.fed_nova`.
+    """
+    given = settings(locals())
+    positive(batch_size=batch_size)
+    fraction(momentum=momentum, server_momentum=server_momentum)
+    rule = local.proximal(mu=mu) if mu else local.sgd(momentum=momentum)
+    return Strategy(
+        schedule.rounds(steps=_steps_of(steps, batch_size), batch_size=batch_size),
+        rule,
+        merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum),
+        batch_size,
+        rate,
+        settings=given,
+        name="fed_nova",
+    )
+
+
+def fed_acc(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps = "measured:32",
+    momentum: float = 0.0,
+    power: float = 1.0,
+    by_size: bool = False,
+) -> Strategy:
+    """Local SGD whose models count by their accuracy on held-out data: FedAcc.
+
+    A tenth of the training split is held out for it. Source: `merge.fed_acc`.
+    """
+    given = settings(locals())
+    return _rounds_of(
+        merge.fed_acc(power=power, by_size=by_size), batch_size, rate, steps, momentum
+    )._replace(settings=given, name="fed_acc")
+
+
+def fed_adp(
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps = "measured:32",
+    momentum: float = 0.0,
+    alpha: float = 5.0,
+) -> Strategy:
+    """Local SGD whose models count by the direction they moved in: FedAdp.
+
+    Source: `merge.fed_adp`.
+    """
+    given = settings(locals())
+    return _rounds_of(
+        merge.fed_adp(alpha=alpha), batch_size, rate, steps, momentum
+    )._replace(settings=given, name="fed_adp")
+
+
+def _local_sgd(
+    sampler: Sampler,
+    *,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps,
+    momentum: float,
+    weight_decay: float,
+    aggregation: str,
+) -> Strategy:
+    merges: dict[str, Callable[[], Merge]] = {
+        "average": merge.average,
+        "steps": lambda: merge.average(weights="updates"),
+        "fed_nova": lambda: merge.fed_nova(momentum=momentum),
+        "fed_acc": merge.fed_acc,
+        "fed_adp": merge.fed_adp,
+    }
+    if aggregation not in merges:
+        raise ValueError(f"aggregation={aggregation!r}: choose one of {AGGREGATIONS}")
+    strategy = _rounds_of(
+        merges[aggregation](), batch_size, rate, steps, momentum, weight_decay
+    )
+    return strategy._replace(sampler=sampler)
+
+
+def _rounds_of(
+    merging: Merge,
+    batch_size: int,
+    rate: RateLike,
+    steps: Steps,
+    momentum: float,
+    weight_decay: float = 0.0,
+) -> Strategy:
+    positive(batch_size=batch_size)
+    fraction(momentum=momentum)
+    return Strategy(
+        schedule.rounds(steps=_steps_of(steps, batch_size), batch_size=batch_size),
+        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        merging,
+        batch_size,
+        rate,
+    )
+
+
+def _steps_of(steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
+    """tau of every worker: as given, or from the workers' expected seconds."""
+    if not isinstance(steps, str):
+        return lambda workers: steps
+    word, _, number = steps.partition(":")
+    if word != "measured" or not (number.isdigit() and int(number) > 0):
+        raise ValueError(
+            f"steps={steps!r}: give a number, one for each worker, or 'measured:32'"
+        )
+    return schedule.equal_time(int(number), batch_size)

@@ -1,0 +1,93 @@
+"""The real data sets, where HETJAX_DATA names a folder that has them."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetjax.data import cifar10, cifar100, fashion_mnist, mnist, read_libsvm, sources
+
+DATA = os.environ.get("HETJAX_DATA")
+pytestmark = pytest.mark.skipif(not DATA, reason="HETJAX_DATA is not set")
+
+
+def folder(name):
+    """A data set's folder; skips the test where there is none."""
+    place = Path(DATA or "", name)
+    if not place.is_dir():
+        pytest.skip(f"no {name} in HETJAX_DATA")
+    return place
+
+
+def check_sizes(data, per_class_train, per_class_test):
+    for split, per_class in (
+        (data.train, per_class_train),
+        (data.test, per_class_test),
+    ):
+        assert split.x.dtype == np.float32
+        assert (split.x.min(), split.x.max()) == (0, 1)
+        np.testing.assert_array_equal(np.bincount(split.y), per_class)
+
+
+def test_mnist():
+    folder("mnist")
+    data = mnist()
+    assert data.train.x.shape == (60_000, 28, 28, 1)
+    assert data.test.x.shape == (10_000, 28, 28, 1)
+    # the mean and deviation that everybody normalises with
+    assert data.train.x.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
+    assert data.train.x.std(dtype=np.float64) == pytest.approx(0.3081, abs=5e-5)
+    assert data.train.y[:5].tolist() == [5, 0, 4, 1, 9]
+    assert data.num_classes == 10
+
+
+def test_fashion_mnist():
+    folder("fashion_mnist")
+    data = fashion_mnist()
+    check_sizes(data, np.full(10, 6000), np.full(10, 1000))
+    assert data.train.x.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
+    assert data.train.x.std(dtype=np.float64) == pytest.approx(0.3530, abs=5e-5)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_the_checksums_are_those_of_the_original_files(name):
+    """Where the file is the original; a copy packed anew has another checksum."""
+    source, same = getattr(sources, f"_{name.upper()}"), []
+    for file, md5 in source.md5.items():
+        found = folder(name) / file
+        if found.is_file() and hashlib.md5(found.read_bytes()).hexdigest() == md5:
+            same.append(file)
+    if not same:
+        pytest.skip("all files are packed anew")
+    assert "t10k-labels-idx1-ubyte.gz" in same
+    assert "train-labels-idx1-ubyte.gz" in same
+
+
+def test_cifar10():
+    folder("cifar10")
+    data = cifar10()
+    check_sizes(data, np.full(10, 5000), np.full(10, 1000))
+    mean = data.train.x.mean((0, 1, 2), dtype=np.float64)
+    np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=5e-5)
+    assert data.train.y[:4].tolist() == [6, 9, 9, 4]  # frog, truck, truck, deer
+    assert data.notes == ()
+
+
+def test_cifar100():
+    folder("cifar100")
+    data = cifar100()
+    check_sizes(data, np.full(100, 500), np.full(100, 100))
+    assert data.notes == ()
+
+
+def test_a9a():
+    """The counts that LIBSVM's page and the Adult data's documentation give."""
+    place = folder("libsvm_a9a")
+    data = read_libsvm(place / "a9a.gz", place / "a9a.t.gz")
+    assert np.bincount(data.train.y).tolist() == [24720, 7841]
+    assert np.bincount(data.test.y).tolist() == [12435, 3846]
+    assert data.num_features == 123
+    assert set(data.train.x.data) == {1.0}
+    assert data.notes == ("labels -1, 1 are the classes 0, 1",)
