@@ -198,9 +198,8 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
 
 ERRORS = {
     "strategy": (
-        ["--strategies=adaptive_sgd,easgd"],
-        "unknown strategy 'easgd'; known: sequential_sgd, sync_sgd, elastic_sgd, sma, "
-        "adaptive_sgd",
+        ["--strategies=adaptive_sgd,easy_sgd"],
+        "unknown strategy 'easy_sgd'; known: sequential_sgd, sync_sgd, elastic_sgd, ",
     ),
     "no strategy": (["--strategies="], "no strategies to compare"),
     "data": (["--data=mnist"], "--data=mnist: neither digits nor synthetic_xmc"),
