@@ -3,16 +3,18 @@
     python experiments/compare.py                                   (half a minute)
     python experiments/compare.py --data=DIR --b_max=64 --rate=2 --seconds=20
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
+    python experiments/compare.py --all                             (three minutes)
 
 The default trains on scikit-learn's handwritten digits, on the simulated machine
 v100x4, and ends with a table; results.json, results.csv and three plots go to --out.
-DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM.
+DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM; image
+sets by name (mnist, ...) are looked for in $HETJAX_DATA and else downloaded.
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
+import datasets
 import scripts
 from absl import flags
 from strategy_flags import build_strategies
@@ -23,9 +25,12 @@ from hetjax.report import check_out, write_results
 FLAGS = flags.FLAGS
 DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
 
-flags.DEFINE_string("data", "digits", "digits, synthetic_xmc, or a folder")
+flags.DEFINE_string(
+    "data", "digits", "digits, synthetic_xmc, mnist, fashion_mnist, ..., a folder"
+)
 flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
 flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
+flags.DEFINE_boolean("all", False, "every strategy there is")
 flags.DEFINE_float("seconds", 4.0, "virtual budget of every run [s]")
 flags.DEFINE_integer("points", 50, "evaluations, after the one at the start")
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
@@ -34,7 +39,9 @@ flags.DEFINE_float("rate", 0.1, "learning rate at b_max")
 flags.DEFINE_list("rates", [], "learning rates to choose from, on held-out data")
 flags.DEFINE_string("tune", "common", "one rate for all (common) or one for each")
 flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
-flags.DEFINE_integer("hidden", 128, "hidden units")
+flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, vgg16, ...")
+flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
+flags.DEFINE_float("dirichlet", None, "unlike shards: their concentration, as 0.3")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
 flags.DEFINE_float("noise", None, "noise of a step's seconds, over the machine's own")
 flags.DEFINE_string("out", "results", "folder of the results")
@@ -51,27 +58,37 @@ SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row"
 
 
 def load_data() -> hj.data.Dataset:
-    if FLAGS.data == "digits":
-        return hj.data.digits()
     if FLAGS.data == "synthetic_xmc":
         sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
-    if not Path(FLAGS.data).is_dir():
-        raise ValueError(
-            f"--data={FLAGS.data}: neither digits nor synthetic_xmc, nor a folder"
-        )
-    return hj.data.read_folder(FLAGS.data, first_index=FLAGS.first_index)
+    return datasets.load(FLAGS.data, first_index=FLAGS.first_index)
+
+
+def with_shards(
+    strategies: dict[str, hj.Strategy], data: hj.data.Dataset
+) -> dict[str, hj.Strategy]:
+    """The strategies, with every worker on a shard of its own."""
+
+    def partition(workers: int, seed: int) -> Any:
+        labels, alpha = data.train.y, FLAGS.dirichlet
+        return hj.data.dirichlet(labels, workers, alpha=alpha, seed=seed)
+
+    sampler = hj.sampling.sharded(partition)
+    return {k: s._replace(sampler=sampler) for k, s in strategies.items()}
 
 
 def compare() -> tuple[hj.Runs, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
     machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
-    strategies = build_strategies(FLAGS.strategies, FLAGS.set, FLAGS.b_max, FLAGS.rate)
+    names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
+    strategies = build_strategies(names, FLAGS.set, FLAGS.b_max, FLAGS.rate)
     data = load_data()
+    if FLAGS.dirichlet is not None:
+        strategies = with_shards(strategies, data)
     for note in data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
-    mlp = hj.models.sparse_mlp if data.sparse else hj.models.mlp
-    task = hj.classification(mlp(hidden=FLAGS.hidden), data)
+    model = datasets.model(FLAGS.model, data, FLAGS.hidden)
+    task = hj.classification(model, data)
     runs = hj.compare(
         task,
         data,

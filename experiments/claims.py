@@ -1,0 +1,120 @@
+"""What the scripts of the papers share: their flags, a list of claims, and its file.
+
+A script has sections, functions that yield claims; `--only` runs one section, or the
+one that a claim's id begins with. `claims.json` holds the list, ids are stable.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from absl import flags
+
+import hetjax as hj
+from hetjax.report.table import Table
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("out", "results", "folder of claims.json and the figures")
+flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_integer("seeds", 3, "runs per setting, with seeds 0, 1, ...")
+flags.DEFINE_boolean("quick", False, "a smoke run of two minutes, for no verdicts")
+flags.DEFINE_string("only", "", "one section or one claim, by its id")
+
+
+class Claim(NamedTuple):
+    """One line of the table: what a paper says, and what we find."""
+
+    id: str
+    claim: str
+    paper: float | str
+    ours: float | str
+    unit: str
+    verdict: str  # "reproduced", "partly: why", "not: why", "ours" (no paper's claim)
+    setting: str
+
+
+Sections = dict[str, Callable[[], Iterable[Claim]]]
+
+
+def main(sections: Sections) -> int:
+    """Run the sections that --only wants; print the table and write claims.json."""
+    path = Path(FLAGS.out) / "claims.json"
+    if path.exists() and not FLAGS.overwrite:
+        raise ValueError(f"{path} is there: use --overwrite, or choose another --out")
+    if FLAGS.seeds < 1:
+        raise ValueError(f"--seeds={FLAGS.seeds}: give at least 1")
+    only = FLAGS.only.split("/")[0]
+    if only and only not in sections:
+        raise ValueError(f"--only={FLAGS.only}: the sections are {', '.join(sections)}")
+    chosen = {k: f for k, f in sections.items() if only in ("", k)}
+    claims: list[Claim] = []
+    status = 0
+    try:
+        for claim in _made(chosen):
+            if f"{claim.id}/".startswith(f"{FLAGS.only}/" if FLAGS.only else ""):
+                claims.append(claim)
+    except KeyboardInterrupt:
+        print("interrupted: what was found by then", file=sys.stderr)
+        status = 130
+    if not claims:
+        raise ValueError(f"--only={FLAGS.only}: no claim of that name was made")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [claim._asdict() for claim in claims]
+    path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    print(table(claims))
+    print(f"wrote {path}")
+    return status
+
+
+def _made(sections: Sections) -> Iterator[Claim]:
+    for name, section in sections.items():
+        print(f"-- {name}", file=sys.stderr)
+        yield from section()
+
+
+def table(claims: list[Claim]) -> Table:
+    """The claims to look at."""
+    header = ("id", "claim", "paper", "ours", "unit", "verdict")
+    rows = tuple(
+        (c.id, c.claim, _text(c.paper), _text(c.ours), c.unit, c.verdict)
+        for c in claims
+    )
+    return Table(header, rows, ())
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.4g}"
+
+
+def seeds() -> range:
+    """The seeds of every setting."""
+    return range(1 if FLAGS.quick else FLAGS.seeds)
+
+
+def bests(runs: hj.Runs, strategy: str) -> list[float]:
+    """The best metric of every seed."""
+    return [history.best() for history in runs.of(strategy)]
+
+
+def spread(values: list[float]) -> str:
+    """A median with the lowest and the highest: 0.876 [0.874, 0.879]."""
+    low, high = min(values), max(values)
+    return f"{median(values):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def ahead(one: list[float], other: list[float]) -> int:
+    """1, -1, or 0: is every seed of one above (below) every seed of the other?"""
+    if min(one) > max(other):
+        return 1
+    return -1 if max(one) < min(other) else 0
+
+
+def within(ours: float, paper: float, share: float) -> str:
+    """The verdict on a number that should be as close as that."""
+    off = ours / paper - 1
+    if abs(off) <= share:
+        return "reproduced"
+    return f"not: {100 * off:+.1f} %"
