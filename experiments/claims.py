@@ -50,23 +50,29 @@ def main(sections: Sections) -> int:
     if only and only not in sections:
         raise ValueError(f"--only={FLAGS.only}: the sections are {', '.join(sections)}")
     chosen = {k: f for k, f in sections.items() if only in ("", k)}
-    claims: list[Claim] = []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found: list[Claim] = []
     status = 0
     try:
         for claim in _made(chosen):
             if f"{claim.id}/".startswith(f"{FLAGS.only}/" if FLAGS.only else ""):
-                claims.append(claim)
+                found.append(claim)
+                _write(found, path)  # each at once: what comes next may fail
     except KeyboardInterrupt:
         print("interrupted: what was found by then", file=sys.stderr)
         status = 130
-    if not claims:
+    finally:
+        if found:
+            print(table(found))
+            print(f"wrote {path}")
+    if not found and not status:
         raise ValueError(f"--only={FLAGS.only}: no claim of that name was made")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [claim._asdict() for claim in claims]
-    path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
-    print(table(claims))
-    print(f"wrote {path}")
     return status
+
+
+def _write(found: list[Claim], path: Path) -> None:
+    records = [claim._asdict() for claim in found]
+    path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
 
 
 def _made(sections: Sections) -> Iterator[Claim]:
