@@ -14,6 +14,7 @@ import numpy as np
 
 from hetjax.machine.profile import Machine, check_seed
 from hetjax.machine.types import (
+    ROOT,
     Alarm,
     Arrival,
     Event,
@@ -107,25 +108,28 @@ class SimulatedClock:
         the link is free, the node's previous merge is done and every member is free;
         passive members are not asked. It takes `seconds` of the members' own, and the
         link's time for the order's trips. The members are free again at its finish; at
-        its start if not blocking.
+        its start if not blocking. What neither blocks nor needs a link does not wait
+        for the node: it is about what the members have already.
         """
         workers = self._workers_of(order)
-        start = max(
-            self.now,
-            self._node_free.get(order.node, 0.0),
-            max(self._free(member) for member in order.members),
-        )
+        start = max(self.now, max(self._free(member) for member in order.members))
+        node_free = self._node_free.get(order.node, 0.0)
+        if order.trips or order.blocking:
+            start = max(start, node_free)
         senders = self._senders(order)
         alone = len(order.members) + len(order.passive) == 1
         if order.trips and (senders > 1 or alone):  # else all is within one device
-            key = self._machine.link_of((*workers, *order.passive))
+            ends = (*workers, *order.passive)
+            if alone and order.node == ROOT:  # the server stands where all can reach it
+                ends = range(len(self.workers))
+            key = self._machine.link_of(ends)
             start = max(start, self._link_free.get(key, 0.0))
             seconds += (
                 order.trips / 2 * self._machine.links[key].seconds(senders, num_bytes)
             )
             self._link_free[key] = start + seconds
         finish = start + seconds
-        self._node_free[order.node] = finish
+        self._node_free[order.node] = max(node_free, finish)
         self._below.setdefault(order.node, set()).update(workers)
         for member in order.members:
             self._set_free(member, finish if order.blocking else start)

@@ -31,6 +31,7 @@ def compare(
     seconds: float,
     seeds: int | Sequence[int] = 1,
     points: int = 50,
+    epochs: float | None = None,
     target: float | None = None,
     rates: Sequence[float] = (),
     tune: str = "common",
@@ -47,7 +48,8 @@ def compare(
     is highest on average over all strategies (the Adaptive SGD paper's protocol),
     "each" every strategy's own best. A run that turns NaN is stopped, reported and
     kept; the others go on. Ctrl-C stops all and returns what there is
-    (KeyboardInterrupt if that is nothing).
+    (KeyboardInterrupt if that is nothing). `epochs` ends a run before its seconds are
+    over, at the first evaluation behind so many passes over the training data.
     """
     if isinstance(seeds, numbers.Integral):
         seeds = range(int(seeds))
@@ -64,7 +66,8 @@ def compare(
             strategies = _with_rates(strategies, tuning["chosen"])
         # seed by seed, so that Ctrl-C leaves something of every strategy
         for seed, name in itertools.product(seeds, strategies):
-            histories.append(bench.run(name, strategies[name], seed, bar))
+            strategy = strategies[name]
+            histories.append(bench.run(name, strategy, seed, bar, epochs=epochs))
             if on_history:
                 on_history(histories[-1])
             interrupted = histories[-1].stopped == INTERRUPTED

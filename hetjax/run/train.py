@@ -32,6 +32,7 @@ def train(
     seed: int = 0,
     points: int = 50,
     stop_at: float | None = None,
+    epochs: float | None = None,
     on_point: Callable[[dict[str, float]], object] | None = None,
     progress: bool = True,
 ) -> History:
@@ -40,8 +41,10 @@ def train(
     The test split is evaluated at the start and at `points` instants, evenly spaced
     (never charged to the clock); `on_point` is called with each: {"seconds",
     "updates", "examples", "loss", metrics...}. `stop_at` ends the run once the main
-    metric reaches it. Ctrl-C ends it too; what was measured is returned. `seed` sets
-    the initial parameters, the order of the examples and the machine's noise.
+    metric reaches it, `epochs` once so many passes over the training data are done, at
+    the first evaluation that finds it so. Ctrl-C ends it too; what was measured is
+    returned. `seed` sets the initial parameters, the order of the examples and the
+    machine's noise.
 
     The history holds the points, each worker's time, and the final model: `params`,
     `model_state`, and `model`, the user's own module with both put back.
@@ -50,7 +53,15 @@ def train(
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     bar = Progress(seconds, shown=progress)
     try:
-        return bench.run(strategy.name, strategy, seed, bar, stop_at, on_point)
+        return bench.run(
+            strategy.name,
+            strategy,
+            seed,
+            bar,
+            stop_at=stop_at,
+            epochs=epochs,
+            on_point=on_point,
+        )
     finally:
         bar.close()
 
@@ -104,13 +115,16 @@ class Bench:
         strategy: Strategy,
         seed: int,
         bar: Progress,
+        *,
         stop_at: float | None = None,
+        epochs: float | None = None,
         on_point: Callable[[dict[str, float]], object] | None = None,
     ) -> History:
         """One run of a strategy with a seed; the bar advances by its seconds."""
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         metric = self.programs.task.metric
+        limit = math.inf if epochs is None else epochs * len(self.data.train)
         last = 0.0
 
         def each(point: dict[str, float]) -> bool:
@@ -119,7 +133,8 @@ class Bench:
             last = point["seconds"]
             if on_point:
                 on_point(point)
-            return stop_at is not None and point[metric] >= stop_at
+            reached = stop_at is not None and point[metric] >= stop_at
+            return reached or point["examples"] >= limit
 
         bar.begin(name)
         clock = SimulatedClock(
