@@ -202,7 +202,7 @@ ERRORS = {
         "unknown strategy 'easy_sgd'; known: sequential_sgd, sync_sgd, elastic_sgd, ",
     ),
     "no strategy": (["--strategies="], "no strategies to compare"),
-    "data": (["--data=mnist"], "--data=mnist: neither digits nor synthetic_xmc"),
+    "data": (["--data=mnits"], "--data=mnits: neither digits, mnist, fashion_mnist"),
     "empty folder": (["--data={tmp}/empty"], "looked for train.txt or train.txt.gz"),
     "damaged data": (
         ["--data={tmp}/damaged"],
