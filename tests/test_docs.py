@@ -48,6 +48,26 @@ def test_the_algorithm_of_the_readme_trains():
 
 
 @pytest.mark.parametrize(
+    "name", ["biased_adaptive", "tree_of_adaptive", "easgd_of_unlike_batches"]
+)
+def test_the_combinations_of_the_readme_train(name):
+    names = {}
+    exec(BLOCKS[2], names)
+    data = hj.data.digits()
+    history = hj.train(
+        hj.classification(hj.models.mlp(hidden=32), data),
+        data,
+        hj.machine.preset("v100x4"),
+        names[name],
+        seconds=1.0,
+        points=2,
+        progress=False,
+    )
+    assert history.points[0]["accuracy"] < 0.5
+    assert history.best() > 0.9
+
+
+@pytest.mark.parametrize(
     "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name
 )
 def test_the_notebook_runs(path, monkeypatch):
