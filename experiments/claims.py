@@ -72,7 +72,9 @@ def main(sections: Sections) -> int:
 
 def _write(found: list[Claim], path: Path) -> None:
     records = [claim._asdict() for claim in found]
-    path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+    )
 
 
 def _made(sections: Sections) -> Iterator[Claim]:

@@ -10,6 +10,8 @@ from hetjax import tree
 from hetjax.merge.types import (
     Facts,
     Merge,
+    centered_adopt,
+    centered_member,
     centered_model,
     mean_rate,
     mean_statistics,
@@ -65,4 +67,12 @@ def gradient_aggregation(
         new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
         return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
 
-    return Merge(init, apply, centered_model, ("gradients",), restarts=True)
+    return Merge(
+        init,
+        apply,
+        centered_model,
+        needs=("gradients",),
+        restarts=True,
+        member=centered_member,
+        adopt=centered_adopt,
+    )

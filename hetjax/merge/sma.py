@@ -18,6 +18,7 @@ from hetjax.merge.types import (
 from hetjax.replica import Replica
 
 CORRECTIONS = ("before", "after")
+STATISTICS = ("mean", "first")
 
 
 class SmaState(NamedTuple):
@@ -34,6 +35,7 @@ def sma(
     alpha: float | None = None,
     beta: float = 1.0,
     correction: str = "before",
+    statistics: str = "mean",
     reset_momentum: bool = True,
 ) -> Merge:
     """Replicas and their average pull each other, the average with momentum.
@@ -45,7 +47,8 @@ def sma(
     `momentum` is mu; `alpha` defaults to beta / k for the k members that did something
     (beta = 1: CROSSBOW's; EASGD's is 0.9). With `correction="after"` w_j is taken after
     its last step, as torch-distlearn does. z - z_prev is zero at the first merge. Model
-    state is averaged, as a model of its own, and not sent back: replicas keep theirs.
+    state is averaged, as a model of its own (`statistics="first"`: the first member's
+    is taken, as CROSSBOW evaluates), and not sent back: replicas keep theirs.
     The operation "restart" then sets w_j <- z and, with `reset_momentum`, z_prev <- z
     and the members' optimizer states to zero. To a node above, z is a replica. Needs
     the slot "before". Promises: worker order is irrelevant; consensus at z without
@@ -55,6 +58,8 @@ def sma(
     """
     if correction not in CORRECTIONS:
         raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
+    if statistics not in STATISTICS:
+        raise ValueError(f"statistics={statistics!r}: choose one of {STATISTICS}")
 
     def init(params: Any, model_state: Any) -> SmaState:
         center = tree.float32(params)
@@ -78,9 +83,10 @@ def sma(
         corrected = tuple(
             _corrected(r, old(r), z, a) for r, a in zip(replicas, pull, strict=True)
         )
-        statistics = mean_statistics(state, replicas, mean)
+        shares = mean if statistics == "mean" else _first(facts)
+        model_state = mean_statistics(state, replicas, shares)
         center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
-        state = SmaState(center, velocity, statistics)
+        state = SmaState(center, velocity, model_state)
         return _restarted(state, corrected) if op == "restart" else (state, corrected)
 
     def _restarted(
@@ -102,6 +108,12 @@ def sma(
 
     needs = ("before",) if correction == "before" else ()
     return Merge(init, apply, centered_model, needs, member=member, adopt=adopt)
+
+
+def _first(facts: Facts) -> jax.Array:
+    """[n] one for the present member with the lowest index, zero for the others."""
+    lowest = jnp.min(jnp.where(facts.present, facts.worker, jnp.iinfo(jnp.int32).max))
+    return jnp.where(facts.present & (facts.worker == lowest), 1.0, 0.0)
 
 
 def _corrected(replica: Replica, old: Any, z: Any, alpha: jax.Array) -> Replica:

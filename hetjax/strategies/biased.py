@@ -65,8 +65,9 @@ def biased_local_sgd(
 
     Once per pass the slow workers, those with fewer steps than the fastest, take the
     examples with the highest losses, as last seen, out of a random pool `d` (2) times
-    as large (`sampling.biased`; `sampler`: "uniform", "unified" or "separated"). Each bias
-    alone: `sampler="uniform"`, or `aggregation="average"`. `steps` as in `local_sgd`.
+    as large (`sampling.biased`; `sampler`: "uniform", "unified" or "separated"). Each
+    bias alone: `sampler="uniform"`, or `aggregation="average"`. `steps` as in
+    `local_sgd`.
     Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.
     """
     given = settings(locals())

@@ -19,8 +19,10 @@ def sma(
     overlap: bool = True,
     restart: str = "on_lr_drop",
     reset_momentum: bool = True,
+    statistics: str = "mean",
     patience: int = 5,
     two_level: int | None = None,
+    between: float = 0.5,
     tuner: str | None = None,
     tuner_window: int = 10,
     tuner_threshold: float = 0.1,
@@ -36,20 +38,26 @@ def sma(
 
     `restart` begins the averaging anew from z (with `reset_momentum`, without any
     momentum): "on_lr_drop", when the rate falls by a quarter or more, "on_plateau",
-    after `patience` evaluations whose training loss is no better, or "never".
+    after `patience` evaluations whose training loss is no better, or "never". Batch
+    statistics are evaluated as their mean over learners, or the first one's
+    (`statistics="first"`, the public code); learners keep their own.
 
     `two_level` groups of so many workers have a reference model r_g each, whose average
     z is (the paper's Section 3.3; the default is its Sections 4.2 and 5.1, flat):
 
-        r_g <- r_g + sum_j (w_j - r_g) / m - (r_g - z) / G
-        z <- z + sum_g (r_g - z) / G + mu (z - z_prev)         m per group, G groups
+        r_g <- r_g + sum_j (w_j - r_g) / m - a_g (r_g - z)
+        z <- z + sum_g a_g (r_g - z) + mu (z - z_prev)         m per group, G groups
+
+    with a_g = `between` / G. 1 would be the flat algorithm's pull, but the two levels
+    see each other one merge late, and then swing apart where there are two groups
+    (without momentum by 1.21 a merge for m = G = 2); with 0.5 none does.
 
     `tuner` ("stop_at_first_drop", the code's rule, or "paper") begins with one learner
     per device and adds others while throughput grows; give the machine as many as may
     be (`Machine.with_learners`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau, two_level=two_level)
+    positive(batch_size=batch_size, tau=tau, two_level=two_level, between=between)
     fraction(momentum=momentum, local_momentum=local_momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
@@ -63,7 +71,13 @@ def sma(
         blocking=not overlap,
         first=schedule.one_per_device if tuner else None,
     )
-    root = merge.sma(momentum=momentum, alpha=alpha, reset_momentum=reset_momentum)
+    root = merge.sma(
+        momentum=momentum,
+        alpha=None if two_level else alpha,
+        beta=between if two_level else 1.0,
+        statistics=statistics,
+        reset_momentum=reset_momentum,
+    )
     merges = root
     if two_level:
         policy = schedule.groups(policy, sizes=two_level, restart=False)

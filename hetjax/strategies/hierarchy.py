@@ -92,10 +92,10 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
     for children in levels:
         below = found[-1] if found else 1
         if isinstance(below, int):
-            some = isinstance(children, int)
-            found.append(
-                children * below if some else tuple(c * below for c in children)
-            )
+            if isinstance(children, int):
+                found.append(children * below)
+            else:
+                found.append(tuple(c * below for c in children))
             continue
         if isinstance(children, int):
             if children < 1 or len(below) % children:
