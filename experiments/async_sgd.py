@@ -38,7 +38,7 @@ from hetjax.task.types import make_grad_fn
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "mnist", "a named data set (--quick: digits)")
 flags.DEFINE_string("model", "magma_mlp", "magma_mlp, mlp, magma_cnn, ...")
-flags.DEFINE_float("seconds", 5.0, "virtual budget of every run [s]")
+flags.DEFINE_float("seconds", 2.5, "virtual budget of every run [s]")
 flags.DEFINE_float("rate", 1e-3, "learning rate")
 flags.DEFINE_float("momentum", 0.99, "of the EMA")
 flags.DEFINE_float("gradient_ms", 1.33, "of a worker, for 32 examples")

@@ -79,7 +79,7 @@ def average(
 def averaged_adopt(state: AveragingState, replica: Replica) -> AveragingState:
     """A node's momentum is of its own moves: what comes from above shifts w_p, too."""
     previous = state.previous
-    if previous != ():
+    if jax.tree.leaves(previous):  # there is momentum
         previous = tree.map_floats(
             lambda p, new, old: p + (new - old),
             previous,

@@ -115,14 +115,21 @@ def nova_weights(p: jax.Array, facts: Facts, momentum: float, mu: float) -> jax.
         rho = momentum
         a = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
     if mu:
-        shrink = jnp.where(facts.present, 1 - facts.rate * mu, 0.5)
-        a = (1 - shrink**tau) / (1 - shrink)
+        a = _geometric(jnp.where(facts.present, facts.rate * mu, 0.0), tau)
     steps = tau if mu else a
     # p_i (tau_eff / a_i), in this order: exactly p_i where all a_i are equal
     total = jnp.sum(p * steps)
     equal = jnp.all((a == jnp.max(jnp.where(p > 0, a, 0.0))) | (p == 0))
     ratio = total / a
     return p * jnp.where(equal & (not mu), 1.0, ratio)
+
+
+def _geometric(s: jax.Array, tau: jax.Array) -> jax.Array:
+    """The sum of (1 - s)^k over k = 0..tau-1; a small s must not be lost beside 1."""
+    small = s < 0.5
+    exact = -jnp.expm1(tau * jnp.log1p(-jnp.where(small, s, 0.0)))
+    total = jnp.where(small, exact, 1 - (1 - s) ** tau)
+    return jnp.where(s > 0, total / jnp.where(s > 0, s, 1.0), tau)
 
 
 def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:

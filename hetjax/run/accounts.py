@@ -31,6 +31,7 @@ class Accounts:
         self._last: dict[int | str, tuple[float, float]] = {}
         # batch size and rate of the last work
         self._leaves: dict[str, set[int]] = {}  # workers below a node
+        self._under_way: set[int] = set()  # workers with work
         self._padding = [0] * n  # examples of padding in the work under way
         self._merging_until = [0.0] * n  # [s]
         self._versions: dict[str, int] = {}  # of a node's model
@@ -47,6 +48,7 @@ class Accounts:
         if work.steps and (not sizes or sizes[-1][1] != work.batch_size):
             sizes.append((arrival.start, float(work.batch_size)))
         self._padding[worker] = padded
+        self._under_way.add(worker)
         self._last[worker] = (work.batch_size, rate)
 
     def merging(self, worker: int, start: float, finish: float) -> None:
@@ -59,9 +61,14 @@ class Accounts:
         """A worker got a copy of the root's model as it is now."""
         self._fetched[worker] = self._versions.get(ROOT, 0)
 
+    def has_merged(self, worker: int) -> bool:
+        """Is nothing that a worker did, or does, still to be merged?"""
+        return worker not in self._under_way and worker not in self._recent
+
     def arrived(self, worker: int, work: Work) -> None:
         """A worker finished its work."""
         record = self.records[worker]
+        self._under_way.remove(worker)
         record.updates += work.steps
         record.examples += work.examples
         record.padded += self._padding[worker]
@@ -91,7 +98,8 @@ class Accounts:
         if gives:
             total = self._recent.get(order.node, Recent())
             self._recent[order.node] = _sum(total, *recent)
-            self._last[order.node] = _mean(last)
+            did = [x for x, r in zip(last, recent, strict=True) if r.updates]
+            self._last[order.node] = _mean(did or last)
             self._leaves.setdefault(order.node, set()).update(*leaves)
         updates = np.array([r.updates for r in recent], np.float32)
         sizes = np.array([size for size, _ in last], np.float32)

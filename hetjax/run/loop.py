@@ -176,6 +176,8 @@ class Loop:
             self._carry_out_merge(order)
         for worker in orders.start:
             self.clock.start(worker)
+            if self.accounts.has_merged(worker):  # who comes back begins anew
+                self.replicas.pop(worker, None)
         for worker, work in orders.dispatch:
             self._dispatch(worker, work)
         for name, when in orders.alarms:
@@ -188,11 +190,13 @@ class Loop:
     def _carry_out_merge(self, order: MergeOrder) -> None:
         now, merge = self.clock.now, self._merge_of(order)
         members = (*order.members, *order.passive)
-        accuracy, seconds = self._measured(order) if merge.measures else (None, 0.0)
+        looks = merge.measures and "push" in order.words
+        accuracy, seconds = self._measured(order) if looks else (None, 0.0)
         transfer = self.clock.merge(order, self._num_bytes, seconds)
         if order.node == ROOT:
             self._hold_until(transfer.finish)
-            self.history.merge_times.append(transfer.finish)
+            times = self.history.merge_times  # not before what was merged before
+            times.append(max(transfer.finish, times[-1] if times else 0.0))
         elif order.node not in self.nodes:  # every node begins at the initial model
             self.nodes[order.node] = merge.init(self.params, self.model_state)
         self._levels[order.node] = order.level

@@ -33,20 +33,38 @@ def random(rng, shapes):
     return jax.tree.map(leaf, shapes)
 
 
-def random_replica(rng, shapes=SHAPES, state=STATE):
-    """A replica with every slot that a merge may need."""
-    carry = {"before": random(rng, shapes), "gradients": random(rng, shapes)}
-    return Replica(random(rng, shapes), random(rng, state), (), carry)
+def random_replica(
+    rng, shapes=SHAPES, state=STATE, needs=("before", "gradients"), restarts=False
+):
+    """A replica with random numbers in the slots that a merge needs."""
+    slots = dict.fromkeys(needs, shapes)
+    if "angle" in needs:
+        slots["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
+    carry = {name: random(rng, tree) for name, tree in slots.items()}
+    if "angle" in needs:  # a mean of some rounds
+        carry["angle"] = jnp.array([0.7, 2.0])
+    params = random(rng, shapes)
+    if restarts:
+        carry["start"] = random(rng, shapes)
+    return Replica(params, random(rng, state), (), carry)
 
 
-def make_facts(updates, batch_size=None, examples=None, rate=None):
+def agreeing_replica(params, model_state, needs):
+    """One that equals the centre, as its mailbox does, and has nothing to say."""
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    slots = {"before": params, "mailbox": params, "angle": jnp.zeros(2)}
+    carry = {name: slots.get(name, zeros) for name in needs}
+    return Replica(params, model_state, (), carry)
+
+
+def make_facts(updates, batch_size=None, examples=None, rate=None, **others):
     """Facts of members with these update counts; the rest is distinct by default."""
     n = len(updates)
     updates = np.asarray(updates)
     batch_size = 8.0 + np.arange(n) if batch_size is None else batch_size
     examples = updates * np.asarray(batch_size) if examples is None else examples
     rate = 0.5 + 0.25 * np.arange(n) if rate is None else rate
-    return Facts(
+    facts = Facts(
         worker=jnp.arange(n, dtype=jnp.int32),
         updates=jnp.asarray(updates, jnp.float32),
         batch_size=jnp.asarray(batch_size, jnp.float32),
@@ -59,12 +77,24 @@ def make_facts(updates, batch_size=None, examples=None, rate=None):
         ticks=jnp.float32(0),
         num_workers=jnp.float32(n),
     )
+    given = {k: jnp.asarray(v, jnp.float32) for k, v in others.items()}
+    return facts._replace(**given)
 
 
 def pick(order, replicas, facts):
     """Those members, in this order."""
     chosen = Facts(*(x[jnp.asarray(order)] if x.ndim else x for x in facts))
     return tuple(replicas[i] for i in order), chosen
+
+
+def weights_of(merging, facts):
+    """What a merge multiplies each member with: it is given one-hot models."""
+    n = len(facts.updates)
+    slots = {"angle": jnp.zeros(2)} if "angle" in merging.needs else {}
+    replicas = tuple(Replica(jnp.eye(n)[i], (), (), slots) for i in range(n))
+    state = merging.init(jnp.zeros(n), ())
+    state, _ = merging.apply(state, replicas, facts, "")
+    return np.asarray(merging.model(state)[0]), state
 
 
 def assert_close(actual, expected):

@@ -19,10 +19,17 @@ class Row(NamedTuple):
     """A merge and the laws it promises beside those that all merges keep."""
 
     merge: merge.Merge
+    op: str = ""
+    order: bool = True  # the members' order is irrelevant
     consensus: bool = True  # replicas that equal the centre leave it, exactly
     mean: bool = True  # identical members give their own model, exactly
-    conserved: bool = False  # centre + sum of replicas stays
-    restarts: bool = True  # every replica, an absent one too, goes on from the centre
+    conserved: bool = False  # centre + sum of replicas (and what is pending) stays
+    # a member without updates is not heard, and "restarts": goes on from the centre
+    # like all, "stays" as it was, or the merge may do with it what it likes ("either");
+    # "heard": there are members that take part without updates
+    absent: str = "restarts"
+    nobody: bool = True  # a merge of nobody changes no model
+    statistics: bool = True  # restarts give the centre's model state, too
 
 
 def perturbed(**settings):
@@ -31,7 +38,12 @@ def perturbed(**settings):
 
 
 def pulled(*, mean=True, conserved=False, **settings):
-    return Row(merge.sma(**settings), mean=mean, conserved=conserved, restarts=False)
+    return Row(merge.sma(**settings), mean=mean, conserved=conserved, absent="stays")
+
+
+def alone(merging, op="", **laws):
+    """Made for one member at a time; what holds for several all the same."""
+    return Row(merging, op, **{"mean": False, "absent": "either", **laws})
 
 
 TABLE = {
@@ -58,20 +70,49 @@ TABLE = {
     "sma alpha no momentum": pulled(
         alpha=0.1, momentum=0.0, mean=False, conserved=True
     ),
+    "sma first": pulled(statistics="first"),
+    "sma beta after": pulled(
+        beta=0.9, correction="after", momentum=0.0, mean=False, conserved=True
+    ),
+    "sma restart": Row(merge.sma(), op="restart", statistics=False),
+    "hierarchical": Row(merge.hierarchical()),
+    "hierarchical root": Row(merge.hierarchical(gamma=0.1, root=True), mean=False),
+    "fed_nova": Row(merge.fed_nova()),
+    "fed_nova momentum": Row(merge.fed_nova(momentum=0.9, server_momentum=0.9)),
+    # (1 - (1 - mu)) / mu is 1 but for rounding
+    "fed_nova proximal": Row(merge.fed_nova(mu=0.1), mean=False),
+    "fed_acc": Row(merge.fed_acc(power=2.0, by_size=True)),
+    "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
+    "elastic": alone(merge.elastic(), absent="stays", conserved=True),
+    "downpour": alone(merge.downpour(), "push"),
+    "downpour adagrad": alone(
+        merge.downpour(optax.adagrad(1.0)), "deliver+push+request", absent="heard"
+    ),
+    # what the master does between two events does not ask who is there
+    "ticking": alone(merge.ticking(), "push", absent="heard", nobody=False),
+    "gossip": alone(merge.gossip(), order=False, absent="heard"),
 }
 UPDATES = (3, 5, 2, 4)  # distinct, so that no law hangs on a tie
 
 
-def applied(merge):
-    return lambda state, replicas, facts: merge.apply(state, replicas, facts, "")
+def applied(row):
+    apply, op = row.merge.apply, row.op
+    return lambda state, replicas, facts: apply(state, replicas, facts, op)
 
 
 # one function per row: what one law compiles serves the others
-APPLY = {name: applied(row.merge) for name, row in TABLE.items()}
+APPLY = {name: applied(row) for name, row in TABLE.items()}
 
 
 def names(law=None):
     return tuple(k for k, row in TABLE.items() if law is None or getattr(row, law))
+
+
+def test_every_merge_is_here():
+    """By the module of its `apply`, and the function that made it."""
+    made = {row.merge.apply.__qualname__.split(".")[0] for row in TABLE.values()}
+    factories = {name for name in merge.__all__ if name[0].islower()}
+    assert made == factories
 
 
 class Case:
@@ -84,8 +125,9 @@ class Case:
         self.params = cases.random(rng, cases.SHAPES)
         self.model_state = cases.random(rng, cases.STATE)
         self.fresh = self.merge.init(self.params, self.model_state)
-        self.replicas = tuple(cases.random_replica(rng) for _ in updates)
-        self.facts = cases.make_facts(updates)
+        slots = {"needs": self.merge.needs, "restarts": self.merge.restarts}
+        self.replicas = tuple(cases.random_replica(rng, **slots) for _ in updates)
+        self.facts = cases.make_facts(updates, ticks=3)
 
     def warm(self):
         """The state after one merge: its momentum, if any, is not zero."""
@@ -94,7 +136,7 @@ class Case:
 
 class LawsTest(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=names())
+    @parameterized.product(name=names("order"))
     def test_worker_order_is_irrelevant(self, name):
         case = Case(self, name)
         order = (3, 0, 1, 2)  # a roll: a flip would commute with reversed indices
@@ -106,18 +148,21 @@ class LawsTest(chex.TestCase):
     @parameterized.product(name=names("consensus"))
     def test_consensus_is_an_exact_fixed_point(self, name):
         case = Case(self, name)
-        zeros = jax.tree.map(jnp.zeros_like, case.params)
-        carry = {"before": case.params, "gradients": zeros}
-        replica = cases.Replica(case.params, case.model_state, (), carry)
+        replica = cases.agreeing_replica(
+            case.params, case.model_state, case.merge.needs
+        )
         replicas = (replica,) * len(UPDATES)
         state, after = case.apply(case.fresh, replicas, case.facts)
+        if "angle" in case.merge.needs:  # there was a round
+            assert all(r.carry.pop("angle").tolist() == [0, 1] for r in after)
+            del replica.carry["angle"]
         chex.assert_trees_all_equal(after, replicas)
         chex.assert_trees_all_equal(
             case.merge.model(state), tree.float32((case.params, case.model_state))
         )
 
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=names())
+    @parameterized.product(name=tuple(n for n in TABLE if TABLE[n].absent != "heard"))
     def test_a_replica_without_updates_is_absent(self, name):
         # it would be the least busy, and so perturbed, if it were heard
         case = Case(self, name, updates=(3, 0, 5, 4))
@@ -131,8 +176,12 @@ class LawsTest(chex.TestCase):
         expected = APPLY[name](case.fresh, *cases.pick((0, 2, 3), replicas, facts))
         state, after = case.apply(case.fresh, replicas, facts)
         cases.assert_close((state, (after[0], *after[2:])), expected)
-        if TABLE[name].restarts:
-            chex.assert_tree_all_finite((after[1].params, after[1].model_state))
+        row = TABLE[name]
+        if row.absent == "restarts":
+            chex.assert_tree_all_finite(after[1].params)
+            if row.statistics:
+                chex.assert_tree_all_finite(after[1].model_state)
+        if row.absent != "stays":
             return
         chex.assert_trees_all_equal(after[1], nan)
         # not even what its slots hold reaches its own parameters
@@ -142,7 +191,7 @@ class LawsTest(chex.TestCase):
         chex.assert_trees_all_equal(after[1], slots)
 
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=names())
+    @parameterized.product(name=names("nobody"))
     def test_a_merge_of_nobody_changes_no_model(self, name):
         case = Case(self, name)
         nobody = cases.make_facts((0,) * len(UPDATES))
@@ -170,11 +219,12 @@ class LawsTest(chex.TestCase):
         traced = jax.jit(chex.assert_max_traces(APPLY[name], n=1))
         rng = np.random.default_rng(0)
         shapes = cases.SHAPES["scalar"], cases.STATE  # small: this compiles again
-        replicas = tuple(cases.random_replica(rng, *shapes) for _ in UPDATES)
+        needs = TABLE[name].merge.needs
+        replicas = tuple(cases.random_replica(rng, *shapes, needs) for _ in UPDATES)
         state = TABLE[name].merge.init(replicas[0].params, replicas[0].model_state)
         for k in range(3):
             updates = np.roll(UPDATES, k) - (0, 2, 0, 0)  # an absentee is data, too
-            facts = cases.make_facts(updates)
+            facts = cases.make_facts(updates, ticks=k)
             state, replicas = traced(state, replicas, facts)
 
     @chex.variants(without_jit=True)  # a program of 64 members takes seconds to compile
@@ -184,9 +234,10 @@ class LawsTest(chex.TestCase):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=5), jnp.bfloat16)
         # the centre starts at zero: a gradient -x at rate 1 leads to the model x, too
-        replica = cases.Replica(x, x, (), {"before": x, "gradients": -x})
+        carry = {"before": x, "gradients": -x, "angle": jnp.zeros(2)}
+        replica = cases.Replica(x, x, (), carry)
         even = np.ones(members)
-        facts = cases.make_facts(even, batch_size=8 * even, rate=even)
+        facts = cases.make_facts(even, 8 * even, rate=even, accuracy=even)
         fresh = TABLE[name].merge.init(jnp.zeros_like(x), jnp.zeros_like(x))
         state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, facts)
         chex.assert_trees_all_equal(
@@ -200,6 +251,7 @@ class LawsTest(chex.TestCase):
 
         def total(state, replicas):  # of a float32 leaf: bfloat16 would round
             models = [state.center, *(r.params for r in replicas)]
+            models += [r.carry["pending"] for r in replicas if "pending" in r.carry]
             return sum(np.asarray(m["layer"]["vector"]) for m in models)
 
         state, replicas = case.apply(case.fresh, case.replicas, case.facts)
@@ -207,3 +259,23 @@ class LawsTest(chex.TestCase):
         # and yet the centre moved
         moved = state.center["layer"]["vector"] - case.fresh.center["layer"]["vector"]
         assert np.abs(moved).min() > 0.01
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(name=tuple(n for n in TABLE if TABLE[n].merge.member))
+    def test_a_node_is_its_model_to_the_node_above(self, name):
+        case = Case(self, name)
+        state, merging = case.warm(), case.merge
+        member, adopt = self.variant(merging.member), self.variant(merging.adopt)
+        above = member(state)
+        chex.assert_trees_all_equal(
+            (above.params, above.model_state), merging.model(state)
+        )
+        # nothing happened above: nothing happens here
+        chex.assert_trees_all_equal(adopt(state, above), state)
+        # what the node above made of it becomes its model
+        moved = tree.map_floats(lambda x: x + 1, above)
+        adopted = adopt(state, moved)
+        chex.assert_trees_all_equal(
+            merging.model(adopted), (moved.params, moved.model_state)
+        )
+        chex.assert_trees_all_equal_shapes_and_dtypes(adopted, state)

@@ -49,15 +49,6 @@ def test_the_vector_of_normalized_merging(settings, expected, met):
     assert all(r.params == state.average.center for r in replicas)
 
 
-def weights_of(merging, facts):
-    """What a merge multiplies each member with: it is given one-hot models."""
-    n = len(facts.updates)
-    replicas = tuple(cases.Replica(jnp.eye(n)[i]) for i in range(n))
-    state = merging.init(jnp.zeros(n), ())
-    state, _ = merging.apply(state, replicas, facts, "")
-    return np.asarray(merging.model(state)[0]), merging.report(state)
-
-
 NORMALIZED = [
     # settings, updates, batch sizes, weights, were they changed?
     pytest.param({}, (28, 26, 24, 22), None, (0.308, 0.26, 0.24, 0.198), 1, id="A.3"),
@@ -82,10 +73,10 @@ NORMALIZED = [
 @pytest.mark.parametrize(("settings", "u", "b", "expected", "changed"), NORMALIZED)
 def test_normalized_weights(settings, u, b, expected, changed):
     merging = merge.normalized(pert_thr=ALWAYS, **settings)
-    weights, report = weights_of(merging, cases.make_facts(u, batch_size=b))
+    weights, state = cases.weights_of(merging, cases.make_facts(u, batch_size=b))
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
     # the condition holds for all of these models, the weights change or not
-    assert report == {"condition_met": 1, "weights_changed": changed}
+    assert merging.report(state) == {"condition_met": 1, "weights_changed": changed}
 
 
 def test_the_counters_count_merges():

@@ -1,93 +1,13 @@
-"""The five strategies again, in NumPy float64: loops written from ALGORITHMS.md.
+"""The baselines, SMA, EASGD and Adaptive SGD again, in NumPy float64.
 
-Only two things are taken as given: how long things take (`SimulatedClock`) and the
-order in which examples are handed out (`sampling.uniform`). Who gets how many of them
-when, steps, merges, momentum and batch sizes are written here a second time.
+Loops written from ALGORITHMS.md; what is taken as given says `oracle_world`. The other
+strategies are in `async_oracle`, `tree_oracle` and `federated_oracle`.
 """
 
 from collections import Counter
 
 import numpy as np
-
-from hetjax.machine import Arrival, MergeOrder, SimulatedClock, Work
-from hetjax.sampling import uniform
-
-BYTES = 4  # of a float32
-
-
-class World:
-    """A simulated machine, the order of examples, and the books of one run."""
-
-    def __init__(self, problem, machine, *, seed, seconds):
-        self.gradient, self.loss = problem.gradient, problem.loss
-        self.clock = SimulatedClock(machine, seed=seed)
-        self.end = seconds
-        self.start = problem.initial(seed)
-        n = len(problem.data.train)
-        self._draw, self._rows = uniform().draw, uniform().init((), n, seed)
-        self.finished = []  # (time, worker, updates, examples)
-        self.models = [(0.0, self.start)]  # visible from that time on
-        self.sizes = [[] for _ in machine.workers]  # (time, size) where it changed
-
-    @property
-    def workers(self):
-        return range(len(self.clock.workers))
-
-    @property
-    def examples(self):
-        """Examples of all work that was finished by now."""
-        return sum(examples for *_, examples in self.finished)
-
-    def dispatch(self, worker, steps, size):
-        """Gives work; returns the rows of each step."""
-        n = max(1, round(size))
-        batches = []
-        for _ in range(steps):
-            self._rows, rows = self._draw(self._rows, worker, n)
-            batches.append(rows)
-        arrival = self.clock.dispatch(worker, Work(steps, size), (0,) * steps)
-        if not self.sizes[worker] or self.sizes[worker][-1][1] != size:
-            self.sizes[worker].append((arrival.start, size))
-        return batches
-
-    def wait(self):
-        """The next worker that reports back; None at the end."""
-        while (event := self.clock.next()) and event.time <= self.end:
-            if isinstance(event, Arrival):
-                work = event.work
-                n = work.steps * max(1, round(work.batch_size))
-                self.finished.append((event.time, event.worker, work.steps, n))
-                return event.worker
-        return None
-
-    def merge(self, members, model, blocking=True):
-        """`model` becomes visible when the members' merge is done."""
-        num_bytes = BYTES * len(model)
-        transfer = self.clock.merge(
-            MergeOrder(members, blocking=blocking, trips=2 * (len(members) > 1)),
-            num_bytes,
-        )
-        self.models.append((transfer.finish, model))
-
-    def point(self, instant):
-        """(updates, examples, loss) at an instant."""
-        done = [f for f in self.finished if f[0] <= instant]
-        model = [w for time, w in self.models if time <= instant][-1]
-        updates, examples = (sum(f[i] for f in done) for i in (2, 3))
-        return updates, examples, self.loss(model)
-
-    def updates(self, worker):
-        return sum(updates for _, k, updates, _ in self.finished if k == worker)
-
-
-def bulk_synchronous(world, members, steps, size, compute, *, blocking=True):
-    """Rounds; `compute({worker: [rows of each step]})` returns the merged model."""
-    while True:
-        batches = {k: world.dispatch(k, steps, size) for k in members}
-        for _ in members:
-            if world.wait() is None:
-                return
-        world.merge(members, compute(batches), blocking)
+from oracle_world import bulk_synchronous
 
 
 def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
@@ -98,38 +18,40 @@ def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
     fastest = cost.index(min(cost))
     w, v = world.start, 0.0
 
-    def compute(batches):
+    def compute(batches, eta):
         nonlocal w, v
         for rows in batches[fastest]:
             v = momentum * v + world.gradient(w, rows) + weight_decay * w
-            w = w - rate * v
+            w = w - eta * v
         return w
 
-    bulk_synchronous(world, (fastest,), 1, batch_size, compute)
+    bulk_synchronous(world, (fastest,), 1, batch_size, compute, rate=rate)
 
 
-def sync_sgd(world, *, batch_size, rate, momentum=0.0):
-    """g is the mean over all examples of the round; one step with momentum."""
-    w, v = world.start, 0.0
+def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False):
+    """g is the mean over all examples of the round; one step with momentum.
 
-    def compute(batches):
-        nonlocal w, v
+    z <- mu z + g, or F.1's z <- beta z + (1 - beta) g.
+    """
+    w, z = world.start, 0.0
+
+    def compute(batches, eta):
+        nonlocal w, z
         rows = np.concatenate([rows for steps in batches.values() for rows in steps])
-        v = momentum * v + world.gradient(w, rows)
-        w = w - rate * v
+        share = 1 - momentum if ema else 1.0
+        z = momentum * z + share * world.gradient(w, rows)
+        w = w - eta * z
         return w
 
-    bulk_synchronous(world, tuple(world.workers), 1, batch_size, compute)
+    bulk_synchronous(world, tuple(world.workers), 1, batch_size, compute, rate=rate)
 
 
 def elastic_sgd(world, *, batch_size, rate, steps, momentum=0.9):
-    """ALGORITHMS B; `rate` may be a function of the examples finished at dispatch."""
+    """ALGORITHMS B."""
     w = w_p = world.start
-    schedule = rate if callable(rate) else lambda examples: rate
-    eta = schedule(0)
 
-    def compute(batches):
-        nonlocal w, w_p, eta
+    def compute(batches, eta):
+        nonlocal w, w_p
         replicas = []
         for steps in batches.values():
             w_i = w
@@ -137,10 +59,10 @@ def elastic_sgd(world, *, batch_size, rate, steps, momentum=0.9):
                 w_i = w_i - eta * world.gradient(w_i, rows)
             replicas.append(w_i)
         w, w_p = np.mean(replicas, 0) + momentum * (w - w_p), w
-        eta = schedule(world.examples)
         return w
 
-    bulk_synchronous(world, tuple(world.workers), steps, batch_size, compute)
+    members = tuple(world.workers)
+    bulk_synchronous(world, members, steps, batch_size, compute, rate=rate)
 
 
 def sma(
@@ -154,29 +76,90 @@ def sma(
     local_momentum=0.0,
     weight_decay=0.0,
     overlap=True,
+    restart="on_lr_drop",
+    reset_momentum=True,
 ):
-    """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round."""
+    """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round.
+
+    C.2: where the rate fell since the last merge, w_j <- z afterwards, and with
+    `reset_momentum` z_prev <- z and v_j <- 0. Returns the number of restarts.
+    """
     k = len(world.workers)
     alpha = 1 / k if alpha is None else alpha
     z = z_prev = world.start
     w, v = [world.start] * k, [0.0] * k
+    taken, looked = Counter(), 0
 
-    def compute(batches):
-        nonlocal z, z_prev
+    def fell():
+        """From one arrival to the next, by a quarter or more."""
+        nonlocal looked
+        ends = range(looked, len(world.finished) + 1)
+        looked = len(world.finished)
+        rates = [world.eta(rate, works) for works in ends]
+        return any(b < 0.75 * a for a, b in zip(rates, rates[1:], strict=False))
+
+    def compute(batches, eta):
+        nonlocal z, z_prev, w, v
         corrections = []
         for j, steps in batches.items():
             for rows in steps:
                 before = w[j]
                 g = world.gradient(before, rows) + weight_decay * before
                 v[j] = local_momentum * v[j] + g
-                w[j] = before - rate * v[j]
+                w[j] = before - eta * v[j]
             corrections.append(alpha * (before - z))
             w[j] = w[j] - corrections[-1]
         z, z_prev = z + sum(corrections) + momentum * (z - z_prev), z
+        if restart == "on_lr_drop" and fell():
+            taken["restarts"] += 1
+            w = [z] * k
+            if reset_momentum:
+                z_prev, v = z, [0.0] * k
         return z
 
-    members = tuple(world.workers)
-    bulk_synchronous(world, members, tau, batch_size, compute, blocking=not overlap)
+    order = {"rate": rate, "blocking": not overlap}
+    bulk_synchronous(world, tuple(world.workers), tau, batch_size, compute, **order)
+    return taken
+
+
+def easgd_sync(
+    world,
+    *,
+    batch_size,
+    rate,
+    beta=0.9,
+    alpha=None,
+    tau=1,
+    momentum=0.0,
+    weight_decay=0.0,
+    correction="before",
+    overlap=True,
+):
+    """ALGORITHMS G.1: x~ <- (1 - p alpha) x~ + p alpha mean(x), of x before the step.
+
+    `correction="after"`: torch-distlearn's, the step first.
+    """
+    p = len(world.workers)
+    alpha = beta / p if alpha is None else alpha
+    center = world.start
+    x, v = [center] * p, [0.0] * p
+
+    def compute(batches, eta):
+        nonlocal center
+        heard = []
+        for i, steps in batches.items():
+            for rows in steps:
+                old = x[i]
+                g = world.gradient(old, rows) + weight_decay * old
+                v[i] = momentum * v[i] + g
+                x[i] = old - eta * v[i]
+            heard.append(old if correction == "before" else x[i])
+            x[i] = x[i] - alpha * (heard[-1] - center)
+        center = (1 - p * alpha) * center + p * alpha * np.mean(heard, 0)
+        return center
+
+    order = {"rate": rate, "blocking": not overlap}
+    bulk_synchronous(world, tuple(world.workers), tau, batch_size, compute, **order)
 
 
 def adaptive_sgd(
@@ -236,7 +219,7 @@ def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
         for i in idle:
             if dispatched < mega_batch:
                 (rows,) = world.dispatch(i, 1, b[i])
-                in_flight[i] = rows
+                in_flight[i] = rows, world.eta(rate) * b[i] / b_max
                 u[i] += 1
                 dispatched += len(rows)
         if not in_flight:
@@ -244,8 +227,7 @@ def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
         i = world.wait()
         if i is None:
             return None, None
-        lr = rate * b[i] / b_max
-        rows = in_flight.pop(i)
+        rows, lr = in_flight.pop(i)
         replicas[i] = replicas[i] - lr * world.gradient(replicas[i], rows)
         idle = [i]
 

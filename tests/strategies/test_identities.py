@@ -4,65 +4,28 @@ ALGORITHMS K.5, as far as it concerns the strategies that are here. The two side
 same arithmetic in another order, so they agree to float32 rounding, not bit for bit.
 """
 
-from functools import cache
-from typing import Any, NamedTuple
-
-import jax
 import numpy as np
 import optax
 import pytest
-from float64_oracle import World, bulk_synchronous
-from tiny_problems import PROBLEMS, flat, three_workers
-from zoo import size_of
+from identity_runs import (
+    ONE,
+    SECONDS,
+    SEED,
+    TOLERANCE,
+    assert_same_run,
+    column,
+    free,
+    own_order,
+    problem,
+    train,
+    watching,
+)
+from oracle_world import World, bulk_synchronous
+from tiny_problems import flat, three_workers
 
 import hetjax
 from hetjax import local, merge
 from hetjax.machine import preset
-from hetjax.sampling import Sampler
-
-SECONDS, POINTS, SEED = 0.04, 8, 1
-
-# Rounding of tens of steps on numbers of the order of 1 (see test_oracles).
-TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
-
-
-@cache
-def problem():
-    return PROBLEMS["perceptron"]()
-
-
-def train(strategy, machine, points=POINTS):
-    return hetjax.train(
-        problem().task,
-        problem().data,
-        machine,
-        strategy,
-        seconds=SECONDS,
-        seed=SEED,
-        points=points,
-        progress=False,
-    )
-
-
-def column(history, name):
-    return [point[name] for point in history.points]
-
-
-COUNTS = ("seconds", "updates", "examples")
-
-
-def assert_same_run(one, other, *, counts=COUNTS):
-    """Equal points and final parameters, after at least a few merges."""
-    assert one.merges == other.merges >= 4
-    for name in counts:
-        assert column(one, name) == column(other, name)
-    assert len({p["loss"] for p in one.points}) > 4  # it is a trajectory
-    for name in ("loss", "accuracy"):
-        np.testing.assert_allclose(
-            column(one, name), column(other, name), **TOLERANCE, err_msg=name
-        )
-    np.testing.assert_allclose(flat(one.params), flat(other.params), **TOLERANCE)
-
 
 # Elastic, synchronous and sequential SGD
 
@@ -99,30 +62,6 @@ def test_local_momentum_of_one_worker_is_the_optimizer_s_of_synchronous_sgd():
 # Synchronous model averaging
 
 
-class Watched(NamedTuple):
-    """The state of a merge, and the first member's parameters after it."""
-
-    state: Any
-    params: Any
-
-
-def watching(inner):
-    """The merge whose model is the first replica instead of its own centre."""
-
-    def init(params, model_state):
-        copy = jax.tree.map(lambda x: x + 0, params)
-        return Watched(inner.init(params, model_state), copy)
-
-    def apply(state, replicas, facts, op):
-        new, replicas = inner.apply(state.state, replicas, facts, op)
-        return Watched(new, replicas[0].params), replicas
-
-    def model(state):
-        return state.params, inner.model(state.state)[1]
-
-    return merge.Merge(init, apply, model, inner.needs)
-
-
 def sma_without_pull(wrap):
     strategy = hetjax.sma(batch_size=8, rate=0.2, alpha=1.0, overlap=False)
     return strategy._replace(merge=wrap(merge.sma(momentum=0.9, alpha=0.0)))
@@ -151,7 +90,7 @@ def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
     x = [center] * k
     beta = k * alpha
 
-    def compute(batches):
+    def compute(batches, eta):
         nonlocal x, center
         rows = [rows for (rows,) in batches.values()]
         g = [world.gradient(x_i, r) for x_i, r in zip(x, rows, strict=True)]
@@ -197,25 +136,6 @@ def test_overlap_changes_seconds_and_no_numbers():
 # Adaptive SGD
 
 
-def own_order():
-    """A sampler with an order for each worker, whoever else draws in between.
-
-    Elastic draws K batches at once, Adaptive one at a time and in turn: only so do
-    they see the same examples.
-    """
-
-    def init(workers, num_examples, seed):
-        rngs = [np.random.default_rng((seed, worker.index)) for worker in workers]
-        return tuple(rng.integers(num_examples, size=10_000) for rng in rngs)
-
-    def draw(state, worker, n):
-        rest = list(state)
-        rest[worker] = state[worker][n:]
-        return tuple(rest), state[worker][:n]
-
-    return Sampler(init, draw)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -247,72 +167,125 @@ def test_adaptive_on_one_worker_is_elastic():
     assert [size for _, size in runs[0].workers[0].batch_size_over_time] == [8.0]
 
 
-# Factories
+# Trees
 
 
-FACTORIES = {name: {size_of(name): 8, "rate": 0.1} for name in hetjax.STRATEGIES}
+def test_hierarchical_sgd_of_one_node_is_k_step_averaging():
+    """gamma_2 = gamma / p, by default and as a number."""
+    averaging = hetjax.elastic_sgd(batch_size=6, rate=0.2, steps=2, momentum=0.0)
+    one = train(averaging, preset("v100x4"))
+    for gammas in (None, (1 / 4,)):
+        tree = hetjax.hier_sgd(
+            batch_size=6, rate=0.2, levels=(), intervals=(2,), gammas=gammas
+        )
+        assert_same_run(train(tree, preset("v100x4")), one)
 
 
-@pytest.mark.parametrize("name", FACTORIES)
-def test_settings_are_recorded(name):
-    """All of them, the defaults too; what is no number is described."""
-    strategy = hetjax.STRATEGIES[name](**FACTORIES[name])
-    assert strategy.settings.items() >= FACTORIES[name].items()
-    code = hetjax.STRATEGIES[name].__code__
-    assert set(strategy.settings) == set(code.co_varnames[: code.co_kwonlyargcount])
-    assert (strategy.b_max, strategy.rate) == (8, 0.1)
-    falling = hetjax.STRATEGIES[name](**{**FACTORIES[name], "rate": abs})
-    assert falling.settings["rate"] == "abs"
-    assert falling.rate is abs
+def test_hierarchical_sgd_of_single_steps_is_synchronous_sgd():
+    """With the rate gamma_3 times the sum; what gamma_2 is does not matter."""
+    machine = free(three_workers())
+    sync = train(hetjax.sync_sgd(batch_size=6, rate=3 * 0.5 * 0.1), machine)
+    for gamma in (0.01, 0.7):
+        tree = hetjax.hier_sgd(
+            batch_size=6,
+            rate=0.1,
+            levels=((2, 1),),
+            intervals=(1, 1),
+            gammas=(gamma, 0.5),
+        )
+        run = train(tree, machine)
+        assert run.merges == 3 * sync.merges
+        run.merges = sync.merges
+        assert_same_run(run, sync)
+
+
+def test_hierarchical_sgd_by_default_is_averaging_at_every_node():
+    tree = hetjax.hier_sgd(batch_size=6, rate=0.2, levels=(2,), intervals=(1, 2))
+    averaging = tree._replace(merge=(merge.average(), merge.average()))
+    machine = free(preset("v100x4"))
+    assert_same_run(train(tree, machine), train(averaging, machine))
+
+
+# Local SGD
+
+
+def test_biased_local_sgd_of_equal_steps_is_a_plain_mean():
+    """Eq. (4) is eq. (3), and nobody is slow; examples from the same sampler."""
+    both = {"batch_size": 6, "rate": 0.1, "steps": 2}
+    biased = hetjax.biased_local_sgd(**both)
+    plain = hetjax.local_sgd(**both)._replace(sampler=biased.sampler)
+    uniform = hetjax.biased_local_sgd(sampler="uniform", **both)
+    machine = preset("v100x4")
+    assert_same_run(train(biased, machine), train(plain, machine))
+    one = train(uniform, machine)
+    assert_same_run(one, train(hetjax.local_sgd(**both), machine))
+
+
+@pytest.mark.parametrize("settings", [{}, {"mu": 1e-9}])
+def test_fed_nova_of_equal_steps_is_federated_averaging(settings):
+    both = {"batch_size": 6, "rate": 0.1, "steps": 2, "momentum": 0.0}
+    nova, plain = hetjax.fed_nova(**both, **settings), hetjax.local_sgd(**both)
+    assert_same_run(train(nova, preset("v100x4")), train(plain, preset("v100x4")))
+
+
+def test_local_sgd_of_one_step_is_synchronous_sgd():
+    both = {"batch_size": 6, "rate": 0.1}
+    steps = hetjax.local_sgd(steps=1, momentum=0.0, aggregation="steps", **both)
+    sync = hetjax.sync_sgd(**both)
+    assert_same_run(train(steps, three_workers()), train(sync, three_workers()))
+
+
+# Asynchronous
+
+
+def test_synchronous_sgd_of_one_worker_is_the_serial_form():
+    """MagmaDNN's Algorithm 1 with N = 1: its optimizer at the only worker."""
+    sync = hetjax.sync_sgd(batch_size=8, rate=0.2, momentum=0.8, ema=True)
+    ema = optax.chain(optax.ema(0.8, debias=False), optax.scale(-1.0))
+    serial = hetjax.sequential_sgd(batch_size=8, rate=0.2)
+    serial = serial._replace(local=local.optimizer(ema))
+    assert_same_run(train(sync, ONE), train(serial, ONE))
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "message"),
+    "strategy",
     [
-        *((name, {"batch_size": 0}, "batch_size=0") for name in list(FACTORIES)[:4]),
-        *((name, {"batch_size": -8}, "batch_size=-8") for name in list(FACTORIES)[:4]),
-        ("elastic_sgd", {"steps": 0}, "steps=0"),
-        ("elastic_sgd", {"mega_batch": 0}, "mega_batch=0"),
-        ("sma", {"tau": 0}, "tau=0"),
-        ("sma", {"alpha": -0.1}, "alpha=-0.1"),
-        ("adaptive_sgd", {"b_max": 0}, "b_max=0"),
-        ("adaptive_sgd", {"b_min": 0}, "b_min=0"),
-        ("adaptive_sgd", {"b_min": 9}, "b_min=9 is above b_max=8"),
-        ("adaptive_sgd", {"mega_batch": -1}, "mega_batch=-1"),
-        ("adaptive_sgd", {"scale_every": 0}, "scale_every=0"),
-        ("adaptive_sgd", {"bound": "cut"}, "bound='cut': choose one of"),
-        ("adaptive_sgd", {"weights": "fair"}, "weights='fair': choose one of"),
-        ("adaptive_sgd", {"reg_measure": "l1"}, "reg_measure='l1': choose one of"),
-        # larger batches for the slower: sizes would run away from each other
-        ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: give a number of at least 0"),
-        (
-            "adaptive_sgd",
-            {"delta": -0.1},
-            "delta=-0.1: give a number from 0",
-        ),
+        hetjax.async_sgd(batch_size=8, rate=0.2),
+        hetjax.hogwild(batch_size=8, rate=0.2),
+        hetjax.ad_psgd(batch_size=8, rate=0.2),
+        hetjax.elastic_sgd(batch_size=8, rate=0.2, steps=1, momentum=0.0),
+        hetjax.hier_sgd(batch_size=8, rate=0.2, levels=(), intervals=(1,)),
+        hetjax.local_sgd(batch_size=8, rate=0.2, steps=1, momentum=0.0),
+        # it never asks for the server's model, which is the same as its own
+        hetjax.downpour(batch_size=8, rate=0.2, server="sgd", n_fetch=10**6),
     ],
+    ids=lambda strategy: strategy.name,
 )
-def test_wrong_settings(name, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        hetjax.STRATEGIES[name](**{**FACTORIES[name], **wrong})
+def test_of_one_worker_it_is_sequential_sgd(strategy):
+    sequential = hetjax.sequential_sgd(batch_size=8, rate=0.2)
+    assert_same_run(train(strategy, ONE), train(sequential, ONE))
 
 
-def test_no_scaling_is_a_setting_too():
-    """beta = 0 is a rule that changes nothing, not an error."""
-    assert hetjax.adaptive_sgd(b_max=8, rate=0.1, beta=0.0).settings["beta"] == 0.0
+def test_a_server_s_momentum_for_one_worker_is_its_own():
+    server = hetjax.async_sgd(batch_size=8, rate=0.05, momentum=0.9)
+    own = hetjax.sequential_sgd(batch_size=8, rate=0.05, momentum=0.9)
+    assert_same_run(train(server, ONE), train(own, ONE))
 
 
-@pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
-def test_a_rate_must_be_positive(wrong):
-    with pytest.raises(ValueError, match=f"rate={wrong}: give a finite number above 0"):
-        train(hetjax.sync_sgd(batch_size=8, rate=wrong), preset("v100x1"))
+def test_hogwild_is_a_parameter_server_without_a_link():
+    both = {"batch_size": 6, "rate": 0.1, "max_staleness": 2}
+    machine = free(three_workers())
+    runs = (train(make(**both), machine) for make in (hetjax.hogwild, hetjax.async_sgd))
+    assert_same_run(*runs)
 
 
-def test_rules_of_equal_settings_are_shared():
-    """So are their compiled programs."""
-    strategies = (
-        hetjax.elastic_sgd(batch_size=8, rate=0.1),
-        hetjax.adaptive_sgd(b_max=16, rate=0.3),
-        hetjax.sma(batch_size=4, rate=0.2),
-    )
-    assert {strategy.local for strategy in strategies} == {local.sgd()}
+def test_eamsgd_without_momentum_is_easgd():
+    both = {"batch_size": 6, "rate": 0.1, "tau": 2}
+    easgd, eamsgd = hetjax.easgd(**both), hetjax.eamsgd(momentum=0.0, **both)
+    assert_same_run(train(eamsgd, three_workers()), train(easgd, three_workers()))
+
+
+def test_without_momentum_sma_is_synchronous_elastic_averaging():
+    both = {"batch_size": 6, "rate": 0.1, "alpha": 0.2, "tau": 2}
+    sma, easgd = hetjax.sma(momentum=0.0, **both), hetjax.easgd_sync(**both)
+    assert_same_run(train(sma, preset("v100x4")), train(easgd, preset("v100x4")))

@@ -25,6 +25,8 @@ class Problem(NamedTuple):
     data: Dataset
     gradient: Callable[[np.ndarray, np.ndarray], np.ndarray]
     loss: Callable[[np.ndarray], float]  # mean over the test split
+    losses: Callable[[np.ndarray, np.ndarray], np.ndarray]  # of training rows
+    right: Callable[[np.ndarray, np.ndarray], float]  # metric on training rows
 
     def initial(self, seed):
         """The parameters that a run with this seed starts from."""
@@ -54,6 +56,8 @@ def quadratic():
         data,
         lambda w, rows: w - train[rows].mean(0),
         lambda w: float(np.mean(np.sum((w - test) ** 2, -1) / 2)),
+        lambda w, rows: np.sum((w - train[rows]) ** 2, -1) / 2,
+        lambda w, rows: float(-np.mean(np.sum((w - train[rows]) ** 2, -1) / 2)),
     )
 
 
@@ -95,6 +99,8 @@ def perceptron():
         data,
         lambda w, rows: _backward(w, train[0][rows], train[1][rows]),
         lambda w: float(-np.mean(_forward(w, *test)[0])),
+        lambda w, rows: -_forward(w, train[0][rows], train[1][rows])[0],
+        lambda w, rows: _accuracy(w, train[0][rows], train[1][rows]),
     )
 
 
@@ -113,6 +119,10 @@ def _forward(w, x, y):
     p = np.exp(z - z.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     return np.log(p[np.arange(len(y)), y]), p, hidden
+
+
+def _accuracy(w, x, y):
+    return float(np.mean(_forward(w, x, y)[1].argmax(-1) == y))
 
 
 def _backward(w, x, y):
@@ -137,5 +147,22 @@ def three_workers(noise=0.1):
     return Machine("three", workers, {"": link}, noise=noise, seed=5)
 
 
-MACHINES = {"v100x4": lambda: preset("v100x4", noise=0.1), "three": three_workers}
+def two_places():
+    """Three pairs and one pair of unlike workers in two places; each has its link."""
+    places = [(f"place{k // 6}", f"pair{k // 2}") for k in range(8)]
+    workers = tuple(
+        Profile(f"w{k}", "gpu", Cost(1e-3, 2e-4), 1 + k % 3 / 2, place)
+        for k, place in enumerate(places)
+    )
+    inner = {"/".join(place[:depth]) for place in places for depth in (1, 2)}
+    links = {"": Link(3e-4, 5e6, "central")}
+    links |= {key: Link(1e-4, 2e7) for key in sorted(inner)}
+    return Machine("two places", workers, links, noise=0.1, seed=6)
+
+
+MACHINES = {
+    "v100x4": lambda: preset("v100x4", noise=0.1),
+    "three": three_workers,
+    "two places": two_places,
+}
 PROBLEMS = {"quadratic": quadratic, "perceptron": perceptron}

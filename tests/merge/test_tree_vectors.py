@@ -1,0 +1,159 @@
+"""Restarts, nodes under nodes, HierSGD: ALGORITHMS C.2, C.4, D."""
+
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import pytest
+
+from hetjax import merge
+from hetjax.merge.sma import SmaState
+from hetjax.merge.types import restart
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-7)
+
+
+# C.2: the vector of C.1 (z = 2.09, z - z_prev = .59), then z into everything
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_restart(reset):
+    merging = merge.sma(momentum=0.9, alpha=0.5, reset_momentum=reset)
+    state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
+    replicas = tuple(
+        cases.Replica(
+            jnp.float32(w), (), {"trace": jnp.float32(3)}, {"before": jnp.float32(b)}
+        )
+        for w, b in ((0.9, 1.0), (3.3, 3.0))
+    )
+    facts = cases.make_facts((1, 1))
+    state, replicas = merging.apply(state, replicas, facts, "restart")
+    close(state.center, 2.09)
+    close([r.params for r in replicas], (2.09, 2.09))
+    close(state.velocity, 0.0 if reset else 0.59)
+    close([r.opt_state["trace"] for r in replicas], [0.0 if reset else 3.0] * 2)
+
+
+def test_what_goes_on_from_a_model_begins_its_round_there():
+    replica = cases.Replica(
+        jnp.bfloat16(1.0), jnp.float32(1.0), "own", {"start": 0, "other": 5}
+    )
+    after = restart(replica, jnp.float32(2.0), jnp.float32(3.0))
+    assert after.params.dtype == jnp.bfloat16
+    assert (after.params, after.model_state, after.opt_state) == (2, 3, "own")
+    assert after.carry == {"start": after.params, "other": 5}
+
+
+# C.4 (a). Groups of two: r = (1, 3), z = 1.5, z_prev = 1.4, mu = .9; replicas before
+# their step (1, 2) and (3, 5), gradients all .1 (times the rate); a_l = a_g = .5.
+
+
+def test_two_level_averaging():
+    """c = (0, .5) and (0, 1); r - z = -.5 and 1.5, of which half.
+
+    w = (.9, 1.4) and (2.9, 3.9); r = 1 + .5 + .25 and 3 + 1 - .75;
+    z = 1.5 + .5 (1) + .9 (.1).
+    """
+    group, root = merge.sma(momentum=0.0), merge.sma(momentum=0.9)
+    two = cases.make_facts((1, 1))
+    nodes, ends = [], []
+    for r, before in ((1.0, (1.0, 2.0)), (3.0, (3.0, 5.0))):
+        state = SmaState(jnp.float32(r), jnp.float32(7.0), ())
+        replicas = tuple(
+            cases.Replica(jnp.float32(b - 0.1), (), (), {"before": jnp.float32(b)})
+            for b in before
+        )
+        state, replicas = group.apply(state, replicas, two, "")
+        nodes.append(state)
+        ends += [r.params for r in replicas]
+    state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
+    members = tuple(map(group.member, nodes))
+    state, members = root.apply(state, members, two, "")
+    nodes = [group.adopt(n, m) for n, m in zip(nodes, members, strict=True)]
+    close(ends, (0.9, 1.4, 2.9, 3.9))
+    close([n.center for n in nodes], (1.75, 3.25))
+    close(state.center, 1.5 + 0.5 + 0.09)
+
+
+def test_a_node_s_momentum_is_of_its_own_moves():
+    """w - w_p is the same after the node above put the node elsewhere."""
+    for merging in (merge.average(momentum=0.9), merge.normalized(momentum=0.9)):
+        state = merging.init(jnp.float32(0.0), ())
+        replicas = (cases.Replica(jnp.float32(2.0)),)
+        one = cases.make_facts((1,))
+        state, _ = merging.apply(state, replicas, one, "")  # w = 2, w_p = 0
+        above = merging.member(state)._replace(params=jnp.float32(10.0))
+        state = merging.adopt(state, above)
+        state, _ = merging.apply(state, (cases.Replica(jnp.float32(10.0)),), one, "")
+        close(merging.model(state)[0], 10 + 0.9 * 2)
+
+
+# D.1: gradients 1 and 2 at node a, 4 at node b; rate .1
+
+
+def learner(gradient, x=1.0):
+    return cases.Replica(jnp.float32(x), (), (), {"gradients": jnp.float32(gradient)})
+
+
+@pytest.mark.parametrize(
+    ("gammas", "nodes", "root"),
+    [
+        # 1 - .1 / 2 (3), 1 - .1 (4); 1 - .1 / 3 (7)
+        ((None, None), (0.85, 0.6), 1 - 0.7 / 3),
+        # 1 - .1 (.5) 3 and 4; 1 - .1 (2) 7
+        ((0.5, 2.0), (0.85, 0.8), -0.4),
+    ],
+)
+def test_two_levels_of_gradients(gammas, nodes, root):
+    below = merge.hierarchical(gamma=gammas[0])
+    top = merge.hierarchical(gamma=gammas[1], root=True)
+    states = []
+    for gradients in ((1, 2), (4,)):
+        facts = cases.make_facts((3,) * len(gradients), rate=(0.1,) * len(gradients))
+        replicas = tuple(map(learner, gradients))
+        state = below.init(jnp.float32(1.0), ())
+        state, replicas = below.apply(state, replicas, facts, "")
+        assert [float(r.carry["gradients"]) for r in replicas] == [0] * len(gradients)
+        assert {float(r.params) for r in replicas} == {float(state.center)}
+        states.append(state)
+    close([s.center for s in states], nodes)
+    close([s.gradients for s in states], (3, 4))
+    facts = cases.make_facts((6, 3), rate=(0.1, 0.1), leaves=(2, 1))
+    members = tuple(map(below.member, states))
+    state, members = top.apply(top.init(jnp.float32(1.0), ()), members, facts, "")
+    close(state.center, root)
+    assert state.gradients == ()
+    states = [below.adopt(s, m) for s, m in zip(states, members, strict=True)]
+    close([s.center for s in states], (root, root))
+    close([s.gradients for s in states], (0, 0))  # what was handed up is gone
+
+
+def test_gradients_add_up_between_merges_above():
+    below = merge.hierarchical(gamma=0.5)
+    state = below.init(jnp.float32(1.0), ())
+    for gradient in (2.0, -5.0):
+        facts = cases.make_facts((1,), rate=(0.1,))
+        state, _ = below.apply(state, (learner(gradient),), facts, "")
+    close((state.center, state.gradients), (1 - 0.05 * -3, -3))
+
+
+def test_a_root_is_nobody_s_member():
+    root = merge.hierarchical(root=True)
+    assert (root.member, root.adopt) == (None, None)
+    assert merge.hierarchical().member is not None
+
+
+@pytest.mark.parametrize(("statistics", "expected"), [("mean", 6.0), ("first", 4.0)])
+def test_the_statistics_that_the_average_is_evaluated_with(statistics, expected):
+    """Of three learners with 9, 4 and 8 the first (worker 0) did nothing."""
+    merging = merge.sma(statistics=statistics)
+    replicas = tuple(
+        cases.Replica(jnp.zeros(1), jnp.float32(s), (), {"before": jnp.zeros(1)})
+        for s in (9.0, 4.0, 8.0)
+    )
+    state = merging.init(jnp.zeros(1), jnp.float32(1.0))
+    facts = cases.make_facts((0, 3, 3))
+    state, after = merging.apply(state, replicas, facts, "")
+    close(merging.model(state)[1], expected)
+    assert [float(r.model_state) for r in after] == [9, 4, 8]  # they keep theirs

@@ -1,0 +1,169 @@
+"""Local SGD with unlike steps again, in NumPy float64: ALGORITHMS E and I."""
+
+import math
+
+import numpy as np
+from oracle_world import bulk_synchronous
+
+
+def local_sgd(
+    world,
+    *,
+    batch_size,
+    rate,
+    steps=32,
+    momentum=0.9,
+    weight_decay=0.0,
+    aggregation="average",
+    mu=0.0,
+    seconds=0.0,
+    **settings,
+):
+    """v <- rho v + g + wd x;   x <- x - eta v;   then one model of all.
+
+    With `mu` x <- x - eta (g + mu (x - start of the round)). Losses are those of each
+    step before it, heard at the merge.
+    """
+    members = tuple(world.workers)
+    tau = numbers_of_steps(world, steps, batch_size)
+    aggregate = AGGREGATIONS[aggregation](world, tau, momentum, mu, **settings)
+    x, v = world.start, dict.fromkeys(members, 0.0)
+
+    def compute(batches, eta):
+        nonlocal x
+        ends, heard = [], []
+        for i in members:
+            x_i = x
+            if aggregation == "fed_nova":
+                v[i] = 0.0
+            for rows in batches[i]:
+                heard.append((i, rows, world.problem.losses(x_i, rows)))
+                g = world.gradient(x_i, rows) + weight_decay * x_i
+                v[i] = momentum * v[i] + g + mu * (x_i - x)
+                x_i = x_i - eta * v[i]
+            ends.append(x_i)
+        for i, rows, losses in heard:
+            world.observe(i, rows, losses)
+        x = aggregate(x, ends, eta)
+        return x
+
+    bulk_synchronous(
+        world,
+        members,
+        dict(enumerate(tau)),
+        batch_size,
+        compute,
+        rate=rate,
+        seconds=seconds,
+    )
+
+
+def numbers_of_steps(world, steps, batch_size):
+    """E.1: tau_f for the fastest, in proportion to speed for the others."""
+    n = len(world.workers)
+    if isinstance(steps, str):
+        fastest = int(steps.removeprefix("measured:"))
+        seconds = [k.fixed + batch_size * k.per_example for k in world.clock.workers]
+        return [max(1, round(fastest * min(seconds) / t)) for t in seconds]
+    return [steps] * n if isinstance(steps, int) else list(steps)
+
+
+# An aggregation is made for a run and then asked (x, ends of all workers, eta).
+
+
+def average(world, tau, momentum, mu):
+    """Eq. (3)."""
+    return lambda x, ends, eta: np.mean(ends, 0)
+
+
+def by_steps(world, tau, momentum, mu):
+    """Eq. (4)."""
+    return lambda x, ends, eta: np.average(ends, 0, weights=tau)
+
+
+def nova(world, tau, momentum, mu, server_momentum=0.0):
+    """||a_i|| step by step; p_i are the shares of the data."""
+    p, buffer = world.shares, 0.0
+
+    def norm(steps, eta):
+        a = counter = 0.0
+        for _ in range(steps):
+            counter = momentum * counter + 1
+            a = (1 - eta * mu) * a + 1 if mu else a + counter
+        return a
+
+    def aggregate(x, ends, eta):
+        nonlocal buffer
+        a = [norm(steps, eta) for steps in tau]
+        effective = np.dot(p, tau if mu else a)
+        gains = [
+            p_i * (end - x) / a_i for p_i, end, a_i in zip(p, ends, a, strict=True)
+        ]
+        gain = effective * sum(gains)
+        buffer = server_momentum * buffer - gain / eta
+        return x - eta * buffer
+
+    return aggregate
+
+
+def by_accuracy(world, tau, momentum, mu, power=1.0, by_size=False):
+    """Accuracies on the rows that nobody trains on."""
+
+    def aggregate(x, ends, eta):
+        right = [world.problem.right(end, world.held_out) for end in ends]
+        raw = np.array(right) ** power * (world.shares if by_size else 1.0)
+        return np.average(ends, 0, weights=raw if raw.sum() else None)
+
+    return aggregate
+
+
+def by_angle(world, tau, momentum, mu, alpha=5.0):
+    """Wu & Wang: cosines with the mean move, smoothed over rounds, Gompertz weights."""
+    d = world.shares
+    smooth, rounds = np.zeros(len(tau)), 0
+
+    def aggregate(x, ends, eta):
+        nonlocal smooth, rounds
+        g = [-(end - x) / eta for end in ends]
+        mean = np.average(g, 0, weights=d)
+        size = np.linalg.norm
+        cosines = [np.dot(mean, g_i) / (size(mean) * size(g_i)) for g_i in g]
+        theta = np.array([math.acos(c) for c in cosines])
+        rounds += 1
+        smooth = ((rounds - 1) * smooth + theta) / rounds
+        f = alpha * (1 - np.exp(-np.exp(-alpha * (smooth - 1))))
+        return np.average(ends, 0, weights=d * np.exp(f))
+
+    return aggregate
+
+
+AGGREGATIONS = {
+    "average": average,
+    "steps": by_steps,
+    "fed_nova": nova,
+    "fed_acc": by_accuracy,
+    "fed_adp": by_angle,
+}
+
+
+def biased_local_sgd(
+    world, *, d=None, sampler="separated", pool_formula="steps", **settings
+):
+    """The sampler, taken as given, is all that is another one."""
+    local_sgd(world, **{"aggregation": "steps", **settings})
+
+
+def fed_nova(world, *, steps="measured:32", momentum=0.0, **settings):
+    local_sgd(world, steps=steps, momentum=momentum, aggregation="fed_nova", **settings)
+
+
+def fed_acc(world, *, steps="measured:32", momentum=0.0, **settings):
+    """All look at the held-out examples at once, each a third of a step's seconds."""
+    n = len(world.held_out)
+    seconds = max(k.fixed + n * k.per_example for k in world.clock.workers) / 3
+    settings |= {"steps": steps, "momentum": momentum, "seconds": seconds}
+    local_sgd(world, aggregation="fed_acc", **settings)
+
+
+def fed_adp(world, *, steps="measured:32", momentum=0.0, **settings):
+    local_sgd(world, steps=steps, momentum=momentum, aggregation="fed_adp", **settings)

@@ -1,0 +1,111 @@
+"""What the tests of identities share: runs on one problem, compared with each other."""
+
+import copy
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from tiny_problems import PROBLEMS, flat, three_workers
+
+from hetjax import merge
+from hetjax.machine import Link, preset
+from hetjax.run.progress import Progress
+from hetjax.run.train import Bench
+from hetjax.sampling import Sampler
+
+SECONDS, POINTS, SEED = 0.04, 8, 1
+
+# Rounding of tens of steps on numbers of the order of 1 (see test_oracles).
+TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@cache
+def problem():
+    return PROBLEMS["perceptron"]()
+
+
+@cache
+def bench():
+    """One for all runs: they share their compiled programs."""
+    task, data = problem().task, problem().data
+    return Bench(task, data, three_workers(), seconds=SECONDS, points=POINTS)
+
+
+def train(strategy, machine, points=POINTS):
+    one = copy.copy(bench())
+    one.machine = machine
+    one.instants = tuple(SECONDS * k / points for k in range(points + 1))
+    return one.run(strategy.name, strategy, SEED, Progress(SECONDS, shown=False))
+
+
+def free(machine):
+    """The same workers, with links that take no time."""
+    return replace(machine, links={"": Link(0.0, 1e30)})
+
+
+ONE = free(preset("v100x1"))
+
+
+def column(history, name):
+    return [point[name] for point in history.points]
+
+
+COUNTS = ("seconds", "updates", "examples")
+
+
+def assert_same_run(one, other, *, counts=COUNTS):
+    """Equal points and final parameters, after at least a few merges."""
+    assert one.merges == other.merges >= 4
+    for name in counts:
+        assert column(one, name) == column(other, name)
+    assert len({p["loss"] for p in one.points}) > 4  # it is a trajectory
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(
+            column(one, name), column(other, name), **TOLERANCE, err_msg=name
+        )
+    np.testing.assert_allclose(flat(one.params), flat(other.params), **TOLERANCE)
+
+
+class Watched(NamedTuple):
+    """The state of a merge, and the first member's parameters after it."""
+
+    state: Any
+    params: Any
+
+
+def watching(inner):
+    """The merge whose model is the first replica instead of its own centre."""
+
+    def init(params, model_state):
+        copy = jax.tree.map(lambda x: x + 0, params)
+        return Watched(inner.init(params, model_state), copy)
+
+    def apply(state, replicas, facts, op):
+        new, replicas = inner.apply(state.state, replicas, facts, op)
+        return Watched(new, replicas[0].params), replicas
+
+    def model(state):
+        return state.params, inner.model(state.state)[1]
+
+    return merge.Merge(init, apply, model, inner.needs)
+
+
+def own_order():
+    """A sampler with an order for each worker, whoever else draws in between.
+
+    Elastic draws K batches at once, Adaptive one at a time and in turn: only so do
+    they see the same examples.
+    """
+
+    def init(workers, num_examples, seed):
+        rngs = [np.random.default_rng((seed, worker.index)) for worker in workers]
+        return tuple(rng.integers(num_examples, size=10_000) for rng in rngs)
+
+    def draw(state, worker, n):
+        rest = list(state)
+        rest[worker] = state[worker][n:]
+        return tuple(rest), state[worker][:n]
+
+    return Sampler(init, draw)

@@ -1,0 +1,114 @@
+"""Combinations of parts that no paper has: they train, and every part is at work."""
+
+import copy
+from functools import cache, partial
+
+import pytest
+
+import hetjax
+from hetjax import local, merge, sampling, schedule
+from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.run.progress import Progress
+from hetjax.run.train import Bench
+
+SECONDS = 0.5
+FACTORS = (1, 1.3, 1.7, 2.5)
+
+
+def unlike():
+    """Four workers, of 1 ms to 2.5 ms a step on 16 examples."""
+    cost = Cost(fixed=2e-4, per_example=5e-5)
+    workers = tuple(Profile(f"w{k}", "cpu", cost, f) for k, f in enumerate(FACTORS))
+    return Machine("unlike", workers, {"": Link(1e-5, 1e9)}, noise=0.05)
+
+
+@cache
+def bench():
+    """An MLP 64-16-10 on handwritten digits; runs share their compiled programs."""
+    data = hetjax.data.digits()
+    task = hetjax.classification(hetjax.models.mlp(hidden=16), data)
+    return Bench(task, data, unlike(), seconds=SECONDS, points=4)
+
+
+def train(strategy):
+    run = copy.copy(bench()).run
+    return run(strategy.name, strategy, 0, Progress(SECONDS, shown=False))
+
+
+def scaling(b_max):
+    # few sizes, for each is a program to compile
+    return partial(schedule.linear_scaling, b_min=8, b_max=b_max, beta=2.0)
+
+
+def mega_batch(examples, b_max=16):
+    return schedule.mega_batch(examples=examples, b_max=b_max, scaling=scaling(b_max))
+
+
+def counted(sampler, seen):
+    """The sampler, and how often it was told of losses."""
+
+    def observe(state, worker, indices, losses):
+        seen.append(worker)
+        return sampler.observe(state, worker, indices, losses)
+
+    return sampler._replace(observe=observe)
+
+
+def test_biased_sampling_with_adaptive_batches_and_momentum():
+    """Slow workers get small batches of hard examples; the common model is heavy."""
+    heard = []
+    # as many steps as a worker's speed allows, which says who is slow
+    sampler = sampling.biased(steps=schedule.equal_time(8, 16))
+    strategy = hetjax.Strategy(
+        mega_batch(16 * 16),
+        local.sgd(),
+        merge.average(weights="updates", momentum=0.5),
+        b_max=16,
+        rate=0.5,
+        sampler=counted(sampler, heard),
+        name="biased and adaptive",
+    )
+    history = train(strategy)
+    assert history.points[0]["accuracy"] < 0.3
+    assert history.points[-1]["accuracy"] > 0.9
+    assert set(heard) == {0, 1, 2, 3}
+    sizes = [w.batch_size_over_time[-1][1] for w in history.workers]
+    assert sizes[3] < sizes[0] == 16
+
+
+def test_a_tree_of_adaptive_groups():
+    """Within a group of two Adaptive SGD; every second mega-batch the groups merge."""
+    policy = schedule.groups(mega_batch(8 * 16), sizes=2, every=2)
+    strategy = hetjax.Strategy(
+        policy,
+        local.sgd(),
+        (merge.normalized(), merge.average()),
+        b_max=16,
+        rate=0.2,
+        name="adaptive groups",
+    )
+    history = train(strategy)
+    assert history.points[-1]["accuracy"] > 0.9
+    # two groups, two merges each, and one above: of five merges one is the root's
+    assert 3 * len(history.merge_times) <= history.merges
+    assert history.merges // 5 <= len(history.merge_times) <= history.merges // 5 + 1
+    sizes = [w.batch_size_over_time[-1][1] for w in history.workers]
+    assert sizes[1] < sizes[0]
+    assert sizes[3] < sizes[2]
+    assert all(set(w.staleness) == {0} for w in history.workers)
+
+
+def test_asynchronous_elastic_averaging_with_adaptive_batches():
+    """Nobody waits; slower workers get smaller batches until all push alike."""
+    policy = schedule.free_running(
+        batch_size=16, steps=2, scaling=scaling(16), window=512
+    )
+    strategy = hetjax.Strategy(
+        policy, local.sgd(), merge.elastic(), b_max=16, rate=0.5, name="scaled easgd"
+    )
+    history = train(strategy)
+    assert history.points[-1]["accuracy"] > 0.9
+    sizes = [w.batch_size_over_time[-1][1] for w in history.workers]
+    assert sizes[3] < sizes[0]
+    assert all(w.waiting == pytest.approx(0, abs=1e-9) for w in history.workers)
+    assert any(max(w.staleness) > 1 for w in history.workers)

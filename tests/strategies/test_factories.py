@@ -1,0 +1,76 @@
+"""What the factories of strategies record, refuse and share."""
+
+import pytest
+from identity_runs import train
+from zoo import size_of
+
+import hetjax
+from hetjax import local
+from hetjax.machine import preset
+
+FACTORIES = {name: {size_of(name): 8, "rate": 0.1} for name in hetjax.STRATEGIES}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_settings_are_recorded(name):
+    """All of them, the defaults too; what is no number is described."""
+    strategy = hetjax.STRATEGIES[name](**FACTORIES[name])
+    assert strategy.settings.items() >= FACTORIES[name].items()
+    code = hetjax.STRATEGIES[name].__code__
+    assert set(strategy.settings) == set(code.co_varnames[: code.co_kwonlyargcount])
+    assert (strategy.b_max, strategy.rate) == (8, 0.1)
+    falling = hetjax.STRATEGIES[name](**{**FACTORIES[name], "rate": abs})
+    assert falling.settings["rate"] == "abs"
+    assert falling.rate is abs
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        *((name, {"batch_size": 0}, "batch_size=0") for name in list(FACTORIES)[:4]),
+        *((name, {"batch_size": -8}, "batch_size=-8") for name in list(FACTORIES)[:4]),
+        ("elastic_sgd", {"steps": 0}, "steps=0"),
+        ("elastic_sgd", {"mega_batch": 0}, "mega_batch=0"),
+        ("sma", {"tau": 0}, "tau=0"),
+        ("sma", {"alpha": -0.1}, "alpha=-0.1"),
+        ("adaptive_sgd", {"b_max": 0}, "b_max=0"),
+        ("adaptive_sgd", {"b_min": 0}, "b_min=0"),
+        ("adaptive_sgd", {"b_min": 9}, "b_min=9 is above b_max=8"),
+        ("adaptive_sgd", {"mega_batch": -1}, "mega_batch=-1"),
+        ("adaptive_sgd", {"scale_every": 0}, "scale_every=0"),
+        ("adaptive_sgd", {"bound": "cut"}, "bound='cut': choose one of"),
+        ("adaptive_sgd", {"weights": "fair"}, "weights='fair': choose one of"),
+        ("adaptive_sgd", {"reg_measure": "l1"}, "reg_measure='l1': choose one of"),
+        # larger batches for the slower: sizes would run away from each other
+        ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: give a number of at least 0"),
+        (
+            "adaptive_sgd",
+            {"delta": -0.1},
+            "delta=-0.1: give a number from 0",
+        ),
+    ],
+)
+def test_wrong_settings(name, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        hetjax.STRATEGIES[name](**{**FACTORIES[name], **wrong})
+
+
+def test_no_scaling_is_a_setting_too():
+    """beta = 0 is a rule that changes nothing, not an error."""
+    assert hetjax.adaptive_sgd(b_max=8, rate=0.1, beta=0.0).settings["beta"] == 0.0
+
+
+@pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
+def test_a_rate_must_be_positive(wrong):
+    with pytest.raises(ValueError, match=f"rate={wrong}: give a finite number above 0"):
+        train(hetjax.sync_sgd(batch_size=8, rate=wrong), preset("v100x1"))
+
+
+def test_rules_of_equal_settings_are_shared():
+    """So are their compiled programs."""
+    strategies = (
+        hetjax.elastic_sgd(batch_size=8, rate=0.1),
+        hetjax.adaptive_sgd(b_max=16, rate=0.3),
+        hetjax.sma(batch_size=4, rate=0.2),
+    )
+    assert {strategy.local for strategy in strategies} == {local.sgd()}
