@@ -61,6 +61,7 @@ class SimulatedClock:
         self._count = 0  # of merges and alarms: breaks their ties
         self._working: set[int] = set()  # workers with work in flight
         self._worker_free = [0.0] * len(self.workers)  # [s] when each may start
+        self._common_link = machine.link_of(range(len(self.workers)))
         self._link_free: dict[str, float] = {}  # [s] by key of the machine's links
         self._node_free: dict[str, float] = {}  # [s]
         self._below: dict[str, set[int]] = {}  # workers whose models came to a node
@@ -119,10 +120,9 @@ class SimulatedClock:
         senders = self._senders(order)
         alone = len(order.members) + len(order.passive) == 1
         if order.trips and (senders > 1 or alone):  # else all is within one device
-            ends = (*workers, *order.passive)
-            if alone and order.node == ROOT:  # the server stands where all can reach it
-                ends = range(len(self.workers))
-            key = self._machine.link_of(ends)
+            key = self._common_link  # the server stands where all can reach it
+            if not alone or order.node != ROOT:
+                key = self._machine.link_of((*workers, *order.passive))
             start = max(start, self._link_free.get(key, 0.0))
             seconds += (
                 order.trips / 2 * self._machine.links[key].seconds(senders, num_bytes)

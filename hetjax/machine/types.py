@@ -4,6 +4,7 @@ These are the words that machines, policies and the loop speak with each other.
 Times are seconds since the start of the run; workers are numbered from 0.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ROOT = "root"  # the node whose model is the run's model
@@ -123,3 +124,16 @@ class Join(NamedTuple):
 
 
 Event = Arrival | Merged | Evaluated | Alarm | Leave | Join
+
+
+def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
+    """A number for each of n workers; what is wrong with them is an error."""
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * n
+    if len(values) != n:
+        raise ValueError(
+            f"{name} has {len(values)} entries for {n} workers: give one number for "
+            "all, or one for each"
+        )
+    if any(not v > 0 for v in values):  # NaN too
+        raise ValueError(f"{name}={value}: every entry must be positive")
+    return values

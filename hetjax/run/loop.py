@@ -14,14 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hetjax import local, tree
 from hetjax.data.batching import make_batch, nonzeros_of
 from hetjax.machine import ROOT, Alarm, Arrival, Evaluated, Event, MergeOrder, Work
-from hetjax.merge.types import Merge
-from hetjax.replica import Replica
 from hetjax.report.history import History
 from hetjax.run.accounts import Accounts
 from hetjax.run.compilations import Compilations
+from hetjax.run.holdings import Holdings
 from hetjax.run.interrupt import interruptible
 from hetjax.run.job import Clock, Job
 from hetjax.run.programs import mean_metrics
@@ -80,43 +78,23 @@ class Loop:
     # -- setting up ----------------------------------------------------------
 
     def _set_up(self) -> None:
-        strategy, job, programs = self.strategy, self.job, self.job.programs
-        self.merges = strategy.merges
-        self._needs = (*self.merges[0].needs, *strategy.local.needs)
-        self._step = programs.step(strategy.local, self.merges[0].needs)
-        self._model = programs.model(self.merges[-1])
-        self.compilations.purpose = "init"
-        self.params, self.model_state = programs.init(jax.random.key(job.seed))
+        strategy, job = self.strategy, self.job
+        self.holdings = Holdings(
+            strategy,
+            job.programs,
+            self.compilations,
+            seed=job.seed,
+            on_fetch=self.accounts.fetched,
+        )
         # padding would change a model's batch statistics: such models pay with a
         # program per batch size
-        leaves = jax.tree.leaves(self.model_state)
-        self._exact = any(tree.is_float(leaf) for leaf in leaves)
-        self._num_bytes = tree.num_bytes((self.params, self.model_state))
-        self.nodes = {ROOT: self.merges[-1].init(self.params, self.model_state)}
-        self._levels: dict[str, int] = {}  # of the nodes
-        self.replicas: dict[int, Replica] = {}
-        self.compilations.purpose = "other"
+        self._exact = self.holdings.has_statistics
         n = len(job.train)
         self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
         for instant in job.instants:
             self.clock.set_alarm(_EVALUATE, instant)
         self.policy, orders = strategy.policy.init(self.clock.workers, n)
         self._carry_out(orders)
-
-    def _replica(self, worker: int) -> Replica:
-        """What the worker holds; at first a copy of the common model as it is now."""
-        if worker not in self.replicas:
-            self.compilations.purpose = "init"
-            params, state = self.job.programs.copies(self._current_model())
-            carry = local.empty_slots(params, self._needs)
-            opt_state = self.strategy.local.init(params)
-            self.replicas[worker] = Replica(params, state, opt_state, carry)
-            self.accounts.fetched(worker)
-            self.compilations.purpose = "other"
-        return self.replicas[worker]
-
-    def _current_model(self) -> tuple[Any, Any]:
-        return self._model(self.nodes[ROOT], self.params, self.model_state)
 
     # -- events --------------------------------------------------------------
 
@@ -177,7 +155,7 @@ class Loop:
         for worker in orders.start:
             self.clock.start(worker)
             if self.accounts.has_merged(worker):  # who comes back begins anew
-                self.replicas.pop(worker, None)
+                self.holdings.forget(worker)
         for worker, work in orders.dispatch:
             self._dispatch(worker, work)
         for name, when in orders.alarms:
@@ -188,60 +166,30 @@ class Loop:
             self.clock.stop(worker)
 
     def _carry_out_merge(self, order: MergeOrder) -> None:
-        now, merge = self.clock.now, self._merge_of(order)
-        members = (*order.members, *order.passive)
-        looks = merge.measures and "push" in order.words
+        now = self.clock.now
+        looks = self.holdings.merge_of(order).measures and "push" in order.words
         accuracy, seconds = self._measured(order) if looks else (None, 0.0)
-        transfer = self.clock.merge(order, self._num_bytes, seconds)
+        transfer = self.clock.merge(order, self.holdings.num_bytes, seconds)
         if order.node == ROOT:
             self._hold_until(transfer.finish)
             times = self.history.merge_times  # not before what was merged before
             times.append(max(transfer.finish, times[-1] if times else 0.0))
-        elif order.node not in self.nodes:  # every node begins at the initial model
-            self.nodes[order.node] = merge.init(self.params, self.model_state)
-        self._levels[order.node] = order.level
         free = transfer.finish if order.blocking else transfer.start
         for k in order.members:
             if isinstance(k, int):
                 self.accounts.merging(k, now, free)
                 self._observe(k)
+        for m in (*order.members, *order.passive):
+            if isinstance(m, int):
+                self.holdings.replica(m)  # a first copy is one of before the merge
         share = self.strategy.sampler.share
         facts = self.accounts.facts(
             order, share=share(self.sampler) if share else None, accuracy=accuracy
         )
-        replicas = tuple(self._member(m) for m in members)
-        self.compilations.purpose = "merge"
-        programs, state = self.job.programs, self.nodes[order.node]
-        if order.op == "fetch":
-            replicas = programs.fetch(merge)(state, replicas)
-        else:
+        self.holdings.merge(order, facts)
+        if order.op != "fetch":
             self._last_members = order.members
-            self.nodes[order.node], replicas = programs.merge(merge)(
-                state, replicas, facts, order.op
-            )
             self.history.merges += 1
-        for m, replica in zip(members, replicas, strict=True):
-            self._take_back(m, replica)
-        self.compilations.purpose = "other"
-
-    def _merge_of(self, order: MergeOrder) -> Merge:
-        last = len(self.merges) - 1
-        return self.merges[last if order.node == ROOT else min(order.level, last)]
-
-    def _member(self, member: int | str) -> Replica:
-        """What a worker holds, or what a node is to the one above it."""
-        if isinstance(member, int):
-            return self._replica(member)
-        merge = self.merges[min(self._levels[member], len(self.merges) - 1)]
-        return self.job.programs.member(merge)(self.nodes[member])
-
-    def _take_back(self, member: int | str, replica: Replica) -> None:
-        if isinstance(member, int):
-            self.replicas[member] = replica
-            return
-        merge = self.merges[min(self._levels[member], len(self.merges) - 1)]
-        adopt = self.job.programs.adopt(merge)
-        self.nodes[member] = adopt(self.nodes[member], replica)
 
     def _measured(self, order: MergeOrder) -> tuple[list[float], float]:
         """Each member's metric on the held-out data, and the seconds it takes them.
@@ -249,8 +197,9 @@ class Loop:
         All look at the same time; a look costs a third of a training step.
         """
         programs, job = self.job.programs, self.job
+        members = (*order.members, *order.passive)
+        models = [self.holdings.member(m) for m in members]
         self.compilations.purpose = "evaluate"
-        models = [self._member(m) for m in (*order.members, *order.passive)]
         measured = [
             mean_metrics(
                 programs.evaluate,
@@ -261,6 +210,11 @@ class Loop:
             for r in models
         ]
         self.compilations.purpose = "other"
+        if min(measured) < 0:
+            raise ValueError(
+                f"{self.history.strategy}: {programs.task.metric} serves as a weight "
+                f"from 0 on, but a worker's is {min(measured):.4g}"
+            )
         workers = [self.clock.workers[m] for m in order.members if isinstance(m, int)]
         seconds = (w.seconds(job.num_held_out) * _FORWARD for w in workers)
         return measured, max(seconds, default=0.0)
@@ -284,12 +238,7 @@ class Loop:
         for step, row in enumerate(rows):
             batch = make_batch(train, row, self.job.buckets, exact=self._exact)
             words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
-            replica = self._replica(worker)
-            self.compilations.purpose = "step"
-            self.replicas[worker], values, mean = self._step(
-                replica, batch, rate, words
-            )
-            self.compilations.purpose = "other"
+            values, mean = self.holdings.step(worker, batch, rate, words)
             padded += len(batch.weight) - len(row)
             losses.append((row, values))
         self._losses[worker] = (mean, losses if self.strategy.sampler.observe else [])
@@ -346,15 +295,13 @@ class Loop:
 
     def _evaluate(self) -> tuple[tuple[Any, Any], dict[str, float]]:
         """The current model, and its metrics on the test split."""
-        programs, merge = self.job.programs, self.merges[-1]
+        programs = self.job.programs
         self.compilations.purpose = "evaluate"
-        model = self._current_model()
+        model = self.holdings.model()
         metrics = mean_metrics(
             programs.evaluate, model, self.job.test, self.job.num_test
         )
-        if merge.report:
-            report = merge.report(self.nodes[ROOT])
-            metrics |= {k: float(v) for k, v in report.items()}
+        metrics |= self.holdings.report()
         self.compilations.purpose = "other"
         return model, metrics
 
@@ -373,6 +320,6 @@ class Loop:
         # the model of the last point, unless the run went on from there
         points = history.points
         ends_there = points and points[-1]["seconds"] == history.span
-        model = self._visible if ends_there else self._current_model()
+        model = self._visible if ends_there else self.holdings.model()
         history.params, history.model_state = model
         history.model = self.job.programs.task.restore(*model)

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import WorkerInfo
+from hetjax.machine.types import WorkerInfo, per_worker
 from hetjax.sampling.types import Sampler
-from hetjax.schedule.rounds import per_worker
 
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # keeps these draws apart from other uses of a seed
@@ -64,6 +63,8 @@ def biased(
 
     def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
         m = len(workers)
+        if num_examples < m:  # a draw would look for an example for ever
+            raise ValueError(f"biased: {num_examples} examples for {m} workers")
         tau = [int(s) for s in per_worker("steps", steps(workers), m)]
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
@@ -116,8 +117,10 @@ def _filled(state: BiasedState, worker: int, unified: bool) -> BiasedState:
         return _with_queues(state, {worker: own})
     new: dict[int, np.ndarray] = {}
     taken = np.empty(0, np.int64)
+    fast = [i for i in range(len(state.counts)) if i not in state.slow]
     if state.slow:
         wanted = sum(state.counts[i] for i in state.slow)
+        wanted = min(wanted, n - len(fast))  # something is left for everybody
         pool = rng.permutation(n)[: max(state.pool, wanted)]
         # stable on a random order: ties are random
         highest = np.argsort(-state.losses[pool], kind="stable")[:wanted]
@@ -127,16 +130,18 @@ def _filled(state: BiasedState, worker: int, unified: bool) -> BiasedState:
         free = np.ones(n, bool)
         free[taken] = False
         rest = rng.permutation(np.flatnonzero(free))
-        fast = [i for i in range(len(state.counts)) if i not in state.slow]
         new |= _split(rest, [(i, state.counts[i]) for i in fast])
     appended = {i: np.concatenate([state.queues[i], rows]) for i, rows in new.items()}
     return _with_queues(state, appended)
 
 
 def _split(rows: np.ndarray, counts: list[tuple[int, int]]) -> dict[int, np.ndarray]:
-    """So many of the rows for each worker, in this order; each gets one at least."""
+    """So many of the rows for each worker, in this order; equal parts if too few."""
+    if not counts:
+        return {}
     ends = np.cumsum([count for _, count in counts])
-    parts = np.split(rows, ends[:-1]) if counts else []
+    enough = ends[-1] <= len(rows)
+    parts = np.split(rows, ends[:-1]) if enough else np.array_split(rows, len(counts))
     return {i: part[:count] for (i, count), part in zip(counts, parts, strict=True)}
 
 

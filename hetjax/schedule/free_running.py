@@ -5,8 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.machine.types import Arrival, Event, MergeOrder, Work, WorkerInfo
-from hetjax.schedule.rounds import per_worker
+from hetjax.machine.types import (
+    Arrival,
+    Event,
+    MergeOrder,
+    Work,
+    WorkerInfo,
+    per_worker,
+)
 from hetjax.schedule.scaling import ScalingRule
 from hetjax.schedule.types import Orders, Policy
 
@@ -77,9 +83,10 @@ def free_running(
         state = _counted(state, k, event.work)
         waiting, free = (*state.held, k), (k,)
         if max_staleness is not None:
-            latest = min(state.works) + max_staleness
-            free = tuple(w for w in waiting if state.works[w] <= latest)
-            held = tuple(w for w in waiting if w not in free)
+            works = state.works
+            latest = min(works) + max_staleness
+            free = tuple(w for w in waiting if works[w] <= latest)
+            held = tuple(w for w in waiting if works[w] > latest)
             state = state._replace(held=held)
         dispatch = tuple((w, _work(state, w)) for w in free)
         return state, Orders(merges=(merge,), dispatch=dispatch)

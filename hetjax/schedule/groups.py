@@ -21,16 +21,23 @@ from hetjax.schedule.types import Orders, Policy
 Dispatch = tuple[int, Work]
 
 
-class GroupsState(NamedTuple):
-    """One entry per group in the tuples but the first."""
+class Group(NamedTuple):
+    """One group, and how far it is."""
 
-    group_of: tuple[int, ...]  # of every worker
-    members: tuple[tuple[int, ...], ...]  # workers
-    inner: tuple[Any, ...]  # states of the groups' own policies
-    working: tuple[int, ...]  # workers at work
-    merges: tuple[int, ...]  # of the group's node since the last one above it
-    held: tuple[tuple[Dispatch, ...], ...]  # work that waits for the one above
-    below: tuple[tuple[MergeOrder, ...], ...]  # the last merge at each of its nodes
+    workers: tuple[int, ...]
+    inner: Any = ()  # state of the group's own policy
+    working: int = 0  # workers at work
+    merges: int = 0  # of the group's node since the last one above it
+    held: tuple[Dispatch, ...] = ()  # work that waits for the one above
+    below: tuple[MergeOrder, ...] = ()  # the last merge at each of its nodes
+
+
+class GroupsState(NamedTuple):
+    """Who belongs where, and the groups."""
+
+    seats: tuple[tuple[int, int], ...]  # of every worker: its group, its number there
+    groups: tuple[Group, ...]
+    waiting: int  # groups that are done until the one above
 
 
 def groups(
@@ -57,85 +64,89 @@ def groups(
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[GroupsState, Orders]:
         members = _members(infos, sizes)
-        group_of = [0] * len(infos)
-        for g, workers in enumerate(members):
-            for worker in workers:
-                group_of[worker] = g
-        n = len(members)
+        seats = {w: (g, k) for g, ws in enumerate(members) for k, w in enumerate(ws)}
         state = GroupsState(
-            tuple(group_of), members, (), (0,) * n, (0,) * n, ((),) * n, ((),) * n
+            seats=tuple(seats[worker] for worker in range(len(infos))),
+            groups=tuple(map(Group, members)),
+            waiting=0,
         )
         orders = Orders()
-        for g, workers in enumerate(members):
-            group_infos = tuple(
-                infos[worker]._replace(index=k, place=infos[worker].place[1:])
-                for k, worker in enumerate(workers)
-            )
-            inner_state, given = inner.init(group_infos, num_examples)
-            state = state._replace(inner=(*state.inner, inner_state))
-            state, given = _passed_on(state, g, given)
+        for g, group in enumerate(state.groups):
+            chosen = [_info(infos[worker], k) for k, worker in enumerate(group.workers)]
+            inner_state, given = inner.init(tuple(chosen), num_examples)
+            group = group._replace(inner=inner_state)
+            state, given = _passed_on(state, g, group, given)
             orders = _joined(orders, given)
         return state, orders
+
+    def _info(info: WorkerInfo, index: int) -> WorkerInfo:
+        """A worker as its group's policy sees it, which is below the group's place."""
+        place = info.place[1:] if sizes is None else info.place
+        return info._replace(index=index, place=place)
 
     def react(state: GroupsState, event: Event) -> tuple[GroupsState, Orders]:
         if isinstance(event, Evaluated):
             orders = Orders()
-            for g in range(len(state.members)):
+            for g in range(len(state.groups)):
                 state, given = _told(state, g, event)
                 orders = _joined(orders, given)
             return state, orders
         found = _inside(state, event)
-        if found is None:  # of the root, or of nobody here
-            return state, Orders()
-        g, event = found
-        if isinstance(event, Arrival):
-            state = _put(state, g, working=state.working[g] - 1)
-        return _told(state, g, event)
+        # None: of the root, or of nobody here
+        return _told(state, *found) if found else (state, Orders())
 
     def _told(state: GroupsState, g: int, event: Event) -> tuple[GroupsState, Orders]:
-        inner_state, given = inner.react(state.inner[g], event)
-        return _passed_on(_put(state, g, inner=inner_state), g, given)
+        group = state.groups[g]
+        inner_state, given = inner.react(group.inner, event)
+        working = group.working - isinstance(event, Arrival)
+        group = group._replace(inner=inner_state, working=working)
+        return _passed_on(state, g, group, given)
 
     def _passed_on(
-        state: GroupsState, g: int, given: Orders
+        state: GroupsState, g: int, group: Group, given: Orders
     ) -> tuple[GroupsState, Orders]:
         """A group's orders as the machine's, with what they lead to above it."""
-        orders = _outside(g, state.members[g], given)
-        counted = [m for m in orders.merges if m.node == _node(g)]
-        counted = [m for m in counted if "push" in m.words]
-        full = state.merges[g] + len(counted) >= every
-        if full and restart:  # what comes down comes from above
-            last = [m._replace(trips=min(m.trips, 1)) for m in orders.merges]
-            orders = orders._replace(merges=tuple(last))
-        state = _put(
-            state,
-            g,
-            merges=state.merges[g] + len(counted),
-            below=_remembered(state.below[g], orders.merges),
-        )
-        if full:
-            held = (*state.held[g], *orders.dispatch)
-            state, orders = _put(state, g, held=held), orders._replace(dispatch=())
+        orders = _outside(g, group.workers, given)
+        if orders.merges:
+            counted = [m for m in orders.merges if m.node == _node(g)]
+            counted = [m for m in counted if "push" in m.words]
+            merges = group.merges + len(counted)
+            below = _remembered(group.below, orders.merges)
+            group = group._replace(merges=merges, below=below)
+        if group.merges < every:
+            working = group.working + len(orders.dispatch)
+            group = group._replace(working=working)
         else:
-            working = state.working[g] + len(orders.dispatch)
-            state = _put(state, g, working=working)
-        done = all(m >= every for m in state.merges) and not any(state.working)
-        return _merged_above(state, orders) if done else (state, orders)
+            group = group._replace(held=group.held + orders.dispatch)
+            orders = orders._replace(dispatch=())
+            if restart:
+                orders = orders._replace(merges=_only_up(orders.merges))
+        waiting = state.waiting - _waits(state.groups[g]) + _waits(group)
+        everybody = (*state.groups[:g], group, *state.groups[g + 1 :])
+        state = state._replace(groups=everybody, waiting=waiting)
+        if waiting < len(everybody):
+            return state, orders
+        return _merged_above(state, orders)
+
+    def _waits(group: Group) -> bool:
+        return group.merges >= every and not group.working
 
     def _merged_above(state: GroupsState, orders: Orders) -> tuple[GroupsState, Orders]:
-        n = len(state.members)
-        level = 1 + max(m.level for below in state.below for m in below)
+        n = len(state.groups)
+        below = [m for group in state.groups for m in group.below]
         above = MergeOrder(
-            tuple(map(_node, range(n))), trips=2 if n > 1 else 0, level=level
+            tuple(map(_node, range(n))),
+            trips=2 if n > 1 else 0,
+            level=1 + max(m.level for m in below),
         )
-        down = _downwards(state.below) if restart else ()
-        dispatch = tuple(d for held in state.held for d in held)
-        state = state._replace(
-            merges=(0,) * n,
-            held=((),) * n,
-            working=tuple(len(held) for held in state.held),
+        down = _downwards(below) if restart else ()
+        dispatch = tuple(d for group in state.groups for d in group.held)
+        going_on = tuple(
+            group._replace(working=len(group.held), merges=0, held=())
+            for group in state.groups
         )
         merges = (*orders.merges, above, *down)
+        state = state._replace(groups=going_on, waiting=0)
         return state, orders._replace(merges=merges, dispatch=dispatch)
 
     return Policy(init, react)
@@ -174,6 +185,8 @@ def _node(g: int) -> str:
 
 def _outside(g: int, workers: tuple[int, ...], orders: Orders) -> Orders:
     """A group's orders with the machine's numbers and names."""
+    if not any(orders):
+        return orders
 
     def member(m: int | str) -> int | str:
         return f"{_node(g)}/{m}" if isinstance(m, str) else workers[m]
@@ -198,8 +211,8 @@ def _outside(g: int, workers: tuple[int, ...], orders: Orders) -> Orders:
 def _inside(state: GroupsState, event: Event) -> tuple[int, Any] | None:
     """The group that an event is for, and the event with the group's own names."""
     if isinstance(event, Arrival | Join | Leave):
-        g = state.group_of[event.worker]
-        return g, event._replace(worker=state.members[g].index(event.worker))
+        g, k = state.seats[event.worker]
+        return g, event._replace(worker=k)
     if isinstance(event, Alarm):
         name, _, rest = event.name.partition("/")
         g = _number(name)
@@ -211,7 +224,7 @@ def _inside(state: GroupsState, event: Event) -> tuple[int, Any] | None:
         return None
     prefix = f"{_node(g)}/"
     members = tuple(
-        m.removeprefix(prefix) if isinstance(m, str) else state.members[g].index(m)
+        m.removeprefix(prefix) if isinstance(m, str) else state.seats[m][1]
         for m in event.members
     )
     return g, event._replace(node=rest or ROOT, members=members)
@@ -234,23 +247,25 @@ def _remembered(
     return tuple(nodes.values())
 
 
-def _downwards(below: tuple[tuple[MergeOrder, ...], ...]) -> tuple[MergeOrder, ...]:
+def _only_up(merges: tuple[MergeOrder, ...]) -> tuple[MergeOrder, ...]:
+    """Merges right before the one above: what comes down comes from there."""
+    up = (m for m in merges if m.op != "fetch")
+    return tuple(m._replace(trips=min(m.trips, 1)) for m in up)
+
+
+def _downwards(below: Sequence[MergeOrder]) -> tuple[MergeOrder, ...]:
     """Every node's members take its model, from the top."""
-    nodes = [m for group in below for m in group]
     return tuple(
         MergeOrder(m.members, m.node, "fetch", trips=min(1, m.trips), level=m.level)
-        for m in sorted(nodes, key=lambda m: -m.level)
+        for m in sorted(below, key=lambda m: -m.level)
     )
 
 
-def _put(state: GroupsState, g: int, **values: Any) -> GroupsState:
-    """The state with other entries for group g."""
-    changed = {
-        name: (*getattr(state, name)[:g], value, *getattr(state, name)[g + 1 :])
-        for name, value in values.items()
-    }
-    return state._replace(**changed)
-
-
 def _joined(a: Orders, b: Orders) -> Orders:
-    return Orders(*(x + y for x, y in zip(a, b, strict=True)))
+    return Orders(
+        merges=a.merges + b.merges,
+        dispatch=a.dispatch + b.dispatch,
+        alarms=a.alarms + b.alarms,
+        start=a.start + b.start,
+        stop=a.stop + b.stop,
+    )

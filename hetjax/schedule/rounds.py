@@ -1,6 +1,6 @@
 """Bulk-synchronous rounds: everybody works, everybody merges (host world)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hetjax.machine.types import (
@@ -11,6 +11,7 @@ from hetjax.machine.types import (
     MergeOrder,
     Work,
     WorkerInfo,
+    per_worker,
 )
 from hetjax.schedule.types import Orders, Policy
 
@@ -131,16 +132,3 @@ def one_per_device(workers: Workers) -> tuple[int, ...]:
     for worker in workers:
         devices.setdefault(worker.device or worker.name, worker.index)
     return tuple(devices.values())
-
-
-def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
-    """A number for each of n workers; what is wrong with them is an error."""
-    values = tuple(value) if isinstance(value, Iterable) else (value,) * n
-    if len(values) != n:
-        raise ValueError(
-            f"{name} has {len(values)} entries for {n} workers: give one number for "
-            "all, or one for each"
-        )
-    if any(not v > 0 for v in values):  # NaN too
-        raise ValueError(f"{name}={value}: every entry must be positive")
-    return values

@@ -130,12 +130,13 @@ def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
         T = min_i (a_i + c_i b_max)            so that nobody exceeds b_max
         b_i = (T - a_i) / c_i                  within [b_min, b_max]
 
-    and T is lowered until a whole number of such rounds is one mega-batch of `examples`
-    (with half an example each to spare for rounding), or its end would give somebody an
-    update more. After one mega-batch, of one size, steps are taken as proportional to
-    it (a_i = 0); after two the line is known, so that from the third on all do equally
-    many updates: without the feedback through u_i that makes `linear_scaling` swing
-    (ALGORITHMS A.3). A rule of hetjax's own.
+    and T is lowered until a whole number R of such rounds is one mega-batch, or its end
+    would give somebody an update more: sizes are whole numbers with the sum
+    ceil(examples / R). After one mega-batch, of one size, steps are taken as
+    proportional to it (a_i = 0); after two the line is known, so that from the third on
+    all do equally many updates, where no bound is in the way: without the feedback
+    through u_i that makes `linear_scaling` swing (ALGORITHMS A.3). A rule of hetjax's
+    own.
     """
 
     def init(workers: int) -> tuple[Moments, ...]:
@@ -158,12 +159,22 @@ def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
         lines = [moments.line() for moments in state]
         longest = min(a + c * b_max for a, c in lines)
         total = sum(_within(longest, line, b_min, b_max) for line in lines)
-        rounds = max(1, math.ceil(examples / total))
-        wanted = examples / rounds + len(lines) / 2
+        rounds = math.ceil(examples / total)
+        wanted = math.ceil(examples / rounds)
         time = _seconds_for(wanted, lines, longest, b_min, b_max)
-        return tuple(_within(time, line, b_min, b_max) for line in lines)
+        whole = _whole([_within(time, line, b_min, b_max) for line in lines], wanted)
+        return tuple(float(min(max(b, b_min), b_max)) for b in whole)
 
     return Scaling(init, observe, scale)
+
+
+def _whole(sizes: Sequence[float], total: int) -> list[int]:
+    """Rounded so that the sum is `total`: up for the largest fractions."""
+    whole = [math.floor(b) for b in sizes]
+    up = sorted(range(len(sizes)), key=lambda k: whole[k] - sizes[k])
+    for k in up[: max(0, total - sum(whole))]:
+        whole[k] += 1
+    return whole
 
 
 def _within(

@@ -62,15 +62,15 @@ def ticking(
             return state, Orders()
         k, ticks = event.worker, int(event.time / state.tick)
         copied = event.work.steps == 0
-        # the fetch of "swap" touches nothing that another may write: no lock
         order = MergeOrder(
             (k,),
             op="fetch+subtract" if copied else "push",
-            trips=0 if copied and subtract == "swap" else 1,
+            trips=1,
             ticks=ticks - state.ticks,
         )
         if copied and subtract == "swap":
-            order = order._replace(op="fetch+keep")
+            # touches nothing that another may write: no lock, and nothing to wait for
+            order = order._replace(op="fetch+keep", trips=0, blocking=False)
         work = gradient if copied else state.copy
         orders = Orders(merges=(order,), dispatch=((k, work),))
         return state._replace(ticks=ticks), orders

@@ -127,8 +127,8 @@ def downpour(
     A worker pushes what it accrued every `n_push` steps and asks for p every `n_fetch`;
     it goes on meanwhile (`schedule.mailbox`). `server`: "adagrad", or "sgd" without the
     root. gamma = `server_rate` eta, by default 0.1 for Adagrad, whose first step is
-    gamma in every parameter, and 1 for SGD. Source: DistBelief (Dean et al. 2012);
-    ALGORITHMS G.5.
+    gamma in every parameter, and 1 for SGD; optax's Adagrad has 1e-7 under the root.
+    Source: DistBelief (Dean et al. 2012); ALGORITHMS G.5.
     """
     given = settings(locals())
     positive(batch_size=batch_size, server_rate=server_rate)

@@ -34,6 +34,8 @@ profiles = st.builds(
     factor=POSITIVE,
     place=st.lists(NAMES, max_size=3).map(tuple),
     drift=st.none() | drifts,
+    device=st.text(max_size=5),
+    curve=st.just(()) | st.lists(POSITIVE, max_size=3).map(lambda c: (1.0, *c)),
 )
 
 

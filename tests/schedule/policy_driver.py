@@ -1,14 +1,27 @@
 """Policies without a machine: workers, a table of arrivals, and a random little clock.
 
-`follow` feeds arrivals in a given order and writes down what was ordered; `drive` gives
-every work a random duration, and refuses what no policy may order.
+`follow` feeds arrivals in a given order and writes down what was ordered; `timeline`
+writes down what happens when on a simulated machine; `drive` gives every work a random
+duration, and refuses what no policy may order.
 """
 
 import heapq
+import itertools
 from typing import NamedTuple
 
-from hetjax.machine import Alarm, Arrival, Evaluated, Merged, WorkerInfo
-from hetjax.schedule import ROOT, Orders
+from hetjax.machine import (
+    Alarm,
+    Arrival,
+    Cost,
+    Evaluated,
+    Link,
+    Machine,
+    Merged,
+    Profile,
+    SimulatedClock,
+    WorkerInfo,
+)
+from hetjax.schedule import ROOT, Orders, play
 
 
 def infos(*seconds):
@@ -19,23 +32,81 @@ def infos(*seconds):
     )
 
 
+def machine(*seconds, places=None, latency=0.0, **changes):
+    """Workers whose step takes so many seconds; a merge takes 2 latencies, 1 a trip."""
+    places = places or ((),) * len(seconds)
+    workers = tuple(
+        Profile(f"w{k}", "gpu", Cost(s, 0.0), place=place)
+        for k, (s, place) in enumerate(zip(seconds, places, strict=True))
+    )
+    keys = {"/".join(p[:depth]) for p in places for depth in range(len(p) + 1)}
+    links = {key: Link(latency, 1e9, "central") for key in sorted(keys)}
+    return Machine("m", workers, links, **changes)
+
+
 def written(orders):
-    """Orders as text: "merge 012" and "2:4x8", worker 2 does 4 steps of 8 examples."""
-    merges = ["merge " + "".join(map(str, m.members)) for m in orders.merges]
+    """Orders as text: "merge 012" and "2:4x8", worker 2 does 4 steps of 8 examples.
+
+    A merge's node, where it is not the root, stands before its members, its op behind
+    them: "merge group0: 01", "merge group0+group1", "merge group0: 01 fetch".
+    """
+    merges = [_written_merge(m) for m in orders.merges]
+    started = [f"start {k}" for k in orders.start]
     works = [f"{k}:{w.steps}x{w.batch_size:g}" for k, w in orders.dispatch]
-    return " ".join(merges + works)
+    return " ".join(merges + started + works + [f"stop {k}" for k in orders.stop])
 
 
-def follow(policy, workers, arrivals, num_examples=1000):
-    """What is ordered at the start, and then at each arrival: a list of texts."""
+def _written_merge(order):
+    node = () if order.node == ROOT else (f"{order.node}:",)
+    passive = tuple(f"with {k}" for k in order.passive)
+    words = "merge", *node, _joined(order.members), *passive, order.op
+    return " ".join(filter(None, words))
+
+
+def _joined(members):
+    nodes = any(isinstance(m, str) for m in members)
+    return ("+" if nodes else "").join(map(str, members))
+
+
+def follow(policy, workers, events, num_examples=1000):
+    """What is ordered at the start, and then at each event: a list of texts.
+
+    A number is the arrival of that worker, with the work that it was given.
+    """
     state, orders = policy.init(workers, num_examples)
     table, works = [written(orders)], dict(orders.dispatch)
-    for time, worker in enumerate(arrivals, start=1):
-        event = Arrival(worker, works.pop(worker), 0.0, float(time))
+    for time, event in enumerate(events, start=1):
+        if isinstance(event, int):
+            event = Arrival(event, works.pop(event), 0.0, float(time))
         state, orders = policy.react(state, event)
         works.update(orders.dispatch)
         table.append(written(orders))
     return table
+
+
+def timeline(policy, machine, num_events, **settings):
+    """What happens on the machine, and what is ordered: a list of texts.
+
+    "3 w1 from 2 > merge 1": at 3 s worker 1 reports what it began at 2 s.
+    """
+    run = play(policy, SimulatedClock(machine, seed=0), num_examples=1000, **settings)
+    _, orders = next(run)
+    table = [written(orders)]
+    for event, orders in itertools.islice(run, num_events):
+        text = f"{event.time:g} {_written_event(event)}"
+        table.append(f"{text} > {written(orders)}" if any(orders) else text)
+    return table
+
+
+def _written_event(event):
+    match event:
+        case Arrival():
+            return f"w{event.worker} from {event.start:g}"
+        case Merged():
+            node = "" if event.node == ROOT else f"{event.node}: "
+            return f"merged {node}{_joined(event.members)}"
+        case _:
+            return f"{type(event).__name__.lower()} {event.worker}"
 
 
 class Entry(NamedTuple):

@@ -1,0 +1,130 @@
+"""What workers and nodes hold of the model, and the programs that change it.
+
+The device side of the loop: no clock and no policy here, only replicas, states and the
+compiled functions between them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hetjax import local, tree
+from hetjax.machine import ROOT, MergeOrder
+from hetjax.merge.types import Facts, Merge
+from hetjax.replica import Replica
+from hetjax.run.compilations import Compilations
+from hetjax.run.programs import Programs
+from hetjax.strategies.types import Strategy
+
+Model = tuple[Any, Any]  # params, model_state
+
+
+class Holdings:
+    """Replicas by worker and states by node; both are made when they are needed."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        programs: Programs,
+        compilations: Compilations,
+        *,
+        seed: int,
+        on_fetch: Callable[[int], None],
+    ):
+        """The initial model of a seed; `on_fetch` is told who gets a first copy."""
+        self._strategy, self._programs = strategy, programs
+        self._compilations, self._on_fetch = compilations, on_fetch
+        self._merges = strategy.merges
+        self._needs = (*self._merges[0].needs, *strategy.local.needs)
+        self._step = programs.step(strategy.local, self._merges[0].needs)
+        self._model = programs.model(self._merges[-1])
+        compilations.purpose = "init"
+        self._initial = programs.init(jax.random.key(seed))
+        self._nodes = {ROOT: self._merges[-1].init(*self._initial)}
+        self._levels: dict[str, int] = {}  # of the nodes
+        self._replicas: dict[int, Replica] = {}
+        compilations.purpose = "other"
+        # what a replica sends: its parameters and model state
+        self.num_bytes = tree.num_bytes(self._initial)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Does the model have state that padded examples would change?"""
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._initial[1]))
+
+    def model(self) -> Model:
+        """The root's model as it is now, in the initial one's dtypes."""
+        return self._model(self._nodes[ROOT], *self._initial)
+
+    def report(self) -> dict[str, float]:
+        """The counters of the root's merge."""
+        report = self._merges[-1].report
+        if not report:
+            return {}
+        return {k: float(v) for k, v in report(self._nodes[ROOT]).items()}
+
+    def merge_of(self, order: MergeOrder) -> Merge:
+        """The merge of an order's node: that of its level; the root's is the last."""
+        last = len(self._merges) - 1
+        level = last if order.node == ROOT else min(order.level, last)
+        return self._merges[level]
+
+    def replica(self, worker: int) -> Replica:
+        """What the worker holds; at first a copy of the root's model as it is now."""
+        if worker not in self._replicas:
+            self._compilations.purpose = "init"
+            params, state = self._programs.copies(self.model())
+            carry = local.empty_slots(params, self._needs)
+            opt_state = self._strategy.local.init(params)
+            self._replicas[worker] = Replica(params, state, opt_state, carry)
+            self._on_fetch(worker)
+            self._compilations.purpose = "other"
+        return self._replicas[worker]
+
+    def forget(self, worker: int) -> None:
+        """The worker's next work begins with a copy of the root's model."""
+        self._replicas.pop(worker, None)
+
+    def step(self, worker: int, *inputs: Any) -> tuple[jax.Array, jax.Array]:
+        """One local step (batch, rate, words): losses [B] and their mean."""
+        replica = self.replica(worker)
+        self._compilations.purpose = "step"
+        self._replicas[worker], losses, mean = self._step(replica, *inputs)
+        self._compilations.purpose = "other"
+        return losses, mean
+
+    def merge(self, order: MergeOrder, facts: Facts) -> None:
+        """Carry out a merge, or a fetch."""
+        merge, node = self.merge_of(order), order.node
+        if node not in self._nodes:  # every node begins at the initial model
+            self._nodes[node] = merge.init(*self._initial)
+        self._levels[node] = order.level
+        members = (*order.members, *order.passive)
+        replicas = tuple(self.member(m) for m in members)
+        self._compilations.purpose = "merge"
+        if order.op == "fetch":
+            replicas = self._programs.fetch(merge)(self._nodes[node], replicas)
+        else:
+            self._nodes[node], replicas = self._programs.merge(merge)(
+                self._nodes[node], replicas, facts, order.op
+            )
+        for member, replica in zip(members, replicas, strict=True):
+            self._take_back(member, replica)
+        self._compilations.purpose = "other"
+
+    def member(self, member: int | str) -> Replica:
+        """What a worker holds, or what a node is to the one above it."""
+        if isinstance(member, int):
+            return self.replica(member)
+        return self._programs.member(self._merge_at(member))(self._nodes[member])
+
+    def _take_back(self, member: int | str, replica: Replica) -> None:
+        if isinstance(member, int):
+            self._replicas[member] = replica
+        else:
+            adopt = self._programs.adopt(self._merge_at(member))
+            self._nodes[member] = adopt(self._nodes[member], replica)
+
+    def _merge_at(self, node: str) -> Merge:
+        return self._merges[min(self._levels[node], len(self._merges) - 1)]

@@ -1,0 +1,212 @@
+"""All policies, and when each may leave a worker without work.
+
+A row's `may_idle(log, worker)` says whether the worker owes its idleness to a barrier,
+found from what was dispatched and merged so far, without a look into states.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from hetjax.machine import Arrival
+from hetjax.schedule import (
+    ROOT,
+    Policy,
+    equal_time,
+    fastest,
+    fixed_scaling,
+    free_running,
+    groups,
+    linear_scaling,
+    mailbox,
+    measured_scaling,
+    mega_batch,
+    on_rate_drop,
+    one_per_device,
+    random_partner,
+    restarting,
+    rounds,
+    ticking,
+    tuned_learners,
+)
+
+B_MIN, B_MAX, MEGA, STALE, EVERY = 8.0, 64.0, 320, 1, 2
+NUM_WORKERS = 6
+
+
+class Log:
+    """What happened and was ordered so far."""
+
+    def __init__(self, infos):
+        self.infos = infos
+        self.busy: set[int] = set()
+        self.works = Counter()  # done, by worker
+        self.works_since = Counter()  # done since the root's last merge, by worker
+        self.dispatched = Counter()  # examples since its last merge, by node
+        self.completed = 0  # examples since the root's last merge
+        self.merges = Counter()  # by node, since the last one of nodes at the root
+        self.staff = {info.index for info in infos}
+        self.taking_part: set[int] | None = None  # the staff when the round began
+
+    def add(self, event, orders):
+        if isinstance(event, Arrival):
+            self.busy.remove(event.worker)
+            self.works[event.worker] += 1
+            self.works_since[event.worker] += 1
+            self.completed += event.work.examples
+        for merge in orders.merges:
+            if "push" in merge.words:
+                self._add_merge(merge)
+        for worker, work in orders.dispatch:
+            assert worker not in self.busy
+            self.busy.add(worker)
+            self.dispatched[ROOT] += work.examples
+            self.dispatched[node_of(worker)] += work.examples
+        self.staff = (self.staff | set(orders.start)) - set(orders.stop)
+        if self.taking_part is None:
+            self.taking_part = set(self.busy)
+
+    def _add_merge(self, merge):
+        self.dispatched[merge.node] = 0
+        self.merges[merge.node] += 1
+        if merge.node == ROOT:
+            self.works_since.clear()
+            self.completed = 0
+            self.taking_part = set(self.staff)
+            if isinstance(merge.members[0], str):
+                self.merges.clear()
+
+
+def node_of(worker):
+    """In the table groups are 2, 2 and 2 workers."""
+    return f"group{worker // 2}"
+
+
+def never(log, worker):
+    return False
+
+
+def round_done(log, worker):
+    """It did its part, or has none in this round; somebody else is still at work."""
+    done = log.works_since[worker] == 1 or worker not in log.taking_part
+    return done and bool(log.busy)
+
+
+def too_far_ahead(log, worker):
+    return log.works[worker] > min(log.works[k] for k in range(NUM_WORKERS)) + STALE
+
+
+def mega_batch_spent(log, worker):
+    return log.dispatched[ROOT] >= MEGA and bool(log.busy)
+
+
+def mega_batch_completed(log, worker):
+    return log.completed >= MEGA + B_MIN and bool(log.busy)
+
+
+def group_at_work(log, worker):
+    """Rounds in a group: the other one of it is at work, or its rounds are done."""
+    return node_full(log, worker) or (worker ^ 1) in log.busy
+
+
+def node_full(log, worker):
+    return log.merges[node_of(worker)] >= EVERY and bool(log.busy)
+
+
+def group_spent(log, worker):
+    spent = log.dispatched[node_of(worker)] >= MEGA
+    return node_full(log, worker) or (spent and (worker ^ 1) in log.busy)
+
+
+def above_at_work(log, worker):
+    """Deeper trees: somebody is."""
+    return bool(log.busy)
+
+
+def master(log, worker):
+    slowest = max(log.infos, key=lambda w: (w.seconds(B_MAX), -w.index))
+    return worker == slowest.index
+
+
+def not_chosen(log, worker):
+    return worker not in fastest(B_MAX)(log.infos)
+
+
+class Row(NamedTuple):
+    policy: Policy
+    may_idle: Callable[[Log, int], bool]
+
+
+LINEAR = partial(linear_scaling, b_min=B_MIN, b_max=B_MAX, beta=4.0)
+CLIPPED = partial(LINEAR, bound="clip")
+FIXED = partial(fixed_scaling, b_min=B_MIN, b_max=B_MAX, step=8)
+MEASURED = measured_scaling(b_min=B_MIN, b_max=B_MAX, examples=MEGA)
+ROUNDS = rounds(batch_size=B_MAX)
+FREE = partial(free_running, batch_size=B_MAX)
+MEGA_BATCH = partial(mega_batch, examples=MEGA, b_max=B_MAX)
+IN_GROUPS = partial(groups, sizes=2, every=EVERY)
+
+TABLE = {
+    "rounds": Row(ROUNDS, round_done),
+    "rounds_unlike": Row(
+        rounds(steps=(1, 2, 3, 1, 2, 3), batch_size=(8, 16, 64, 8, 16, 64)),
+        round_done,
+    ),
+    "rounds_overlapping": Row(rounds(batch_size=B_MAX, blocking=False), round_done),
+    "equal_time": Row(rounds(steps=equal_time(8, B_MAX), batch_size=B_MAX), round_done),
+    "fastest": Row(rounds(batch_size=B_MAX, workers=fastest(B_MAX)), not_chosen),
+    "restarting": Row(
+        restarting(ROUNDS, on_rate_drop(lambda e: 0.5 ** (e // 1000))), round_done
+    ),
+    "tuned_learners": Row(
+        tuned_learners(rounds(batch_size=B_MAX, first=one_per_device), window=2),
+        round_done,
+    ),
+    "tuned_paper": Row(
+        tuned_learners(
+            rounds(batch_size=B_MAX, first=one_per_device), rule="paper", window=1
+        ),
+        round_done,
+    ),
+    "mega_batch": Row(MEGA_BATCH(), mega_batch_spent),
+    "mega_batch_linear": Row(MEGA_BATCH(scaling=LINEAR), mega_batch_spent),
+    "mega_batch_clipped": Row(
+        MEGA_BATCH(scaling=CLIPPED, scale_every=2), mega_batch_spent
+    ),
+    "mega_batch_measured": Row(MEGA_BATCH(scaling=MEASURED), mega_batch_spent),
+    "mega_batch_hgpu_code": Row(
+        MEGA_BATCH(scaling=FIXED, rule="hgpu_code"), mega_batch_completed
+    ),
+    "mega_batch_warm": Row(
+        MEGA_BATCH(scaling=FIXED, warmup_epochs=0.5), mega_batch_spent
+    ),
+    "free_running": Row(FREE(), never),
+    "free_running_shared": Row(FREE(trips=0, steps=3), never),
+    "free_running_stale": Row(FREE(max_staleness=STALE), too_far_ahead),
+    "free_running_gossip": Row(FREE(partners=random_partner()), never),
+    "free_running_scaled": Row(FREE(scaling=LINEAR, window=1000), never),
+    "mailbox": Row(mailbox(batch_size=B_MAX, n_push=2, n_fetch=3), never),
+    "mailbox_eager": Row(mailbox(batch_size=B_MAX), never),
+    "ticking": Row(ticking(batch_size=B_MAX), master),
+    "ticking_swap": Row(ticking(batch_size=B_MAX, subtract="swap"), master),
+    "groups": Row(IN_GROUPS(ROUNDS), group_at_work),
+    "groups_without_restart": Row(IN_GROUPS(ROUNDS, restart=False), group_at_work),
+    "groups_of_mega_batches": Row(
+        IN_GROUPS(MEGA_BATCH(scaling=LINEAR)),
+        group_spent,
+    ),
+    "groups_of_free": Row(IN_GROUPS(FREE()), node_full),
+    "groups_of_mailboxes": Row(IN_GROUPS(mailbox(batch_size=B_MAX)), node_full),
+    "groups_of_stale": Row(IN_GROUPS(FREE(max_staleness=0)), group_at_work),
+    "groups_by_place": Row(groups(ROUNDS, every=3), above_at_work),
+    "groups_unequal": Row(groups(ROUNDS, sizes=(1, 3, 2), every=EVERY), above_at_work),
+    "groups_of_groups": Row(
+        groups(groups(ROUNDS, sizes=1, every=2), sizes=(2, 4)), above_at_work
+    ),
+    "three_levels": Row(groups(groups(groups(ROUNDS, sizes=1))), above_at_work),
+    "restarting_groups": Row(
+        restarting(IN_GROUPS(ROUNDS), on_rate_drop(lambda e: 0.5 ** (e // 1000))),
+        group_at_work,
+    ),
+}

@@ -1,0 +1,152 @@
+"""Mega-batches: the public code's end, warm-up, and other scaling rules. Tables."""
+
+import pytest
+from policy_driver import drive, follow, infos
+
+from hetjax.machine import Arrival, Work
+from hetjax.schedule import Scaling, fixed_scaling, mega_batch
+
+WORKERS = infos(1.0, 3.0, 2.0)
+ALL = "0:1x8 1:1x8 2:1x8"
+
+
+def test_the_codes_rule_counts_what_is_completed():
+    """ALGORITHMS A.4: a batch is dispatched while completed - 8 < 24 examples. The
+    mega-batch is 48 examples, where the paper's rule makes it 24."""
+    policy = mega_batch(examples=24, b_max=8, rule="hgpu_code")
+    assert follow(policy, WORKERS, (0, 0, 1, 2, 0, 1, 2)) == [
+        ALL,
+        "0:1x8",  # 8
+        "0:1x8",  # 16
+        "1:1x8",  # 24 - 8 is below 24
+        "",  # 32 - 8 is not
+        "",
+        f"merge 012 {ALL}",  # 48, and nobody is at work
+        "2:1x8",
+    ]
+
+
+def test_the_codes_rule_takes_off_the_largest_size():
+    """b = (8, 4, 4) and M = 16: nobody gets more once 24 are completed."""
+    policy = mega_batch(
+        examples=16,
+        b_max=8,
+        rule="hgpu_code",
+        scaling=lambda sizes, updates: (8.0, 4.0, 4.0),
+    )
+    assert follow(policy, WORKERS, (0, 1, 2, 0, 1, 1, 1, 2, 0, 2, 1)) == [
+        ALL,
+        "0:1x8",  # 8
+        "1:1x8",  # 16
+        "",  # 24
+        "",
+        "merge 012 0:1x8 1:1x4 2:1x4",
+        "1:1x4",  # 4
+        "1:1x4",  # 8
+        "2:1x4",  # 12
+        "0:1x8",  # 20
+        "",  # 24
+        "",
+    ]
+
+
+# Warm-up
+
+
+def test_warm_up_is_small_batches_for_so_many_passes():
+    """Half a pass over 40 examples: 20, of which a mega-batch of 12 does 12."""
+    calls = []
+
+    def rule(sizes, updates):
+        calls.append((sizes, updates))
+        return (8.0, 4.0, 4.0)
+
+    policy = mega_batch(
+        examples=12, b_max=8, scaling=rule, warmup_epochs=0.5, warmup_size=4
+    )
+    small, large = "0:1x4 1:1x4 2:1x4", "0:1x8 1:1x8"
+    assert follow(policy, WORKERS, (0, 1, 2, 0, 1, 2, 0, 1), num_examples=40) == [
+        small,
+        "",
+        "",
+        f"merge 012 {small}",  # 12 of 20
+        "",
+        "",
+        f"merge 012 {large}",  # 24: from b_max on, as without a warm-up
+        "",
+        "merge 012 0:1x8 1:1x4",  # now the rule counts
+    ]
+    assert calls == [((8.0, 8.0, 8.0), (1, 1, 0))]
+
+
+def test_rates_in_the_warm_up_follow_the_sizes():
+    policy = mega_batch(examples=12, b_max=16, warmup_epochs=1, warmup_size=4)
+    _, orders = policy.init(WORKERS, 40)
+    assert orders.dispatch[0] == (0, Work(1, 4.0, 0.25))
+
+
+def test_the_warm_up_is_no_larger_than_b_max():
+    policy = mega_batch(examples=12, b_max=8, warmup_epochs=1)  # of 32, by default
+    _, orders = policy.init(WORKERS, 40)
+    assert orders.dispatch[0] == (0, Work(1, 8.0, 1.0))
+
+
+# Rules that measure
+
+
+def test_a_measuring_rule_sees_every_work_and_its_seconds():
+    seen = []
+
+    def observe(state, worker, work, seconds):
+        seen.append((worker, work.batch_size, seconds))
+        return state + 1
+
+    def scale(state, sizes, updates):
+        return tuple(b - state for b in sizes)
+
+    policy = mega_batch(
+        examples=24, b_max=8, scaling=Scaling(lambda workers: 0, observe, scale)
+    )
+    state, orders = policy.init(WORKERS, 1000)
+    for worker, finish in ((2, 1.5), (0, 2.0), (1, 4.0)):
+        work = dict(orders.dispatch).get(worker, Work(1, 8.0))
+        state, given = policy.react(state, Arrival(worker, work, 1.0, finish))
+    assert seen == [(2, 8.0, 0.5), (0, 8.0, 1.0), (1, 8.0, 3.0)]
+    assert [w.batch_size for _, w in given.dispatch] == [5.0, 5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "updates", "expected"),
+    [
+        # ALGORITHMS A.2: one step of 32 down or up, by u_i against the mean
+        ((512,) * 4, (28, 26, 24, 22), (544, 544, 480, 480)),
+        ((512,) * 3, (20, 20, 20), (512, 512, 512)),
+        ((512,) * 3, (30, 20, 10), (544, 512, 480)),
+        ((1024, 32), (30, 10), (1024, 32)),  # at the bounds
+        ((1024, 32), (10, 30), (992, 64)),
+        ((1000, 50), (30, 10), (1024, 32)),  # a step ends there
+        ((512, 512), (0, 1), (480, 544)),
+    ],
+)
+def test_fixed_scaling(sizes, updates, expected):
+    assert fixed_scaling(sizes, updates) == expected
+
+
+def test_fixed_scaling_on_a_machine_without_speed_differences():
+    """Six batches of three equal workers, two each: sizes stay."""
+    policy = mega_batch(examples=48, b_max=8, scaling=fixed_scaling)
+    entries = drive(policy, WORKERS, (1.0,), 100)
+    assert {w.batch_size for e in entries for _, w in e.orders.dispatch} == {8.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "paper"}, "rule='paper': choose one of"),
+        ({"warmup_epochs": -1}, "warmup_epochs=-1: give a number of at least 0"),
+        ({"warmup_size": 0}, "mega_batch: warmup_size=0: give a number above 0"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(ValueError, match=message):
+        mega_batch(**({"examples": 40, "b_max": 8} | settings))

@@ -1,0 +1,229 @@
+"""Laws that every policy keeps, on any machine: a table of policies, random speeds."""
+
+import copy
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from policy_table import B_MAX, B_MIN, EVERY, NUM_WORKERS, STALE, TABLE, Log, node_of
+
+from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
+from hetjax.schedule import ROOT, Policy, play
+
+NUM_EVENTS = 250
+LAWS = settings(max_examples=12, deadline=None, derandomize=True)
+ROWS = pytest.mark.parametrize("name", TABLE)
+TREES = pytest.mark.parametrize("name", [name for name in TABLE if "groups" in name])
+
+
+@st.composite
+def machines(draw):
+    """Six workers on three devices in two places; speeds differ by up to a hundred."""
+    factors = draw(
+        st.lists(st.floats(0.1, 10), min_size=NUM_WORKERS, max_size=NUM_WORKERS)
+    )
+    fixed = draw(st.sampled_from((0.0, 0.5, 1.0)))
+    curve = draw(st.sampled_from(((1.0,), (1.0, 1.5), (1.0, 2.0))))
+    workers = tuple(
+        Profile(
+            f"w{k}",
+            "gpu",
+            Cost(fixed, 0.01),
+            factor,
+            place=(f"rack{k // 4}", f"node{k // 2}"),
+            device=f"d{k // 2}",
+            curve=curve,
+        )
+        for k, factor in enumerate(factors)
+    )
+    link = Link(draw(st.sampled_from((0.0, 0.1, 5.0))), 1e9)
+    links = {"": link, "rack0": link, "rack0/node1": link}
+    noise = draw(st.sampled_from((0.0, 0.5)))
+    return Machine("m", workers, links, noise=noise, seed=draw(st.integers(0, 9)))
+
+
+def run(policy, machine, num_events=NUM_EVENTS):
+    """(event, orders, log) of a run; it does not end before so many events."""
+    clock = SimulatedClock(machine, seed=0)
+    log = Log(clock.workers)
+    count = 0
+    events = play(policy, clock, num_examples=1000, num_bytes=1e8)
+    for event, orders in itertools.islice(events, num_events):
+        log.add(event, orders)
+        count += 1
+        yield event, orders, log
+    assert count == num_events, "nobody works, and nobody ever will: a deadlock"
+
+
+@ROWS
+@LAWS
+@given(machine=machines())
+def test_nobody_idles_whom_the_policy_owes_work(name, machine):
+    """Nor is there a deadlock, work on work, or a merge of who is at work."""
+    row, works = TABLE[name], 0
+    for event, _, log in run(row.policy, machine):
+        works += isinstance(event, Arrival)
+        for worker in set(range(NUM_WORKERS)) - log.busy:
+            assert row.may_idle(log, worker)
+    assert works > NUM_EVENTS / 5  # it is not merges alone that happen
+
+
+@ROWS
+@LAWS
+@given(machine=machines())
+def test_sizes_and_rates_are_within_bounds(name, machine):
+    for _, orders, _ in run(TABLE[name].policy, machine):
+        for _, work in orders.dispatch:
+            assert B_MIN <= work.batch_size <= B_MAX
+            assert work.rate == pytest.approx(work.batch_size / B_MAX)
+
+
+def checked(policy):
+    """The same policy, which reacts twice and looks whether that changed the state."""
+
+    def react(state, event):
+        kept = copy.deepcopy(state)
+        first = policy.react(state, event)
+        assert policy.react(state, event) == first
+        assert state == kept
+        hash(first[1])  # nothing in an order can be changed later
+        return first
+
+    return Policy(policy.init, react)
+
+
+@ROWS
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(machine=machines())
+def test_states_are_values(name, machine):
+    assert sum(1 for _ in run(checked(TABLE[name].policy), machine)) == NUM_EVENTS
+
+
+def leaves(tree):
+    """How many numbers a state holds."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    return sum(map(leaves, tree)) if isinstance(tree, tuple) else 1
+
+
+@ROWS
+def test_states_do_not_grow(name):
+    """What a policy remembers after 2000 events is no more than it was up to 500."""
+    states = []
+
+    def react(state, event):
+        state, orders = TABLE[name].policy.react(state, event)
+        states.append(leaves(state))
+        return state, orders
+
+    noting = Policy(TABLE[name].policy.init, react)
+    assert sum(1 for _ in run(noting, noisy_machine(), num_events=2000)) == 2000
+    assert max(states[500:]) <= max(states[:500])
+
+
+def noisy_machine():
+    workers = tuple(
+        Profile(
+            f"w{k}",
+            "gpu",
+            Cost(0.5, 0.01),
+            factor=1 + k / 7,
+            place=(f"rack{k // 4}", f"node{k // 2}"),
+            device=f"d{k // 2}",
+        )
+        for k in range(NUM_WORKERS)
+    )
+    return Machine("m", workers, {"": Link(0.01, 1e9)}, noise=0.2)
+
+
+# Staleness
+
+
+@LAWS
+@given(machine=machines())
+def test_nobody_is_further_ahead_than_allowed(machine):
+    """A work begins at most `max_staleness` works above the slowest one's."""
+    for _, orders, log in run(TABLE["free_running_stale"].policy, machine):
+        slowest = min(log.works[k] for k in range(NUM_WORKERS))
+        for worker, _ in orders.dispatch:
+            assert log.works[worker] <= slowest + STALE
+        assert max(log.works.values(), default=0) <= slowest + STALE + 1
+
+
+# Trees
+
+
+@TREES
+@LAWS
+@given(machine=machines())
+def test_the_root_merges_when_nobody_is_at_work(name, machine):
+    for event, orders, log in run(TABLE[name].policy, machine):
+        if any(merge.node == ROOT for merge in orders.merges):
+            assert isinstance(event, Arrival)
+            assert {k for k, _ in orders.dispatch} == log.busy
+
+
+@pytest.mark.parametrize(
+    "name", ["groups", "groups_without_restart", "restarting_groups"]
+)
+@LAWS
+@given(machine=machines())
+def test_every_worker_did_the_same_rounds_at_the_roots_merge(name, machine):
+    done = dict.fromkeys(range(NUM_WORKERS), 0)
+    full = set()  # groups that wait for the root
+    for event, orders, _ in run(TABLE[name].policy, machine):
+        if isinstance(event, Arrival):
+            done[event.worker] += 1
+        for merge in orders.merges:
+            if merge.node == ROOT:
+                assert set(done.values()) == {EVERY}
+                assert merge.members == ("group0", "group1", "group2")
+                done, full = dict.fromkeys(done, 0), set()
+            elif "push" in merge.words:
+                assert len({done[k] for k in merge.members}) == 1
+                assert {node_of(k) for k in merge.members} == {merge.node}
+                if done[merge.members[0]] == EVERY:
+                    full.add(merge.node)
+        for worker, _ in orders.dispatch:
+            assert node_of(worker) not in full
+
+
+@pytest.mark.parametrize("name", ["groups_of_mega_batches", "groups_of_free"])
+@LAWS
+@given(machine=machines())
+def test_a_full_group_gets_no_work(name, machine):
+    merges = dict.fromkeys(("group0", "group1", "group2"), 0)
+    for _, orders, _ in run(TABLE[name].policy, machine):
+        for merge in orders.merges:
+            if merge.node == ROOT:
+                assert min(merges.values()) >= EVERY
+                merges = dict.fromkeys(merges, 0)
+            elif "push" in merge.words:
+                merges[merge.node] += 1
+        for worker, _ in orders.dispatch:
+            assert merges[node_of(worker)] < EVERY
+
+
+@TREES
+@LAWS
+@given(machine=machines())
+def test_models_come_down_from_the_root(name, machine):
+    """After the root's merge every worker takes the model of its node, after that took
+    its parent's; without restart nobody does."""
+    for _, orders, _ in run(TABLE[name].policy, machine):
+        nodes = [m.node for m in orders.merges]
+        if ROOT not in nodes:
+            continue
+        down = orders.merges[nodes.index(ROOT) + 1 :]
+        if name == "groups_without_restart":
+            assert down == ()
+            continue
+        assert {m.op for m in down} == {"fetch"}
+        assert [m.level for m in down] == sorted((m.level for m in down), reverse=True)
+        taken = [k for m in down for k in m.members if isinstance(k, int)]
+        assert sorted(taken) == list(range(NUM_WORKERS))
+        has = {k for m in orders.merges if m.node == ROOT for k in m.members}
+        for m in down:
+            assert m.node in has
+            has |= set(m.members)
