@@ -41,29 +41,34 @@ class GroupsState(NamedTuple):
 
 
 def groups(
-    inner: Policy,
+    inner: Policy | Sequence[Policy],
     *,
     sizes: int | Sequence[int] | None = None,
     every: int = 1,
     restart: bool = True,
 ) -> Policy:
-    """Every group follows the policy `inner` under its own node; then nodes merge.
+    """Every group follows a policy of its own under its own node; then nodes merge.
 
     After `every` merges of a group's node, and when none of its workers is at work any
     more, the group waits; when all groups wait their nodes merge into the root, whose
     model goes down to all nodes and workers (unless `restart=False`), and all go on.
     `sizes`: workers per group, one number for all or one for each (consecutive
-    workers); None: the workers of one place are a group. `inner` may be `groups` again:
-    a tree of any depth. A merge's level is its node's height. Source: HierSGD,
-    Algorithms 1 and 2; ALGORITHMS D.1.
+    workers); None: the workers of one place are a group. `inner` is one policy for all
+    groups or one for each, and may be `groups` again: a tree of any depth. A merge's
+    level is its node's height. Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1.
     """
     if not (every >= 1 and every == int(every)):
         raise ValueError(f"every={every}: give a whole number of at least 1")
+
+    def policy_of(g: int) -> Policy:
+        return inner if isinstance(inner, Policy) else inner[g]
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[GroupsState, Orders]:
         members = _members(infos, sizes)
+        if not isinstance(inner, Policy) and len(inner) != len(members):
+            raise ValueError(f"{len(inner)} policies for {len(members)} groups")
         seats = {w: (g, k) for g, ws in enumerate(members) for k, w in enumerate(ws)}
         state = GroupsState(
             seats=tuple(seats[worker] for worker in range(len(infos))),
@@ -73,7 +78,7 @@ def groups(
         orders = Orders()
         for g, group in enumerate(state.groups):
             chosen = [_info(infos[worker], k) for k, worker in enumerate(group.workers)]
-            inner_state, given = inner.init(tuple(chosen), num_examples)
+            inner_state, given = policy_of(g).init(tuple(chosen), num_examples)
             group = group._replace(inner=inner_state)
             state, given = _passed_on(state, g, group, given)
             orders = _joined(orders, given)
@@ -97,7 +102,7 @@ def groups(
 
     def _told(state: GroupsState, g: int, event: Event) -> tuple[GroupsState, Orders]:
         group = state.groups[g]
-        inner_state, given = inner.react(group.inner, event)
+        inner_state, given = policy_of(g).react(group.inner, event)
         working = group.working - isinstance(event, Arrival)
         group = group._replace(inner=inner_state, working=working)
         return _passed_on(state, g, group, given)

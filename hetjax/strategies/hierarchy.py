@@ -48,9 +48,7 @@ def hier_sgd(
     rates = (None,) * len(rounds) if gammas is None else tuple(gammas)
     if len(rates) != len(rounds):
         raise ValueError(f"gammas={rates}: give {len(rounds)}, one for each interval")
-    policy = schedule.rounds(steps=rounds[0], batch_size=batch_size)
-    for workers, every in zip(sizes, rounds[1:], strict=True):
-        policy = schedule.groups(policy, sizes=workers, every=every)
+    policy = _tree(sizes, rounds, batch_size)
     merges = tuple(
         merge.hierarchical(gamma=gamma, root=level == len(rates) - 1)
         for level, gamma in enumerate(rates)
@@ -64,6 +62,37 @@ def hier_sgd(
         settings=given,
         name="hier_sgd",
     )
+
+
+def _tree(
+    sizes: tuple[Sizes | None, ...], rounds: tuple[int, ...], batch_size: int
+) -> schedule.Policy:
+    """The policy of a node with such levels below it."""
+    if not sizes:
+        return schedule.rounds(steps=rounds[0], batch_size=batch_size)
+    *below, top = sizes
+    if isinstance(top, tuple):  # nodes that may be unlike below, too
+        pieces = zip(*(_pieces(level, top) for level in below), strict=True)
+        each = list(pieces) if below else [()] * len(top)
+        inner = [_tree(piece, rounds[:-1], batch_size) for piece in each]
+    else:
+        inner = _tree(tuple(below), rounds[:-1], batch_size)
+    return schedule.groups(inner, sizes=top, every=rounds[-1])
+
+
+def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
+    """A level's sizes, node by node of so many workers each."""
+    if not isinstance(level, tuple):
+        return [level] * len(nodes)
+    found: list[Sizes | None] = []
+    start = 0
+    for workers in nodes:
+        end = start
+        while sum(level[start:end]) < workers:
+            end += 1
+        found.append(level[start:end])
+        start = end
+    return found
 
 
 def _rounds(intervals: tuple[int, ...], t2_counts: str) -> tuple[int, ...]:

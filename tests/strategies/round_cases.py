@@ -131,6 +131,16 @@ CASES = {
         intervals=(1, 2, 6),
         gammas=(0.4, 0.3, 0.1),
     ),
+    "hier of unlike nodes": case(
+        "hier_sgd",
+        "two places",
+        problems=ONE,
+        reaches=2,
+        batch_size=4,
+        rate=0.1,
+        levels=((3, 1, 2, 2), 2),
+        intervals=(1, 2, 4),
+    ),
     "hier, rounds counted": case(
         "hier_sgd",
         "two places",
