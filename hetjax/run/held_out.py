@@ -5,17 +5,21 @@ import numpy as np
 from hetjax.data.dataset import Split
 
 SHARE = 0.1  # of the training split
+FEW = 1000  # examples that are enough to weigh models by
 _STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
 
 
-def num_held_out(num_examples: int) -> int:
+def num_held_out(num_examples: int, at_most: int | None = None) -> int:
     """How many examples are held out of so many."""
-    return max(1, int(SHARE * num_examples))
+    n = max(1, int(SHARE * num_examples))
+    return n if at_most is None else min(n, at_most)
 
 
-def split_off(split: Split, seed: int) -> tuple[Split, Split]:
+def split_off(
+    split: Split, seed: int, at_most: int | None = None
+) -> tuple[Split, Split]:
     """(the rest, what is held out), both in the order of the split."""
     order = np.random.default_rng((_STREAM, seed)).permutation(len(split))
-    n = num_held_out(len(order))
+    n = num_held_out(len(order), at_most)
     rest, held = np.sort(order[n:]), np.sort(order[:n])
     return split.take(rest), split.take(held)

@@ -12,7 +12,7 @@ from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, SimulatedClock
 from hetjax.report.history import History
-from hetjax.run.held_out import num_held_out, split_off
+from hetjax.run.held_out import FEW, num_held_out, split_off
 from hetjax.run.job import Job
 from hetjax.run.loop import Loop
 from hetjax.run.programs import Programs, evaluation_batches
@@ -148,7 +148,7 @@ class Bench:
     def _job(self, strategy: Strategy, seed: int) -> Job:
         train, held = self.data.train, None
         if any(merge.measures for merge in strategy.merges):
-            train, held = split_off(train, seed)
+            train, held = split_off(train, seed, FEW)
         held_out = evaluation_batches(held, self.data.num_classes) if held else []
         return Job(
             programs=self.programs,
@@ -176,7 +176,7 @@ def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
     if strategy.b_max != int(strategy.b_max):
         raise ValueError(f"{name}: b_max={strategy.b_max}: give a whole number")
     if any(merge.measures for merge in strategy.merges):
-        num_examples -= num_held_out(num_examples)
+        num_examples -= num_held_out(num_examples, FEW)
     if strategy.b_max > num_examples:
         raise ValueError(
             f"{name}: a batch of {strategy.b_max} is larger than the {num_examples} "

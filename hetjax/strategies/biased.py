@@ -133,7 +133,8 @@ def fed_acc(
 ) -> Strategy:
     """Local SGD whose models count by their accuracy on held-out data: FedAcc.
 
-    A tenth of the training split is held out for it. Source: `merge.fed_acc`.
+    A tenth of the training split, 1,000 examples at most, is held out for it. Source:
+    `merge.fed_acc`.
     """
     given = settings(locals())
     return _rounds_of(
