@@ -240,7 +240,7 @@ ERRORS = {
     ),
     "set name": (
         ["--set=adaptive_sgd.gamma=0.2"],
-        "adaptive_sgd has no setting 'gamma'; it has b_max, rate, b_min",
+        "adaptive_sgd has no setting 'gamma'; it has b_max, rate, preset, b_min",
     ),
     "set type": (["--set=sma.tau=2.5"], "'2.5' is not of the setting's type (int)"),
     "set truth": (["--set=sma.overlap=1"], "is not of the setting's type"),
