@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
@@ -27,6 +28,8 @@ from hetjax.report.panels import (
     tidy,
 )
 
+MANY = 8  # strategies: from so many on a legend would hide the curves
+
 X_LABELS = {
     "seconds": "virtual time [s]",
     "examples": "examples processed",
@@ -41,15 +44,19 @@ def time_to_accuracy(
 
     Between evaluations it is interpolated, as seeds need not share their examples and
     updates. A line ends where the first of its seeds ends: beyond, a median would
-    leave out the runs that stopped.
+    leave out the runs that stopped. Many strategies have their legend beside the panel,
+    in the order of their last values, and no bands.
     """
     if x not in X_LABELS:
         raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
-    figure = Picture(figsize=(8, 4.8), layout="constrained")
+    many = len(strategy_names(histories)) >= MANY
+    size = (10.5, 6) if many else (8, 4.8)
+    figure = Picture(figsize=size, layout="constrained")
     ax = figure.add_subplot()
     for name, style in strategy_styles(histories).items():
         runs = [h for h in histories if h.strategy == name]
-        _draw_curve(ax, *_over_seeds(runs, metric, x), style, _curve_label(name, runs))
+        label = _curve_label(name, runs)
+        _draw_curve(ax, *_over_seeds(runs, metric, x), style, label, band=not many)
     if target is not None and math.isfinite(target):
         _draw_target(ax, target)
     tidy(ax)
@@ -58,18 +65,42 @@ def time_to_accuracy(
     ax.set_xlabel(X_LABELS[x])
     ax.set_ylabel(metric)
     if len(histories) > len(strategy_names(histories)):
-        title = "median over seeds, band from lowest to highest"
+        title = "median over seeds" + ("" if many else ", band from lowest to highest")
         ax.set_title(title, fontsize=10, loc="left")
-    ax.legend(frameon=False, loc="best")
+    _add_legend(ax, many)
     return figure
 
 
+def _add_legend(ax: Axes, many: bool) -> None:
+    if not many:
+        ax.legend(frameon=False, loc="best")
+        return
+    curves = [line for line in ax.get_lines() if str(line.get_label())[:1] != "_"]
+
+    def last(curve: Line2D) -> float:
+        return np.asarray(curve.get_ydata(), float)[-1:].sum()  # 0 without points
+
+    ax.legend(
+        handles=sorted(curves, key=last, reverse=True),
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(1.07, 1.0),  # the target is named just beside the panel
+        fontsize=9,
+    )
+
+
 def _draw_curve(
-    ax: Axes, grid: np.ndarray, values: np.ndarray, style: tuple[str, str], label: str
+    ax: Axes,
+    grid: np.ndarray,
+    values: np.ndarray,
+    style: tuple[str, str],
+    label: str,
+    *,
+    band: bool,
 ) -> None:
     """The median of `values` [runs, P], and their band where there are several runs."""
     colour, dash = style
-    if len(values) > 1:
+    if band and len(values) > 1:
         low, high = values.min(0), values.max(0)
         ax.fill_between(grid, low, high, color=colour, alpha=0.15, linewidth=0)
     ax.plot(

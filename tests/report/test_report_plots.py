@@ -42,6 +42,24 @@ def test_curves_are_medians_and_bands(runs):
     assert texts == ["sync", "async"]
 
 
+def test_many_strategies_have_their_legend_beside_the_panel(make):
+    """In the order of their last values, without bands."""
+    last = (0.5, 0.9, 0.7, 0.6, 0.8, 0.3, 0.4, 0.2)
+    histories = [
+        make(f"s{k}", seed, (0.1, value))
+        for k, value in enumerate(last)
+        for seed in (0, 1)
+    ]
+    figure = time_to_accuracy(histories, "accuracy", "seconds", 0.65)
+    (ax,) = figure.axes
+    assert not ax.collections
+    figure.canvas.draw()
+    box = ax.get_legend().get_window_extent()
+    assert box.x0 > ax.get_window_extent().x1
+    texts = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert texts == ["s1", "s4", "s2", "s3", "s0", "s6", "s5", "s7"]
+
+
 @pytest.mark.parametrize("x", ["examples", "updates"])
 def test_other_axes(runs, x):
     (ax,) = runs.plot(x).axes
