@@ -51,9 +51,9 @@ def biased(
         n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
 
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
-    is an error, the paper's N/A; d=None is 2, or less where such a pool would be too
-    large. Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.2,
-    E.3, E.5.
+    (of more than N for the other two) is an error, the paper's N/A; d=None is 2, or
+    less where such a pool would be too large. Source: Biased Local SGD, Algorithm 1;
+    ALGORITHMS E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
         known = ", ".join(POOL_FORMULAS)
@@ -68,7 +68,10 @@ def biased(
         tau = [int(s) for s in per_worker("steps", steps(workers), m)]
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
-        if slow and d is not None and d * total >= num_examples:
+        too_large = d is not None and d * total >= num_examples
+        if d is not None and pool_formula != "steps":  # these fit the cells with >
+            too_large = d * total > num_examples * (1 + 1e-9)
+        if slow and d is not None and too_large:
             raise ValueError(
                 f"d={d:g}: a pool of {d * total:.0f} for the slow workers' {total:.0f} "
                 f"examples per pass is not below the {num_examples} there are; give "
@@ -82,7 +85,7 @@ def biased(
         losses = np.full(num_examples, np.inf, np.float32)
         empty = (np.empty(0, np.int64),) * m
         pool = round((d or 2) * total)
-        pool = min(pool, num_examples - 1) if slow else 0
+        pool = min(pool, num_examples - (d is None)) if slow else 0
         return BiasedState(seed, 0, losses, empty, counts, tuple(slow), pool)
 
     def draw(state: BiasedState, worker: int, n: int) -> tuple[BiasedState, np.ndarray]:

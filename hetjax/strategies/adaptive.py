@@ -66,7 +66,8 @@ def adaptive_sgd(
     b_max / 32; "measured", hetjax's own (`schedule.measured_scaling`); "none".
     `preset="hgpu_code"` sets `scaling`, `rule`, `weights` and 10 `warmup_epochs` as in
     the code: while it warms up all sizes are b_max / 32 and the rate rises from a
-    hundredth to eta / 32; afterwards it is eta / (1 + time_decay * epochs since then).
+    hundredth to eta / 32; afterwards it is eta / (1 + time_decay e) in the e-th
+    epoch since then.
     Source: Adaptive SGD, Algorithms 1 and 2; ALGORITHMS A.
     """
     given = settings(locals())
@@ -151,6 +152,6 @@ def _warmed(rate: RateLike, warmup_epochs: float, time_decay: float) -> RateLike
     def schedule_fn(epochs: float) -> float:
         if epochs < warmup_epochs:
             return base * (0.01 + 0.99 * epochs / warmup_epochs)
-        return base / (1 + time_decay * int(epochs - warmup_epochs))
+        return base / (1 + time_decay * (1 + int(epochs - warmup_epochs)))
 
     return Rate(schedule_fn, over="epochs")

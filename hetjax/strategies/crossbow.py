@@ -17,7 +17,7 @@ def sma(
     local_momentum: float = 0.0,
     weight_decay: float = 0.0,
     overlap: bool = True,
-    restart: str = "on_lr_drop",
+    restart: str | None = None,
     reset_momentum: bool = True,
     statistics: str = "mean",
     patience: int = 5,
@@ -37,8 +37,9 @@ def sma(
     changes seconds, never numbers.
 
     `restart` begins the averaging anew from z (with `reset_momentum`, without any
-    momentum): "on_lr_drop", when the rate falls by a quarter or more, "on_plateau",
-    after `patience` evaluations whose training loss is no better, or "never". Batch
+    momentum): "on_lr_drop" (the default), when the rate falls by a quarter or more,
+    "on_plateau", after `patience` evaluations whose training loss is no better, or
+    "never" (two levels never restart). Batch
     statistics are evaluated as their mean over learners, or the first one's
     (`statistics="first"`, the public code); learners keep their own.
 
@@ -61,8 +62,10 @@ def sma(
     fraction(momentum=momentum, local_momentum=local_momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
-    if restart not in RESTARTS:
+    if restart is not None and restart not in RESTARTS:
         raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
+    if two_level and restart not in (None, "never"):
+        raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
     policy = schedule.rounds(
@@ -87,7 +90,9 @@ def sma(
             policy, rule=tuner, window=tuner_window, threshold=tuner_threshold
         )
     return Strategy(
-        _restarting(policy, restart, rate, patience) if not two_level else policy,
+        policy
+        if two_level
+        else _restarting(policy, restart or "on_lr_drop", rate, patience),
         local.sgd(momentum=local_momentum, weight_decay=weight_decay),
         merges,
         batch_size,
@@ -128,7 +133,7 @@ def easgd_sync(
     EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau, beta=beta)
+    positive(batch_size=batch_size, tau=tau, beta=beta, alpha=alpha)
     fraction(momentum=momentum)
     return Strategy(
         schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),

@@ -67,6 +67,18 @@ def test_the_papers_na_cells(tau, valid):
             start(tau, d=d)
 
 
+@pytest.mark.parametrize("formula", ["work", "ratio"])
+@pytest.mark.parametrize(("tau", "number"), [((32, 16), 1), ((32, 4), 3), ((32, 1), 5)])
+def test_the_other_formulas_have_as_many_cells(formula, tau, number):
+    """ALGORITHMS E.3: they fit the tables where a pool of all examples is allowed."""
+    for k, d in enumerate((2, 4, 8, 16, 32)):
+        if k < number:
+            assert start(tau, d=d, pool_formula=formula)[1].pool <= N
+            continue
+        with pytest.raises(ValueError, match="give a smaller d"):
+            start(tau, d=d, pool_formula=formula)
+
+
 def test_without_d_the_pool_is_two_or_what_there_is():
     assert start((32, 4))[1].pool == 80
     # n_S = 640 * 31 / 64 = 310 of 640: 2 n_S fits; by "ratio" it is 620

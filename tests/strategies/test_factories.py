@@ -33,6 +33,13 @@ def test_settings_are_recorded(name):
         ("elastic_sgd", {"mega_batch": 0}, "mega_batch=0"),
         ("sma", {"tau": 0}, "tau=0"),
         ("sma", {"alpha": -0.1}, "alpha=-0.1"),
+        ("sma", {"restart": "often"}, "restart='often': choose one of"),
+        (
+            "sma",
+            {"two_level": 2, "restart": "on_lr_drop"},
+            "restart='on_lr_drop': two levels have none",
+        ),
+        ("easgd_sync", {"alpha": -1.0}, "alpha=-1.0: give a number above 0"),
         ("adaptive_sgd", {"b_max": 0}, "b_max=0"),
         ("adaptive_sgd", {"b_min": 0}, "b_min=0"),
         ("adaptive_sgd", {"b_min": 9}, "b_min=9 is above b_max=8"),
@@ -53,6 +60,17 @@ def test_settings_are_recorded(name):
 def test_wrong_settings(name, wrong, message):
     with pytest.raises(ValueError, match=message):
         hetjax.STRATEGIES[name](**{**FACTORIES[name], **wrong})
+
+
+def test_the_public_codes_warm_up_and_decay():
+    """From a hundredth to eta in 10 epochs; in the e-th after them eta / (1 + d e)."""
+    strategy = hetjax.adaptive_sgd(
+        b_max=32, rate=1.0, preset="hgpu_code", time_decay=0.5
+    )
+    rates = [strategy.rate.schedule(epochs) for epochs in (0, 5, 10, 10.9, 11, 12.5)]
+    expected = [0.01, 0.505, 1 / 1.5, 1 / 1.5, 1 / 2, 1 / 2.5]
+    assert rates == pytest.approx(expected)
+    assert strategy.rate.over == "epochs"
 
 
 def test_no_scaling_is_a_setting_too():
