@@ -31,6 +31,10 @@ class ServerState(NamedTuple):
     memory: Any = ()
 
 
+def _init(params: Any, model_state: Any) -> ServerState:
+    return ServerState(tree.float32(params), tree.float32(model_state))
+
+
 def elastic(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     """The elastic move of asynchronous EASGD, of which the centre feels its part now.
 
@@ -41,9 +45,6 @@ def elastic(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     moves alike. Promises: x~ + sum_i (x_i + pending_i) is conserved; consensus is an
     exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1; ALGORITHMS G.2.
     """
-
-    def init(params: Any, model_state: Any) -> ServerState:
-        return ServerState(tree.float32(params), tree.float32(model_state))
 
     def apply(
         state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
@@ -59,7 +60,7 @@ def elastic(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
         center = tree.map_floats(jnp.add, z, total)
         return ServerState(center, mean_statistics(state, replicas, pulls)), moved
 
-    return Merge(init, apply, centered_model, ("pending",))
+    return Merge(_init, apply, centered_model, ("pending",))
 
 
 def _with_pending(replica: Replica, z: Any, pull: jax.Array) -> Replica:
@@ -224,9 +225,6 @@ def gossip() -> Merge:
     Source: AD-PSGD (Lian et al. 2018); ALGORITHMS G.6.
     """
 
-    def init(params: Any, model_state: Any) -> ServerState:
-        return ServerState(tree.float32(params), tree.float32(model_state))
-
     def apply(
         state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
     ) -> tuple[ServerState, tuple[Replica, ...]]:
@@ -249,7 +247,7 @@ def gossip() -> Merge:
         new = ServerState(center, statistics)
         return new, (restart(first, stepped, pair[1]), *others)
 
-    return Merge(init, apply, centered_model, ("gradients",), restarts=True)
+    return Merge(_init, apply, centered_model, ("gradients",), restarts=True)
 
 
 def _mean(trees: list[Any]) -> Any:

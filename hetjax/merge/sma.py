@@ -9,6 +9,7 @@ from hetjax import tree
 from hetjax.merge.types import (
     Facts,
     Merge,
+    centered_adopt,
     centered_model,
     mean_statistics,
     normalized_weights,
@@ -103,11 +104,10 @@ def sma(
         before = tree.map_floats(jnp.subtract, state.center, state.velocity)
         return Replica(state.center, state.model_state, (), {"before": before})
 
-    def adopt(state: SmaState, replica: Replica) -> SmaState:
-        return state._replace(center=replica.params, model_state=replica.model_state)
-
     needs = ("before",) if correction == "before" else ()
-    return Merge(init, apply, centered_model, needs, member=member, adopt=adopt)
+    return Merge(
+        init, apply, centered_model, needs, member=member, adopt=centered_adopt
+    )
 
 
 def _first(facts: Facts) -> jax.Array:

@@ -105,7 +105,9 @@ class Accounts:
         sizes = np.array([size for size, _ in last], np.float32)
         shares = [1.0 if share is None else sum(share[k] for k in ks) for ks in leaves]
         facts: dict[str, Any] = {  # NumPy: jit takes them as they are
-            "worker": np.array([m if isinstance(m, int) else -1 for m in members]),
+            "worker": np.array(
+                [m if isinstance(m, int) else -1 for m in members], np.int32
+            ),
             "updates": updates,
             "batch_size": np.where(updates > 0, sizes, 0).astype(np.float32),
             "examples": np.array([r.examples for r in recent], np.float32),
@@ -117,7 +119,6 @@ class Accounts:
             "ticks": np.float32(order.ticks or 0),
             "num_workers": np.float32(len(self.records)),
         }
-        facts["worker"] = facts["worker"].astype(np.int32)
         return Facts(**facts)
 
     def _staleness(self, order: MergeOrder) -> list[int]:

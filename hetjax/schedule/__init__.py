@@ -18,7 +18,7 @@ from hetjax.schedule.learners import TUNERS, tuned_learners
 from hetjax.schedule.mailbox import mailbox
 from hetjax.schedule.mega_batch import RULES, mega_batch
 from hetjax.schedule.play import play
-from hetjax.schedule.rates import Progress, Rate, RateLike, check_rate, rate_at
+from hetjax.schedule.rates import START, Progress, Rate, RateLike, check_rate, rate_at
 from hetjax.schedule.restarts import on_plateau, on_rate_drop, restarting
 from hetjax.schedule.rounds import equal_time, fastest, one_per_device, rounds
 from hetjax.schedule.scaling import (
@@ -35,6 +35,7 @@ __all__ = [
     "BOUNDS",
     "ROOT",
     "RULES",
+    "START",
     "SUBTRACT",
     "TUNERS",
     "Alarm",

@@ -15,6 +15,9 @@ class Progress(NamedTuple):
     seconds: float  # of the clock
 
 
+START = Progress(0, 0.0, 0, 0.0)
+
+
 class Rate(NamedTuple):
     """A schedule, such as optax's, and what it runs over: one of UNITS.
 

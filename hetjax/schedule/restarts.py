@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetjax.machine.types import ROOT, Arrival, Evaluated, Event, WorkerInfo
-from hetjax.schedule.rates import Progress, RateLike, rate_at
+from hetjax.schedule.rates import START, Progress, RateLike, rate_at
 from hetjax.schedule.types import Orders, Policy
 
 
@@ -35,10 +35,7 @@ def restarting(inner: Policy, condition: Condition) -> Policy:
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[RestartingState, Orders]:
         state, orders = inner.init(infos, num_examples)
-        progress = Progress(0, 0.0, 0, 0.0)
-        start = RestartingState(
-            state, progress, num_examples, condition.init(), due=False
-        )
+        start = RestartingState(state, START, num_examples, condition.init(), due=False)
         return start, orders
 
     def react(state: RestartingState, event: Event) -> tuple[RestartingState, Orders]:
@@ -81,7 +78,7 @@ def on_rate_drop(rate: RateLike, *, drop: float = 0.75) -> Condition:
         now = rate_at(rate, progress)
         return now, now < drop * last
 
-    return Condition(lambda: rate_at(rate, Progress(0, 0.0, 0, 0.0)), seen)
+    return Condition(lambda: rate_at(rate, START), seen)
 
 
 class Plateau(NamedTuple):

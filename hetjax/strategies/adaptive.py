@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from hetjax import local, merge, schedule
-from hetjax.schedule import Progress, Rate, RateLike, Scaling, rate_at
+from hetjax.schedule import START, Rate, RateLike, Scaling, rate_at
 from hetjax.strategies.types import (
     Strategy,
     fraction,
@@ -147,7 +147,7 @@ def _warmed(rate: RateLike, warmup_epochs: float, time_decay: float) -> RateLike
             "adaptive_sgd: warmup_epochs and time_decay are a schedule of their own: "
             "give a number as the rate, or a schedule and neither of them"
         )
-    base = rate_at(rate, Progress(0, 0.0, 0, 0.0))
+    base = rate_at(rate, START)
 
     def schedule_fn(epochs: float) -> float:
         if epochs < warmup_epochs:

@@ -5,11 +5,9 @@ from typing import Any
 
 from hetjax import local, merge, sampling, schedule
 from hetjax.merge import Merge
-from hetjax.sampling import Sampler
 from hetjax.schedule import RateLike, WorkerInfo
 from hetjax.strategies.types import Strategy, fraction, positive, settings
 
-AGGREGATIONS = ("average", "steps", "fed_nova", "fed_acc", "fed_adp")
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str
 Workers = tuple[WorkerInfo, ...]
@@ -36,14 +34,9 @@ def local_sgd(
     Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
     """
     given = settings(locals())
-    return _local_sgd(
-        sampling.uniform(),
-        batch_size=batch_size,
-        rate=rate,
-        steps=steps,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        aggregation=aggregation,
+    merging = _aggregation(aggregation, momentum)
+    return _rounds_of(
+        merging, batch_size, rate, steps, momentum, weight_decay
     )._replace(settings=given, name="local_sgd")
 
 
@@ -82,15 +75,10 @@ def biased_local_sgd(
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
-    return _local_sgd(
-        chosen,
-        batch_size=batch_size,
-        rate=rate,
-        steps=steps,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        aggregation=aggregation,
-    )._replace(settings=given, name="biased_local_sgd")
+    merging = _aggregation(aggregation, momentum)
+    return _rounds_of(
+        merging, batch_size, rate, steps, momentum, weight_decay
+    )._replace(sampler=chosen, settings=given, name="biased_local_sgd")
 
 
 def fed_nova(
@@ -108,18 +96,12 @@ def fed_nova(
     proximal form), `server_momentum` is the server's. Source: `merge.fed_nova`.
     """
     given = settings(locals())
-    positive(batch_size=batch_size)
-    fraction(momentum=momentum, server_momentum=server_momentum)
-    rule = local.proximal(mu=mu) if mu else local.sgd(momentum=momentum)
-    return Strategy(
-        schedule.rounds(steps=_steps_of(steps, batch_size), batch_size=batch_size),
-        rule,
-        merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum),
-        batch_size,
-        rate,
-        settings=given,
-        name="fed_nova",
-    )
+    fraction(server_momentum=server_momentum)
+    merging = merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum)
+    strategy = _rounds_of(merging, batch_size, rate, steps, momentum)
+    if mu:
+        strategy = strategy._replace(local=local.proximal(mu=mu))
+    return strategy._replace(settings=given, name="fed_nova")
 
 
 def fed_acc(
@@ -160,16 +142,8 @@ def fed_adp(
     )._replace(settings=given, name="fed_adp")
 
 
-def _local_sgd(
-    sampler: Sampler,
-    *,
-    batch_size: int,
-    rate: RateLike,
-    steps: Steps,
-    momentum: float,
-    weight_decay: float,
-    aggregation: str,
-) -> Strategy:
+def _aggregation(name: str, momentum: float) -> Merge:
+    """The merge of that name, for workers with this momentum."""
     merges: dict[str, Callable[[], Merge]] = {
         "average": merge.average,
         "steps": lambda: merge.average(weights="updates"),
@@ -177,12 +151,9 @@ def _local_sgd(
         "fed_acc": merge.fed_acc,
         "fed_adp": merge.fed_adp,
     }
-    if aggregation not in merges:
-        raise ValueError(f"aggregation={aggregation!r}: choose one of {AGGREGATIONS}")
-    strategy = _rounds_of(
-        merges[aggregation](), batch_size, rate, steps, momentum, weight_decay
-    )
-    return strategy._replace(sampler=sampler)
+    if name not in merges:
+        raise ValueError(f"aggregation={name!r}: choose one of {tuple(merges)}")
+    return merges[name]()
 
 
 def _rounds_of(

@@ -39,9 +39,9 @@ def sma(
     `restart` begins the averaging anew from z (with `reset_momentum`, without any
     momentum): "on_lr_drop" (the default), when the rate falls by a quarter or more,
     "on_plateau", after `patience` evaluations whose training loss is no better, or
-    "never" (two levels never restart). Batch
-    statistics are evaluated as their mean over learners, or the first one's
-    (`statistics="first"`, the public code); learners keep their own.
+    "never" (two levels never restart). Batch statistics are evaluated as their mean
+    over learners, or the first one's (`statistics="first"`, the public code); learners
+    keep their own.
 
     `two_level` groups of so many workers have a reference model r_g each, whose average
     z is (the paper's Section 3.3; the default is its Sections 4.2 and 5.1, flat):
@@ -68,6 +68,7 @@ def sma(
         raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
+    when = "never" if two_level else restart or "on_lr_drop"
     policy = schedule.rounds(
         steps=tau,
         batch_size=batch_size,
@@ -90,9 +91,7 @@ def sma(
             policy, rule=tuner, window=tuner_window, threshold=tuner_threshold
         )
     return Strategy(
-        policy
-        if two_level
-        else _restarting(policy, restart or "on_lr_drop", rate, patience),
+        _restarting(policy, when, rate, patience),
         local.sgd(momentum=local_momentum, weight_decay=weight_decay),
         merges,
         batch_size,
