@@ -86,12 +86,6 @@ def setting(workers: int) -> str:
     )
 
 
-def verdict(sign: int) -> str:
-    if FLAGS.quick:
-        return "smoke run: no verdict"
-    return {1: "reproduced", 0: "partly: the seeds overlap", -1: "not"}[sign]
-
-
 def accuracy_section() -> Iterator[Claim]:
     """Figure 4: the highest accuracy of all, with every number of GPUs."""
     for workers in WORKERS:
@@ -107,7 +101,7 @@ def accuracy_section() -> Iterator[Claim]:
                 f"{papers[0]} against {papers[1] or '(no figure)'}",
                 f"{claims.spread(adaptive)} against {claims.spread(other)}",
                 "P@1",
-                verdict(claims.ahead(adaptive, other)),
+                claims.by_sign(claims.ahead(adaptive, other)),
                 setting(workers),
             )
 
@@ -121,7 +115,7 @@ def workers_section() -> Iterator[Claim]:
         ".400, .387, .34 (Amazon-670k)",
         f"{claims.spread(four)}, {claims.spread(two)}, {claims.spread(one)}",
         "P@1",
-        verdict(min(claims.ahead(four, two), claims.ahead(two, one))),
+        claims.by_sign(min(claims.ahead(four, two), claims.ahead(two, one))),
         setting(4),
     )
     elastic = claims.bests(runs(1), "elastic_sgd")
@@ -156,7 +150,7 @@ def time_section() -> Iterator[Claim]:
             "first",
             listed,
             "s",
-            verdict(1 if first else -1 if behind else 0),
+            claims.by_sign(1 if first else -1 if behind else 0),
             setting(workers),
         )
         metric = together.metric
@@ -176,7 +170,7 @@ def time_section() -> Iterator[Claim]:
             "Adaptive SGD is best",
             "; ".join(f"{k} {claims.spread(v)}" for k, v in found.items()),
             "P@1",
-            verdict(min(signs)),
+            claims.by_sign(min(signs)),
             setting(workers),
         )
 

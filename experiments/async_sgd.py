@@ -125,18 +125,6 @@ def setting() -> str:
     )
 
 
-def verdict(fits: bool, why: str = "") -> str:
-    if FLAGS.quick:
-        return "smoke run: no verdict"
-    return "reproduced" if fits else f"not: {why}" if why else "not"
-
-
-def half(name: str, workers: int) -> float:
-    """Median seconds until half of what the synchronous form with 2 reaches."""
-    goal = 0.5 * median(final("sync", 2))
-    return median(h.seconds_to(goal) for h in trained(name, workers))
-
-
 def sync_section() -> Iterator[Claim]:
     """Figure 1 (a): the reduction is a queue."""
     few, many = min(counts()), max(counts())
@@ -147,7 +135,7 @@ def sync_section() -> Iterator[Claim]:
         "degraded",
         sweep("sync"),
         "accuracy",
-        verdict(slower > 0, "the seeds overlap" if slower == 0 else "better"),
+        claims.by_fit(slower > 0, "the seeds overlap" if slower == 0 else "better"),
         setting(),
     )
     mid = 16 if 16 in counts() else many
@@ -159,7 +147,7 @@ def sync_section() -> Iterator[Claim]:
         round(1071 / 990, 3),
         round(ratio, 3),
         "x",
-        verdict(ratio < 1.25),
+        claims.by_fit(ratio < 1.25),
         f"{iterations[few]:.0f} and {iterations[mid]:.0f}; {setting()}",
     )
 
@@ -183,7 +171,7 @@ def async_section() -> Iterator[Claim]:
         "0.80 against 0.40 after 30 s",
         sweep("async"),
         "accuracy",
-        verdict(better > 0, "the seeds overlap" if better == 0 else "worse"),
+        claims.by_fit(better > 0, "the seeds overlap" if better == 0 else "worse"),
         setting(),
     )
     worse = claims.ahead(final("sync", few), final("async", few))
@@ -193,7 +181,7 @@ def async_section() -> Iterator[Claim]:
         "slow",
         f"{claims.spread(final('async', few))} and {claims.spread(final('sync', few))}",
         "accuracy",
-        verdict(worse > 0, "it is not behind in every seed"),
+        claims.by_fit(worse > 0, "it is not behind in every seed"),
         setting(),
     )
     wins = claims.ahead(final("async", many), final("sync", many))
@@ -204,7 +192,7 @@ def async_section() -> Iterator[Claim]:
         f"{claims.spread(final('async', many))} and "
         f"{claims.spread(final('sync', many))}",
         "accuracy",
-        verdict(wins > 0, "it is not ahead in every seed"),
+        claims.by_fit(wins > 0, "it is not ahead in every seed"),
         setting(),
     )
 
@@ -223,7 +211,7 @@ def gradients_section() -> Iterator[Claim]:
         8,
         most,
         "workers",
-        verdict(most == 8, "the lock lets no fewer through when more wait"),
+        claims.by_fit(most == 8, "the lock lets no fewer through when more wait"),
         f"gradients {listed}; {setting()}",
     )
     few = min(counts())

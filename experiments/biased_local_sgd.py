@@ -125,7 +125,7 @@ def compared(
     first, *others = found.values()
     signs = [claims.ahead(first, other) for other in others]
     if FLAGS.quick:
-        verdict = "smoke run: no verdict"
+        verdict = claims.SMOKE
     elif all(sign > 0 for sign in signs):
         verdict = "reproduced"
     elif any(sign < 0 for sign in signs):
@@ -172,7 +172,7 @@ def sync_section() -> Iterator[Claim]:
             "nearly identical",
             f"{claims.spread(biased)} against {claims.spread(balanced)}",
             "accuracy",
-            "smoke run: no verdict" if FLAGS.quick else verdict,
+            claims.SMOKE if FLAGS.quick else verdict,
             _setting(workers, tau),
         )
 

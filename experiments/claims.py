@@ -24,6 +24,8 @@ flags.DEFINE_integer("seeds", 3, "runs per setting, with seeds 0, 1, ...")
 flags.DEFINE_boolean("quick", False, "a smoke run of two minutes, for no verdicts")
 flags.DEFINE_string("only", "", "one section or one claim, by its id")
 
+SMOKE = "smoke run: no verdict"
+
 
 class Claim(NamedTuple):
     """One line of the table: what a paper says, and what we find."""
@@ -121,6 +123,19 @@ def ahead(one: list[float], other: list[float]) -> int:
     if min(one) > max(other):
         return 1
     return -1 if max(one) < min(other) else 0
+
+
+def by_sign(sign: int) -> str:
+    """The verdict on a claim that one is ahead of the other, by `ahead`."""
+    words = {1: "reproduced", 0: "partly: the seeds overlap", -1: "not"}
+    return SMOKE if FLAGS.quick else words[sign]
+
+
+def by_fit(fits: bool, why: str = "") -> str:
+    """The verdict on a claim that holds or does not, and why it does not."""
+    if FLAGS.quick:
+        return SMOKE
+    return "reproduced" if fits else f"not: {why}" if why else "not"
 
 
 def within(ours: float, paper: float, share: float) -> str:

@@ -205,7 +205,7 @@ def ratio_claim(
 ) -> Claim:
     """Is the ratio on the paper's side of one, and its gain within a half of theirs?"""
     if FLAGS.quick:
-        verdict = "smoke run: no verdict"
+        verdict = claims.SMOKE
     elif math.isnan(ours):
         verdict = "not: neither reaches the target"
     elif math.isinf(ours):
@@ -257,14 +257,13 @@ def restart_section() -> Iterator[Claim]:
             for name in ("restart", "momentum kept", "no restart")
         }
         sign = claims.ahead(found["restart"], found["no restart"])
-        words = {1: "reproduced", 0: "partly: the seeds overlap", -1: "not"}[sign]
         yield Claim(
             f"restart/{gpus}",
             "a restart at the drop of the rate improves accuracy",
             "improves",
             "; ".join(f"{name} {claims.spread(v)}" for name, v in found.items()),
             "accuracy",
-            "smoke run: no verdict" if FLAGS.quick else words,
+            claims.by_sign(sign),
             f"{setting(gpus, learners)}; rate / 10 after {0.6 * FLAGS.epochs:g} epochs",
         )
 

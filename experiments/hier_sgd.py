@@ -221,7 +221,7 @@ def gap_section() -> Iterator[Claim]:
                 paper = "1.06 to 3.26"
             limit = {"below 0": 0.0, "about 0": 1.0, "up to 8.8": 8.8}.get(paper, 3.26)
             if FLAGS.quick:
-                verdict = "smoke run: no verdict"
+                verdict = claims.SMOKE
             elif not paper:
                 verdict = "ours"
             elif gap <= limit:
@@ -254,7 +254,7 @@ def rivals_section() -> Iterator[Claim]:
                 "similar" if learners == 8 else "much better",
                 f"{claims.spread(hier)} against {claims.spread(best)}",
                 "accuracy",
-                _verdict(sign >= 0 if learners == 8 else sign > 0),
+                claims.by_fit(sign >= 0 if learners == 8 else sign > 0),
                 f"{problem()[1].name}, {2 * epochs} epochs, every 16 steps",
             )
             ratio = mean(other) / mean(span)
@@ -264,16 +264,10 @@ def rivals_section() -> Iterator[Claim]:
                 "similar" if learners == 8 else "up to 12 x",
                 round(ratio, 2),
                 "x",
-                _verdict(ratio < 2 if learners == 8 else ratio > 2),
+                claims.by_fit(ratio < 2 if learners == 8 else ratio > 2),
                 f"MLP of 0.4 MB, steps of {1e3 * STEPS['vgg']:.3g} ms; the server is a "
                 "queue on the link between nodes",
             )
-
-
-def _verdict(fits: bool) -> str:
-    if FLAGS.quick:
-        return "smoke run: no verdict"
-    return "reproduced" if fits else "not"
 
 
 def rivals_time_section() -> Iterator[Claim]:
