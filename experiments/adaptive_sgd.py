@@ -12,6 +12,7 @@ presets hold the rates that experiments/README.md tells the choice of; `--moment
 is the ablation.
 """
 
+import math
 from collections.abc import Iterator
 from functools import cache
 from statistics import median
@@ -126,7 +127,7 @@ def workers_section() -> Iterator[Claim]:
         ".34 and .34",
         f"{claims.spread(one)} and {claims.spread(elastic)}",
         "P@1",
-        "reproduced" if same else "not",
+        claims.by_fit(same),
         setting(1),
     )
 
@@ -142,15 +143,17 @@ def time_section() -> Iterator[Claim]:
         listed = ", ".join(f"{k} {median(v):.3g}" for k, v in seconds.items())
         others = [v for k, v in seconds.items() if not k.startswith("adaptive")]
         mine = seconds["adaptive_sgd"]
-        first = min(min(v) for v in others) > max(mine)
-        behind = any(max(v) < min(mine) for v in others)
+        signs = [claims.ahead(other, mine) for other in others]
+        verdict = claims.by_sign(min(signs))
+        if math.isinf(median(mine)):
+            verdict = "not: it does not get there"
         yield Claim(
             f"time/{workers}",
             f"Adaptive SGD reaches P@1 {together.target:g} before all others",
             "first",
             listed,
             "s",
-            claims.by_sign(1 if first else -1 if behind else 0),
+            verdict,
             setting(workers),
         )
         metric = together.metric
@@ -180,18 +183,22 @@ def perturbation_section() -> Iterator[Claim]:
     for workers in WORKERS[:2]:
         histories = runs(workers).of("adaptive_sgd")
         merges = sum(h.merges for h in histories)
-        met = sum(h.points[-1]["condition_met"] for h in histories)
-        changed = sum(h.points[-1]["weights_changed"] for h in histories)
-        share = 100 * met / merges
-        yield Claim(
-            f"perturbation/{workers}",
-            "share of the merges that meet the perturbation's condition",
-            "very high",
-            round(share, 1),
-            "%",
-            "reproduced" if share > 90 else "not",
-            f"{merges} merges, {changed:.0f} with changed weights; {setting(workers)}",
-        )
+        equal = "updates that are equal leave nobody to favour"
+        for counter, what, why in (
+            ("condition_met", "meet the perturbation's condition", ""),
+            ("weights_changed", "perturb a weight", equal),
+        ):
+            found = sum(h.points[-1][counter] for h in histories)
+            share = 100 * found / merges
+            yield Claim(
+                f"perturbation/{counter}/{workers}",
+                f"share of the merges that {what}",
+                "very high",
+                round(share, 1),
+                "%",
+                claims.by_fit(share > 90, why),
+                f"{found:.0f} of {merges} merges; {setting(workers)}",
+            )
 
 
 def waiting_section() -> Iterator[Claim]:
@@ -205,7 +212,7 @@ def waiting_section() -> Iterator[Claim]:
             "little" if name == "adaptive_sgd" else "up to the gap of 32 %",
             round(share, 2),
             "%",
-            "reproduced" if (share < 3) == (name == "adaptive_sgd") else "not",
+            claims.by_fit(share < 3 if name == "adaptive_sgd" else 3 < share <= 32),
             setting(4),
         )
 
@@ -222,14 +229,13 @@ def scaling_section() -> Iterator[Claim]:
             for name, strategy in rules.items():
                 spreads = _spreads(strategy, machine, noise)
                 settled = _settled(spreads)
-                fits = settled is not None and (name != "measured" or settled <= 3)
                 yield Claim(
                     f"scaling/{name}/{machine}/{noise:g}",
                     f"updates of all GPUs are within 2 by mega-batch (rule: {name})",
                     "a few mega-batches" if name == "paper" else "(ours: 3)",
                     "never" if settled is None else settled,
                     "mega-batch",
-                    ("reproduced" if fits else "not") if name == "paper" else "ours",
+                    _settling(settled) if name == "paper" else "ours",
                     f"{machine}, noise {noise:g}, 40 mega-batches of 100 x 256; "
                     f"differences {', '.join(map(str, spreads[:12]))}, ...",
                 )
@@ -258,6 +264,13 @@ def _settled(spreads: list[int]) -> int | None:
     beyond = [i for i, spread in enumerate(spreads, start=1) if spread > 2]
     first = max(beyond, default=0) + 1
     return first if first <= len(spreads) else None
+
+
+def _settling(settled: int | None) -> str:
+    """Ten mega-batches count as a few: the paper's figure shows so many."""
+    if settled is None:
+        return "not: it never settles"
+    return "reproduced" if settled <= 10 else "partly: later"
 
 
 def figures() -> Iterator[Claim]:
@@ -289,6 +302,7 @@ if __name__ == "__main__":
                 "perturbation": perturbation_section,
                 "waiting": waiting_section,
                 "figures": figures,
-            }
+            },
+            by_clock=("scaling",),
         )
     )

@@ -6,6 +6,7 @@ from hetjax.local.rules import (
     gradient,
     look_ahead,
     optimizer,
+    polyak,
     proximal,
     sgd,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "kept_slots",
     "look_ahead",
     "optimizer",
+    "polyak",
     "proximal",
     "sgd",
     "with_slots",

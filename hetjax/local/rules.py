@@ -127,6 +127,35 @@ def _optimizer(tx: optax.GradientTransformation, rows: str) -> LocalRule:
 
 
 @lru_cache
+def polyak(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
+    """SGD with momentum in Polyak's own form, that of CROSSBOW's learners.
+
+        v <- mu v - eta (g + wd w);   w <- w + v
+
+    What is in v keeps the rate that it was made at: the same as `sgd` until the rate
+    changes. Source: ALGORITHMS C.1, K.1.
+    """
+
+    def step(
+        replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        v = jax.tree.map(
+            lambda v, g, w: (momentum * v - rate * (g + weight_decay * w)).astype(
+                v.dtype
+            ),
+            replica.opt_state,
+            sparse.dense(grads),
+            replica.params,
+        )
+        params = jax.tree.map(jnp.add, replica.params, v)
+        new = replica._replace(params=params, opt_state=v, model_state=state)
+        return new, losses
+
+    return LocalRule(lambda params: jax.tree.map(jnp.zeros_like, params), step)
+
+
+@lru_cache
 def look_ahead(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
     """Nesterov's step in the form of EAMSGD, with decay at the look-ahead point.
 

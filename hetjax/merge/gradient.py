@@ -40,7 +40,8 @@ def gradient_aggregation(
     `optimizer` is built with rate 1 (default `optax.sgd(1.0)`): eta is the rate of the
     members' work (their mean by examples), so that it is data. Model state is averaged
     by examples. With one member at a time, whose gradient is stale, this is the
-    standard parameter server. Needs the local rule `gradient`. Promises: worker order
+    standard parameter server; after the operation "push" the member keeps its model.
+    Needs the local rule `gradient`. Promises: worker order
     is irrelevant; equal to one worker with all the examples; a member without examples
     is absent.
     Source: synchronous SGD, Adaptive SGD paper II; ALGORITHMS F.2, K.2.
@@ -54,7 +55,6 @@ def gradient_aggregation(
     def apply(
         state: AggregationState, replicas: tuple[Replica, ...], facts: Facts, op: str
     ) -> tuple[AggregationState, tuple[Replica, ...]]:
-        del op
         alpha = normalized_weights(facts.examples, facts.present)
         g = tree.weighted_sum([r.carry["gradients"] for r in replicas], alpha)
         rate = mean_rate(facts, alpha)
@@ -65,6 +65,8 @@ def gradient_aggregation(
         # a merge of nobody is no step of the optimizer
         anybody = jnp.any(facts.present)
         new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
+        if op == "push":
+            return new, replicas
         return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
 
     return Merge(

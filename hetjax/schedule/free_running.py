@@ -37,6 +37,7 @@ def free_running(
     steps: int = 1,
     trips: int = 2,
     max_staleness: int | None = None,
+    refetch: bool = True,
     partners: Partners | None = None,
     scaling: ScalingRule | None = None,
     window: int | None = None,
@@ -44,8 +45,10 @@ def free_running(
     """Nobody waits for anybody: merge alone, take the next `steps` steps.
 
     `trips=0` is shared memory, where a merge needs no link. A worker that did more than
-    `max_staleness` works above the slowest one's waits for it (stale synchronous
-    parallel). `partners(worker, merges, workers)` names passive members of each merge.
+    `max_staleness` works (of `steps` steps) above the slowest one's waits for it (stale
+    synchronous parallel). With `refetch` it only pushes before it waits, and fetches
+    when it goes on; without, it merges as ever, for models of the workers' own.
+    `partners(worker, merges, workers)` names passive members of each merge.
     With `scaling`, sizes follow it after every `window` examples, rates are b_i / b.
     Sources: ALGORITHMS F.3, F.5, G.2, G.6.
     """
@@ -81,15 +84,21 @@ def free_running(
         passive = partners(k, state.merges, n) if partners else ()
         merge = MergeOrder((k,), passive=passive, trips=trips)
         state = _counted(state, k, event.work)
-        waiting, free = (*state.held, k), (k,)
-        if max_staleness is not None:
-            works = state.works
-            latest = min(works) + max_staleness
-            free = tuple(w for w in waiting if works[w] <= latest)
-            held = tuple(w for w in waiting if works[w] > latest)
-            state = state._replace(held=held)
+        if max_staleness is None:
+            return state, Orders((merge,), ((k, _work(state, k)),))
+        works, waiting = state.works, (*state.held, k)
+        latest = min(works) + max_staleness
+        free = tuple(w for w in waiting if works[w] <= latest)
+        held = tuple(w for w in waiting if works[w] > latest)
+        merges = [merge]
+        if refetch:
+            if k in held:
+                merges = [merge._replace(op="push", trips=trips // 2)]
+            fetch = MergeOrder((), op="fetch", trips=trips // 2)
+            merges += [fetch._replace(members=(w,)) for w in free if w != k]
+        state = state._replace(held=held)
         dispatch = tuple((w, _work(state, w)) for w in free)
-        return state, Orders(merges=(merge,), dispatch=dispatch)
+        return state, Orders(tuple(merges), dispatch)
 
     def _counted(state: FreeRunningState, k: int, work: Work) -> FreeRunningState:
         works = _increased(state.works, k, 1)

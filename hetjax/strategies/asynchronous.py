@@ -22,6 +22,7 @@ def async_sgd(
     rate: RateLike,
     momentum: float = 0.0,
     ema: bool = False,
+    weight_decay: float = 0.0,
     optimizer: optax.GradientTransformation | None = None,
     max_staleness: int | None = None,
 ) -> Strategy:
@@ -30,15 +31,16 @@ def async_sgd(
         w <- w - eta g_i(w_old);   w_i <- w            w_old: as i fetched it
 
     A push and a fetch queue for the link, and their worker waits for them. `momentum`
-    (`ema`) or an `optimizer` built with rate 1 is the server's. A worker more than
-    `max_staleness` steps ahead of the slowest waits. Source: ALGORITHMS F.3, K.2.
+    (`ema`) and `weight_decay`, or an `optimizer` built with rate 1, are the server's.
+    A worker more than `max_staleness` steps ahead of the slowest pushes, waits, and
+    fetches when it goes on (stale synchronous parallel). Source: ALGORITHMS F.3, K.2.
     """
     given = settings(locals())
     positive(batch_size=batch_size)
     return Strategy(
         schedule.free_running(batch_size=batch_size, max_staleness=max_staleness),
         local.gradient(),
-        merge.gradient_aggregation(central(momentum, ema, optimizer)),
+        merge.gradient_aggregation(central(momentum, ema, optimizer, weight_decay)),
         batch_size,
         rate,
         settings=given,
@@ -47,15 +49,22 @@ def async_sgd(
 
 
 def hogwild(
-    *, batch_size: int, rate: RateLike, max_staleness: int | None = None
+    *,
+    batch_size: int,
+    rate: RateLike,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    max_staleness: int | None = None,
 ) -> Strategy:
     """Hogwild!: a shared model that everybody reads and adds to, without any lock.
 
         w <- w - eta g_i(w_old)                        at the end of each step
 
     No link, no queue, no waiting; an addition is one whole (races between components
-    are not simulated). Its authors multiply the rate by 0.9 after each epoch: give a
-    `schedule.Rate`. Source: Hogwild! (Niu et al. 2011), CROSSBOW 5.5; ALGORITHMS F.5.
+    are not simulated). Its authors have no `momentum`, and multiply the rate by 0.9
+    after each epoch: give a `schedule.Rate`. The shared model's `momentum` and
+    `weight_decay`, and `max_staleness`, are as in `async_sgd`. Source: Hogwild! (Niu
+    et al. 2011), CROSSBOW 5.5; ALGORITHMS F.5.
     """
     given = settings(locals())
     positive(batch_size=batch_size)
@@ -64,7 +73,7 @@ def hogwild(
             batch_size=batch_size, trips=0, max_staleness=max_staleness
         ),
         local.gradient(),
-        merge.gradient_aggregation(),
+        merge.gradient_aggregation(central(momentum, False, None, weight_decay)),
         batch_size,
         rate,
         settings=given,
@@ -161,7 +170,9 @@ def easgd(
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 
     every `tau` steps, g at x before the move. alpha is `beta` / p for p workers unless
-    given. Source: EASGD (Zhang et al. 2015), Algorithm 1; ALGORITHMS G.2.
+    given. A worker more than `max_staleness` works of `tau` steps ahead of the slowest
+    waits after its move. Source: EASGD (Zhang et al. 2015), Algorithm 1; ALGORITHMS
+    G.2.
     """
     given = settings(locals())
     return _elastic(
@@ -208,7 +219,10 @@ def _elastic(
     positive(batch_size=batch_size, tau=tau, beta=beta, alpha=alpha)
     return Strategy(
         schedule.free_running(
-            batch_size=batch_size, steps=tau, max_staleness=max_staleness
+            batch_size=batch_size,
+            steps=tau,
+            max_staleness=max_staleness,
+            refetch=False,
         ),
         rule,
         merge.elastic(alpha=alpha, beta=beta),

@@ -6,7 +6,13 @@ import optax
 
 from hetjax import local, merge, schedule
 from hetjax.schedule import RateLike
-from hetjax.strategies.types import Strategy, fraction, positive, settings
+from hetjax.strategies.types import (
+    Strategy,
+    fraction,
+    not_negative,
+    positive,
+    settings,
+)
 
 
 def sequential_sgd(
@@ -40,22 +46,24 @@ def sync_sgd(
     rate: RateLike,
     momentum: float = 0.0,
     ema: bool = False,
+    weight_decay: float = 0.0,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Synchronous SGD: one central step on the mean gradient of all workers.
 
-        g = sum_i n_i g_i / sum_i n_i;   z <- mu z + g;   w <- w - eta z
+        g = sum_i n_i g_i / sum_i n_i;   z <- mu z + g + wd w;   w <- w - eta z
 
-    `batch_size` is each worker's, `momentum` is mu. With `ema` z <- mu z + (1 - mu) g:
-    MagmaDNN's Algorithm 1. Or any `optimizer` built with rate 1. Source: gradient
-    aggregation, Adaptive SGD paper II; ALGORITHMS F.1, F.2.
+    `batch_size` is each worker's, `momentum` is mu, `weight_decay` wd. With `ema`
+    z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1. Or any `optimizer` built
+    with rate 1. Source: gradient aggregation, Adaptive SGD paper II; ALGORITHMS F.1,
+    F.2.
     """
     given = settings(locals())
     positive(batch_size=batch_size)
     return Strategy(
         schedule.rounds(batch_size=batch_size),
         local.gradient(),
-        merge.gradient_aggregation(central(momentum, ema, optimizer)),
+        merge.gradient_aggregation(central(momentum, ema, optimizer, weight_decay)),
         batch_size,
         rate,
         settings=given,
@@ -64,19 +72,28 @@ def sync_sgd(
 
 
 def central(
-    momentum: float, ema: bool, optimizer: optax.GradientTransformation | None
+    momentum: float,
+    ema: bool,
+    optimizer: optax.GradientTransformation | None,
+    weight_decay: float = 0.0,
 ) -> optax.GradientTransformation | None:
     """The optimizer of a centre: the one given, or SGD with either momentum."""
     fraction(momentum=momentum)
+    not_negative(weight_decay=weight_decay)
     if optimizer is not None:
-        if momentum or ema:
-            raise ValueError("give momentum (and ema), or an optimizer, not both")
+        if momentum or ema or weight_decay:
+            raise ValueError(
+                "give momentum (ema, weight_decay), or an optimizer, not both"
+            )
         return optimizer
-    if not momentum:
+    if not momentum and not weight_decay:
         return None
+    step = optax.sgd(1.0, momentum=momentum or None)
     if ema:
-        return optax.chain(optax.ema(momentum, debias=False), optax.scale(-1.0))
-    return optax.sgd(1.0, momentum=momentum)
+        step = optax.chain(optax.ema(momentum, debias=False), optax.scale(-1.0))
+    if not weight_decay:
+        return step
+    return optax.chain(optax.add_decayed_weights(weight_decay), step)
 
 
 def elastic_sgd(

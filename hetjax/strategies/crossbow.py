@@ -34,7 +34,8 @@ def sma(
 
     every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated.
     `overlap`: the sum over devices runs beside the next step, as CROSSBOW's does; it
-    changes seconds, never numbers.
+    changes seconds, never numbers. `local_momentum` is each learner's own
+    (`local.polyak`; 0.9 in CROSSBOW's benchmarks), as `weight_decay` is.
 
     `restart` begins the averaging anew from z (with `reset_momentum`, without any
     momentum): "on_lr_drop" (the default), when the rate falls by a quarter or more,
@@ -92,13 +93,20 @@ def sma(
         )
     return Strategy(
         _restarting(policy, when, rate, patience),
-        local.sgd(momentum=local_momentum, weight_decay=weight_decay),
+        _learner(local_momentum, weight_decay),
         merges,
         batch_size,
         rate,
         settings=given,
         name="sma",
     )
+
+
+def _learner(momentum: float, weight_decay: float) -> local.LocalRule:
+    """v <- mu v - eta (g + wd w);   w <- w + v"""
+    if not momentum:
+        return local.sgd(weight_decay=weight_decay)
+    return local.polyak(momentum=momentum, weight_decay=weight_decay)
 
 
 def _restarting(policy: Policy, when: str, rate: RateLike, patience: int) -> Policy:
@@ -128,7 +136,8 @@ def easgd_sync(
 
     every `tau` steps, all right-hand sides before the last one (`correction="after"`:
     after it, torch-distlearn's order). alpha = `beta` / k unless given. `momentum` is
-    each replica's (CROSSBOW's EA-SGD keeps it; there is none on the centre). Source:
+    each replica's, as in `sma` (CROSSBOW's EA-SGD keeps it; there is none on the
+    centre). Source:
     EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
     """
     given = settings(locals())
@@ -136,7 +145,7 @@ def easgd_sync(
     fraction(momentum=momentum)
     return Strategy(
         schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),
-        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        _learner(momentum, weight_decay),
         merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),
         batch_size,
         rate,

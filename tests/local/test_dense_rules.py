@@ -97,6 +97,27 @@ def test_sgd_is_its_formula(name):
     chex.assert_trees_all_close(replica.params, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_polyak_keeps_the_rate_of_each_gradient(decay):
+    """v <- mu v - eta (g + wd w);   w <- w + v"""
+
+    def step():
+        v = 0.0
+        while True:
+            w, g, eta = yield
+            v = 0.9 * v - eta * (g + decay * w)
+            yield v
+
+    rates = np.geomspace(0.3, 0.01, STEPS)
+    rule = local.polyak(momentum=0.9, weight_decay=decay)
+    replica = train(rule, rates)
+    expected = train_numpy(step, rates)
+    chex.assert_trees_all_close(replica.params, expected, rtol=2e-6, atol=2e-6)
+    same = train(local.sgd(momentum=0.9, weight_decay=decay), [0.1] * STEPS)
+    steady = train(rule, [0.1] * STEPS)
+    chex.assert_trees_all_close(steady.params, same.params, rtol=2e-6, atol=2e-6)
+
+
 OPTIMIZERS = {
     "sgd": optax.sgd,
     "momentum": lambda eta: optax.sgd(eta, 0.9),

@@ -68,13 +68,13 @@ def test_one_work_ahead_is_allowed_two_are_not():
     assert follow(policy, WORKERS, (0, 0, 2, 1, 2, 0, 2, 1)) == [
         ALL,
         "merge 0 0:1x8",  # works (1, 0, 0)
-        "merge 0",  # (2, 0, 0): 0 is held
+        "merge 0 push",  # (2, 0, 0): 0 is held
         "merge 2 2:1x8",  # (2, 0, 1)
-        "merge 1 0:1x8 1:1x8",  # (2, 1, 1): 0 goes on
+        "merge 1 merge 0 fetch 0:1x8 1:1x8",  # (2, 1, 1): 0 goes on
         "merge 2 2:1x8",  # (2, 1, 2)
-        "merge 0",  # (3, 1, 2): 0 is held
-        "merge 2",  # (3, 1, 3): 2 too
-        "merge 1 0:1x8 2:1x8 1:1x8",  # (3, 2, 3)
+        "merge 0 push",  # (3, 1, 2): 0 is held
+        "merge 2 push",  # (3, 1, 3): 2 too
+        "merge 1 merge 0 fetch merge 2 fetch 0:1x8 2:1x8 1:1x8",  # (3, 2, 3)
     ]
 
 
@@ -82,12 +82,36 @@ def test_no_staleness_is_lockstep():
     policy = free_running(batch_size=8, max_staleness=0)
     assert follow(policy, WORKERS, (0, 2, 1, 1, 0, 2)) == [
         ALL,
+        "merge 0 push",
+        "merge 2 push",
+        "merge 1 merge 0 fetch merge 2 fetch 0:1x8 2:1x8 1:1x8",
+        "merge 1 push",
+        "merge 0 push",
+        "merge 2 merge 1 fetch merge 0 fetch 1:1x8 0:1x8 2:1x8",
+    ]
+
+
+def test_models_of_their_own_are_not_fetched_again():
+    policy = free_running(batch_size=8, max_staleness=0, refetch=False)
+    assert follow(policy, WORKERS, (0, 2, 1)) == [
+        ALL,
         "merge 0",
         "merge 2",
         "merge 1 0:1x8 2:1x8 1:1x8",
-        "merge 1",
-        "merge 0",
-        "merge 2 1:1x8 0:1x8 2:1x8",
+    ]
+
+
+def test_a_push_and_a_later_fetch_take_the_link_as_long_as_both_together():
+    """A trip takes 0.5 s; 0 arrives at 1 s and waits for 1, which arrives at 3 s."""
+    policy = free_running(batch_size=8, max_staleness=0)
+    assert timeline(policy, machine(1.0, 3.0, latency=0.5), 6) == [
+        "0:1x8 1:1x8",
+        "1 w0 from 0 > merge 0 push",
+        "1.5 merged 0",
+        "3 w1 from 0 > merge 1 merge 0 fetch 0:1x8 1:1x8",
+        "4 merged 1",
+        "4.5 merged 0",
+        "5.5 w0 from 4.5 > merge 0 push",
     ]
 
 

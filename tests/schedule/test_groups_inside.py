@@ -104,9 +104,9 @@ def test_who_is_held_within_a_group_goes_on_in_time():
     policy = groups(free_running(batch_size=8, max_staleness=0), sizes=(2, 1), every=4)
     assert follow(policy, WORKERS, (0, 1, 0, 2, 2, 2, 2, 1)) == [
         ALL,
-        "merge group0: 0",  # ahead of 1
-        "merge group0: 1 0:1x8 1:1x8",
-        "merge group0: 0",
+        "merge group0: 0 push",  # ahead of 1
+        "merge group0: 1 merge group0: 0 fetch 0:1x8 1:1x8",
+        "merge group0: 0 push",
         *("merge group1: 2 2:1x8",) * 3,
         "merge group1: 2",
         f"merge group0: 1 {TWO_AND_ONE} {ALL}",

@@ -11,12 +11,13 @@ from hetjax.schedule import random_partner
 
 
 def free_running(
-    world, size, rate, begin, arrive, *, steps=1, max_staleness=None, **order
+    world, size, rate, begin, arrive, *, steps=1, max_staleness=None, fetch=None, trips
 ):
     """Whoever arrives merges alone and goes on, unless it is too far ahead.
 
     `begin(k)` is asked when k gets work, and what it says is told at k's arrival:
-    `arrive(k, said, rows, eta)` returns (the model, passive members). Returns how often
+    `arrive(k, said, rows, eta)` returns (the model, passive members). With `fetch(k)`
+    who is held back has only pushed, and fetches when it goes on. Returns how often
     somebody was held back.
     """
     works = [0] * len(world.workers)
@@ -29,22 +30,35 @@ def free_running(
         give(k)
     while (k := world.wait()) is not None:
         model, passive = arrive(k, *under_way[k])
-        world.merge((k,), model, passive=passive, **order)
         works[k] += 1
-        behind = min(works)
+        ahead = lambda j: works[j] - min(works)  # noqa: E731
+        bound = np.inf if max_staleness is None else max_staleness
+        half = fetch is not None and ahead(k) > bound
+        order = {"op": "push", "trips": trips // 2} if half else {"trips": trips}
+        world.merge((k,), model, passive=passive, **order)
+        taken["held"] += ahead(k) > bound
         waiting = [*held, k]
-        held = []
-        for j in waiting:
-            if max_staleness is not None and works[j] - behind > max_staleness:
-                held.append(j)
-                taken["held"] += j == k
-            else:
-                give(j)
+        held = [j for j in waiting if ahead(j) > bound]
+        released = [j for j in waiting if ahead(j) <= bound]
+        for j in released:
+            if fetch and j != k:
+                world.merge((j,), None, op="fetch", trips=trips // 2)
+                fetch(j)
+        for j in released:
+            give(j)
     return taken
 
 
 def async_sgd(
-    world, *, batch_size, rate, momentum=0.0, ema=False, max_staleness=None, trips=2
+    world,
+    *,
+    batch_size,
+    rate,
+    momentum=0.0,
+    ema=False,
+    weight_decay=0.0,
+    max_staleness=None,
+    trips=2,
 ):
     """w <- w - eta z, z of gradients at what a worker fetched after its last push."""
     w, z = world.start, 0.0
@@ -53,10 +67,14 @@ def async_sgd(
     def arrive(k, old, batches, eta):
         nonlocal w, z
         share = 1 - momentum if ema else 1.0
-        z = momentum * z + share * world.gradient(old, batches[0])
+        g = world.gradient(old, batches[0]) + weight_decay * w
+        z = momentum * z + share * g
         w = w - eta * z
         fetched[k] = w
         return w, ()
+
+    def fetch(k):
+        fetched[k] = w
 
     return free_running(
         world,
@@ -65,6 +83,7 @@ def async_sgd(
         fetched.get,
         arrive,
         max_staleness=max_staleness,
+        fetch=fetch,
         trips=trips,
     )
 

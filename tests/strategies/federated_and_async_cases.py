@@ -87,7 +87,13 @@ CASES = {
         max_staleness=1,
     ),
     "async as MagmaDNN's serial form": case(
-        "async_sgd", "v100x4", problems=ONE, **S, momentum=0.6, ema=True
+        "async_sgd",
+        "v100x4",
+        problems=ONE,
+        **S,
+        momentum=0.6,
+        ema=True,
+        weight_decay=0.05,
     ),
     "magma": case("magma_async_sgd", "three", **S, momentum=0.5),
     "magma, swapped": case(
@@ -102,7 +108,14 @@ CASES = {
     ),
     "hogwild": case("hogwild", "three", batch_size=6, rate=falling),
     "hogwild, held back": case(
-        "hogwild", "three", problems=ONE, reaches="held", **S, max_staleness=0
+        "hogwild",
+        "three",
+        problems=ONE,
+        reaches="held",
+        **S,
+        max_staleness=0,
+        momentum=0.5,
+        weight_decay=0.05,
     ),
     "downpour": case("downpour", "three", **S),
     "downpour, seldom": case(

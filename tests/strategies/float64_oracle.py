@@ -28,7 +28,7 @@ def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
     bulk_synchronous(world, (fastest,), 1, batch_size, compute, rate=rate)
 
 
-def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False):
+def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False, weight_decay=0.0):
     """g is the mean over all examples of the round; one step with momentum.
 
     z <- mu z + g, or F.1's z <- beta z + (1 - beta) g.
@@ -39,7 +39,7 @@ def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False):
         nonlocal w, z
         rows = np.concatenate([rows for steps in batches.values() for rows in steps])
         share = 1 - momentum if ema else 1.0
-        z = momentum * z + share * world.gradient(w, rows)
+        z = momentum * z + share * (world.gradient(w, rows) + weight_decay * w)
         w = w - eta * z
         return w
 
@@ -105,8 +105,8 @@ def sma(
             for rows in steps:
                 before = w[j]
                 g = world.gradient(before, rows) + weight_decay * before
-                v[j] = local_momentum * v[j] + g
-                w[j] = before - eta * v[j]
+                v[j] = local_momentum * v[j] - eta * g
+                w[j] = before + v[j]
             corrections.append(alpha * (before - z))
             w[j] = w[j] - corrections[-1]
         z, z_prev = z + sum(corrections) + momentum * (z - z_prev), z
@@ -151,8 +151,8 @@ def easgd_sync(
             for rows in steps:
                 old = x[i]
                 g = world.gradient(old, rows) + weight_decay * old
-                v[i] = momentum * v[i] + g
-                x[i] = old - eta * v[i]
+                v[i] = momentum * v[i] - eta * g
+                x[i] = old + v[i]
             heard.append(old if correction == "before" else x[i])
             x[i] = x[i] - alpha * (heard[-1] - center)
         center = (1 - p * alpha) * center + p * alpha * np.mean(heard, 0)

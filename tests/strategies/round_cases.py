@@ -17,7 +17,12 @@ CASES = {
     ),
     "sync": case("sync_sgd", "three", batch_size=6, rate=0.2),
     "sync with momentum": case(
-        "sync_sgd", "v100x4", batch_size=8, rate=0.05, momentum=0.8
+        "sync_sgd",
+        "v100x4",
+        batch_size=8,
+        rate=0.05,
+        momentum=0.8,
+        weight_decay=0.05,
     ),
     "sync as MagmaDNN": case(
         "sync_sgd", "three", batch_size=6, rate=0.3, momentum=0.8, ema=True

@@ -156,8 +156,8 @@ def two_level_sma(
             for rows in batches[k]:
                 before = w[k]
                 g = world.gradient(before, rows) + weight_decay * before
-                v[k] = local_momentum * v[k] + g
-                w[k] = before - eta * v[k]
+                v[k] = local_momentum * v[k] - eta * g
+                w[k] = before + v[k]
             mine = k // two_level
             pulls[k] = local * (before - groups[mine].x)
             waiting[mine] -= 1
