@@ -20,7 +20,7 @@ Accuracy is trained: Fashion-MNIST (--quick: digits), an MLP with 128 hidden uni
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import claims
@@ -60,6 +60,15 @@ INTERVALS = {"vgg": 16, "nin": 4, "convnet": 4}  # T of HierSGD_2
 TWO = {"vgg": (4, 16), "nin": (2, 4), "convnet": (4, 16)}  # (T_1, T_2) of HierSGD_3
 SPEEDUP = {8: (4.9, 4.8, 5.9), 128: (56.3, 58.3, 65.1)}  # vgg, nin, convnet
 SPEEDUP_3 = {"vgg": 46.87, "nin": 55.55, "convnet": 21.05}
+# Figure 2 and Table I: words, and the range that they mean in points (positive: worse)
+PAPER_GAPS = {
+    ("hier2", 8): ("better than SGD", -100.0, 0.0),
+    ("hier2", 16): ("similar, or better by up to 1.83", -1.83, 1.0),
+    ("hier2", 32): ("similar", -1.0, 1.0),
+    ("hier2", 64): ("worse, up to 8.8", 0.0, 8.8),
+    ("hier2", 128): ("worse, 1.3 to 8.8", 1.3, 8.8),
+    ("hier3", 128): ("worse, 1.06 to 3.26", 1.06, 3.26),
+}
 LIMITS = {8: 20.0, 16: 20.0, 128: 45.0}  # [%] of an epoch, at most
 
 
@@ -167,27 +176,33 @@ def batch_size() -> int:
     return 4 if FLAGS.quick else FLAGS.batch_size
 
 
-def strategies() -> dict[str, hj.Strategy]:
-    """The rivals of Section III, at the same rate; steps of 4 and 16 as for vgg."""
+def strategies(learners: int) -> dict[str, hj.Strategy]:
+    """The rivals of Section III, at the same rate; steps of 4 and 16 as for vgg.
+
+    Downpour's server adds what it is sent, or a p-th of it, which is HierSGD's mean.
+    """
     common: dict[str, Any] = {"batch_size": batch_size(), "rate": FLAGS.rate}
+    downpour = {**common, "n_push": 16, "n_fetch": 16, "server": "sgd"}
     return {
         "hier2": hj.hier_sgd(**common, levels=(), intervals=(16,)),
         "hier3": hj.hier_sgd(**common, levels=(4,), intervals=(4, 16)),
-        "downpour": hj.downpour(**common, n_push=16, n_fetch=16, server="sgd"),
+        "downpour": hj.downpour(**downpour),
+        "downpour, mean": hj.downpour(**downpour, server_rate=1 / learners),
         "eamsgd": hj.eamsgd(**common, tau=16, momentum=0.9),
+        "eamsgd, plain": hj.easgd(**common, tau=16),
     }
 
 
 @cache
-def accuracy(name: str, learners: int, epochs: int) -> tuple[list[float], list[float]]:
-    """Best accuracies over seeds after so many epochs, and seconds of an epoch."""
+def accuracy(name: str, learners: int, epochs: int) -> list[float]:
+    """Best accuracies over seeds after so many epochs."""
     task, data = problem()
     if name == "sequential":
         machine = replace(cluster(4), workers=cluster(4).workers[:1])
         strategy = hj.sequential_sgd(batch_size=batch_size(), rate=FLAGS.rate)
     else:
         machine = cluster(learners)
-        strategy = strategies()[name]
+        strategy = strategies(learners)[name]
     step = machine.worker_infos(0.0)[0].seconds(batch_size())
     alone = epochs * len(data.train) / batch_size() / learners * step
     runs = hj.compare(
@@ -201,37 +216,25 @@ def accuracy(name: str, learners: int, epochs: int) -> tuple[list[float], list[f
         seeds=tuple(claims.seeds()),
         progress=False,
     )
-    best = [history.best() for history in runs.histories]
-    n = len(data.train)
-    spans = [h.span * n / h.points[-1]["examples"] for h in runs.histories]
-    return best, spans
+    return [history.best() for history in runs.histories]
 
 
 def gap_section() -> Iterator[Claim]:
     """Figure 2 and Table I: accuracy of SGD, less that of HierSGD."""
     epochs = 2 if FLAGS.quick else FLAGS.epochs
-    alone = accuracy("sequential", 1, epochs)[0]
-    papers = {8: "below 0", 16: "about 0", 32: "about 0", 64: "", 128: "up to 8.8"}
+    alone = accuracy("sequential", 1, epochs)
     for learners in (8,) if FLAGS.quick else LEARNERS:
         for name, passes in {"hier2": 2 * epochs, "hier3": epochs}.items():
-            best = accuracy(name, learners, passes)[0]
+            best = accuracy(name, learners, passes)
             gap = 100 * (mean(alone) - mean(best))
-            paper = papers[learners] if name == "hier2" else ""
-            if name == "hier3" and learners == 128:
-                paper = "1.06 to 3.26"
-            limit = {"below 0": 0.0, "about 0": 1.0, "up to 8.8": 8.8}.get(paper, 3.26)
-            if FLAGS.quick:
-                verdict = claims.SMOKE
-            elif not paper:
-                verdict = "ours"
-            elif gap <= limit:
-                verdict = "reproduced"
-            else:
-                verdict = f"not: {gap:.2f} points"
+            words, low, high = PAPER_GAPS.get((name, learners), ("", 0.0, 0.0))
+            verdict = "ours"
+            if words:
+                verdict = _gap_verdict(gap, low, high, claims.ahead(alone, best))
             yield Claim(
                 f"gap/{name}/{learners}",
                 f"{name}'s accuracy gap to sequential SGD with {learners} learners",
-                paper or "no figure in the text",
+                words or "no figure in the text",
                 round(gap, 2),
                 "points",
                 verdict,
@@ -240,33 +243,45 @@ def gap_section() -> Iterator[Claim]:
             )
 
 
+def _gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
+    """Is the gap in the paper's range, and on the right side of zero in every seed?"""
+    if not low <= gap <= high:
+        return f"not: {gap:.2f} points"
+    if (low > 0 and behind <= 0) or (high <= 0 and behind >= 0):
+        return "partly: the seeds overlap"
+    return "reproduced"
+
+
 def rivals_section() -> Iterator[Claim]:
-    """Against Downpour and EAMSGD: accuracy at equal epochs, and an epoch's time."""
+    """Against Downpour and EAMSGD after as many epochs; each rival in its better form.
+
+    Their times are in `server`, with the models' own sizes.
+    """
     epochs = 2 if FLAGS.quick else FLAGS.epochs
+    forms = {
+        "downpour": ("downpour", "downpour, mean"),
+        "eamsgd": ("eamsgd", "eamsgd, plain"),
+    }
     for learners in (8,) if FLAGS.quick else (8, 128):
-        hier, span = accuracy("hier2", learners, 2 * epochs)
-        for name in ("downpour", "eamsgd"):
-            best, other = accuracy(name, learners, 2 * epochs)
-            sign = claims.ahead(hier, best)
+        hier = accuracy("hier2", learners, 2 * epochs)
+        for name, both in forms.items():
+            tried = {form: accuracy(form, learners, 2 * epochs) for form in both}
+            form = max(tried, key=lambda form: median(tried[form]))
+            best = tried[form]
+            gap = 100 * (median(hier) - median(best))
+            if learners == 8:
+                verdict = claims.by_fit(abs(gap) <= 1, f"{gap:+.1f} points")
+            else:
+                verdict = claims.by_sign(claims.ahead(hier, best))
             yield Claim(
-                f"rivals/{name}/{learners}/accuracy",
+                f"rivals/{name}/{learners}",
                 f"HierSGD_2 is more accurate than {name} with {learners} learners",
                 "similar" if learners == 8 else "much better",
                 f"{claims.spread(hier)} against {claims.spread(best)}",
                 "accuracy",
-                claims.by_fit(sign >= 0 if learners == 8 else sign > 0),
-                f"{problem()[1].name}, {2 * epochs} epochs, every 16 steps",
-            )
-            ratio = mean(other) / mean(span)
-            yield Claim(
-                f"rivals/{name}/{learners}/time",
-                f"an epoch of {name} takes longer than one of HierSGD_2",
-                "similar" if learners == 8 else "up to 12 x",
-                round(ratio, 2),
-                "x",
-                claims.by_fit(ratio < 2 if learners == 8 else ratio > 2),
-                f"MLP of 0.4 MB, steps of {1e3 * STEPS['vgg']:.3g} ms; the server is a "
-                "queue on the link between nodes",
+                verdict,
+                f"{problem()[1].name}, {2 * epochs} epochs, every 16 steps; "
+                + ", ".join(f"{k} {claims.spread(v)}" for k, v in tried.items()),
             )
 
 
@@ -331,6 +346,13 @@ if __name__ == "__main__":
                 "server": rivals_time_section,
                 "gap": gap_section,
                 "rivals": rivals_section,
-            }
+            },
+            by_clock=(
+                "communication",
+                "communication3",
+                "speedup",
+                "speedup3",
+                "server",
+            ),
         )
     )
