@@ -124,9 +124,7 @@ def compared(
     found = {kind: list(accuracy(workers, tau, kind)) for kind in kinds}
     first, *others = found.values()
     signs = [claims.ahead(first, other) for other in others]
-    if FLAGS.quick:
-        verdict = claims.SMOKE
-    elif all(sign > 0 for sign in signs):
+    if all(sign > 0 for sign in signs):
         verdict = "reproduced"
     elif any(sign < 0 for sign in signs):
         verdict = "not: behind another in every seed"
@@ -165,14 +163,14 @@ def sync_section() -> Iterator[Claim]:
         biased = list(accuracy(workers, tau, "both"))
         balanced = list(accuracy(workers, (32, 32), "balanced"))
         gap = sum(biased) / len(biased) - sum(balanced) / len(balanced)
-        verdict = "reproduced" if gap > -0.01 else f"not: {100 * gap:.1f} points"
+        verdict = claims.by_fit(gap > -0.01, f"{100 * gap:.1f} points")
         yield Claim(
             f"sync/{workers}",
             "with unlike steps nearly the accuracy of equal steps",
             "nearly identical",
             f"{claims.spread(biased)} against {claims.spread(balanced)}",
             "accuracy",
-            claims.SMOKE if FLAGS.quick else verdict,
+            verdict,
             _setting(workers, tau),
         )
 
@@ -200,6 +198,8 @@ def d_section() -> Iterator[Claim]:
                 ours = claims.spread(list(accuracy("1+1", tau, f"d={d}")))
                 na = False
             except ValueError as error:
+                if "a pool of" not in str(error):
+                    raise
                 ours, na = "N/A", True
                 print(error, file=sys.stderr)  # says how large the pool would be
             paper_na = d > {16: 2, 4: 8, 1: 32}[tau[1]]
@@ -211,7 +211,8 @@ def d_section() -> Iterator[Claim]:
                 "N/A" if paper_na else "accuracy lost",
                 ours,
                 "accuracy",
-                "reproduced" if na == paper_na else "not",
+                # the pool's size was worked out from these cells
+                f"{claims.by_fit(na == paper_na)} (met by construction)",
                 _setting("1+1", tau),
             )
 
@@ -242,6 +243,7 @@ if __name__ == "__main__":
                 "samplers": samplers_section,
                 "d": d_section,
                 "rules": rules_section,
-            }
+            },
+            by_clock=("table7",),
         )
     )

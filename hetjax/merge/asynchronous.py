@@ -80,13 +80,14 @@ def downpour(
         push       p <- p + gamma update(sum of accrued g);   accrued <- 0
         request    mailbox <- p
         deliver    x <- mailbox
+        fetch      x <- p
 
-    An order's operation is a combination of the three; they are done as deliver, push,
-    request. `server` is an optax optimizer built with rate 1 (default: `optax.sgd`),
-    gamma = `server_rate` times the rate of the worker's last step. Model state: each
-    push moves the server's by 1/p of the way to the worker's, p workers. Needs the
-    slots "gradients" and "mailbox". Source: Downpour SGD (Dean et al. 2012); ALGORITHMS
-    G.5.
+    An order's operation is a combination of them ("": push and fetch); they are done as
+    deliver, push, fetch, request. `server` is an optax optimizer built with rate 1
+    (default: `optax.sgd`), gamma = `server_rate` times the rate of the worker's last
+    step. Model state: each push moves the server's by 1/p of the way to the worker's, p
+    workers. Needs the slots "gradients" and "mailbox". Source: Downpour SGD (Dean et
+    al. 2012); ALGORITHMS G.5.
     """
     tx = optax.sgd(1.0) if server is None else server
 
@@ -97,7 +98,7 @@ def downpour(
     def apply(
         state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
     ) -> tuple[ServerState, tuple[Replica, ...]]:
-        words = op.split("+")
+        words = op.split("+") if op else ("push", "fetch")
         if "deliver" in words:
             replicas = tuple(
                 r._replace(params=tree.copies(r.carry["mailbox"])) for r in replicas
@@ -105,6 +106,8 @@ def downpour(
         if "push" in words:
             state = pushed(state, replicas, facts)
             replicas = tuple(emptied(r, "gradients") for r in replicas)
+        if "fetch" in words:
+            replicas = tuple(restart(r, state.center, r.model_state) for r in replicas)
         if "request" in words:
             replicas = tuple(
                 r._replace(

@@ -14,6 +14,7 @@ from hetjax.merge.types import (
     centered_model,
     normalized_weights,
     restart,
+    without_momentum,
 )
 from hetjax.replica import Replica
 
@@ -34,7 +35,10 @@ class AveragingState(NamedTuple):
 
 
 def average(
-    *, weights: str | Callable[[Facts], jax.Array] = "equal", momentum: float = 0.0
+    *,
+    weights: str | Callable[[Facts], jax.Array] = "equal",
+    momentum: float = 0.0,
+    reset: bool = False,
 ) -> Merge:
     """Weighted mean of the replicas, from which all of them go on.
 
@@ -43,7 +47,8 @@ def average(
         w_i <- w'
 
     `weights` names what raw_i is ("equal", "updates", "examples", "batch_size") or is
-    a function of the facts; `momentum` is gamma. Model state is averaged alike.
+    a function of the facts; `momentum` is gamma. With `reset` the members' optimizer
+    states go back to zero (those of SGD). Model state is averaged alike.
     Promises: worker order is irrelevant; consensus is an exact fixed point; a member
     without updates is absent. Source: K-AVG (Zhou & Cong 2018); with momentum the
     Elastic SGD of the Adaptive SGD paper.
@@ -63,6 +68,8 @@ def average(
     ) -> tuple[AveragingState, tuple[Replica, ...]]:
         del op
         alpha = normalized_weights(raw(facts), facts.present)
+        if reset:
+            replicas = tuple(map(without_momentum, replicas))
         zero = jnp.zeros(())
         return merge_and_restart(state, replicas, alpha, zero, momentum)
 

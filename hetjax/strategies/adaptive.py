@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hetjax import local, merge, schedule
+from hetjax import local, merge, sampling, schedule
 from hetjax.schedule import START, Rate, RateLike, Scaling, rate_at
 from hetjax.strategies.types import (
     Strategy,
@@ -21,6 +21,7 @@ HGPU_CODE: dict[str, Any] = {
     "scaling": "hgpu_code",
     "rule": "hgpu_code",
     "warmup_epochs": 10.0,
+    "order": "sequential",
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
@@ -28,6 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "scaling": "paper",
         "rule": "dispatched",
         "warmup_epochs": 0.0,
+        "order": "shuffled",
     },
     "hgpu_code": HGPU_CODE,
 }
@@ -52,6 +54,7 @@ def adaptive_sgd(
     rule: str | None = None,
     warmup_epochs: float | None = None,
     time_decay: float = 0.0,
+    order: str | None = None,
 ) -> Strategy:
     """Fast workers get more and larger batches until all do equally many updates.
 
@@ -64,16 +67,16 @@ def adaptive_sgd(
     Defaults: b_min = b_max / 8, beta = b_min / 2, gamma = `momentum` = 0.9. `scaling`:
     "paper"; "hgpu_code", the public code's fixed steps of b_max / 32 from b_min =
     b_max / 32; "measured", hetjax's own (`schedule.measured_scaling`); "none".
-    `preset="hgpu_code"` sets `scaling`, `rule`, `weights` and 10 `warmup_epochs` as in
-    the code: while it warms up all sizes are b_max / 32 and the rate rises from a
-    hundredth to eta / 32; afterwards it is eta / (1 + time_decay e) in the e-th
-    epoch since then.
+    `order` is `sampling.uniform`'s. `preset="hgpu_code"` sets `scaling`, `rule`,
+    `weights`, the sequential `order` and 10 `warmup_epochs` as in the code: while it
+    warms up all sizes are b_max / 32 and the rate rises from a hundredth to eta / 32;
+    afterwards it is eta / (1 + time_decay e) in the e-th epoch since then.
     Source: Adaptive SGD, Algorithms 1 and 2; ALGORITHMS A.
     """
     given = settings(locals())
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
-    chosen = {"weights": weights, "scaling": scaling, "rule": rule}
+    chosen = {"weights": weights, "scaling": scaling, "rule": rule, "order": order}
     chosen["warmup_epochs"] = warmup_epochs  # pyright: ignore[reportArgumentType]
     own = {name: value for name, value in chosen.items() if value is not None}
     chosen = {**PRESETS[preset], **own}
@@ -104,6 +107,7 @@ def adaptive_sgd(
         merging,
         b_max,
         _warmed(rate, chosen["warmup_epochs"], time_decay),
+        sampling.uniform(chosen["order"]),
         settings=given,
         name="adaptive_sgd",
     )

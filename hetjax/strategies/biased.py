@@ -19,6 +19,7 @@ def local_sgd(
     rate: RateLike,
     steps: Steps = 32,
     momentum: float = 0.9,
+    reset_momentum: bool = False,
     weight_decay: float = 0.0,
     aggregation: str = "average",
 ) -> Strategy:
@@ -30,11 +31,12 @@ def local_sgd(
     "measured:32": 32 for the fastest worker and in proportion to speed, at least 1, for
     the others (unbalanced). `aggregation`: "average" (p_i = 1/m, eq. 3), "steps" (p_i =
     tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or "fed_adp". `momentum` is each
-    worker's own.
+    worker's own; it goes on from round to round, but for `reset_momentum` (averages)
+    and FedNova, which always begins anew.
     Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
     """
     given = settings(locals())
-    merging = _aggregation(aggregation, momentum)
+    merging = _aggregation(aggregation, momentum, reset_momentum)
     return _rounds_of(
         merging, batch_size, rate, steps, momentum, weight_decay
     )._replace(settings=given, name="local_sgd")
@@ -50,6 +52,7 @@ def biased_local_sgd(
     aggregation: str = "steps",
     pool_formula: str = "steps",
     momentum: float = 0.9,
+    reset_momentum: bool = False,
     weight_decay: float = 0.0,
 ) -> Strategy:
     """Local SGD whose slow workers do fewer steps, on examples of high loss.
@@ -59,7 +62,7 @@ def biased_local_sgd(
     Once per pass the slow workers, those with fewer steps than the fastest, take the
     examples with the highest losses, as last seen, out of a random pool `d` (2) times
     as large (`sampling.biased`; `sampler`: "uniform", "unified" or "separated"). Each
-    bias alone: `sampler="uniform"`, or `aggregation="average"`. `steps` as in
+    bias alone: `sampler="uniform"`, or `aggregation="average"`. The rest is as in
     `local_sgd`.
     Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.
     """
@@ -75,7 +78,7 @@ def biased_local_sgd(
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
-    merging = _aggregation(aggregation, momentum)
+    merging = _aggregation(aggregation, momentum, reset_momentum)
     return _rounds_of(
         merging, batch_size, rate, steps, momentum, weight_decay
     )._replace(sampler=chosen, settings=given, name="biased_local_sgd")
@@ -142,17 +145,22 @@ def fed_adp(
     )._replace(settings=given, name="fed_adp")
 
 
-def _aggregation(name: str, momentum: float) -> Merge:
+def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
     """The merge of that name, for workers with this momentum."""
     merges: dict[str, Callable[[], Merge]] = {
-        "average": merge.average,
-        "steps": lambda: merge.average(weights="updates"),
+        "average": lambda: merge.average(reset=reset),
+        "steps": lambda: merge.average(weights="updates", reset=reset),
         "fed_nova": lambda: merge.fed_nova(momentum=momentum),
         "fed_acc": merge.fed_acc,
         "fed_adp": merge.fed_adp,
     }
     if name not in merges:
         raise ValueError(f"aggregation={name!r}: choose one of {tuple(merges)}")
+    if reset and name in ("fed_acc", "fed_adp"):
+        raise ValueError(
+            f"reset_momentum=True: {name} keeps its workers' momentum; take another "
+            "aggregation"
+        )
     return merges[name]()
 
 

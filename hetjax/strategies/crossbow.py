@@ -20,6 +20,7 @@ def sma(
     restart: str | None = None,
     reset_momentum: bool = True,
     statistics: str = "mean",
+    center: str = "own",
     patience: int = 5,
     two_level: int | None = None,
     between: float = 0.5,
@@ -32,7 +33,8 @@ def sma(
         c_j = alpha (w_j - z);   w_j <- w_j - eta g_j - c_j
         z <- z + sum_j c_j + mu (z - z_prev)
 
-    every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated.
+    every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated. With
+    `center="mean"` and `momentum=0` z is the replicas' mean (KungFu's, alpha 0.1).
     `overlap`: the sum over devices runs beside the next step, as CROSSBOW's does; it
     changes seconds, never numbers. `local_momentum` is each learner's own
     (`local.polyak`; 0.9 in CROSSBOW's benchmarks), as `weight_decay` is.
@@ -67,6 +69,8 @@ def sma(
         raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
     if two_level and restart not in (None, "never"):
         raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
+    if two_level and center != "own":
+        raise ValueError(f"center={center!r}: two levels have a z of their own")
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
     when = "never" if two_level else restart or "on_lr_drop"
@@ -82,6 +86,7 @@ def sma(
         beta=between if two_level else 1.0,
         statistics=statistics,
         reset_momentum=reset_momentum,
+        center=center,
     )
     merges = root
     if two_level:

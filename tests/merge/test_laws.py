@@ -53,6 +53,7 @@ TABLE = {
     "average batch_size": Row(merge.average(weights="batch_size")),
     "average function": Row(merge.average(weights=lambda f: f.updates * f.rate)),
     "average momentum": Row(merge.average(momentum=0.9)),
+    "average reset": Row(merge.average(reset=True)),
     "normalized": Row(merge.normalized(pert_thr=NEVER)),
     "normalized updates": Row(merge.normalized(weights="updates", pert_thr=NEVER)),
     "normalized no delta": Row(merge.normalized(delta=0.0, pert_thr=ALWAYS)),
@@ -64,12 +65,14 @@ TABLE = {
     "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
     # its first step is the sign of the gradient: nothing that a mean survives
     "gradient adam": Row(merge.gradient_aggregation(optax.adam(1.0)), mean=False),
+    "gradient push": alone(merge.gradient_aggregation(), "push", absent="stays"),
     "sma": pulled(),
     "sma no momentum": pulled(momentum=0.0, conserved=True),
     "sma alpha": pulled(alpha=0.1, mean=False),
     "sma alpha no momentum": pulled(
         alpha=0.1, momentum=0.0, mean=False, conserved=True
     ),
+    "sma of the mean": pulled(center="mean", momentum=0.0, alpha=0.1),
     "sma first": pulled(statistics="first"),
     "sma beta after": pulled(
         beta=0.9, correction="after", momentum=0.0, mean=False, conserved=True
@@ -85,6 +88,7 @@ TABLE = {
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
     "elastic": alone(merge.elastic(), absent="stays", conserved=True),
     "downpour": alone(merge.downpour(), "push"),
+    "downpour that waits": alone(merge.downpour(), statistics=False),
     "downpour adagrad": alone(
         merge.downpour(optax.adagrad(1.0)), "deliver+push+request", absent="heard"
     ),

@@ -53,6 +53,34 @@ def test_the_order_is_the_same_whoever_draws(num_examples, draws, seed):
     np.testing.assert_array_equal(drawn, one_by_one)
 
 
+def test_in_the_order_of_the_file():
+    sampler = uniform("sequential")
+    state, drawn = sampler.init(WORKERS, 5, 3), []
+    for worker, n in ((0, 3), (2, 4), (1, 0), (0, 6)):
+        state, rows = sampler.draw(state, worker, n)
+        drawn.extend(rows.tolist())
+    assert drawn == [i % 5 for i in range(13)]
+
+
+def test_with_replacement_everything_is_drawn_alike_and_some_twice():
+    sampler = uniform("with_replacement")
+    state = sampler.init(WORKERS, 20, 0)
+    state, first = sampler.draw(state, 0, 20)
+    state, second = sampler.draw(state, 1, 20)
+    assert len(set(first)) < 20
+    assert first.tolist() != second.tolist()
+    _, many = sampler.draw(state, 0, 20_000)
+    counts = np.bincount(many, minlength=20)
+    # 1,000 each, standard deviation 31
+    assert counts.min() > 850
+    assert counts.max() < 1150
+
+
+def test_an_unknown_order_is_an_error():
+    with pytest.raises(ValueError, match="order='backwards': choose one of"):
+        uniform("backwards")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_same_seed_same_order(seed):
     draws = [(0, 70), (1, 80)]

@@ -158,7 +158,15 @@ def ad_psgd(world, *, batch_size, rate, partner_seed=0):
 
 
 def downpour(
-    world, *, batch_size, rate, n_push=1, n_fetch=1, server="adagrad", server_rate=None
+    world,
+    *,
+    batch_size,
+    rate,
+    n_push=1,
+    n_fetch=1,
+    server="adagrad",
+    server_rate=None,
+    wait=False,
 ):
     """G.5; a fetched model replaces the worker's at a step's end once it is there.
 
@@ -166,6 +174,9 @@ def downpour(
     """
     if server_rate is None:
         server_rate = 0.1 if server == "adagrad" else 1.0
+    if wait:
+        assert server == "sgd"
+        return downpour_that_waits(world, batch_size, rate, n_push, server_rate or 1.0)
     p, squares = world.start, np.zeros_like(world.start)
     x = dict.fromkeys(world.workers, p)
     accrued = dict.fromkeys(world.workers, 0.0)
@@ -204,6 +215,25 @@ def downpour(
         if asks:
             mailbox[k] = p, transfer.finish
         give(k)
+
+
+def downpour_that_waits(world, size, rate, su, server_rate):
+    """mpiT's: after every su steps their gradients go to p, and x is p."""
+    p = world.start
+    x = dict.fromkeys(world.workers, p)
+
+    def arrive(k, _, batches, eta):
+        nonlocal p
+        accrued = 0.0
+        for rows in batches:
+            g = world.gradient(x[k], rows)
+            x[k] = x[k] - eta * g
+            accrued = accrued + g
+        p = p - server_rate * eta * accrued
+        x[k] = p
+        return p, ()
+
+    free_running(world, size, rate, lambda k: None, arrive, steps=su, trips=2)
 
 
 def magma_async_sgd(

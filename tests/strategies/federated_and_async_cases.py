@@ -18,6 +18,15 @@ CASES = {
         weight_decay=0.01,
         aggregation="steps",
     ),
+    "local, momentum of a round": case(
+        "local_sgd",
+        "three",
+        problems=ONE,
+        **S,
+        steps=(3, 1, 2),
+        momentum=0.8,
+        reset_momentum=True,
+    ),
     "local, fed_nova": case(
         "local_sgd",
         "three",
@@ -120,6 +129,16 @@ CASES = {
     "downpour": case("downpour", "three", **S),
     "downpour, seldom": case(
         "downpour", "three", problems=ONE, **S, n_push=2, n_fetch=3
+    ),
+    "downpour that waits": case(
+        "downpour",
+        "three",
+        problems=ONE,
+        **S,
+        n_push=2,
+        n_fetch=2,
+        server="sgd",
+        wait=True,
     ),
     "downpour, plain server": case(
         "downpour",

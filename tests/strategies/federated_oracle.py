@@ -15,6 +15,7 @@ def local_sgd(
     momentum=0.9,
     weight_decay=0.0,
     aggregation="average",
+    reset_momentum=False,
     mu=0.0,
     seconds=0.0,
     **settings,
@@ -34,7 +35,7 @@ def local_sgd(
         ends, heard = [], []
         for i in members:
             x_i = x
-            if aggregation == "fed_nova":
+            if aggregation == "fed_nova" or reset_momentum:
                 v[i] = 0.0
             for rows in batches[i]:
                 heard.append((i, rows, world.problem.losses(x_i, rows)))

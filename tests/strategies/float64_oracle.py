@@ -78,11 +78,13 @@ def sma(
     overlap=True,
     restart="on_lr_drop",
     reset_momentum=True,
+    center="own",
 ):
     """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round.
 
     C.2: where the rate fell since the last merge, w_j <- z afterwards, and with
-    `reset_momentum` z_prev <- z and v_j <- 0. Returns the number of restarts.
+    `reset_momentum` z_prev <- z and v_j <- 0. Returns the number of restarts. With
+    `center="mean"` KungFu's: (1 - alpha) w_j + alpha mean_k w_k, of before the step.
     """
     k = len(world.workers)
     alpha = 1 / k if alpha is None else alpha
@@ -100,15 +102,20 @@ def sma(
 
     def compute(batches, eta):
         nonlocal z, z_prev, w, v
-        corrections = []
+        olds = []
         for j, steps in batches.items():
             for rows in steps:
                 before = w[j]
                 g = world.gradient(before, rows) + weight_decay * before
                 v[j] = local_momentum * v[j] - eta * g
                 w[j] = before + v[j]
-            corrections.append(alpha * (before - z))
-            w[j] = w[j] - corrections[-1]
+            olds.append(before)
+        pulled_to = np.mean(olds, 0) if center == "mean" else z
+        corrections = [alpha * (old - pulled_to) for old in olds]
+        w = [w_j - c_j for w_j, c_j in zip(w, corrections, strict=True)]
+        if center == "mean":
+            z = np.mean(w, 0)
+            return z
         z, z_prev = z + sum(corrections) + momentum * (z - z_prev), z
         if restart == "on_lr_drop" and fell():
             taken["restarts"] += 1

@@ -90,6 +90,16 @@ CASES = {
     "sma never restarts": case(
         "sma", "three", problems=ONE, batch_size=6, rate=dropping, restart="never"
     ),
+    "sma as in KungFu": case(
+        "sma",
+        "three",
+        batch_size=6,
+        rate=0.05,
+        momentum=0.0,
+        alpha=0.1,
+        local_momentum=0.9,
+        center="mean",
+    ),
     # trees
     "sma on two levels": case("sma", "v100x4", batch_size=6, rate=0.1, two_level=2),
     "sma on two levels with everything": case(

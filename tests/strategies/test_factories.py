@@ -1,5 +1,6 @@
 """What the factories of strategies record, refuse and share."""
 
+import optax
 import pytest
 from identity_runs import train
 from zoo import size_of
@@ -39,6 +40,26 @@ def test_settings_are_recorded(name):
             {"two_level": 2, "restart": "on_lr_drop"},
             "restart='on_lr_drop': two levels have none",
         ),
+        ("sma", {"center": "else"}, "center='else': choose one of"),
+        ("sma", {"center": "mean"}, "center='mean' has no momentum"),
+        (
+            "sma",
+            {"center": "mean", "momentum": 0.0, "two_level": 2},
+            "center='mean': two levels have a z of their own",
+        ),
+        ("sync_sgd", {"weight_decay": -1.0}, "weight_decay=-1.0: give a number of at"),
+        (
+            "async_sgd",
+            {"weight_decay": 0.1, "optimizer": optax.sgd(1.0)},
+            "or an optimizer, not both",
+        ),
+        (
+            "local_sgd",
+            {"reset_momentum": True, "aggregation": "fed_acc"},
+            "reset_momentum=True: fed_acc keeps",
+        ),
+        ("downpour", {"wait": True, "n_push": 2}, "n_push=2, n_fetch=1: who waits"),
+        ("adaptive_sgd", {"order": "random"}, "order='random': choose one of"),
         ("easgd_sync", {"alpha": -1.0}, "alpha=-1.0: give a number above 0"),
         ("adaptive_sgd", {"b_max": 0}, "b_max=0"),
         ("adaptive_sgd", {"b_min": 0}, "b_min=0"),
@@ -71,6 +92,9 @@ def test_the_public_codes_warm_up_and_decay():
     expected = [0.01, 0.505, 1 / 1.5, 1 / 1.5, 1 / 2, 1 / 2.5]
     assert rates == pytest.approx(expected)
     assert strategy.rate.over == "epochs"
+    state = strategy.sampler.init((), 5, 0)
+    state, rows = strategy.sampler.draw(state, 0, 7)
+    assert rows.tolist() == [0, 1, 2, 3, 4, 0, 1]
 
 
 def test_no_scaling_is_a_setting_too():
