@@ -47,18 +47,18 @@ def play(clock: SimulatedClock, beta: float) -> Table:
         scaling=rule,
         scale_every=FLAGS.scale_every,
     )
-    state, orders = policy.init(clock.workers, 0)
-    while len(table) < FLAGS.mega_batches:
-        before = state
-        for order in orders.merges:
-            clock.merge(order, 0)
-        for worker, work in orders.dispatch:
-            clock.dispatch(worker, work, [int(FLAGS.nonzeros * work.size)])
-        event = clock.next()
-        assert event is not None
-        state, orders = policy.react(state, event)
-        if isinstance(event, Arrival) and orders.merges:
-            table.append((before.updates, before.sizes))
+    updates, sizes = [0] * len(clock.workers), [float(FLAGS.b_max)] * len(clock.workers)
+    for event, orders in hj.schedule.play(
+        policy, clock, num_examples=0, nonzeros=FLAGS.nonzeros
+    ):
+        if isinstance(event, Arrival):
+            updates[event.worker] += 1
+            sizes[event.worker] = event.work.batch_size
+        if orders.merges:
+            table.append((tuple(updates), tuple(sizes)))
+            updates = [0] * len(updates)
+        if len(table) == FLAGS.mega_batches:
+            break
     return table
 
 

@@ -54,3 +54,12 @@ class Dataset:
     def num_features(self) -> int:
         """Length of a row of inputs (of all axes behind the first, flattened)."""
         return int(np.prod(self.train.x.shape[1:]))
+
+
+def note(split: str, found: int | np.ndarray, thing: str, what: str) -> str:
+    """Such as 'train: 2 duplicate features summed'; nothing where there are none.
+
+    `found` is how many there are, or a flag for each that might be one.
+    """
+    count = int(np.sum(found))
+    return f"{split}: {count} {thing}{'' if count == 1 else 's'} {what}" * (count > 0)

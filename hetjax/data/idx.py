@@ -13,7 +13,7 @@ import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.errors import DataError
-from hetjax.data.xmc import _opened
+from hetjax.data.files import opened
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _PARTS = {"images": "idx3", "labels": "idx1"}
@@ -32,7 +32,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
     What is no IDX file, cut short or followed by more is a `DataError`.
     """
     path = Path(path)
-    with _opened(path) as file:
+    with opened(path) as file:
         content = file.read()
     dtype, shape = _header(path, content)
     start = 4 + 4 * len(shape)

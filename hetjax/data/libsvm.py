@@ -13,19 +13,18 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.errors import DataError
-from hetjax.data.pieces import GrowingCsr, row_starts
-from hetjax.data.xmc import (
-    _LARGEST,
-    _as_wide_as,
-    _block,
-    _check_sums,
-    _chosen,
-    _chunks,
-    _count,
-    _largest_column,
-    _note,
+from hetjax.data.files import chunks
+from hetjax.data.pieces import (
+    LARGEST,
+    GrowingCsr,
+    as_wide_as,
+    block,
+    check_sums,
+    chosen,
+    largest_column,
+    row_starts,
 )
 from hetjax.data.xmc_text import Bounds, Rows, parse
 
@@ -67,14 +66,14 @@ def read_libsvm(
         _read_part(split, path, first_index)
         for split, path in zip(("train", "test"), paths, strict=True)
     ]
-    features = 1 + max(_largest_column(part.x) for part in parts)
+    features = 1 + max(largest_column(part.x) for part in parts)
     if not features:
         raise DataError(f"{paths[0]}: there are no features, nor in {paths[1]}")
     labels = [np.unique(part.labels) for part in parts]
     classes = np.union1d(*labels)
     splits = [
         Split(
-            _as_wide_as(part.x, features),
+            as_wide_as(part.x, features),
             np.searchsorted(classes, part.labels).astype(np.int32),
         )
         for part in parts
@@ -110,17 +109,17 @@ def _listed(numbers: np.ndarray | range) -> str:
 
 def _read_part(split: str, path: Path, first_index: int) -> _Part:
     """The rows of one file, as wide as can be."""
-    all_x = GrowingCsr(_LARGEST)
+    all_x = GrowingCsr(LARGEST)
     all_labels = [np.zeros(0)]
     summed = 0
-    for first_line, text in _chunks(path, skip_header=False):
+    for first_line, text in chunks(path, skip_header=False):
         labels = _labels(text, path, first_line)
         blanked = _FIRST_WORD.sub(lambda found: b" " * len(found[0]), text)
-        rows = parse(blanked, Bounds(0, _LARGEST, 1), path, first_line)
+        rows = parse(blanked, Bounds(0, LARGEST, 1), path, first_line)
         _check_first(rows, first_index, path, first_line)
         features = rows.features - np.int32(first_index)
-        x = _block(rows.features_per_row, features, rows.values, _LARGEST)
-        _check_sums(x, path, first_line)
+        x = block(rows.features_per_row, features, rows.values, LARGEST)
+        check_sums(x, path, first_line)
         summed += len(rows.features) - x.nnz
         all_x.append(x)
         all_labels.append(labels)
@@ -128,12 +127,12 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
     meant = ~np.isnan(labels)
     if not meant.any():
         raise DataError(f"{path}: no rows, the file is empty")
-    x = _chosen(all_x.finish(), meant)
+    x = chosen(all_x.finish(), meant)
     last = int(np.flatnonzero(meant)[-1])
     notes = (
-        _note(split, _count(np.diff(x.indptr) == 0), "row", "without features"),
-        _note(split, summed, "duplicate feature", "summed"),
-        _note(split, _count(~meant[:last]), "blank line", "ignored"),
+        note(split, np.diff(x.indptr) == 0, "row", "without features"),
+        note(split, summed, "duplicate feature", "summed"),
+        note(split, ~meant[:last], "blank line", "ignored"),
     )
     return _Part(x, labels[meant].astype(np.int64), tuple(filter(None, notes)))
 

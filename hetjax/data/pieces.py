@@ -1,7 +1,13 @@
-"""Large CSR matrices from blocks of rows, in little more than their own memory."""
+"""CSR matrices from blocks of rows, large ones in little more than their memory."""
+
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+
+from hetjax.data.errors import DataError
+
+LARGEST = 2**31 - 1  # as many features or labels as an int32 can number
 
 
 class GrowingCsr:
@@ -45,3 +51,37 @@ def row_starts(counts: np.ndarray) -> np.ndarray:
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     # scipy gives both index arrays the wider of their types: keep int32 where it does
     return starts if starts[-1] >= 2**31 else starts.astype(np.int32)
+
+
+def block(
+    counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
+) -> sp.csr_array:
+    """A CSR matrix with sorted indices; what a row repeats is summed."""
+    shape = (len(counts), columns)
+    block = sp.csr_array((values, indices, row_starts(counts)), shape=shape)
+    block.sum_duplicates()
+    return block
+
+
+def check_sums(x: sp.csr_array, path: Path, first_line: int) -> None:
+    """No sum of repeated features may overflow; single values were checked before."""
+    infinite = np.flatnonzero(~np.isfinite(x.data))
+    if infinite.size:
+        line = first_line + np.searchsorted(x.indptr, infinite[0], "right") - 1
+        raise DataError(f"{path}:{line}: repeated features, and their sum is infinite")
+
+
+def chosen(matrix: sp.csr_array, rows: np.ndarray) -> sp.csr_array:
+    """These rows of the matrix; itself, not a copy, where they are all."""
+    return matrix if rows.all() else matrix[rows]
+
+
+def as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:
+    """The same rows in a matrix of that many columns; nothing is copied."""
+    parts = matrix.data, matrix.indices, matrix.indptr
+    return sp.csr_array(parts, shape=(len(matrix.indptr) - 1, columns))
+
+
+def largest_column(matrix: sp.csr_array) -> int:
+    """-1 where there are no non-zeros."""
+    return int(matrix.indices.max(initial=-1))

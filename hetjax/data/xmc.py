@@ -5,28 +5,29 @@ A row is `label,label feature:value feature:value ...`; the first line may be a 
 into numbers), each becomes a block of a CSR matrix, and the blocks are stacked.
 """
 
-import gzip
 import re
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.errors import DataError
-from hetjax.data.pieces import GrowingCsr, row_starts
+from hetjax.data.files import BYTE_ORDER_MARK, LONGEST_LINE, chunks, opened
+from hetjax.data.pieces import (
+    LARGEST,
+    GrowingCsr,
+    as_wide_as,
+    block,
+    check_sums,
+    chosen,
+    largest_column,
+)
 from hetjax.data.xmc_text import Bounds, parse
 
-_CHUNK = 1 << 19  # [bytes] of text turned into numbers at a time
-_LONGEST_LINE = 1 << 26  # [bytes], so that a file that is no text does not fill memory
-_LARGEST = 2**31 - 1  # as many features or labels as an int32 can number
 _HEADER = re.compile(rb"\s*([+-]?\d{1,18})\s+([+-]?\d{1,18})\s+([+-]?\d{1,18})\s*")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class _Header(NamedTuple):
@@ -71,18 +72,18 @@ def read_xmc(
     paths = Path(train), Path(test)
     headers = [_read_header(path) for path in paths]
     features, labels = _promised_sizes(paths, headers)
-    bounds = Bounds(first_index, features or _LARGEST, labels or _LARGEST)
+    bounds = Bounds(first_index, features or LARGEST, labels or LARGEST)
     parts = [
         _read_part(split, path, header, bounds)
         for split, path, header in zip(("train", "test"), paths, headers, strict=True)
     ]
-    features = features or 1 + max(_largest_column(part.x) for part in parts)
-    labels = labels or 1 + max(_largest_column(part.y) for part in parts)
+    features = features or 1 + max(largest_column(part.x) for part in parts)
+    labels = labels or 1 + max(largest_column(part.y) for part in parts)
     if not features or not labels:
         missing = "labels" if features else "features"
         raise DataError(f"{paths[0]}: there are no {missing}, nor in {paths[1]}")
     splits = [
-        Split(_as_wide_as(part.x, features), _as_wide_as(part.y, labels))
+        Split(as_wide_as(part.x, features), as_wide_as(part.y, labels))
         for part in parts
     ]
     return Dataset(
@@ -114,44 +115,19 @@ def read_folder(
     return read_xmc(files[0], files[1], first_index=first_index, name=name)
 
 
-def _largest_column(matrix: sp.csr_array) -> int:
-    return int(matrix.indices.max(initial=-1))
-
-
-# Files.
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """The file's text as bytes; whatever fails in reading them is a DataError."""
-    try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"  # a name may lie, the content does not
-            file.seek(0)
-            yield gzip.GzipFile(fileobj=file) if packed else file
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        message = f"truncated or damaged gzip ({error}); fetch the file again"
-        raise DataError(f"{path}: {message}") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason})") from error
-
-
 def _read_header(path: Path) -> _Header | None:
     """The first line, if it is three integers."""
-    with _opened(path) as file:
-        line = file.readline(_LONGEST_LINE).removeprefix(_BYTE_ORDER_MARK)
+    with opened(path) as file:
+        line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
     if not found:
         return None
     header = _Header(*(int(number) for number in found.groups()))
-    if min(header) < 1 or max(header) > _LARGEST:
+    if min(header) < 1 or max(header) > LARGEST:
         found = (
             f"{header.rows} rows, {header.features} features, {header.labels} labels"
         )
-        raise DataError(f"{path}:1: header of {found}; each must be 1..{_LARGEST}")
+        raise DataError(f"{path}:1: header of {found}; each must be 1..{LARGEST}")
     return header
 
 
@@ -170,42 +146,17 @@ def _promised_sizes(
     return (header.features, header.labels) if header else (None, None)
 
 
-def _chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
-    """Pieces of text, each of whole lines, with the number of their first line."""
-    with _opened(path) as file:
-        first_line = 1
-        if skip_header:
-            file.readline()
-            first_line = 2
-        while text := file.read(_CHUNK):
-            text += file.readline(_LONGEST_LINE)
-            if not text.endswith(b"\n"):
-                if len(text) > _LONGEST_LINE:
-                    line = first_line + text.count(b"\n")
-                    raise DataError(f"{path}:{line}: line too long for XMC text")
-                text += b"\n"  # the file's last line
-            if first_line == 1:
-                text = text.removeprefix(_BYTE_ORDER_MARK)
-            if b"\r" in text:
-                text = text.replace(b"\r\n", b"\n")
-            yield first_line, text
-            first_line += text.count(b"\n")
-
-
-# From text to matrices.
-
-
 def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -> _Part:
     """The matrices of one file, as wide as the bounds."""
     all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
-    for first_line, text in _chunks(path, skip_header=header is not None):
+    for first_line, text in chunks(path, skip_header=header is not None):
         rows = parse(text, bounds, path, first_line)
-        x = _block(rows.features_per_row, rows.features, rows.values, bounds.features)
-        _check_sums(x, path, first_line)
+        x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
+        check_sums(x, path, first_line)
         ones = np.ones(len(rows.labels), np.float32)
-        y = _block(rows.labels_per_row, rows.labels, ones, bounds.labels)
+        y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
         y.data[:] = 1  # a label that a row repeats counts once
         summed += len(rows.features) - x.nnz
         repeated += len(rows.labels) - y.nnz
@@ -214,43 +165,16 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         empties.append(rows.empty)
     empty = np.concatenate(empties)
     meant = _rows_meant(path, header, empty)
-    x = _chosen(all_x.finish(), meant)
-    y = _chosen(all_y.finish(), meant)
+    x = chosen(all_x.finish(), meant)
+    y = chosen(all_y.finish(), meant)
     notes = (
-        _note(split, _count(np.diff(y.indptr) == 0), "row", "without labels"),
-        _note(split, _count(np.diff(x.indptr) == 0), "row", "without features"),
-        _note(split, summed, "duplicate feature", "summed"),
-        _note(split, repeated, "duplicate label", "counted once"),
-        _note(split, _count(~meant[: _content(empty)]), "empty line", "ignored"),
+        note(split, np.diff(y.indptr) == 0, "row", "without labels"),
+        note(split, np.diff(x.indptr) == 0, "row", "without features"),
+        note(split, summed, "duplicate feature", "summed"),
+        note(split, repeated, "duplicate label", "counted once"),
+        note(split, ~meant[: _content(empty)], "empty line", "ignored"),
     )
     return _Part(x, y, tuple(note for note in notes if note))
-
-
-def _note(split: str, count: int, thing: str, what: str) -> str:
-    """Such as 'train: 2 duplicate features summed'; nothing where there are none."""
-    return f"{split}: {count} {thing}{'' if count == 1 else 's'} {what}" * (count > 0)
-
-
-def _count(flags: np.ndarray) -> int:
-    return int(np.count_nonzero(flags))
-
-
-def _block(
-    counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
-) -> sp.csr_array:
-    """A CSR matrix with sorted indices; what a row repeats is summed."""
-    shape = (len(counts), columns)
-    block = sp.csr_array((values, indices, row_starts(counts)), shape=shape)
-    block.sum_duplicates()
-    return block
-
-
-def _check_sums(x: sp.csr_array, path: Path, first_line: int) -> None:
-    """No sum of repeated features may overflow; single values were checked before."""
-    infinite = np.flatnonzero(~np.isfinite(x.data))
-    if infinite.size:
-        line = first_line + np.searchsorted(x.indptr, infinite[0], "right") - 1
-        raise DataError(f"{path}:{line}: repeated features, and their sum is infinite")
 
 
 def _content(empty: np.ndarray) -> int:
@@ -260,7 +184,7 @@ def _content(empty: np.ndarray) -> int:
 
 def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
     """Which lines [lines] bool are rows: empty ones only if the header wants them."""
-    filled = _count(~empty)
+    filled = int(np.count_nonzero(~empty))
     if not header:
         if not filled:
             raise DataError(f"{path}: no rows, the file is empty")
@@ -273,14 +197,3 @@ def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.nda
         f"{path}: the header promises {header.rows} rows, but there are {filled}; "
         "cut short, or a wrong header?"
     )
-
-
-def _chosen(matrix: sp.csr_array, rows: np.ndarray) -> sp.csr_array:
-    """These rows of the matrix; itself, not a copy, where they are all."""
-    return matrix if rows.all() else matrix[rows]
-
-
-def _as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:
-    """The same rows in a matrix of that many columns; nothing is copied."""
-    parts = matrix.data, matrix.indices, matrix.indptr
-    return sp.csr_array(parts, shape=(len(matrix.indptr) - 1, columns))

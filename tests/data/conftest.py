@@ -2,13 +2,13 @@
 
 import pytest
 
-from hetjax.data import read_xmc, xmc
+from hetjax.data import files, read_xmc
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     """One line per chunk, so that every border between chunks is met."""
-    monkeypatch.setattr(xmc, "_CHUNK", 1)
+    monkeypatch.setattr(files, "CHUNK", 1)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetjax.data import DataError, read_libsvm, xmc
+from hetjax.data import DataError, files, read_libsvm
 
 FEATURES = 9
 LABELS = ["-1", "+1", "3", "2.0", "1e1", "007", "-0", "5"]
@@ -51,7 +51,7 @@ def test_what_is_written_is_read(tmp_path_factory, train, test, first, zipped, c
         text = text_of(some, first)
         (folder / name).write_bytes(gzip.compress(text) if zipped else text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xmc, "_CHUNK", chunk)
+        patch.setattr(files, "CHUNK", chunk)
         data = read_libsvm(folder / "a", folder / "b", first_index=first)
     classes = sorted({float(label) for label, _ in train + test})
     assert data.num_classes == len(classes)
@@ -130,7 +130,7 @@ WRONG_LINES = {
 @pytest.mark.parametrize("chunk", [1, 20, 1 << 19])
 @pytest.mark.parametrize("line", WRONG_LINES, ids=lambda line: repr(line)[:20])
 def test_errors_name_the_line(read, monkeypatch, line, before, chunk):
-    monkeypatch.setattr(xmc, "_CHUNK", chunk)
+    monkeypatch.setattr(files, "CHUNK", chunk)
     content = line if isinstance(line, bytes) else line.encode()
     text = b"1 2:1 5:.5\n" * before + content + b"\n-1 1:1\n"
     with pytest.raises(DataError, match=rf"train:{before + 1}: .*{WRONG_LINES[line]}"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
-from hetjax.data import DataError, read_folder, read_xmc, xmc, xmc_text
+from hetjax.data import DataError, files, read_folder, read_xmc, xmc_text
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path_factory, train, test, header, zipped, 
         for name, rows in zip(("train.txt", "test.txt"), both, strict=True)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xmc, "_CHUNK", chunk)
+        patch.setattr(files, "CHUNK", chunk)
         data = read_xmc(*paths)
     assert data.num_features == FEATURES
     assert data.num_classes == LABELS
@@ -123,7 +123,7 @@ def test_empty_lines_are_ignored(read, text):
 
 @pytest.mark.parametrize("chunk", [1, 1 << 19])
 def test_empty_lines_are_rows_if_the_header_says_so(read, monkeypatch, chunk):
-    monkeypatch.setattr(xmc, "_CHUNK", chunk)
+    monkeypatch.setattr(files, "CHUNK", chunk)
     data = read("4 4 3\n1 0:1\n\n2 3:1\n\n\n")
     assert np.diff(data.train.x.indptr).tolist() == [1, 0, 1, 0]
     assert data.notes[:1] == ("train: 2 rows without labels",)
