@@ -7,7 +7,7 @@
 Fashion-MNIST (--quick: digits), an MLP with 128 hidden units, batches of 64, momentum
 0.9 and decay 1e-4 for all, on one simulated GPU with 4 learners, or 8 GPUs with 2 each.
 Time to accuracy is CROSSBOW's: until the median test accuracy of the last five epochs
-reaches the target, which is the highest that synchronous SGD reaches (in every seed).
+reaches the target, 99 % of the highest that synchronous SGD reaches (in every seed).
 A GPU's throughput with several learners is CROSSBOW's Figure 14 where its text gives
 it; the points in between are ours (CURVES).
 """
@@ -30,7 +30,7 @@ from hetjax.machine import Machine, SimulatedClock, preset
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, ...")
-flags.DEFINE_float("target", 0.0, "accuracy; 0: what synchronous SGD reaches")
+flags.DEFINE_float("target", 0.0, "accuracy; 0: 99 % of what synchronous SGD reaches")
 flags.DEFINE_float("rate", 0.05, "learning rate")
 flags.DEFINE_float("epochs", 10.0, "of one learner on each GPU, in the same time")
 
@@ -121,6 +121,7 @@ def strategies() -> dict[str, hj.Strategy]:
     """The systems of Figure 15, and SMA without its parts; all with the same settings.
 
     Momentum and decay are each learner's own (SMA, EA-SGD), or the one model's.
+    Hogwild! comes without momentum, too, at the rate that goes as far with many steps.
     """
     common: dict[str, Any] = {"batch_size": batch_size(), "rate": FLAGS.rate}
     common |= {"weight_decay": 1e-4}
@@ -135,6 +136,7 @@ def strategies() -> dict[str, hj.Strategy]:
         "ea-sgd": hj.easgd_sync(**common, beta=1.0, momentum=0.9),
         "sync_sgd": hj.sync_sgd(**common, momentum=0.9),
         "hogwild": hj.hogwild(**common, momentum=0.9),
+        "hogwild, plain": hj.hogwild(**{**common, "rate": 10 * FLAGS.rate}),
         **{f"tau={tau}": hj.sma(**sma, tau=tau) for tau in (2, 3, 4)},
     }
 
@@ -170,7 +172,7 @@ def target(gpus: int) -> float:
         return FLAGS.target
     histories = trained("sync_sgd", gpus, LEARNERS[gpus])
     highest = min(max(m for _, m in medians(h)) for h in histories)
-    return math.floor(1e4 * highest) / 1e4
+    return round(0.99 * highest, 4)
 
 
 def medians(history: hj.History) -> list[tuple[dict[str, float], float]]:
@@ -251,6 +253,9 @@ def rivals_section() -> Iterator[Claim]:
     for name, paper in papers.items():
         for gpus, learners in LEARNERS.items():
             sma, other = (found(n, gpus, learners) for n in ("sma", name))
+            if name == "hogwild":  # in its better form
+                forms = [other, found("hogwild, plain", gpus, learners)]
+                other = max(forms, key=lambda form: median(form.best))
             yield gain_claim(
                 f"rivals/{name.replace(', ', '_').replace(' ', '_')}/{gpus}",
                 f"SMA reaches the target sooner than {name}",
