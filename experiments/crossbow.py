@@ -9,7 +9,7 @@ Fashion-MNIST (--quick: digits), an MLP with 128 hidden units, batches of 64, mo
 Time to accuracy is CROSSBOW's: until the median test accuracy of the last five epochs
 reaches the target, 99 % of the highest that synchronous SGD reaches (in every seed).
 A GPU's throughput with several learners is CROSSBOW's Figure 14 where its text gives
-it; the points in between are ours (CURVES).
+it; the points in between are ours (see `learners_per_gpu.py`).
 """
 
 import math
@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import claims
 import datasets
+import learners_per_gpu
 import scripts
 from absl import flags
 from claims import Claim
 
 import hetjax as hj
-from hetjax.machine import Machine, SimulatedClock, preset
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
@@ -34,77 +34,8 @@ flags.DEFINE_float("target", 0.0, "accuracy; 0: 99 % of what synchronous SGD rea
 flags.DEFINE_float("rate", 0.05, "learning rate")
 flags.DEFINE_float("epochs", 10.0, "of one learner on each GPU, in the same time")
 
-# Throughput with 1, 2, ... learners, relative to one. Figure 14's text: ResNet-32 gains
-# 1.4 x at 4 on one GPU and falls behind it, 1.3 x at 2 on eight and stays there; VGG
-# stops growing at 3 on one GPU and at 2 on eight. All other points are ours.
-CURVES = {
-    ("resnet32", 1): (1.0, 1.12, 1.25, 1.4, 1.35, 1.3),
-    ("resnet32", 8): (1.0, 1.3, 1.3, 1.3),
-    ("vgg", 1): (1.0, 1.15, 1.3, 1.3, 1.3),
-    ("vgg", 8): (1.0, 1.15, 1.15, 1.15),
-}
-BEST = {("resnet32", 1): 4, ("resnet32", 8): 2, ("vgg", 1): 3, ("vgg", 8): 2}
 LEARNERS = {1: 4, 8: 2}  # per GPU, as in Figure 15
 BATCH = 64
-
-
-def servers(gpus: int, learners: int, model: str = "resnet32") -> Machine:
-    """Equal GPUs with so many learners each; 2 % noise."""
-    return preset(f"uniform:{gpus}").with_learners(learners, CURVES[model, gpus])
-
-
-def tuner_section() -> Iterator[Claim]:
-    """Which number of learners the public code's rule ends at."""
-    return _choices("tuner", "stop_at_first_drop")
-
-
-def tuner_paper_section() -> Iterator[Claim]:
-    """And which one the paper's own: on a plateau it cannot step back."""
-    return _choices("tuner_paper", "paper")
-
-
-def _choices(section: str, rule: str) -> Iterator[Claim]:
-    for (model, gpus), best in BEST.items():
-        path = _tuned(model, gpus, rule)
-        fits = path[-1] == best
-        verdict = claims.by_fit(fits, f"it goes {_path(path)}")
-        yield Claim(
-            f"{section}/{model}/{gpus}gpu{'s' if gpus > 1 else ''}",
-            f"the tuner ({rule}) chooses the best number of learners per GPU",
-            best,
-            path[-1],
-            "learners",
-            verdict,
-            f"uniform:{gpus} without noise, windows of 10 rounds, threshold 10 %, "
-            f"curve {CURVES[model, gpus]}; learners over time: {_path(path)}",
-        )
-
-
-def _path(path: list[int]) -> str:
-    return ", ".join(map(str, path[:12])) + (", ..." if len(path) > 12 else "")
-
-
-def _tuned(model: str, gpus: int, rule: str) -> list[int]:
-    """Learners per GPU after every change, over 400 rounds."""
-    machine = servers(gpus, 6, model).without_noise()
-    policy = hj.schedule.tuned_learners(
-        hj.schedule.rounds(
-            batch_size=BATCH, first=hj.schedule.one_per_device, blocking=False
-        ),
-        rule=rule,
-    )
-    path, rounds, total = [1], 0, gpus
-    clock = SimulatedClock(machine, seed=0)
-    # merges take no time of their own: the curve was measured with them
-    for event, orders in hj.schedule.play(policy, clock, num_examples=50_000):
-        if event is not None:
-            total += len(orders.start) - len(orders.stop)
-            rounds += bool(orders.merges)
-        if total / gpus != path[-1]:
-            path.append(total // gpus)
-        if rounds == 400:
-            break
-    return path
 
 
 @cache
@@ -149,7 +80,7 @@ def _falling(epochs: float) -> float:
 def trained(name: str, gpus: int, learners: int) -> tuple[hj.History, ...]:
     """One run per seed, all of them over the same virtual seconds."""
     task, data = problem()
-    machine = servers(gpus, learners)
+    machine = learners_per_gpu.servers(gpus, learners)
     # one learner on each GPU does so many epochs in that time
     step = machine.worker_infos(0.0)[0].seconds(batch_size())
     seconds = FLAGS.epochs * len(data.train) / batch_size() * step / gpus
@@ -358,8 +289,8 @@ if __name__ == "__main__":
     scripts.run(
         lambda: claims.main(
             {
-                "tuner": tuner_section,
-                "tuner_paper": tuner_paper_section,
+                "tuner": learners_per_gpu.tuner_section,
+                "tuner_paper": learners_per_gpu.tuner_paper_section,
                 "rivals": rivals_section,
                 "restart": restart_section,
                 "tau": tau_section,
