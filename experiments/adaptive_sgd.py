@@ -267,28 +267,32 @@ def _settled(spreads: list[int]) -> int | None:
 
 
 def _settling(settled: int | None) -> str:
-    """Ten mega-batches count as a few: the paper's figure shows so many."""
+    """Ten mega-batches count as a few."""
     if settled is None:
         return "not: it never settles"
     return "reproduced" if settled <= 10 else "partly: later"
 
 
 def figures() -> Iterator[Claim]:
-    """Accuracy over time with 4 GPUs, as a picture; no claim of its own."""
+    """The paper's pictures, of our runs; no claims of their own."""
     for workers in WORKERS[:2]:
-        path = f"{FLAGS.out}/adaptive_sgd_v100x{workers}.png"
-        runs(workers).plot().savefig(path, dpi=120)
-        sizes = f"{FLAGS.out}/adaptive_sgd_v100x{workers}_sizes.png"
-        runs(workers).plot_batch_sizes().savefig(sizes, dpi=120)
-        yield Claim(
-            f"figures/v100x{workers}",
-            "accuracy over virtual time",
-            "Figure 4",
-            path.rsplit("/", 1)[-1],
-            "",
-            "ours",
-            setting(workers),
-        )
+        together = runs(workers)
+        for what, paper, figure in (
+            ("accuracy over virtual time", "Figure 4", together.plot()),
+            ("accuracy over examples", "Figure 5", together.plot("examples")),
+            ("batch sizes", "Figure 6 (a)", together.plot_batch_sizes()),
+        ):
+            name = f"v100x{workers}_{what.replace(' ', '_')}"
+            figure.savefig(f"{FLAGS.out}/{name}.png", dpi=120)
+            yield Claim(
+                f"figures/{name}",
+                what,
+                paper,
+                f"{name}.png",
+                "",
+                "ours",
+                setting(workers),
+            )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ synchronous form's one step, for which everybody waits. Hogwild! has no lock.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from statistics import median
 from typing import Any
@@ -34,6 +35,7 @@ import hetjax as hj
 from hetjax import tree
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.report import plots
 from hetjax.task.types import make_grad_fn
 
 FLAGS = flags.FLAGS
@@ -255,6 +257,28 @@ def rivals_section() -> Iterator[Claim]:
         )
 
 
+def figures_section() -> Iterator[Claim]:
+    """Figure 1: accuracy over time with every number of workers; no claim."""
+    for name in ("sync", "async"):
+        histories = [
+            replace(history, strategy=f"{n} workers")
+            for n in counts()
+            for history in trained(name, n)
+        ]
+        path = f"{FLAGS.out}/async_sgd_{name}.png"
+        figure = plots.time_to_accuracy(histories, "accuracy", "seconds", None)
+        figure.savefig(path, dpi=120)
+        yield Claim(
+            f"figures/{name}",
+            "accuracy over virtual time",
+            "Figure 1",
+            path.rsplit("/", 1)[-1],
+            "",
+            "ours",
+            setting(),
+        )
+
+
 def measure() -> int:
     """The four times on arrays of this model's size, medians of 50."""
     task, data, num_bytes = problem()
@@ -302,6 +326,7 @@ def main() -> int:
             "async": async_section,
             "gradients": gradients_section,
             "rivals": rivals_section,
+            "figures": figures_section,
         }
     )
 
