@@ -142,28 +142,37 @@ def by_fit(fits: bool, why: str = "") -> str:
     return "reproduced" if fits else f"not: {why}" if why else "not"
 
 
-def by_gain(ours: float, paper: float | str, sign: int) -> str:
-    """The verdict on a gain over 1: do all seeds have one, about as large as theirs?
+def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> str:
+    """The verdict on a gain over 1, by seed: is there one, about as large as theirs?
 
-    `sign` says whether every seed of one side is ahead of every seed of the other; a
-    gain of half to one and a half of the paper's is as large. Where the paper gives no
-    number, 5 % are a gain.
+    It counts where every seed of one side is ahead of every seed of the other; a gain
+    (of the medians) of half to one and a half of the paper's is as large. Where the
+    paper gives no number, 5 % are a gain. Infinite seconds never get there.
     """
-    if math.isnan(ours):
+    if all(map(math.isinf, (*larger, *smaller))):
         return "not: neither reaches the target"
+    sign = ahead(larger, smaller)
     if sign <= 0:
         return "partly: the seeds overlap" if sign == 0 else "not: the other way round"
+    gain = median(larger) / median(smaller)
     if isinstance(paper, str):
-        return "reproduced" if ours >= 1.05 else "not: less than 5 %"
-    if math.isinf(ours):
+        return "reproduced" if gain >= 1.05 else "not: less than 5 %"
+    if all(map(math.isinf, larger)):
         return "partly: the other never reaches the target"
-    if abs((ours - 1) / (paper - 1) - 1) <= 0.5:
+    if abs((gain - 1) / (paper - 1) - 1) <= 0.5:
         return "reproduced"
     return "partly: in the direction, not in size"
 
 
+def by_construction(verdict: str) -> str:
+    """A verdict on what the setting was made to give."""
+    return f"{verdict} (met by construction)" if verdict == "reproduced" else verdict
+
+
 def within(ours: float, paper: float, share: float) -> str:
     """The verdict on a number that should be as close as that."""
+    if not math.isfinite(ours):
+        return "not: never reached"
     off = ours / paper - 1
     if abs(off) <= share:
         return "reproduced"

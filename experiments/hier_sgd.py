@@ -8,6 +8,7 @@ Times come from the virtual clock alone: `minsky_times.py` says how steps and li
 set. Accuracy is trained: Fashion-MNIST (--quick: digits), an MLP with 128 hidden units.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -31,11 +32,11 @@ flags.DEFINE_integer("batch_size", 32, "of every learner, where accuracy is trai
 
 # Figure 2 and Table I: words, and the range that they mean in points (positive: worse)
 PAPER_GAPS = {
-    ("hier2", 8): ("better than SGD", -100.0, 0.0),
+    ("hier2", 8): ("better than SGD", -math.inf, 0.0),
     ("hier2", 16): ("similar, or better by up to 1.83", -1.83, 1.0),
     ("hier2", 32): ("similar", -1.0, 1.0),
     ("hier2", 64): ("worse, up to 8.8", 0.0, 8.8),
-    ("hier2", 128): ("worse, 1.3 to 8.8", 1.3, 8.8),
+    ("hier2", 128): ("worse, up to 8.8", 0.0, 8.8),
     ("hier3", 128): ("worse, 1.06 to 3.26", 1.06, 3.26),
 }
 
@@ -106,7 +107,7 @@ def gap_section() -> Iterator[Claim]:
             words, low, high = PAPER_GAPS.get((name, learners), ("", 0.0, 0.0))
             verdict = "ours"
             if words:
-                verdict = _gap_verdict(gap, low, high, claims.ahead(alone, best))
+                verdict = gap_verdict(gap, low, high, claims.ahead(alone, best))
             yield Claim(
                 f"gap/{name}/{learners}",
                 f"{name}'s accuracy gap to sequential SGD with {learners} learners",
@@ -119,12 +120,17 @@ def gap_section() -> Iterator[Claim]:
             )
 
 
-def _gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
-    """Is the gap in the paper's range, and on the right side of zero in every seed?"""
-    if not low <= gap <= high:
-        return f"not: {gap:.2f} points"
-    if (low > 0 and behind <= 0) or (high <= 0 and behind >= 0):
+def gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
+    """Is the gap in the paper's range, and on its side of zero in every seed?
+
+    `behind`: 1 if HierSGD is worse in every seed, -1 if it is better, else 0. A range
+    around zero means that they are similar, and has no side.
+    """
+    side = 1 if low >= 0 else -1 if high <= 0 else 0
+    if side and behind == 0:
         return "partly: the seeds overlap"
+    if side == -behind != 0 or not low <= gap <= high:
+        return f"not: {gap:.2f} points"
     return "reproduced"
 
 
@@ -149,9 +155,11 @@ def rivals_section() -> Iterator[Claim]:
                 verdict = claims.by_fit(abs(gap) <= 1, f"{gap:+.1f} points")
             else:
                 verdict = claims.by_sign(claims.ahead(hier, best))
+                if verdict == "reproduced" and gap <= 1:
+                    verdict = "partly: in the direction"
             yield Claim(
                 f"rivals/{name}/{learners}",
-                f"HierSGD_2 is more accurate than {name} with {learners} learners",
+                f"HierSGD_2's accuracy beside {name}'s with {learners} learners",
                 "similar" if learners == 8 else "much better",
                 f"{claims.spread(hier)} against {claims.spread(best)}",
                 "accuracy",

@@ -47,7 +47,7 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
             if not text.endswith(b"\n"):
                 if len(text) > LONGEST_LINE:
                     line = first_line + text.count(b"\n")
-                    raise DataError(f"{path}:{line}: line too long for XMC text")
+                    raise DataError(f"{path}:{line}: line too long to be data")
                 text += b"\n"  # the file's last line
             if first_line == 1:
                 text = text.removeprefix(BYTE_ORDER_MARK)

@@ -58,9 +58,9 @@ def block(
 ) -> sp.csr_array:
     """A CSR matrix with sorted indices; what a row repeats is summed."""
     shape = (len(counts), columns)
-    block = sp.csr_array((values, indices, row_starts(counts)), shape=shape)
-    block.sum_duplicates()
-    return block
+    matrix = sp.csr_array((values, indices, row_starts(counts)), shape=shape)
+    matrix.sum_duplicates()
+    return matrix
 
 
 def check_sums(x: sp.csr_array, path: Path, first_line: int) -> None:

@@ -174,7 +174,7 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         note(split, repeated, "duplicate label", "counted once"),
         note(split, ~meant[: _content(empty)], "empty line", "ignored"),
     )
-    return _Part(x, y, tuple(note for note in notes if note))
+    return _Part(x, y, tuple(filter(None, notes)))
 
 
 def _content(empty: np.ndarray) -> int:

@@ -126,7 +126,6 @@ def _optimizer(tx: optax.GradientTransformation, rows: str) -> LocalRule:
     return LocalRule(tx.init, step)
 
 
-@lru_cache
 def polyak(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
     """SGD with momentum in Polyak's own form, that of CROSSBOW's learners.
 
@@ -135,7 +134,11 @@ def polyak(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
     What is in v keeps the rate that it was made at: the same as `sgd` until the rate
     changes. Source: ALGORITHMS C.1, K.1.
     """
+    return _polyak(momentum, weight_decay)
 
+
+@lru_cache
+def _polyak(momentum: float, weight_decay: float) -> LocalRule:
     def step(
         replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
@@ -155,7 +158,6 @@ def polyak(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
     return LocalRule(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
-@lru_cache
 def look_ahead(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
     """Nesterov's step in the form of EAMSGD, with decay at the look-ahead point.
 
@@ -164,7 +166,11 @@ def look_ahead(*, momentum: float, weight_decay: float = 0.0) -> LocalRule:
 
     The same as v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
     """
+    return _look_ahead(momentum, weight_decay)
 
+
+@lru_cache
+def _look_ahead(momentum: float, weight_decay: float) -> LocalRule:
     def step(
         replica: Replica, batch: Any, rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:

@@ -6,7 +6,7 @@ from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
 from hetjax.merge.gradient import gradient_aggregation
 from hetjax.merge.hierarchical import hierarchical
 from hetjax.merge.normalized import normalized
-from hetjax.merge.sma import sma
+from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import Facts, Merge
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "gradient_aggregation",
     "hierarchical",
     "normalized",
+    "replica_mean",
     "sma",
     "ticking",
 ]

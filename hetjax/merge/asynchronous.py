@@ -107,7 +107,7 @@ def downpour(
             state = pushed(state, replicas, facts)
             replicas = tuple(emptied(r, "gradients") for r in replicas)
         if "fetch" in words:
-            replicas = tuple(restart(r, state.center, r.model_state) for r in replicas)
+            replicas = tuple(restart(r, *centered_model(state)) for r in replicas)
         if "request" in words:
             replicas = tuple(
                 r._replace(

@@ -20,7 +20,6 @@ from hetjax.replica import Replica
 
 CORRECTIONS = ("before", "after")
 STATISTICS = ("mean", "first")
-CENTERS = ("own", "mean")
 
 
 class SmaState(NamedTuple):
@@ -39,7 +38,6 @@ def sma(
     correction: str = "before",
     statistics: str = "mean",
     reset_momentum: bool = True,
-    center: str = "own",
 ) -> Merge:
     """Replicas and their average pull each other, the average with momentum.
 
@@ -49,9 +47,7 @@ def sma(
 
     `momentum` is mu; `alpha` defaults to beta / k for the k members that did something
     (beta = 1: CROSSBOW's; EASGD's is 0.9). With `correction="after"` w_j is taken after
-    its last step, as torch-distlearn does. With `center="mean"` (KungFu's SMA, without
-    momentum) the replicas are pulled to their mean, and there is no other z.
-    z - z_prev is zero at the first merge. Model
+    its last step, as torch-distlearn does. z - z_prev is zero at the first merge. Model
     state is averaged, as a model of its own (`statistics="first"`: the first member's
     is taken, as CROSSBOW evaluates), and not sent back: replicas keep theirs.
     The operation "restart" then sets w_j <- z and, with `reset_momentum`, z_prev <- z
@@ -65,10 +61,6 @@ def sma(
         raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics={statistics!r}: choose one of {STATISTICS}")
-    if center not in CENTERS:
-        raise ValueError(f"center={center!r}: choose one of {CENTERS}")
-    if center == "mean" and momentum:
-        raise ValueError("center='mean' has no momentum of its own: give momentum=0")
 
     def init(params: Any, model_state: Any) -> SmaState:
         center = tree.float32(params)
@@ -84,8 +76,6 @@ def sma(
         mean = normalized_weights(jnp.ones_like(facts.updates), facts.present)
         pull = beta * mean if alpha is None else jnp.where(facts.present, alpha, 0.0)
         z = state.center
-        if center == "mean":
-            z = _mean(z, [old(r) for r in replicas], mean)
         total = tree.weighted_move(z, [old(r) for r in replicas], pull)
         anybody = jnp.any(facts.present)  # a merge of nobody is no step of the momentum
         velocity = tree.map_floats(
@@ -96,10 +86,8 @@ def sma(
         )
         shares = mean if statistics == "mean" else _first(facts)
         model_state = mean_statistics(state, replicas, shares)
-        moved = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
-        if center == "mean":
-            moved = _mean(z, [r.params for r in corrected], mean)
-        state = SmaState(moved, velocity, model_state)
+        center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
+        state = SmaState(center, velocity, model_state)
         return _restarted(state, corrected) if op == "restart" else (state, corrected)
 
     def _restarted(
@@ -122,7 +110,39 @@ def sma(
     )
 
 
-def _mean(z: Any, models: list[Any], weights: jax.Array) -> Any:
+def replica_mean(*, alpha: float = 0.1) -> Merge:
+    """Replicas and their mean pull each other; there is no other centre.
+
+        w_j <- (1 - alpha) w_j + alpha mean_k w_k - gamma g_j         w before the steps
+
+    What is evaluated is the mean of the replicas. Model state is averaged likewise and
+    not sent back. Needs the slot "before". Promises: worker order is irrelevant;
+    consensus is an exact fixed point; a member without updates neither moves nor is
+    heard. Source: KungFu's SMA; ALGORITHMS C.1.
+    """
+
+    def init(params: Any, model_state: Any) -> SmaState:
+        return SmaState(tree.float32(params), (), tree.float32(model_state))
+
+    def apply(
+        state: SmaState, replicas: tuple[Replica, ...], facts: Facts, op: str
+    ) -> tuple[SmaState, tuple[Replica, ...]]:
+        del op
+        share = normalized_weights(jnp.ones_like(facts.updates), facts.present)
+        olds = [r.carry["before"] for r in replicas]
+        mean = _moved(state.center, olds, share)
+        pull = jnp.where(facts.present, alpha, 0.0)
+        pulled = tuple(
+            _corrected(r, old, mean, a)
+            for r, old, a in zip(replicas, olds, pull, strict=True)
+        )
+        center = _moved(mean, [r.params for r in pulled], share)
+        return SmaState(center, (), mean_statistics(state, replicas, share)), pulled
+
+    return Merge(init, apply, centered_model, ("before",))
+
+
+def _moved(z: Any, models: list[Any], weights: jax.Array) -> Any:
     """z + sum_j weights_j (w_j - z): exact where all are equal."""
     return tree.map_floats(jnp.add, z, tree.weighted_move(z, models, weights))
 

@@ -170,7 +170,7 @@ class Loop:
         looks = self.holdings.merge_of(order).measures and "push" in order.words
         accuracy, seconds = self._measured(order) if looks else (None, 0.0)
         transfer = self.clock.merge(order, self.holdings.num_bytes, seconds)
-        if order.node == ROOT:
+        if order.node == ROOT and order.op != "fetch":
             self._hold_until(transfer.finish)
             times = self.history.merge_times  # not before what was merged before
             times.append(max(transfer.finish, times[-1] if times else 0.0))

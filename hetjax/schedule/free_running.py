@@ -56,6 +56,11 @@ def free_running(
         raise ValueError(f"free_running: window={window}: give examples per scaling")
     if max_staleness is not None and max_staleness < 0:
         raise ValueError(f"max_staleness={max_staleness}: give at least 0, or None")
+    if max_staleness is not None and refetch and (partners or trips % 2):
+        raise ValueError(
+            "free_running: who waits pushes first and fetches later, which takes "
+            f"trips={trips} by halves and no partners: give refetch=False"
+        )
     if not steps >= 1:
         raise ValueError(f"free_running: steps={steps}: give at least 1")
 

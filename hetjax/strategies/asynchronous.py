@@ -135,8 +135,10 @@ def downpour(
         p <- p - gamma accrued / sqrt(sum of squares)  at the server, per parameter
 
     A worker pushes what it accrued every `n_push` steps and asks for p every `n_fetch`;
-    it goes on meanwhile (`schedule.mailbox`), or, with `wait`, every `n_push` steps it
-    pushes and waits for p (mpiT's; `n_fetch` is the same then). `server`: "adagrad", or
+    it goes on meanwhile (`schedule.mailbox`), or, with `wait`, after every `n_push`
+    steps it pushes and waits for p, and `n_fetch` is the same (as mpiT's does, whose
+    server is plain, and which pushes after its very first step, too). `server`:
+    "adagrad", or
     "sgd" without the root. gamma = `server_rate` eta, by default 0.1 for Adagrad, whose
     first step is gamma in every parameter, and 1 for SGD; optax's Adagrad has 1e-7
     under the root.
@@ -148,14 +150,15 @@ def downpour(
         raise ValueError(f"server={server!r}: choose one of {SERVERS}")
     adagrad = optax.adagrad(1.0, initial_accumulator_value=0.0)
     relative = server_rate or (0.1 if server == "adagrad" else 1.0)
-    policy = schedule.mailbox(batch_size=batch_size, n_push=n_push, n_fetch=n_fetch)
+    if wait and n_push != n_fetch:
+        raise ValueError(
+            f"n_push={n_push}, n_fetch={n_fetch}: who waits pushes and fetches at the "
+            "same time; give equal numbers"
+        )
     if wait:
-        if n_push != n_fetch:
-            raise ValueError(
-                f"n_push={n_push}, n_fetch={n_fetch}: who waits pushes and fetches at "
-                "the same time; give equal numbers"
-            )
         policy = schedule.free_running(batch_size=batch_size, steps=n_push)
+    else:
+        policy = schedule.mailbox(batch_size=batch_size, n_push=n_push, n_fetch=n_fetch)
     return Strategy(
         policy,
         local.sgd(),

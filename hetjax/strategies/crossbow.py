@@ -4,6 +4,7 @@ from hetjax import local, merge, schedule
 from hetjax.schedule import Policy, RateLike
 from hetjax.strategies.types import Strategy, fraction, positive, settings
 
+CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")
 
 
@@ -34,7 +35,8 @@ def sma(
         z <- z + sum_j c_j + mu (z - z_prev)
 
     every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated. With
-    `center="mean"` and `momentum=0` z is the replicas' mean (KungFu's, alpha 0.1).
+    `center="mean"` (KungFu's simplification) z is the replicas' mean, which has neither
+    momentum nor restarts; alpha is 0.1 then.
     `overlap`: the sum over devices runs beside the next step, as CROSSBOW's does; it
     changes seconds, never numbers. `local_momentum` is each learner's own
     (`local.polyak`; 0.9 in CROSSBOW's benchmarks), as `weight_decay` is.
@@ -69,11 +71,16 @@ def sma(
         raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
     if two_level and restart not in (None, "never"):
         raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
-    if two_level and center != "own":
-        raise ValueError(f"center={center!r}: two levels have a z of their own")
+    if center not in CENTERS:
+        raise ValueError(f"center={center!r}: choose one of {CENTERS}")
+    if center == "mean" and (momentum or two_level or restart not in (None, "never")):
+        raise ValueError(
+            "center='mean' has no momentum, no restarts and no levels: give momentum=0"
+        )
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
-    when = "never" if two_level else restart or "on_lr_drop"
+    plain = two_level or center == "mean"
+    when = "never" if plain else restart or "on_lr_drop"
     policy = schedule.rounds(
         steps=tau,
         batch_size=batch_size,
@@ -86,8 +93,9 @@ def sma(
         beta=between if two_level else 1.0,
         statistics=statistics,
         reset_momentum=reset_momentum,
-        center=center,
     )
+    if center == "mean":
+        root = merge.replica_mean(alpha=0.1 if alpha is None else alpha)
     merges = root
     if two_level:
         policy = schedule.groups(policy, sizes=two_level, restart=False)

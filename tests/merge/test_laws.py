@@ -72,7 +72,7 @@ TABLE = {
     "sma alpha no momentum": pulled(
         alpha=0.1, momentum=0.0, mean=False, conserved=True
     ),
-    "sma of the mean": pulled(center="mean", momentum=0.0, alpha=0.1),
+    "sma of the mean": Row(merge.replica_mean(), mean=False, absent="stays"),
     "sma first": pulled(statistics="first"),
     "sma beta after": pulled(
         beta=0.9, correction="after", momentum=0.0, mean=False, conserved=True
@@ -88,7 +88,7 @@ TABLE = {
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
     "elastic": alone(merge.elastic(), absent="stays", conserved=True),
     "downpour": alone(merge.downpour(), "push"),
-    "downpour that waits": alone(merge.downpour(), statistics=False),
+    "downpour that waits": alone(merge.downpour()),
     "downpour adagrad": alone(
         merge.downpour(optax.adagrad(1.0)), "deliver+push+request", absent="heard"
     ),

@@ -123,8 +123,8 @@ def test_the_vector_of_synchronous_model_averaging():
 def test_the_mean_of_the_replicas_as_their_centre():
     """KungFu's: both go a tenth of the way to 2, and then their step."""
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
-    state = SmaState(jnp.float32(7.0), jnp.float32(0.0), ())
-    merging = merge.sma(momentum=0.0, alpha=0.1, center="mean")
+    state = SmaState(jnp.float32(7.0), (), ())
+    merging = merge.replica_mean(alpha=0.1)
     replicas = scalars(w - g, before=w)
     state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)), "")
     np.testing.assert_allclose([r.params for r in replicas], (1.0, 3.2), rtol=1e-6)

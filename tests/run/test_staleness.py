@@ -118,6 +118,7 @@ def test_a_bound_on_staleness():
     history = train(machine(2.0, 3.0, 5.0), strategy, 10.0, points=10)
     expected = [{0: 2}, {1: 2}, {2: 2}]
     assert [w.staleness for w in history.workers] == expected
+    assert len(history.merge_times) == history.merges == 6  # fetches are none
     waiting = [w for _, w, *_ in seconds_of(history)]
     assert waiting == [6.0, 4.0, 0.0]
     assert column(history, "updates") == [0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 6]

@@ -240,6 +240,11 @@ def test_orders():
         ({"scaling": linear_scaling}, "window=None: give examples per scaling"),
         ({"scaling": linear_scaling, "window": 0}, "window=0: give"),
         ({"max_staleness": -1}, "max_staleness=-1: give at least 0"),
+        ({"max_staleness": 1, "trips": 1}, "trips=1 by halves"),
+        (
+            {"max_staleness": 1, "partners": random_partner()},
+            "no partners: give refetch=False",
+        ),
         ({"steps": 0}, "steps=0: give at least 1"),
         ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
         ({"batch_size": (8, 8)}, "batch_size has 2 entries for 3 workers"),

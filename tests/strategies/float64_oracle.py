@@ -87,7 +87,8 @@ def sma(
     `center="mean"` KungFu's: (1 - alpha) w_j + alpha mean_k w_k, of before the step.
     """
     k = len(world.workers)
-    alpha = 1 / k if alpha is None else alpha
+    default = 0.1 if center == "mean" else 1 / k
+    alpha = default if alpha is None else alpha
     z = z_prev = world.start
     w, v = [world.start] * k, [0.0] * k
     taken, looked = Counter(), 0

@@ -96,7 +96,6 @@ CASES = {
         batch_size=6,
         rate=0.05,
         momentum=0.0,
-        alpha=0.1,
         local_momentum=0.9,
         center="mean",
     ),

@@ -45,7 +45,7 @@ def test_settings_are_recorded(name):
         (
             "sma",
             {"center": "mean", "momentum": 0.0, "two_level": 2},
-            "center='mean': two levels have a z of their own",
+            "center='mean' has no momentum, no restarts and no levels",
         ),
         ("sync_sgd", {"weight_decay": -1.0}, "weight_decay=-1.0: give a number of at"),
         (

@@ -1,0 +1,193 @@
+"""When a claim counts as reproduced: tables by hand for every verdict."""
+
+import importlib
+import sys
+from math import inf, nan
+
+import pytest
+from absl import flags
+
+import hetjax as hj
+from hetjax.machine import MergeOrder, SimulatedClock
+
+OURS = [1.0, 1.1, 0.9]
+
+
+@pytest.fixture
+def load():
+    """Imports a script; its flags, which others define too, go with the test."""
+    before = set(flags.FLAGS), set(sys.modules)
+
+    def script(name):
+        module = importlib.import_module(name)
+        flags.FLAGS.mark_as_parsed()
+        return module
+
+    yield script
+    for flag in set(flags.FLAGS) - before[0]:
+        delattr(flags.FLAGS, flag)
+    for name in set(sys.modules) - before[1]:
+        if "experiments" in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def claims(load):
+    return load("claims")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "sign"),
+    [
+        ([2, 3], [0, 1], 1),
+        ([0, 1], [2, 3], -1),
+        ([0, 2], [1, 3], 0),
+        ([1], [1], 0),
+        ([inf], [1], 1),
+        ([inf], [inf], 0),
+    ],
+)
+def test_ahead_is_every_seed_of_one_above_all_of_the_other(claims, one, other, sign):
+    assert claims.ahead(one, other) == sign
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller", "paper", "verdict"),
+    [
+        ([1.8, 2.0, 2.2], OURS, 2.0, "reproduced"),
+        ([1.8, 2.0, 2.2], OURS, 4.0, "partly: in the direction, not in size"),
+        ([3.8, 4.0, 4.2], OURS, 2.0, "partly: in the direction, not in size"),
+        ([1.0, 2.0, 2.2], OURS, 2.0, "partly: the seeds overlap"),
+        ([0.5, 0.6, 0.7], OURS, 2.0, "not: the other way round"),
+        ([1.2, 1.3, 1.4], OURS, "sooner", "reproduced"),
+        ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], "sooner", "not: less than 5 %"),
+        ([inf] * 3, OURS, 2.0, "partly: the other never reaches the target"),
+        ([inf, inf, 1.2], OURS, 2.0, "partly: in the direction, not in size"),
+        ([inf] * 3, [inf, inf, 1.0], 2.0, "partly: the seeds overlap"),
+        (OURS, [inf] * 3, 2.0, "not: the other way round"),
+        ([inf] * 3, [inf] * 3, 2.0, "not: neither reaches the target"),
+    ],
+)
+def test_a_gain_counts_if_all_seeds_have_it(claims, larger, smaller, paper, verdict):
+    assert claims.by_gain(larger, smaller, paper) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (1.04, "reproduced"),
+        (0.96, "reproduced"),
+        (1.06, "not: +6.0 %"),
+        (inf, "not: never reached"),
+        (nan, "not: never reached"),
+    ],
+)
+def test_a_number_is_close_or_not(claims, ours, verdict):
+    assert claims.within(ours, 1.0, 0.05) == verdict
+
+
+def test_only_what_holds_is_met_by_construction(claims):
+    made = "reproduced (met by construction)"
+    assert claims.by_construction("reproduced") == made
+    assert claims.by_construction("not: above it") == "not: above it"
+
+
+@pytest.mark.parametrize(
+    ("gap", "behind", "where", "verdict"),
+    [
+        (-0.5, -1, ("hier2", 8), "reproduced"),
+        (-0.5, 0, ("hier2", 8), "partly: the seeds overlap"),
+        (0.1, 0, ("hier2", 8), "partly: the seeds overlap"),
+        (0.5, 1, ("hier2", 8), "not: 0.50 points"),
+        (0.9, 1, ("hier2", 32), "reproduced"),  # similar
+        (1.1, 1, ("hier2", 32), "not: 1.10 points"),
+        (-1.1, -1, ("hier2", 32), "not: -1.10 points"),
+        (1.0, 1, ("hier2", 64), "reproduced"),
+        (0.1, 0, ("hier2", 64), "partly: the seeds overlap"),
+        (-1.0, -1, ("hier2", 64), "not: -1.00 points"),
+        (9.0, 1, ("hier2", 128), "not: 9.00 points"),
+        (2.0, 1, ("hier3", 128), "reproduced"),
+        (1.0, 1, ("hier3", 128), "not: 1.00 points"),
+    ],
+)
+def test_a_gap_has_a_side_and_a_range(load, gap, behind, where, verdict):
+    hier_sgd = load("hier_sgd")
+    _, low, high = hier_sgd.PAPER_GAPS[where]
+    assert hier_sgd.gap_verdict(gap, low, high, behind) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "most", "verdict"),
+    [
+        (1.9, 1, "reproduced"),
+        (2.1, 1, "not"),
+        (0.4, 1, "not"),
+        (5.0, 10, "reproduced"),
+        (15.0, 10, "reproduced"),
+        (15.1, 10, "partly: more than the paper's"),
+        (4.9, 10, "partly: in the direction"),
+        (1.4, 10, "not"),
+    ],
+)
+def test_a_servers_time(load, ratio, most, verdict):
+    assert load("minsky_times").server_verdict(ratio, most) == verdict
+
+
+@pytest.mark.parametrize(
+    ("spreads", "settled", "verdict"),
+    [
+        ([9] * 4 + [2] * 36, 5, "reproduced"),
+        ([9] * 12 + [1] * 28, 13, "partly: later"),
+        ([0] * 40, 1, "reproduced"),
+        ([9] * 39 + [1], None, "not: it never settles"),
+        ([1] * 39 + [9], None, "not: it never settles"),
+    ],
+)
+def test_sizes_settle_if_they_stay(load, spreads, settled, verdict):
+    adaptive_sgd = load("adaptive_sgd")
+    assert adaptive_sgd.settled_from(spreads) == settled
+    assert adaptive_sgd.settling(settled) == verdict
+
+
+def history(accuracies, per_epoch=2):
+    """Evaluations at every half epoch of ten examples, a second apart."""
+    points = [
+        {"seconds": float(i), "examples": 10 * i // per_epoch, "accuracy": a}
+        for i, a in enumerate(accuracies)
+    ]
+    return hj.History("s", 0, {}, "accuracy", points=points)
+
+
+def test_the_median_of_five_epochs(load, monkeypatch):
+    class Ten:
+        train = range(10)
+
+    crossbow = load("crossbow")
+    monkeypatch.setattr(crossbow, "problem", lambda: (None, Ten))
+    #           0 |     1 |     2 |     3 |     4 |     5 |     6
+    run = history([0, 1, 0.5, 1, 0.1, 1, 0.6, 1, 0.7, 1, 0.8, 1, 0.9])
+    assert crossbow.medians(run) == [
+        (run.points[10], 0.6),  # of .5 .1 .6 .7 .8
+        (run.points[12], 0.7),
+    ]
+    assert crossbow.epochs_to(run, 0.6) == (5.0, 10.0)
+    assert crossbow.epochs_to(run, 0.65) == (6.0, 12.0)
+    assert crossbow.epochs_to(run, 0.75) == (inf, inf)
+
+
+@pytest.mark.parametrize(
+    ("name", "trips", "locked"),
+    [
+        # additions of four, one after the other
+        ("sync", 2, 4 * 0.0637),
+        ("async", 1, 0.0637),
+        ("parameter server", 2, 0.0637 + 0.228),
+    ],
+)
+def test_only_additions_take_the_lock(load, monkeypatch, name, trips, locked):
+    async_sgd = load("async_sgd")
+    monkeypatch.setattr(async_sgd, "problem", lambda: (None, None, 1000.0))
+    clock = SimulatedClock(async_sgd.machine(4, name), seed=0)
+    members = (0, 1, 2, 3) if name == "sync" else (0,)
+    transfer = clock.merge(MergeOrder(members, trips=trips), 1000.0)
+    assert transfer.finish == pytest.approx(1e-3 * locked)
