@@ -161,6 +161,8 @@ def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> st
         return "partly: the other never reaches the target"
     if abs((gain - 1) / (paper - 1) - 1) <= 0.5:
         return "reproduced"
+    if gain < 1.05:
+        return "not: less than 5 %"
     return "partly: in the direction, not in size"
 
 

@@ -59,6 +59,8 @@ def test_ahead_is_every_seed_of_one_above_all_of_the_other(claims, one, other, s
         ([3.8, 4.0, 4.2], OURS, 2.0, "partly: in the direction, not in size"),
         ([1.0, 2.0, 2.2], OURS, 2.0, "partly: the seeds overlap"),
         ([0.5, 0.6, 0.7], OURS, 2.0, "not: the other way round"),
+        ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], 2.0, "not: less than 5 %"),
+        ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], 1.03, "reproduced"),
         ([1.2, 1.3, 1.4], OURS, "sooner", "reproduced"),
         ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], "sooner", "not: less than 5 %"),
         ([inf] * 3, OURS, 2.0, "partly: the other never reaches the target"),
