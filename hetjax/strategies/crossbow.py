@@ -77,6 +77,10 @@ def sma(
         raise ValueError(
             "center='mean' has no momentum, no restarts and no levels: give momentum=0"
         )
+    if two_level == 1:
+        raise ValueError(
+            "two_level=1: a group of one swings apart; give at least 2, or None"
+        )
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
     plain = two_level or center == "mean"

@@ -1,5 +1,6 @@
 """Restarts, nodes under nodes, HierSGD: ALGORITHMS C.2, C.4, D."""
 
+import jax
 import jax.numpy as jnp
 import merge_cases as cases
 import numpy as np
@@ -157,3 +158,37 @@ def test_the_statistics_that_the_average_is_evaluated_with(statistics, expected)
     state, after = merging.apply(state, replicas, facts, "")
     close(merging.model(state)[1], expected)
     assert [float(r.model_state) for r in after] == [9, 4, 8]  # they keep theirs
+
+
+def swings(learners, groups, between, mu, merges=60):
+    """How far replicas without gradients, 0 to 1 at first, are from z after merges."""
+    below = merge.sma(momentum=0.0)
+    top = merge.sma(momentum=mu, beta=between)
+    zero = jnp.zeros(())
+    states = [below.init(zero, ()) for _ in range(groups)]
+    root = top.init(zero, ())
+    start = np.random.default_rng(0).uniform(0, 1, (groups, learners))
+    replicas = [[cases.Replica(jnp.float32(w), (), (), {}) for w in g] for g in start]
+    one, all_ = (cases.make_facts((1,) * n) for n in (learners, groups))
+    leaf, above = (jax.jit(m.apply, static_argnums=3) for m in (below, top))
+    for _ in range(merges):
+        for g, state in enumerate(states):
+            members = tuple(r._replace(carry={"before": r.params}) for r in replicas[g])
+            states[g], replicas[g] = leaf(state, members, one, "")
+        nodes = tuple(below.member(state) for state in states)
+        root, nodes = above(root, nodes, all_, "")
+        states = [below.adopt(s, n) for s, n in zip(states, nodes, strict=True)]
+    return max(abs(float(r.params - root.center)) for g in replicas for r in g)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+@pytest.mark.parametrize(("learners", "groups"), [(2, 2), (2, 3), (4, 2), (4, 8)])
+def test_two_levels_come_together_with_half_the_flat_algorithms_pull(
+    learners, groups, mu
+):
+    assert swings(learners, groups, 0.5, mu) < 0.5
+
+
+def test_two_levels_swing_apart_with_all_of_it():
+    """By 1.207 a merge for two groups of two: 1.207^60 is 80,000."""
+    assert swings(2, 2, 1.0, 0.0) > 1e3

@@ -40,6 +40,7 @@ def test_settings_are_recorded(name):
             {"two_level": 2, "restart": "on_lr_drop"},
             "restart='on_lr_drop': two levels have none",
         ),
+        ("sma", {"two_level": 1}, "two_level=1: a group of one swings apart"),
         ("sma", {"center": "else"}, "center='else': choose one of"),
         ("sma", {"center": "mean"}, "center='mean' has no momentum"),
         (
