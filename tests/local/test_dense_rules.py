@@ -203,12 +203,16 @@ def test_equal_settings_give_the_same_rule():
     assert local.sgd() is local.sgd(momentum=0.0, weight_decay=0.0, rows="dense")
     assert local.sgd(momentum=0.9) is local.sgd(rows="dense", momentum=0.9)
     assert local.optimizer(adam) is local.optimizer(adam, rows="dense")
+    for rule in (local.polyak, local.look_ahead):
+        assert rule(momentum=0.9) is rule(weight_decay=0.0, momentum=0.9)
     different = [
         local.sgd(),
         local.sgd(momentum=0.9),
         local.sgd(momentum=0.9, nesterov=True),
         local.sgd(momentum=0.9, rows="lazy"),
         local.sgd(weight_decay=0.9),
+        local.polyak(momentum=0.9),
+        local.look_ahead(momentum=0.9),
         local.optimizer(adam),
         local.optimizer(adam, rows="lazy"),
     ]
