@@ -1,8 +1,10 @@
 """When a claim counts as reproduced: tables by hand for every verdict."""
 
 import importlib
+import itertools
 import sys
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -10,13 +12,15 @@ from absl import flags
 import hetjax as hj
 from hetjax.machine import MergeOrder, SimulatedClock
 
+FOLDER = Path(__file__).parents[2] / "experiments"
 OURS = [1.0, 1.1, 0.9]
 
 
 @pytest.fixture
 def load():
-    """Imports a script; its flags, which others define too, go with the test."""
-    before = set(flags.FLAGS), set(sys.modules)
+    """Imports a script; they define the same flags, so each goes with its test."""
+    others = scripts_flags(), scripts_modules()
+    forget(*others)
 
     def script(name):
         module = importlib.import_module(name)
@@ -24,11 +28,33 @@ def load():
         return module
 
     yield script
-    for flag in set(flags.FLAGS) - before[0]:
-        delattr(flags.FLAGS, flag)
-    for name in set(sys.modules) - before[1]:
-        if "experiments" in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
+    forget(scripts_flags(), scripts_modules())
+    for module, found in others[0].items():
+        for flag in found:
+            flags.FLAGS[flag.name] = flag
+            flags.FLAGS.register_flag_by_module(module, flag)
+    sys.modules.update(others[1])
+
+
+def scripts_flags():
+    by_module = flags.FLAGS.flags_by_module_dict()
+    return {k: list(v) for k, v in by_module.items() if not k.startswith("absl")}
+
+
+def scripts_modules():
+    here = str(FOLDER)
+    return {
+        name: module
+        for name, module in sys.modules.items()
+        if (getattr(module, "__file__", None) or "").startswith(here)
+    }
+
+
+def forget(defined, modules):
+    for flag in itertools.chain(*defined.values()):
+        delattr(flags.FLAGS, flag.name)
+    for name in modules:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The loop: what an evaluation sees and when, how runs end, what a sampler is told."""
 
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -203,7 +202,7 @@ def ours():
 
 
 def press():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)  # in this thread: at once
 
 
 def pressing_at(instant):
