@@ -19,12 +19,13 @@ from statistics import median
 
 import claims
 import datasets
+import mega_batches
 import scripts
 from absl import flags
 from claims import Claim
 
 import hetjax as hj
-from hetjax.machine import Arrival, SimulatedClock, preset
+from hetjax.machine import SimulatedClock, preset
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "bibtex", "a folder of XMC text, or one in $HETJAX_DATA")
@@ -245,19 +246,8 @@ def scaling_section() -> Iterator[Claim]:
 def _spreads(strategy: hj.Strategy, machine: str, noise: float) -> list[int]:
     """Largest less smallest number of updates in each of 40 mega-batches."""
     clock = SimulatedClock(preset(machine, noise=noise), seed=0)
-    updates = [0] * len(clock.workers)
-    spreads: list[int] = []
-    for event, orders in hj.schedule.play(
-        strategy.policy, clock, num_examples=10_000, nonzeros=70.0
-    ):
-        if isinstance(event, Arrival):
-            updates[event.worker] += 1
-        if orders.merges:
-            spreads.append(max(updates) - min(updates))
-            updates = [0] * len(updates)
-        if len(spreads) == 40:
-            return spreads
-    raise AssertionError("mega-batches go on for ever")
+    played = mega_batches.played(strategy.policy, clock, 40, b_max=256, nonzeros=70.0)
+    return [max(m.updates) - min(m.updates) for m in played]
 
 
 def settled_from(spreads: list[int]) -> int | None:
@@ -284,15 +274,8 @@ def figures() -> Iterator[Claim]:
             ("batch sizes", "Figure 6 (a)", together.plot_batch_sizes()),
         ):
             name = f"v100x{workers}_{what.replace(' ', '_')}"
-            figure.savefig(f"{FLAGS.out}/{name}.png", dpi=120)
-            yield Claim(
-                f"figures/{name}",
-                what,
-                paper,
-                f"{name}.png",
-                "",
-                "ours",
-                setting(workers),
+            yield claims.picture(
+                f"figures/{name}", f"{name}.png", figure, what, paper, setting(workers)
             )
 
 

@@ -265,16 +265,12 @@ def figures_section() -> Iterator[Claim]:
             for n in counts()
             for history in trained(name, n)
         ]
-        path = f"{FLAGS.out}/async_sgd_{name}.png"
-        figure = plots.time_to_accuracy(histories, "accuracy", "seconds", None)
-        figure.savefig(path, dpi=120)
-        yield Claim(
+        yield claims.picture(
             f"figures/{name}",
+            f"async_sgd_{name}.png",
+            plots.time_to_accuracy(histories, "accuracy", "seconds", None),
             "accuracy over virtual time",
             "Figure 1",
-            path.rsplit("/", 1)[-1],
-            "",
-            "ours",
             setting(),
         )
 

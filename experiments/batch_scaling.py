@@ -14,12 +14,13 @@ many examples: it swings back further than it came from unless
 
 from functools import partial
 
+import mega_batches
 import scripts
 from absl import flags
 from matplotlib.figure import Figure
 
 import hetjax as hj
-from hetjax.machine import Arrival, SimulatedClock
+from hetjax.machine import SimulatedClock
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
@@ -33,12 +34,11 @@ flags.DEFINE_enum("bound", "skip", hj.schedule.BOUNDS, "what happens at the boun
 flags.DEFINE_float("nonzeros", 0.0, "mean non-zeros of an example")
 flags.DEFINE_integer("seed", 0, "of the noise")
 flags.DEFINE_string("plot", None, "write the sizes over mega-batches to this PNG")
-Table = list[tuple[tuple[int, ...], tuple[float, ...]]]
+Table = list[mega_batches.MegaBatch]
 
 
 def play(clock: SimulatedClock, beta: float) -> Table:
     """Updates and sizes of every mega-batch."""
-    table: Table = []
     bounds = {"b_min": FLAGS.b_max / 8, "b_max": FLAGS.b_max, "bound": FLAGS.bound}
     rule = partial(hj.schedule.linear_scaling, beta=beta, **bounds)
     policy = hj.schedule.mega_batch(
@@ -47,19 +47,9 @@ def play(clock: SimulatedClock, beta: float) -> Table:
         scaling=rule,
         scale_every=FLAGS.scale_every,
     )
-    updates, sizes = [0] * len(clock.workers), [float(FLAGS.b_max)] * len(clock.workers)
-    for event, orders in hj.schedule.play(
-        policy, clock, num_examples=0, nonzeros=FLAGS.nonzeros
-    ):
-        if isinstance(event, Arrival):
-            updates[event.worker] += 1
-            sizes[event.worker] = event.work.batch_size
-        if orders.merges:
-            table.append((tuple(updates), tuple(sizes)))
-            updates = [0] * len(updates)
-        if len(table) == FLAGS.mega_batches:
-            break
-    return table
+    return mega_batches.played(
+        policy, clock, FLAGS.mega_batches, b_max=FLAGS.b_max, nonzeros=FLAGS.nonzeros
+    )
 
 
 def stability(machine: hj.machine.Machine, table: Table, beta: float) -> float:

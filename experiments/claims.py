@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from absl import flags
+from matplotlib.figure import Figure
 
 import hetjax as hj
 from hetjax.report.table import Table
@@ -107,6 +108,14 @@ def table(claims: list[Claim]) -> Table:
 
 def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.4g}"
+
+
+def picture(
+    id_: str, file: str, figure: Figure, what: str, paper: str, setting: str
+) -> Claim:
+    """Save a figure beside claims.json: a line of the table, and no claim."""
+    figure.savefig(Path(FLAGS.out) / file, dpi=120)
+    return Claim(id_, what, paper, file, "", "ours", setting)
 
 
 def seeds() -> range:

@@ -47,6 +47,11 @@ def weighted_move(center: Any, trees: Sequence[Any], weights: jax.Array) -> Any:
     )
 
 
+def moved(center: Any, trees: Sequence[Any], weights: jax.Array) -> Any:
+    """z + sum_i w_i (x_i - z): exactly the centre where all members equal it."""
+    return map_floats(jnp.add, center, weighted_move(center, trees, weights))
+
+
 def weighted_sum(trees: Sequence[Any], weights: jax.Array) -> Any:
     """sum_i w_i x_i in float32, over members of weight w_i; zero weight is absence."""
 

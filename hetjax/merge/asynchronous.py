@@ -53,11 +53,10 @@ def elastic(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
         pull = beta / facts.num_workers if alpha is None else jnp.float32(alpha)
         pulls = jnp.where(facts.present, pull, 0.0)
         z = state.center
-        total = tree.weighted_move(z, [r.params for r in replicas], pulls)
         moved = tuple(
             _with_pending(r, z, a) for r, a in zip(replicas, pulls, strict=True)
         )
-        center = tree.map_floats(jnp.add, z, total)
+        center = tree.moved(z, [r.params for r in replicas], pulls)
         return ServerState(center, mean_statistics(state, replicas, pulls)), moved
 
     return Merge(_init, apply, centered_model, ("pending",))
@@ -257,4 +256,4 @@ def _mean(trees: list[Any]) -> Any:
     """The mean in float32, exactly the members' where they are equal."""
     base = tree.float32(trees[0])
     weights = jnp.full(len(trees), 1 / len(trees))
-    return tree.map_floats(jnp.add, base, tree.weighted_move(base, trees, weights))
+    return tree.moved(base, trees, weights)

@@ -40,8 +40,7 @@ def _moved(
     statistics: jax.Array,
 ) -> tuple[FederatedState, tuple[Replica, ...]]:
     """x' = x + sum_i alpha_i (x^i - x), from which all go on."""
-    move = tree.weighted_move(state.center, [r.params for r in replicas], alpha)
-    center = tree.map_floats(jnp.add, state.center, move)
+    center = tree.moved(state.center, [r.params for r in replicas], alpha)
     return _finished(state._replace(center=center), replicas, statistics)
 
 

@@ -41,9 +41,8 @@ def gradient_aggregation(
     members' work (their mean by examples), so that it is data. Model state is averaged
     by examples. With one member at a time, whose gradient is stale, this is the
     standard parameter server; after the operation "push" the member keeps its model.
-    Needs the local rule `gradient`. Promises: worker order
-    is irrelevant; equal to one worker with all the examples; a member without examples
-    is absent.
+    Needs the local rule `gradient`. Promises: worker order is irrelevant; equal to one
+    worker with all the examples; a member without examples is absent.
     Source: synchronous SGD, Adaptive SGD paper II; ALGORITHMS F.2, K.2.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer

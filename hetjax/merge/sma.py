@@ -130,21 +130,16 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
         del op
         share = normalized_weights(jnp.ones_like(facts.updates), facts.present)
         olds = [r.carry["before"] for r in replicas]
-        mean = _moved(state.center, olds, share)
+        mean = tree.moved(state.center, olds, share)
         pull = jnp.where(facts.present, alpha, 0.0)
         pulled = tuple(
             _corrected(r, old, mean, a)
             for r, old, a in zip(replicas, olds, pull, strict=True)
         )
-        center = _moved(mean, [r.params for r in pulled], share)
+        center = tree.moved(mean, [r.params for r in pulled], share)
         return SmaState(center, (), mean_statistics(state, replicas, share)), pulled
 
     return Merge(init, apply, centered_model, ("before",))
-
-
-def _moved(z: Any, models: list[Any], weights: jax.Array) -> Any:
-    """z + sum_j weights_j (w_j - z): exact where all are equal."""
-    return tree.map_floats(jnp.add, z, tree.weighted_move(z, models, weights))
 
 
 def _first(facts: Facts) -> jax.Array:

@@ -120,7 +120,4 @@ def emptied(replica: Replica, *slots: str) -> Replica:
 
 def mean_statistics(state: Any, replicas: tuple[Replica, ...], alpha: jax.Array) -> Any:
     """s + sum_i alpha_i (s_i - s): the model state that goes with a weighted mean."""
-    moved = tree.weighted_move(
-        state.model_state, [r.model_state for r in replicas], alpha
-    )
-    return tree.map_floats(jnp.add, state.model_state, moved)
+    return tree.moved(state.model_state, [r.model_state for r in replicas], alpha)

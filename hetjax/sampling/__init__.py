@@ -3,6 +3,6 @@
 from hetjax.sampling.biased import POOL_FORMULAS, biased
 from hetjax.sampling.sharded import sharded
 from hetjax.sampling.types import Sampler
-from hetjax.sampling.uniform import ORDERS, uniform
+from hetjax.sampling.uniform import uniform
 
-__all__ = ["ORDERS", "POOL_FORMULAS", "Sampler", "biased", "sharded", "uniform"]
+__all__ = ["POOL_FORMULAS", "Sampler", "biased", "sharded", "uniform"]

@@ -95,15 +95,10 @@ def free_running(
         latest = min(works) + max_staleness
         free = tuple(w for w in waiting if works[w] <= latest)
         held = tuple(w for w in waiting if works[w] > latest)
-        merges = [merge]
-        if refetch:
-            if k in held:
-                merges = [merge._replace(op="push", trips=trips // 2)]
-            fetch = MergeOrder((), op="fetch", trips=trips // 2)
-            merges += [fetch._replace(members=(w,)) for w in free if w != k]
+        merges = _by_halves(merge, k in held, free) if refetch else (merge,)
         state = state._replace(held=held)
         dispatch = tuple((w, _work(state, w)) for w in free)
-        return state, Orders(tuple(merges), dispatch)
+        return state, Orders(merges, dispatch)
 
     def _counted(state: FreeRunningState, k: int, work: Work) -> FreeRunningState:
         works = _increased(state.works, k, 1)
@@ -118,6 +113,16 @@ def free_running(
         return state._replace(sizes=sizes, updates=(0,) * len(updates), examples=0)
 
     return Policy(init, react)
+
+
+def _by_halves(
+    merge: MergeOrder, waits: bool, free: tuple[int, ...]
+) -> tuple[MergeOrder, ...]:
+    """Who waits only pushes; those who have waited fetch, and go on."""
+    half = merge._replace(trips=merge.trips // 2)
+    first = half._replace(op="push") if waits else merge
+    released = ((w,) for w in free if (w,) != merge.members)
+    return (first, *(half._replace(members=w, op="fetch") for w in released))
 
 
 def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:

@@ -138,10 +138,9 @@ def downpour(
     it goes on meanwhile (`schedule.mailbox`), or, with `wait`, after every `n_push`
     steps it pushes and waits for p, and `n_fetch` is the same (as mpiT's does, whose
     server is plain, and which pushes after its very first step, too). `server`:
-    "adagrad", or
-    "sgd" without the root. gamma = `server_rate` eta, by default 0.1 for Adagrad, whose
-    first step is gamma in every parameter, and 1 for SGD; optax's Adagrad has 1e-7
-    under the root.
+    "adagrad", or "sgd" without the root. gamma = `server_rate` eta, by default 0.1 for
+    Adagrad, whose first step is gamma in every parameter, and 1 for SGD; optax's
+    Adagrad has 1e-7 under the root.
     Source: DistBelief (Dean et al. 2012); ALGORITHMS G.5.
     """
     given = settings(locals())

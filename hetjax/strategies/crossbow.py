@@ -67,22 +67,7 @@ def sma(
     fraction(momentum=momentum, local_momentum=local_momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
-    if restart is not None and restart not in RESTARTS:
-        raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
-    if two_level and restart not in (None, "never"):
-        raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
-    if center not in CENTERS:
-        raise ValueError(f"center={center!r}: choose one of {CENTERS}")
-    if center == "mean" and (momentum or two_level or restart not in (None, "never")):
-        raise ValueError(
-            "center='mean' has no momentum, no restarts and no levels: give momentum=0"
-        )
-    if two_level == 1:
-        raise ValueError(
-            "two_level=1: a group of one swings apart; give at least 2, or None"
-        )
-    if tuner and two_level:
-        raise ValueError("give tuner or two_level: a tuned group has no fixed size")
+    _check_parts_fit(restart, center, momentum, two_level, tuner)
     plain = two_level or center == "mean"
     when = "never" if plain else restart or "on_lr_drop"
     policy = schedule.rounds(
@@ -91,15 +76,16 @@ def sma(
         blocking=not overlap,
         first=schedule.one_per_device if tuner else None,
     )
-    root = merge.sma(
-        momentum=momentum,
-        alpha=None if two_level else alpha,
-        beta=between if two_level else 1.0,
-        statistics=statistics,
-        reset_momentum=reset_momentum,
-    )
     if center == "mean":
         root = merge.replica_mean(alpha=0.1 if alpha is None else alpha)
+    else:
+        root = merge.sma(
+            momentum=momentum,
+            alpha=None if two_level else alpha,
+            beta=between if two_level else 1.0,
+            statistics=statistics,
+            reset_momentum=reset_momentum,
+        )
     merges = root
     if two_level:
         policy = schedule.groups(policy, sizes=two_level, restart=False)
@@ -117,6 +103,32 @@ def sma(
         settings=given,
         name="sma",
     )
+
+
+def _check_parts_fit(
+    restart: str | None,
+    center: str,
+    momentum: float,
+    two_level: int | None,
+    tuner: str | None,
+) -> None:
+    """A ValueError for an unknown word, and for options that exclude each other."""
+    if restart is not None and restart not in RESTARTS:
+        raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
+    if two_level and restart not in (None, "never"):
+        raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
+    if center not in CENTERS:
+        raise ValueError(f"center={center!r}: choose one of {CENTERS}")
+    if center == "mean" and (momentum or two_level or restart not in (None, "never")):
+        raise ValueError(
+            "center='mean' has no momentum, no restarts and no levels: give momentum=0"
+        )
+    if two_level == 1:
+        raise ValueError(
+            "two_level=1: a group of one swings apart; give at least 2, or None"
+        )
+    if tuner and two_level:
+        raise ValueError("give tuner or two_level: a tuned group has no fixed size")
 
 
 def _learner(momentum: float, weight_decay: float) -> local.LocalRule:
@@ -154,8 +166,7 @@ def easgd_sync(
     every `tau` steps, all right-hand sides before the last one (`correction="after"`:
     after it, torch-distlearn's order). alpha = `beta` / k unless given. `momentum` is
     each replica's, as in `sma` (CROSSBOW's EA-SGD keeps it; there is none on the
-    centre). Source:
-    EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
+    centre). Source: EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
     """
     given = settings(locals())
     positive(batch_size=batch_size, tau=tau, beta=beta, alpha=alpha)

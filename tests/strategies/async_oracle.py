@@ -22,6 +22,10 @@ def free_running(
     """
     works = [0] * len(world.workers)
     under_way, held, taken = {}, [], Counter()
+    bound = np.inf if max_staleness is None else max_staleness
+
+    def too_far(j):
+        return works[j] - min(works) > bound
 
     def give(k):
         under_way[k] = begin(k), world.dispatch(k, steps, size), world.eta(rate)
@@ -31,15 +35,13 @@ def free_running(
     while (k := world.wait()) is not None:
         model, passive = arrive(k, *under_way[k])
         works[k] += 1
-        ahead = lambda j: works[j] - min(works)  # noqa: E731
-        bound = np.inf if max_staleness is None else max_staleness
-        half = fetch is not None and ahead(k) > bound
+        half = fetch is not None and too_far(k)
         order = {"op": "push", "trips": trips // 2} if half else {"trips": trips}
         world.merge((k,), model, passive=passive, **order)
-        taken["held"] += ahead(k) > bound
+        taken["held"] += too_far(k)
         waiting = [*held, k]
-        held = [j for j in waiting if ahead(j) > bound]
-        released = [j for j in waiting if ahead(j) <= bound]
+        held = [j for j in waiting if too_far(j)]
+        released = [j for j in waiting if not too_far(j)]
         for j in released:
             if fetch and j != k:
                 world.merge((j,), None, op="fetch", trips=trips // 2)
@@ -176,7 +178,7 @@ def downpour(
         server_rate = 0.1 if server == "adagrad" else 1.0
     if wait:
         assert server == "sgd"
-        return downpour_that_waits(world, batch_size, rate, n_push, server_rate or 1.0)
+        return downpour_that_waits(world, batch_size, rate, n_push, server_rate)
     p, squares = world.start, np.zeros_like(world.start)
     x = dict.fromkeys(world.workers, p)
     accrued = dict.fromkeys(world.workers, 0.0)
