@@ -67,6 +67,12 @@ def weighted_sum(trees: Sequence[Any], weights: jax.Array) -> Any:
     return jax.tree.map(total, *trees)
 
 
+def all_finite(tree: Any) -> jax.Array:
+    """[] bool: is there neither a NaN nor an infinity among the floating numbers?"""
+    leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in leaves]))
+
+
 def mean_square(tree: Any) -> jax.Array:
     """Mean of the squares of all floating numbers of a tree."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]

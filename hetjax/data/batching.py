@@ -5,6 +5,7 @@ A batch of n examples is padded up to a bucket: a batch size of few, ratio at mo
 overflows its bucket's capacity takes the next bucket. Padding has weight 0.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -126,14 +127,52 @@ def make_batch(
     n = len(rows)
     entries = _entries(split.x, rows) if sp.issparse(split.x) else None
     targets = _entries(split.y, rows) if sp.issparse(split.y) else None
-    bucket = bucket_of(
-        buckets,
-        n,
-        0 if entries is None else len(entries.data),
-        0 if targets is None else len(targets.data),
-    )
+    bucket = bucket_of(buckets, n, _length(entries), _length(targets))
     if exact:
         bucket = bucket._replace(size=n)
+    return _filled(split, rows, bucket, entries, targets)
+
+
+def make_batches(
+    split: Split,
+    rows: Sequence[np.ndarray],
+    buckets: tuple[Bucket, ...],
+    *,
+    exact: bool = False,
+) -> Batch:
+    """Batches of equally many rows each, [K, ...], all in the bucket of the largest."""
+    size = len(rows[0])
+    if not sp.issparse(split.x) and not sp.issparse(split.y):
+        bucket = bucket_of(buckets, size, 0, 0).size if not exact else size
+        weight = np.zeros((len(rows), bucket), np.float32)
+        weight[:, :size] = 1.0
+        taken = np.stack([np.resize(r, bucket) for r in rows])
+        count = np.full(len(rows), size, np.float32)
+        return Batch(split.x[taken], split.y[taken], weight, count)
+    found = [
+        (
+            _entries(split.x, r) if sp.issparse(split.x) else None,
+            _entries(split.y, r) if sp.issparse(split.y) else None,
+        )
+        for r in rows
+    ]
+    nonzeros, labels = (max(_length(e) for e in es) for es in zip(*found, strict=True))
+    bucket = bucket_of(buckets, size, nonzeros, labels)
+    if exact:
+        bucket = bucket._replace(size=size)
+    batches = [_filled(split, r, bucket, *e) for r, e in zip(rows, found, strict=True)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+
+
+def _filled(
+    split: Split,
+    rows: np.ndarray,
+    bucket: Bucket,
+    entries: "_Entries | None",
+    targets: "_Entries | None",
+) -> Batch:
+    """A batch in the shape of a bucket, from the entries of its sparse parts."""
+    n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
     if targets is None:
         y = split.y[np.resize(rows, bucket.size)]
@@ -147,6 +186,10 @@ def make_batch(
     else:
         x = _bcoo(entries, (bucket.size, split.x.shape[1]), bucket.nonzeros)
     return Batch(x, y, weight, np.float32(n))
+
+
+def _length(entries: "_Entries | None") -> int:
+    return 0 if entries is None else len(entries.data)
 
 
 def nonzeros_of(split: Split, rows: np.ndarray) -> int:

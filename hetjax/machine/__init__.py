@@ -1,6 +1,6 @@
 """Machines: how long things take. Host world, no JAX. Start with `clock.py`."""
 
-from hetjax.machine.clock import SimulatedClock, Transfer
+from hetjax.machine.clock import SimulatedClock, Stamps, Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile
 from hetjax.machine.types import (
@@ -34,6 +34,7 @@ __all__ = [
     "Merged",
     "Profile",
     "SimulatedClock",
+    "Stamps",
     "Transfer",
     "Work",
     "WorkerInfo",

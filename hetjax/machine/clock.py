@@ -8,6 +8,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +32,19 @@ _MERGED, _STAFF, _ARRIVAL, _ALARM = range(4)
 
 
 class Transfer(NamedTuple):
-    """When a merge had its link."""
+    """When a merge has its link, as far as that is known before it."""
 
     start: float  # [s]
     finish: float  # [s]
+
+
+class Stamps(NamedTuple):
+    """When the parts of a merge took place [s]."""
+
+    start: float
+    gathered: float  # the members' models are where the merge is
+    merged: float
+    finish: float  # they are back
 
 
 class SimulatedClock:
@@ -52,6 +62,7 @@ class SimulatedClock:
         check_seed(seed)
         self.workers = machine.worker_infos(nonzeros_per_example)
         self.now = 0.0  # [s]
+        self.expects = False
         self._machine = machine
         self._noises = [
             np.random.default_rng(np.random.SeedSequence((machine.seed, seed, worker)))
@@ -70,7 +81,7 @@ class SimulatedClock:
         self._staff = Counter(info.device for info in self.workers)
 
     def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
-        """Starts `work` as soon as the worker is free.
+        """Starts `work` as soon as the worker is free; its arrival as it is planned.
 
             finish = start + work.seconds + m / curve(m) * sum over steps of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
@@ -136,6 +147,19 @@ class SimulatedClock:
         merged = Merged(order.node, finish, order.members, order.op)
         self._push_counted(finish, _MERGED, merged)
         return Transfer(start, finish)
+
+    def merged(self, order: MergeOrder, transfer: Transfer, *measured: object) -> Stamps:
+        """A merge takes place when it was said to."""
+        del order, measured
+        start, finish = transfer
+        return Stamps(start, start, finish, finish)
+
+    def begin(self) -> None:
+        """Time is at 0 s; it runs from event to event."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """It stands still anyway, while nobody asks for the next event."""
+        return nullcontext()
 
     def _workers_of(self, order: MergeOrder) -> tuple[int, ...]:
         """The workers whose models the order's members are, or come from."""

@@ -20,6 +20,7 @@ class WorkerInfo(NamedTuple):
     fixed: float  # [s] expected seconds of a step of no examples
     per_example: float  # [s/example], with the data's mean number of non-zeros
     device: str = ""  # workers of one device share its speed; "": one of its own
+    present: bool = True  # when the run begins; who is not may join later
 
     def seconds(self, batch_size: float) -> float:
         """Expected seconds of one step on `batch_size` examples, without noise."""
@@ -110,17 +111,24 @@ class Alarm(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A worker was stopped: it finishes the work it has and gets no more."""
+    """A worker takes no more part.
+
+    One that was stopped finishes the work it has. One that is `lost` (killed, broken,
+    silent) does not: no arrival of that work is to come, and nothing of it is merged.
+    """
 
     worker: int
     time: float
+    lost: bool = False
+    why: str = ""
 
 
 class Join(NamedTuple):
-    """A worker was started: it waits for work."""
+    """A worker takes part from now on: it waits for work."""
 
     worker: int
     time: float
+    why: str = ""
 
 
 Event = Arrival | Merged | Evaluated | Alarm | Leave | Join

@@ -249,7 +249,14 @@ def gossip() -> Merge:
         new = ServerState(center, statistics)
         return new, (restart(first, stepped, pair[1]), *others)
 
-    return Merge(_init, apply, centered_model, ("gradients",), restarts=True)
+    return Merge(
+        _init,
+        apply,
+        centered_model,
+        ("gradients",),
+        restarts=True,
+        moves_working=True,
+    )
 
 
 def _mean(trees: list[Any]) -> Any:

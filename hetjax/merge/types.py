@@ -47,6 +47,7 @@ class Merge(NamedTuple):
     measures: what the loop measures for `Facts`: "accuracy"
     member(state) -> replica                       what a node is to the node above it
     adopt(state, replica) -> state                 what that node made of it
+    moves_working: does it move passive members, which may be at work?
     """
 
     init: Callable[[Any, Any], Any]
@@ -58,6 +59,7 @@ class Merge(NamedTuple):
     measures: tuple[str, ...] = ()
     member: Callable[[Any], Replica] | None = None
     adopt: Callable[[Any, Replica], Any] | None = None
+    moves_working: bool = False
 
 
 def normalized_weights(raw: jax.Array, present: jax.Array) -> jax.Array:

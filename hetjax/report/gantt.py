@@ -11,9 +11,16 @@ from hetjax.report.panels import grouped, tidy
 KINDS = {  # of a worker's time, in other colours than the strategies'
     "busy": "#44546A",
     "merging": "#F2A541",
+    "transfer": "#3C9D9B",
     "waiting": "#E3E6EA",
     "idle": "#FFFFFF",
 }
+
+
+def kinds(histories: Sequence[History]) -> dict[str, str]:
+    """The kinds and their colours; transfers are those of real devices only."""
+    moved = any(w.transfer for h in histories for w in h.workers)
+    return {k: c for k, c in KINDS.items() if moved or k != "transfer"}
 
 
 def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
@@ -91,9 +98,9 @@ def _draw_bars(ax: Axes, row: int, spans, kind: str, edge: float) -> None:
 
 
 def draw_shares(ax: Axes, history: History, rows: list[int]) -> None:
-    """Each worker's busy, merging, waiting and idle share of the whole run."""
+    """Each worker's share of every kind, of the whole run."""
     left = np.zeros(len(rows))
-    for kind, colour in KINDS.items():
+    for kind, colour in kinds([history]).items():
         seconds = [getattr(history.workers[k], kind) for k in rows]
         shares = 100 * np.array(seconds) / (history.span or 1.0)
         ax.barh(range(len(rows)), shares, 0.76, left, color=colour)

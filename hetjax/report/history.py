@@ -13,7 +13,7 @@ class Segment(NamedTuple):
     """A stretch of one worker's time."""
 
     worker: int
-    kind: str  # "busy" or "merging"
+    kind: str  # "busy", "merging" or "transfer"
     start: float  # [s]
     finish: float  # [s]
 
@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 class Timeline:
     """All segments of a run, 32 bytes each."""
 
-    kinds = ("busy", "merging")
+    kinds = ("busy", "merging", "transfer")
     numbers: array = field(default_factory=lambda: array("d"))
 
     def add(self, worker: int, kind: str, start: float, finish: float) -> None:
@@ -41,20 +41,32 @@ class Timeline:
 
 @dataclass
 class WorkerRecord:
-    """One worker's share of a run; busy + waiting + merging + idle is the span."""
+    """One worker's share of a run; the five kinds of seconds sum to the span."""
 
     name: str
     busy: float = 0.0  # [s] computing
     waiting: float = 0.0  # [s] for other workers
     merging: float = 0.0  # [s] in a merge, its queue on the link included
+    transfer: float = 0.0  # [s] its replica moved between real devices
     idle: float = 0.0  # [s] of a worker that the strategy never used
     updates: int = 0  # local steps
     examples: int = 0
     padded: int = 0  # examples of padding computed besides
+    lost: int = 0  # works that never arrived, because their worker was lost
+    nans: int = 0  # works after which its replica was not finite, and was dropped
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
     # (seconds, real-valued size): an entry where the size changed
     staleness: dict[int, int] = field(default_factory=dict)
     # versions of the centre between fetch and merge -> how often
+
+
+class Incident(NamedTuple):
+    """Something that happened to a worker: it left, joined, or its replica was NaN."""
+
+    seconds: float
+    worker: str
+    what: str  # "left", "lost", "joined" or "nan"
+    why: str
 
 
 @dataclass(repr=False)
@@ -78,6 +90,12 @@ class History:
     compile_seconds: float = 0.0
     host_seconds: float = 0.0
     stopped: str = ""  # why it ended early; "" if it did not
+    incidents: list[Incident] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    # workers whose threads did not end with the run, and were left behind
+    forms: dict[str, str] = field(default_factory=dict)
+    # how K local steps ran on each kind of device (see `hetjax.run.steps`)
+    trace: Any = None  # what was recorded of it, if it was
     params: Any = None  # final parameters and model state, and the user's model
     model_state: Any = None  # with both put back
     model: Any = None

@@ -272,7 +272,10 @@ def timeline(
     axes[-1, 1].set_xlabel("share [%]")
     handles = [
         Patch(facecolor=colour, edgecolor="0.6", label=kind)
-        for kind, colour in gantt.KINDS.items()
+        for kind, colour in gantt.kinds(shown).items()
     ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False)
+    columns = len(handles)
+    figure.legend(
+        handles=handles, loc="outside upper right", ncols=columns, frameon=False
+    )
     return figure

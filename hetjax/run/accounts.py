@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetjax.machine.clock import Stamps
 from hetjax.machine.types import ROOT, Arrival, MergeOrder, Work, WorkerInfo
 from hetjax.merge.types import Facts
 from hetjax.report.history import Timeline, WorkerRecord
@@ -31,30 +32,31 @@ class Accounts:
         self._last: dict[int | str, tuple[float, float]] = {}
         # batch size and rate of the last work
         self._leaves: dict[str, set[int]] = {}  # workers below a node
-        self._under_way: set[int] = set()  # workers with work
-        self._padding = [0] * n  # examples of padding in the work under way
+        self._under_way: dict[int, float] = {}  # workers with work, and since when [s]
         self._merging_until = [0.0] * n  # [s]
         self._versions: dict[str, int] = {}  # of a node's model
         # the version of its node's model that a member has, or that its mailbox has
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
 
-    def dispatched(self, arrival: Arrival, rate: float, padded: int) -> None:
-        """A worker was given work that will arrive so."""
-        worker, work = arrival.worker, arrival.work
-        record = self.records[worker]
-        self.timeline.add(worker, "busy", arrival.start, arrival.finish)
-        sizes = record.batch_size_over_time
+    def dispatched(self, worker: int, work: Work, start: float, rate: float) -> None:
+        """A worker was given work that begins at `start`."""
+        sizes = self.records[worker].batch_size_over_time
         if work.steps and (not sizes or sizes[-1][1] != work.batch_size):
-            sizes.append((arrival.start, float(work.batch_size)))
-        self._padding[worker] = padded
-        self._under_way.add(worker)
+            sizes.append((start, float(work.batch_size)))
+        self._under_way[worker] = start
         self._last[worker] = (work.batch_size, rate)
 
-    def merging(self, worker: int, start: float, finish: float) -> None:
+    def merging(self, worker: int, start: float, stamps: Stamps) -> None:
         """A worker is in a merge, or queues for it; of two at once one comes first."""
         start = max(start, self._merging_until[worker])
-        self.timeline.add(worker, "merging", start, finish)
+        add, (began, gathered, merged, finish) = self.timeline.add, stamps
+        if gathered > began:  # the models have a way to go
+            add(worker, "merging", start, began)
+            add(worker, "transfer", began, gathered)
+            start = gathered
+        add(worker, "merging", start, merged)
+        add(worker, "transfer", merged, finish)
         self._merging_until[worker] = max(start, finish)
 
     def fetched(self, worker: int) -> None:
@@ -65,18 +67,31 @@ class Accounts:
         """Is nothing that a worker did, or does, still to be merged?"""
         return worker not in self._under_way and worker not in self._recent
 
-    def arrived(self, worker: int, work: Work) -> None:
-        """A worker finished its work."""
+    def arrived(self, arrival: Arrival, padded: int, *, finite: bool = True) -> None:
+        """A worker finished its work; of a replica that is not finite none counts."""
+        worker, work = arrival.worker, arrival.work
         record = self.records[worker]
-        self._under_way.remove(worker)
+        self.timeline.add(worker, "busy", arrival.start, arrival.finish)
+        del self._under_way[worker]
+        if not finite:
+            record.nans += 1
+            self._recent.pop(worker, None)
+            return
         record.updates += work.steps
         record.examples += work.examples
-        record.padded += self._padding[worker]
+        record.padded += padded
         self.updates += work.steps
         self.examples += work.examples
         self._recent[worker] = _sum(
             self._recent.get(worker, Recent()), Recent(work.steps, work.examples)
         )
+
+    def lost(self, worker: int, time: float) -> None:
+        """A worker is gone, with what it did since its last merge."""
+        self._recent.pop(worker, None)
+        if worker in self._under_way:
+            self.timeline.add(worker, "busy", self._under_way.pop(worker), time)
+            self.records[worker].lost += 1
 
     def facts(
         self,
@@ -144,18 +159,21 @@ class Accounts:
         return staleness
 
     def close(self, span: float) -> list[WorkerRecord]:
-        """Each worker's time, cut off at the span: the four kinds sum to it.
+        """Each worker's time, cut off at the span: the five kinds sum to it.
 
-        What is neither computing nor merging is waiting, of a worker that never
-        computed idle.
+        What is none of the others is waiting, of a worker that never computed idle.
         """
+        for worker, start in sorted(self._under_way.items()):
+            self.timeline.add(worker, "busy", start, span)
         table = np.array(self.timeline.numbers).reshape(-1, 4)
         seconds = np.clip(table[:, 3], 0, span) - np.clip(table[:, 2], 0, span)
         for k, record in enumerate(self.records):
             mine = table[:, 0] == k
             record.busy = float(seconds[mine & (table[:, 1] == 0)].sum())
             record.merging = float(seconds[mine & (table[:, 1] == 1)].sum())
-            rest = max(0.0, span - record.busy - record.merging)
+            record.transfer = float(seconds[mine & (table[:, 1] == 2)].sum())
+            used = record.busy + record.merging + record.transfer
+            rest = max(0.0, span - used)
             record.waiting = rest if mine.any() else 0.0
             record.idle = 0.0 if mine.any() else span
             sizes = record.batch_size_over_time

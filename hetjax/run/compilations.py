@@ -1,9 +1,9 @@
 """Counts XLA compilations by purpose, from JAX's own monitoring events."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax.monitoring
@@ -16,19 +16,41 @@ _PHASES = (  # of which a compilation consists; their sum is not a worker's time
 )
 
 
-@dataclass
 class Compilations:
-    """What was compiled while counting, and the seconds that tracing and it took."""
+    """What was compiled while counting, and the seconds that tracing and it took.
 
-    programs: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    purpose: str = "other"
+    Threads compile side by side: each has a purpose, and seconds, of its own.
+    """
+
+    def __init__(self):
+        """Nothing was compiled yet."""
+        self.programs: Counter[str] = Counter()
+        self.seconds = 0.0  # of all threads
+        self._lock = threading.Lock()
+        self._own = threading.local()
+
+    @property
+    def purpose(self) -> str:
+        """What this thread compiles for."""
+        return getattr(self._own, "purpose", "other")
+
+    @purpose.setter
+    def purpose(self, purpose: str) -> None:
+        self._own.purpose = purpose
+
+    @property
+    def own_seconds(self) -> float:
+        """Seconds that this thread spent compiling."""
+        return getattr(self._own, "seconds", 0.0)
 
     def _listen(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event in _PHASES:
+        if event not in _PHASES:
+            return
+        self._own.seconds = self.own_seconds + duration_secs
+        with self._lock:
             self.seconds += duration_secs
-        if event == _COMPILED:
-            self.programs[self.purpose] += 1
+            if event == _COMPILED:
+                self.programs[self.purpose] += 1
 
     @contextmanager
     def counting(self) -> Iterator["Compilations"]:

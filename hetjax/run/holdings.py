@@ -4,13 +4,14 @@ The device side of the loop: no clock and no policy here, only replicas, states 
 compiled functions between them.
 """
 
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from hetjax import local, tree
-from hetjax.machine import ROOT, MergeOrder
+from hetjax.machine import ROOT, MergeOrder, Stamps
 from hetjax.merge.types import Facts, Merge
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
@@ -18,6 +19,13 @@ from hetjax.run.programs import Programs
 from hetjax.strategies.types import Strategy
 
 Model = tuple[Any, Any]  # params, model_state
+
+
+class Places(NamedTuple):
+    """The devices where things are; None: wherever JAX puts them, without a move."""
+
+    workers: Sequence[jax.Device | None]  # each one's replica
+    nodes: jax.Device | None = None  # the nodes' states: merges run here
 
 
 class Holdings:
@@ -31,19 +39,26 @@ class Holdings:
         *,
         seed: int,
         on_fetch: Callable[[int], None],
+        places: Places | None = None,
     ):
-        """The initial model of a seed; `on_fetch` is told who gets a first copy."""
+        """The initial model of a seed; `on_fetch` is told who gets a first copy.
+
+        With `places` merges are waited for, and their parts timed.
+        """
+        self._places = places
         self._strategy, self._programs = strategy, programs
         self._compilations, self._on_fetch = compilations, on_fetch
         self._merges = strategy.merges
         self._needs = (*self._merges[0].needs, *strategy.local.needs)
-        self._step = programs.step(strategy.local, self._merges[0].needs)
         self._model = programs.model(self._merges[-1])
         compilations.purpose = "init"
-        self._initial = programs.init(jax.random.key(seed))
+        self._initial = self._at_nodes(programs.init(jax.random.key(seed)))
         self._nodes = {ROOT: self._merges[-1].init(*self._initial)}
+        # may others move a replica that is at work? Then steps must not donate it
+        self.shared = self._merges[0].moves_working
         self._levels: dict[str, int] = {}  # of the nodes
         self._replicas: dict[int, Replica] = {}
+        self._away: dict[int, Replica | None] = {}  # what workers took to work
         compilations.purpose = "other"
         # what a replica sends: its parameters and model state
         self.num_bytes = tree.num_bytes(self._initial)
@@ -77,7 +92,8 @@ class Holdings:
             params, state = self._programs.copies(self.model())
             carry = local.empty_slots(params, self._needs)
             opt_state = self._strategy.local.init(params)
-            self._replicas[worker] = Replica(params, state, opt_state, carry)
+            replica = Replica(params, state, opt_state, carry)
+            self._replicas[worker] = self._at_worker(worker, replica)
             self._on_fetch(worker)
             self._compilations.purpose = "other"
         return self._replicas[worker]
@@ -85,23 +101,39 @@ class Holdings:
     def forget(self, worker: int) -> None:
         """The worker's next work begins with a copy of the root's model."""
         self._replicas.pop(worker, None)
+        self._away.pop(worker, None)
 
-    def step(self, worker: int, *inputs: Any) -> tuple[jax.Array, jax.Array]:
-        """One local step (batch, rate, words): losses [B] and their mean."""
+    def take(self, worker: int) -> Replica:
+        """The replica that a worker begins its work with."""
         replica = self.replica(worker)
-        self._compilations.purpose = "step"
-        self._replicas[worker], losses, mean = self._step(replica, *inputs)
-        self._compilations.purpose = "other"
-        return losses, mean
+        if not self.shared:
+            del self._replicas[worker]  # its buffers are given away
+        self._away[worker] = replica if self.shared else None
+        return replica
 
-    def merge(self, order: MergeOrder, facts: Facts) -> None:
-        """Carry out a merge, or a fetch."""
+    def land(self, worker: int, replica: Replica) -> None:
+        """The replica that a worker comes back with."""
+        before = self._away.pop(worker)
+        now = self._replicas.get(worker)
+        # nobody moved it: nothing to add up
+        moved = before is not None and now is not None and now is not before
+        if moved:
+            replica = self._programs.landed(now, before, replica)
+        self._replicas[worker] = replica
+
+    def merge(self, order: MergeOrder, facts: Facts) -> Stamps | None:
+        """Carry out a merge, or a fetch; with places, when its parts were done.
+
+        Those are stamps of `time.perf_counter`.
+        """
         merge, node = self.merge_of(order), order.node
         if node not in self._nodes:  # every node begins at the initial model
             self._nodes[node] = merge.init(*self._initial)
         self._levels[node] = order.level
+        start = time.perf_counter()
         members = (*order.members, *order.passive)
-        replicas = tuple(self.member(m) for m in members)
+        replicas = self._at_nodes(tuple(self.member(m) for m in members))
+        gathered = self._waited(replicas)
         self._compilations.purpose = "merge"
         if order.op == "fetch":
             replicas = self._programs.fetch(merge)(self._nodes[node], replicas)
@@ -109,9 +141,29 @@ class Holdings:
             self._nodes[node], replicas = self._programs.merge(merge)(
                 self._nodes[node], replicas, facts, order.op
             )
+        self._compilations.purpose = "other"
+        merged = self._waited((self._nodes[node], replicas))
         for member, replica in zip(members, replicas, strict=True):
             self._take_back(member, replica)
-        self._compilations.purpose = "other"
+        if not self._places:
+            return None
+        here = [self._replicas[m] for m in members if isinstance(m, int)]
+        return Stamps(start, gathered, merged, self._waited(here))
+
+    def _waited(self, trees: Any) -> float:
+        """The time when all of it is there, which only real devices are waited for."""
+        if self._places:
+            jax.block_until_ready(trees)
+        return time.perf_counter()
+
+    def _at_nodes(self, trees: Any) -> Any:
+        """The trees on the device of the nodes."""
+        device = self._places.nodes if self._places else None
+        return trees if device is None else jax.device_put(trees, device)
+
+    def _at_worker(self, worker: int, replica: Replica) -> Replica:
+        device = self._places.workers[worker] if self._places else None
+        return replica if device is None else jax.device_put(replica, device)
 
     def member(self, member: int | str) -> Replica:
         """What a worker holds, or what a node is to the one above it."""
@@ -121,7 +173,7 @@ class Holdings:
 
     def _take_back(self, member: int | str, replica: Replica) -> None:
         if isinstance(member, int):
-            self._replicas[member] = replica
+            self._replicas[member] = self._at_worker(member, replica)
         else:
             adopt = self._programs.adopt(self._merge_at(member))
             self._nodes[member] = adopt(self._nodes[member], replica)

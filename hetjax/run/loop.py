@@ -7,22 +7,34 @@ strategy's name, and no kind of machine.
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 
-from hetjax.data.batching import make_batch, nonzeros_of
-from hetjax.machine import ROOT, Alarm, Arrival, Evaluated, Event, MergeOrder, Work
-from hetjax.report.history import History
+from hetjax.data.batching import nonzeros_of
+from hetjax.machine import (
+    ROOT,
+    Alarm,
+    Arrival,
+    Evaluated,
+    Event,
+    Join,
+    Leave,
+    MergeOrder,
+    Stamps,
+    Work,
+)
+from hetjax.report.history import History, Incident
 from hetjax.run.accounts import Accounts
 from hetjax.run.compilations import Compilations
+from hetjax.run.evaluations import Evaluations
+from hetjax.run.executor import Assignment
 from hetjax.run.holdings import Holdings
 from hetjax.run.interrupt import interruptible
 from hetjax.run.job import Clock, Job
 from hetjax.run.programs import mean_metrics
+from hetjax.run.steps import Steps
 from hetjax.schedule.rates import Progress, rate_at
 from hetjax.schedule.types import Orders
 from hetjax.strategies.types import Strategy
@@ -50,12 +62,10 @@ class Loop:
         metric = job.programs.task.metric
         self.history = History(name, job.seed, strategy.settings, metric)
         self.on_point = on_point
-        self._due = deque(job.instants)
-        self._held: deque[tuple[float, tuple]] = deque()  # until when, and what then is
         self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
         self._unobserved: dict[int, list] = {}
         self._last_members: tuple[int | str, ...] = ()
-        self._losses: dict[int, tuple[jax.Array | np.ndarray, list]] = {}
+        self._there = {w.index for w in clock.workers if w.present}
         self._train_loss = [0.0, 0]  # sum and number of works since the last evaluation
 
     def run(self) -> History:
@@ -63,7 +73,11 @@ class Loop:
         began = time.perf_counter()
         with self.compilations.counting(), interruptible() as self._interrupted:
             self._set_up()
-            self._loop()
+            try:
+                self._loop()
+            finally:
+                stuck = self.executor.close()
+                self.history.stuck = [self.clock.workers[k].name for k in stuck]
             self._close()
             if self._interrupted() and not self.history.stopped:
                 self._stop(INTERRUPTED)  # too late for this run, not for what follows
@@ -85,31 +99,47 @@ class Loop:
             self.compilations,
             seed=job.seed,
             on_fetch=self.accounts.fetched,
+            places=job.places,
         )
-        # padding would change a model's batch statistics: such models pay with a
-        # program per batch size
-        self._exact = self.holdings.has_statistics
+        self.evaluations = Evaluations(
+            job, self.clock, self.holdings, self.compilations
+        )
+        steps = Steps(
+            strategy,
+            job,
+            self.compilations,
+            # padding would change a model's batch statistics: such models pay with a
+            # program per batch size
+            exact=self.holdings.has_statistics,
+            donate=not self.holdings.shared,
+        )
+        self.executor = job.executor(steps)
         n = len(job.train)
         self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
         for instant in job.instants:
             self.clock.set_alarm(_EVALUATE, instant)
+        self.clock.begin()
         self.policy, orders = strategy.policy.init(self.clock.workers, n)
         self._carry_out(orders)
 
     # -- events --------------------------------------------------------------
 
     def _loop(self) -> None:
-        while not self.history.stopped and self._due:
+        while not self.history.stopped and self.evaluations.due:
             if self._interrupted():
                 return self._stop(INTERRUPTED)
             event = self.clock.next()
-            assert event is not None, "the clock lost the alarms of the evaluations"
+            if event is None:  # a real clock looks up now and then
+                continue
             self.history.span = event.time
             if isinstance(event, Alarm) and event.name == _EVALUATE:
-                self._record(self._due.popleft())
-            else:
-                if isinstance(event, Arrival):
-                    self._arrive(event)
+                self._record(event.time)
+                continue
+            if isinstance(event, Arrival):
+                self._arrive(event)
+            elif isinstance(event, Join | Leave):
+                self._note_staff(event)
+            if not self.history.stopped:
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:
@@ -118,12 +148,19 @@ class Loop:
 
     def _arrive(self, arrival: Arrival) -> None:
         worker = arrival.worker
-        self.accounts.arrived(worker, arrival.work)
-        mean, losses = self._losses.pop(worker)
-        self._unobserved.setdefault(worker, []).extend(losses)
+        outcome = self.executor.finish(worker)
+        finite = self.job.on_nan == "stop" or bool(outcome.finite)
+        self.holdings.land(worker, outcome.replica)
+        self.accounts.arrived(arrival, outcome.padded, finite=finite)
+        if not finite:  # it begins anew, from the centre
+            self.holdings.forget(worker)
+            why = f"its loss was {float(outcome.mean):.6g}; it begins anew"
+            self._note(arrival.time, worker, "nan", why)
+            return
+        self._unobserved.setdefault(worker, []).extend(outcome.losses)
         # one arrival late, so that looking does not hold up what was just dispatched
         self._check_losses()
-        self._unchecked = (arrival, mean)
+        self._unchecked = (arrival, outcome.mean)
 
     def _observe(self, worker: int) -> None:
         """Losses count for draws after the merge that their worker takes part in."""
@@ -146,6 +183,33 @@ class Loop:
                 f"{self.history.strategy}: the loss of worker {worker} became "
                 f"{float(mean)} at {arrival.time:.6g} s; a smaller rate may help"
             )
+
+    # -- workers that come and go ---------------------------------------------
+
+    def _note_staff(self, event: Join | Leave) -> None:
+        """Keep the books of who is there; who is lost loses what it did not merge."""
+        worker = event.worker
+        if isinstance(event, Join):
+            self._there.add(worker)
+            self._note(event.time, worker, "joined", event.why)
+            return
+        self._there.discard(worker)
+        self._note(event.time, worker, "lost" if event.lost else "left", event.why)
+        if not event.lost:
+            return
+        self.executor.drop(worker)
+        self.accounts.lost(worker, event.time)
+        self.holdings.forget(worker)
+        self._unobserved.pop(worker, None)
+        name = self.clock.workers[worker].name
+        if self.job.on_loss == "stop":
+            self._stop(f"worker {name} was lost: {event.why}")
+        elif not self._there and not self.clock.expects:
+            self._stop(f"worker {name}, the last one, was lost: {event.why}")
+
+    def _note(self, seconds: float, worker: int, what: str, why: str) -> None:
+        name = self.clock.workers[worker].name
+        self.history.incidents.append(Incident(seconds, name, what, why))
 
     # -- orders --------------------------------------------------------------
 
@@ -170,23 +234,30 @@ class Loop:
         looks = self.holdings.merge_of(order).measures and "push" in order.words
         accuracy, seconds = self._measured(order) if looks else (None, 0.0)
         transfer = self.clock.merge(order, self.holdings.num_bytes, seconds)
-        if order.node == ROOT and order.op != "fetch":
-            self._hold_until(transfer.finish)
-            times = self.history.merge_times  # not before what was merged before
-            times.append(max(transfer.finish, times[-1] if times else 0.0))
-        free = transfer.finish if order.blocking else transfer.start
-        for k in order.members:
-            if isinstance(k, int):
-                self.accounts.merging(k, now, free)
-                self._observe(k)
-        for m in (*order.members, *order.passive):
+        at_root = order.node == ROOT and order.op != "fetch"
+        if at_root:
+            self.evaluations.hold_until(transfer.finish)
+        members = (*order.members, *order.passive)
+        for m in members:
             if isinstance(m, int):
                 self.holdings.replica(m)  # a first copy is one of before the merge
         share = self.strategy.sampler.share
         facts = self.accounts.facts(
             order, share=share(self.sampler) if share else None, accuracy=accuracy
         )
-        self.holdings.merge(order, facts)
+        compiling = self.compilations.own_seconds
+        stamps = self.holdings.merge(order, facts)
+        compiling = self.compilations.own_seconds - compiling
+        done = self.clock.merged(order, transfer, stamps, compiling)
+        if at_root:
+            times = self.history.merge_times  # not before what was merged before
+            times.append(max(done.finish, times[-1] if times else 0.0))
+        if not order.blocking:
+            done = Stamps(*[done.start] * 4)
+        for k in order.members:
+            if isinstance(k, int):
+                self.accounts.merging(k, now, done)
+                self._observe(k)
         if order.op != "fetch":
             self._last_members = order.members
             self.history.merges += 1
@@ -221,29 +292,24 @@ class Loop:
         return measured, min(max(looks), len(looks) * min(looks)) if looks else 0.0
 
     def _dispatch(self, worker: int, work: Work) -> None:
-        """Draw the examples, start the clock, and run the steps.
+        """Draw the examples, start the clock, and have the steps run.
 
-        The steps run now, on what the worker holds now; the rest of the world sees
-        them at the arrival.
+        They run from what the worker holds now; the rest of the world sees what they
+        lead to at the arrival.
         """
-        train, record = self.job.train, self.accounts.records[worker]
+        train = self.job.train
         self.sampler, indices = self.strategy.sampler.draw(
             self.sampler, worker, work.examples
         )
         rows = np.split(indices, work.steps) if work.steps else []
-        arrival = self.clock.dispatch(
+        rate = self._rate(work)
+        planned = self.clock.dispatch(
             worker, work, [nonzeros_of(train, r) for r in rows]
         )
-        rate = self._rate(work)
-        padded, losses, mean = 0, [], np.zeros(())
-        for step, row in enumerate(rows):
-            batch = make_batch(train, row, self.job.buckets, exact=self._exact)
-            words = np.array([self.job.seed, worker, record.updates + step], np.uint32)
-            values, mean = self.holdings.step(worker, batch, rate, words)
-            padded += len(batch.weight) - len(row)
-            losses.append((row, values))
-        self._losses[worker] = (mean, losses if self.strategy.sampler.observe else [])
-        self.accounts.dispatched(arrival, float(rate), padded)
+        replica = self.holdings.take(worker)
+        first = self.accounts.records[worker].updates
+        self.executor.start(Assignment(worker, replica, rows, rate, first))
+        self.accounts.dispatched(worker, work, planned.start, float(rate))
 
     def _rate(self, work: Work) -> np.float32:
         examples, updates = self.accounts.examples, self.accounts.updates
@@ -253,18 +319,9 @@ class Loop:
 
     # -- evaluations ---------------------------------------------------------
 
-    def _hold_until(self, finish: float) -> None:
-        """A merge ends at `finish`: instants before that see the model as it is now."""
-        # who waits for an earlier merge sees what was held for that
-        since = self._held[-1][0] if self._held else -math.inf
-        if next((t for t in self._due if t >= since), math.inf) < finish:
-            self._held.append((finish, self._evaluate()))
-
     def _record(self, instant: float) -> None:
         """What the model that is visible at this instant is worth, and what it cost."""
-        while self._held and self._held[0][0] <= instant:
-            self._held.popleft()
-        model, metrics = self._held[0][1] if self._held else self._evaluate()
+        self._visible, metrics = self.evaluations.at(instant)
         point = {
             "seconds": instant,
             "updates": self.accounts.updates,
@@ -272,7 +329,6 @@ class Loop:
             **metrics,
         }
         self.history.points.append(point)
-        self._visible = model
         self._check_losses()  # a worker's loss says more, if it was the first
         if self.history.stopped:
             return
@@ -288,23 +344,11 @@ class Loop:
             )
         elif self.on_point(point):
             self._stop(f"stopped at {instant:.6g} s as asked")
-        elif self._due:
+        elif self.evaluations.due:
             total, works = self._train_loss
             self._train_loss = [0.0, 0]
             seen = {"train_loss": total / works} if works else {}
             self._tell(Evaluated(metrics | seen, instant))
-
-    def _evaluate(self) -> tuple[tuple[Any, Any], dict[str, float]]:
-        """The current model, and its metrics on the test split."""
-        programs = self.job.programs
-        self.compilations.purpose = "evaluate"
-        model = self.holdings.model()
-        metrics = mean_metrics(
-            programs.evaluate, model, self.job.test, self.job.num_test
-        )
-        metrics |= self.holdings.report()
-        self.compilations.purpose = "other"
-        return model, metrics
 
     # -- the end -------------------------------------------------------------
 

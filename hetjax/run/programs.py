@@ -29,17 +29,60 @@ class Programs:
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self._evaluate)
+        self.finite = jax.jit(tree.all_finite)
+        self.landed = jax.jit(_landed, donate_argnums=0)
 
     def _once(self, key: Any, make: Callable[[], Callable]) -> Callable:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
-    def step(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
+    def step(
+        self, rule: LocalRule, needs: tuple[str, ...], *, donate: bool = True
+    ) -> Callable:
         """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss).
 
         The replica is donated. `words` (seed, worker, step) are the random key.
         """
+        return self._once(
+            ("step", rule, kept_slots(rule, needs), donate),
+            lambda: jax.jit(
+                self._step_fn(rule, needs), donate_argnums=(0,) if donate else ()
+            ),
+        )
+
+    def steps(
+        self,
+        rule: LocalRule,
+        needs: tuple[str, ...],
+        *,
+        unrolled: bool,
+        donate: bool = True,
+    ) -> Callable:
+        """(replica, batches [K, ...], rate, words [K, 3]) -> as `step`, losses [K, B].
+
+        All K steps in one program: a loop, or `unrolled`.
+        """
+        step = self._step_fn(rule, needs)
+
+        def steps(replica: Replica, batches: Batch, rate: jax.Array, words: jax.Array):
+            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
+                batch, own = inputs
+                replica, losses, mean = step(replica, batch, rate, own)
+                return replica, (losses, mean)
+
+            number = words.shape[0] if unrolled else 1
+            replica, (losses, means) = jax.lax.scan(
+                body, replica, (batches, words), unroll=number
+            )
+            return replica, losses, means[-1]
+
+        return self._once(
+            ("steps", rule, kept_slots(rule, needs), unrolled, donate),
+            lambda: jax.jit(steps, donate_argnums=(0,) if donate else ()),
+        )
+
+    def _step_fn(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
         stepping = with_slots(rule, needs)
 
         def step(replica: Replica, batch: Batch, rate: jax.Array, words: jax.Array):
@@ -49,20 +92,21 @@ class Programs:
             replica, losses = stepping.step(replica, batch, rate, grad_fn)
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
 
-        return self._once(
-            ("step", rule, kept_slots(rule, needs)),
-            lambda: jax.jit(step, donate_argnums=0),
-        )
+        return step
 
     def merge(self, merge: Merge) -> Callable:
-        """(state, replicas, facts, op) -> (state, replicas); both are donated."""
+        """(state, replicas, facts, op) -> (state, replicas); both are donated.
+
+        Not the replicas of a merge that moves some at work: those are still read.
+        """
 
         def apply(state: Any, replicas: tuple[Replica, ...], facts: Facts, op: str):
             return merge.apply(state, replicas, facts, op)
 
+        donated = (0,) if merge.moves_working else (0, 1)
         return self._once(
             ("merge", merge),
-            lambda: jax.jit(apply, static_argnums=3, donate_argnums=(0, 1)),
+            lambda: jax.jit(apply, static_argnums=3, donate_argnums=donated),
         )
 
     def model(self, merge: Merge) -> Callable:
@@ -106,6 +150,22 @@ class Programs:
         sums = {k: jnp.sum(jnp.where(true, v, 0.0)) for k, v in values.items()}
         sums["loss"] = jnp.sum(jnp.where(batch.weight > 0, values["loss"], 0.0))
         return sums | {"weight": jnp.sum(batch.weight)}
+
+
+def _landed(now: Replica, before: Replica, after: Replica) -> Replica:
+    """A replica that others moved from `before` to `now` while steps led to `after`."""
+
+    def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
+        return now + (after - before)
+
+    kept = {"start": now.carry["start"]} if "start" in now.carry else {}
+    return after._replace(
+        params=tree.map_floats(both, now.params, before.params, after.params),
+        model_state=tree.map_floats(
+            both, now.model_state, before.model_state, after.model_state
+        ),
+        carry={**after.carry, **kept},
+    )
 
 
 def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:

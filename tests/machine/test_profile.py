@@ -97,8 +97,8 @@ def test_link_of_compares_whole_names():
 def test_worker_infos_hold_expected_seconds():
     m = machine(worker("a"), worker("b", ("n",), factor=2.0, drift=Drift(0.5)))
     first, second = m.worker_infos(4.0)
-    assert first == (0, "a", "gpu", (), 0.5, 0.25 + 4 * 0.125, "a")
-    assert second == (1, "b", "gpu", ("n",), 1.0, 1.5, "b")
+    assert first == (0, "a", "gpu", (), 0.5, 0.25 + 4 * 0.125, "a", True)
+    assert second == (1, "b", "gpu", ("n",), 1.0, 1.5, "b", True)
     assert second.seconds(8) == 13.0
 
 

@@ -323,15 +323,19 @@ def test_time_by_hand_with_a_slow_server():
         (0, "merging", 2.5, 3.0),
         (0, "busy", 3.0, 4.0),
         (2, "merging", 3.25, 3.75),
-        (2, "busy", 3.75, 7.0),
+        (2, "busy", 3.75, 4.5),
         (1, "merging", 3.5, 4.25),
-        (1, "busy", 4.25, 5.75),
+        (1, "busy", 4.25, 4.5),
         (0, "merging", 4.0, 4.75),
-        (0, "busy", 4.75, 5.75),
     )
-    assert [(s.worker, s.kind) for s in history.timeline] == [s[:2] for s in expected]
+
+    def by_worker(segments):
+        return sorted(segments, key=lambda s: (s[0], s[2]))
+
+    found, expected = by_worker(history.timeline), by_worker(expected)
+    assert [s[:2] for s in found] == [s[:2] for s in expected]
     # the bandwidth is not infinite: a few bytes take nanoseconds
-    times = [(s.start, s.finish) for s in history.timeline]
+    times = [s[2:] for s in found]
     np.testing.assert_allclose(times, [s[2:] for s in expected], atol=1e-6)
     busy = [worker.busy for worker in history.workers]
     merging = [worker.merging for worker in history.workers]

@@ -1,0 +1,112 @@
+"""How the K local steps of an assignment run: one by one, or fused into one program.
+
+No form is best everywhere: a convolution inside a loop is an order of magnitude slower
+on a CPU, while dispatching small steps one by one starves a GPU. The form changes the
+last bits of a result, so it is part of a run's record.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax.data.batching import make_batch, make_batches
+from hetjax.run.compilations import Compilations
+from hetjax.run.executor import Assignment, Outcome
+from hetjax.run.job import Job
+from hetjax.strategies.types import Strategy
+
+FORMS = ("dispatch", "fused", "unrolled")
+
+
+class Steps:
+    """Runs assignments of one strategy on one training split."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        compilations: Compilations,
+        *,
+        exact: bool,
+        donate: bool = True,
+    ):
+        """`exact`: are batches unpadded? `donate`: may replicas be overwritten?"""
+        self._programs, self._compilations = job.programs, compilations
+        self._rule, self._needs = strategy.local, strategy.merges[0].needs
+        self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
+        self._exact, self._donate = exact, donate
+        self._keeps = strategy.sampler.observe is not None
+        self._checks = job.on_nan == "restart"
+
+    def run(
+        self,
+        assignment: Assignment,
+        form: str = "dispatch",
+        device: jax.Device | None = None,
+        between: Callable[[Any], None] | None = None,
+    ) -> Outcome:
+        """The outcome of all steps, enqueued; `between` is called after each program.
+
+        With a device, batches are sent there ahead of the step that wants them.
+        """
+        self._compilations.purpose = "step"
+        try:
+            if form == "dispatch" or len(assignment.rows) < 2:
+                outcome = self._one_by_one(assignment, device, between)
+            else:
+                outcome = self._at_once(assignment, form, device, between)
+        finally:
+            self._compilations.purpose = "other"
+        if self._checks:
+            outcome = outcome._replace(finite=self._programs.finite(outcome.replica))
+        return outcome
+
+    def _one_by_one(
+        self,
+        a: Assignment,
+        device: jax.Device | None,
+        between: Callable[[Any], None] | None,
+    ) -> Outcome:
+        step = self._programs.step(self._rule, self._needs, donate=self._donate)
+        replica, padded, losses, mean = a.replica, 0, [], np.zeros(())
+        for number, row in enumerate(a.rows):
+            batch = make_batch(self._train, row, self._buckets, exact=self._exact)
+            padded += len(batch.weight) - len(row)
+            words = self._words(a, number)
+            if device is not None:
+                batch = jax.device_put(batch, device)
+            replica, values, mean = step(replica, batch, a.rate, words)
+            if self._keeps:
+                losses.append((row, values))
+            if between:
+                between(replica)
+        return Outcome(replica, losses, mean, padded)
+
+    def _at_once(
+        self,
+        a: Assignment,
+        form: str,
+        device: jax.Device | None,
+        between: Callable[[Any], None] | None,
+    ) -> Outcome:
+        program = self._programs.steps(
+            self._rule, self._needs, unrolled=form == "unrolled", donate=self._donate
+        )
+        batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
+        words = np.stack([self._words(a, number) for number in range(len(a.rows))])
+        if device is not None:
+            batches = jax.device_put(batches, device)
+        replica, values, mean = program(a.replica, batches, a.rate, words)
+        if between:
+            between(replica)
+        padded = batches.weight.size - sum(map(len, a.rows))
+        losses: Sequence[Any] = ()
+        if self._keeps:
+            losses = [(row, values[i]) for i, row in enumerate(a.rows)]
+        return Outcome(replica, losses, mean, padded)
+
+    def _words(self, a: Assignment, number: int) -> np.ndarray:
+        """What a step's random key is made of."""
+        return np.array([self._seed, a.worker, a.first_step + number], np.uint32)
