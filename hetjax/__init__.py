@@ -8,7 +8,7 @@ runs          `train`, `compare`; what they return: `History`, `Runs`
 
 from hetjax import data, local, machine, merge, models, sampling, schedule, sparse
 from hetjax.report import History, Runs
-from hetjax.run import compare, train
+from hetjax.run import compare, local_machine, train
 from hetjax.schedule import Rate
 from hetjax.strategies import (
     STRATEGIES,
@@ -63,6 +63,7 @@ __all__ = [
     "hier_sgd",
     "hogwild",
     "local",
+    "local_machine",
     "local_sgd",
     "machine",
     "magma_async_sgd",

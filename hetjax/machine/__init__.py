@@ -2,7 +2,7 @@
 
 from hetjax.machine.clock import SimulatedClock, Stamps, Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
-from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile
+from hetjax.machine.profile import Cost, Drift, Incident, Link, Machine, Profile
 from hetjax.machine.types import (
     ROOT,
     Alarm,
@@ -16,6 +16,7 @@ from hetjax.machine.types import (
     Work,
     WorkerInfo,
 )
+from hetjax.machine.wall_clock import WallClock
 
 __all__ = [
     "PRESETS",
@@ -26,6 +27,7 @@ __all__ = [
     "Drift",
     "Evaluated",
     "Event",
+    "Incident",
     "Join",
     "Leave",
     "Link",
@@ -36,6 +38,7 @@ __all__ = [
     "SimulatedClock",
     "Stamps",
     "Transfer",
+    "WallClock",
     "Work",
     "WorkerInfo",
     "load_machine",

@@ -109,6 +109,53 @@ class Profile:
         return seconds if self.drift is None else seconds * self.drift.at(time)
 
 
+INCIDENTS = ("kill", "slow", "join")
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something that happens to a worker at a time that a machine's script says.
+
+    "kill": it is lost, with what it did not merge. "slow": its steps take `factor`
+    times as long from then on (1 ends it). "join": it takes part from then on; who
+    was not killed before is absent until then.
+    """
+
+    seconds: float
+    what: str  # one of INCIDENTS
+    worker: str  # its name
+    factor: float = 1.0
+
+    def __post_init__(self):
+        _check_at_least_zero("seconds", self.seconds)
+        _check_positive("factor", self.factor)
+        if self.what not in INCIDENTS:
+            known = ", ".join(INCIDENTS)
+            raise ValueError(f"unknown incident {self.what!r}; known: {known}")
+
+
+def absent_at_first(incidents: Sequence[Incident]) -> set[str]:
+    """Names of the workers whose first incident, but for slowness, is to join."""
+    first: dict[str, str] = {}
+    for incident in sorted(incidents, key=lambda i: i.seconds):
+        if incident.what != "slow":
+            first.setdefault(incident.worker, incident.what)
+    return {worker for worker, what in first.items() if what == "join"}
+
+
+def check_incidents(incidents: Sequence[Incident], names: Sequence[str]) -> None:
+    """A ValueError for an incident of nobody, or a run without anybody."""
+    for incident in incidents:
+        if incident.worker not in names:
+            known = ", ".join(names[:8])
+            raise ValueError(
+                f"an incident of {incident.worker!r}, who is no worker; those are "
+                f"{known}"
+            )
+    if absent_at_first(incidents) >= set(names):
+        raise ValueError("no worker is there when the run begins: let one not join")
+
+
 @dataclass(frozen=True)
 class Link:
     """What connects the workers below one place, and what a merge over it takes.

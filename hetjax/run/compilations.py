@@ -9,9 +9,10 @@ from typing import Any
 import jax.monitoring
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _PHASES = (  # of which a compilation consists; their sum is not a worker's time
     "/jax/core/compile/jaxpr_trace_duration",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    _LOWERED,
     _COMPILED,
 )
 
@@ -28,6 +29,7 @@ class Compilations:
         self.seconds = 0.0  # of all threads
         self._lock = threading.Lock()
         self._own = threading.local()
+        self._lowered: set[int | None] = set()  # threads that XLA compiles for now
 
     @property
     def purpose(self) -> str:
@@ -43,13 +45,20 @@ class Compilations:
         """Seconds that this thread spent compiling."""
         return getattr(self._own, "seconds", 0.0)
 
+    def is_compiling(self, thread: threading.Thread) -> bool:
+        """Has the thread lowered a program that XLA is not done with?"""
+        return thread.ident in self._lowered
+
     def _listen(self, event: str, duration_secs: float, **_: Any) -> None:
         if event not in _PHASES:
             return
         self._own.seconds = self.own_seconds + duration_secs
         with self._lock:
             self.seconds += duration_secs
+            if event == _LOWERED:
+                self._lowered.add(threading.get_ident())
             if event == _COMPILED:
+                self._lowered.discard(threading.get_ident())
                 self.programs[self.purpose] += 1
 
     @contextmanager

@@ -8,13 +8,15 @@ from tqdm import tqdm
 class Progress:
     """A tqdm bar on standard error over all the runs of a job; or none at all."""
 
-    def __init__(self, seconds: float, *, shown: bool = True):
-        """`seconds` of the clock that all runs have together."""
+    def __init__(self, seconds: float, *, shown: bool = True, real: bool = False):
+        """`seconds` of the clock that all runs have together, virtual or `real`."""
+        unit = "s" if real else "virtual s"
         self._bar = tqdm(
             total=round(seconds, 9),
             disable=not shown,
             unit="s",
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} virtual s "
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} "
+            f"{unit} "
             "[{elapsed}<{remaining}, {rate_fmt}{postfix}]",
         )
         self._total = seconds

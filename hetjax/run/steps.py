@@ -33,7 +33,7 @@ class Steps:
         donate: bool = True,
     ):
         """`exact`: are batches unpadded? `donate`: may replicas be overwritten?"""
-        self._programs, self._compilations = job.programs, compilations
+        self._programs, self.compilations = job.programs, compilations
         self._rule, self._needs = strategy.local, strategy.merges[0].needs
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
         self._exact, self._donate = exact, donate
@@ -51,14 +51,14 @@ class Steps:
 
         With a device, batches are sent there ahead of the step that wants them.
         """
-        self._compilations.purpose = "step"
+        self.compilations.purpose = "step"
         try:
             if form == "dispatch" or len(assignment.rows) < 2:
                 outcome = self._one_by_one(assignment, device, between)
             else:
                 outcome = self._at_once(assignment, form, device, between)
         finally:
-            self._compilations.purpose = "other"
+            self.compilations.purpose = "other"
         if self._checks:
             outcome = outcome._replace(finite=self._programs.finite(outcome.replica))
         return outcome

@@ -13,10 +13,12 @@ from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, SimulatedClock
 from hetjax.report.history import History
 from hetjax.run.held_out import FEW, num_held_out, split_off
-from hetjax.run.job import Job
+from hetjax.run.job import ON_LOSS, ON_NAN, Clock, Job
+from hetjax.run.local import LocalMachine
 from hetjax.run.loop import Loop
 from hetjax.run.programs import Programs, evaluation_batches
 from hetjax.run.progress import Progress
+from hetjax.run.real import prepare
 from hetjax.schedule.rates import check_rate
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
@@ -25,7 +27,7 @@ from hetjax.task.types import Task
 def train(
     task: Task,
     data: Dataset,
-    machine: Machine,
+    machine: Machine | LocalMachine,
     strategy: Strategy,
     *,
     seconds: float,
@@ -34,9 +36,15 @@ def train(
     stop_at: float | None = None,
     epochs: float | None = None,
     on_point: Callable[[dict[str, float]], object] | None = None,
+    on_nan: str | None = None,
+    on_loss: str = "go_on",
     progress: bool = True,
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
+
+    `machine` is simulated (`machine.preset`, a file) or real (`local_machine`): then
+    the seconds are real ones, workers compute in threads of their own, and everything
+    is compiled before the clock starts.
 
     The test split is evaluated at the start and at `points` instants, evenly spaced
     (never charged to the clock); `on_point` is called with each: {"seconds",
@@ -46,12 +54,25 @@ def train(
     returned. `seed` sets the initial parameters, the order of the examples and the
     machine's noise.
 
+    A replica that is not finite any more stops the run (on_nan="stop", the default on
+    simulated machines), or is kept out of the merge, counted, and begins anew from the
+    centre ("restart", the default on real ones). When a worker is lost the run goes on
+    without it (on_loss="go_on") or stops ("stop").
+
     The history holds the points, each worker's time, and the final model: `params`,
     `model_state`, and `model`, the user's own module with both put back.
     Errors: ValueError for a request that cannot be meant, before anything is compiled.
     """
-    bench = Bench(task, data, machine, seconds=seconds, points=points)
-    bar = Progress(seconds, shown=progress)
+    bench = Bench(
+        task,
+        data,
+        machine,
+        seconds=seconds,
+        points=points,
+        on_nan=on_nan,
+        on_loss=on_loss,
+    )
+    bar = Progress(seconds, shown=progress, real=bench.real)
     try:
         return bench.run(
             strategy.name,
@@ -73,20 +94,30 @@ class Bench:
         self,
         task: Task,
         data: Dataset,
-        machine: Machine,
+        machine: Machine | LocalMachine,
         *,
         seconds: float,
         points: int,
+        on_nan: str | None = None,
+        on_loss: str = "go_on",
     ):
         """Checks everything that can be checked before the first compilation."""
         if not (seconds > 0 and math.isfinite(seconds)):
             raise ValueError(f"seconds={seconds}: give a finite number above 0")
         if not (isinstance(points, numbers.Integral) and points >= 1):
             raise ValueError(f"points={points}: give a whole number, at least 1")
-        if not isinstance(machine, Machine):
+        if not isinstance(machine, Machine | LocalMachine):
             raise ValueError(
-                f"machine is {machine!r}: give a Machine, such as machine.preset(...)"
+                f"machine is {machine!r}: give a Machine, such as machine.preset(...), "
+                "or local_machine()"
             )
+        self.real = isinstance(machine, LocalMachine)
+        on_nan = on_nan or ("restart" if self.real else "stop")
+        if on_nan not in ON_NAN:
+            raise ValueError(f"on_nan={on_nan!r}: choose one of {ON_NAN}")
+        if on_loss not in ON_LOSS:
+            raise ValueError(f"on_loss={on_loss!r}: choose one of {ON_LOSS}")
+        self._on_nan, self._on_loss = on_nan, on_loss
         for name, split in (("training", data.train), ("test", data.test)):
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
@@ -137,13 +168,23 @@ class Bench:
             return reached or point["examples"] >= limit
 
         bar.begin(name)
-        clock = SimulatedClock(
-            self.machine, seed=seed, nonzeros_per_example=_nonzeros(self.data)
-        )
-        history = Loop(name, strategy, self._job(strategy, seed), clock, each).run()
+        job, clock, forms = self._set_up(strategy, seed)
+        loop = Loop(name, strategy, job, clock, each)
+        loop.history.forms = forms
+        history = loop.run()
         # a run that ended early leaves the rest of its seconds to the bar
         bar.skip(self.instants[-1] - last)
         return history
+
+    def _set_up(self, strategy: Strategy, seed: int) -> tuple[Job, Clock, dict]:
+        """The job, its clock, and how steps run on each kind of device."""
+        job = self._job(strategy, seed)
+        if isinstance(self.machine, LocalMachine):
+            return prepare(self.machine, strategy, job)
+        nonzeros = _nonzeros(self.data)
+        return job, SimulatedClock(
+            self.machine, seed=seed, nonzeros_per_example=nonzeros
+        ), {}
 
     def _job(self, strategy: Strategy, seed: int) -> Job:
         train, held = self.data.train, None
@@ -160,6 +201,8 @@ class Bench:
             num_held_out=len(held) if held else 0,
             instants=self.instants,
             seed=seed,
+            on_nan=self._on_nan,
+            on_loss=self._on_loss,
         )
 
 

@@ -1,0 +1,54 @@
+"""How long to wait for a worker: a deadline from its own measured times (host world).
+
+There is no timeout to tune. A worker that always takes equally long is given a floor,
+so that a hiccup of the host does not cost it its place.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from hetjax.machine.types import Work, WorkerInfo
+
+DEVIATIONS = 8.0  # median deviations above the median
+FLOOR = 5.0  # times the median, at least
+HICCUP = 1.0  # [s] on top: what a busy host may take at any time
+UNKNOWN = 20.0  # times what is expected, of a worker that was hardly seen yet
+ENOUGH = 5  # works, to know a worker
+RECENT = 50  # works that count
+
+
+class Patience:
+    """Deadlines of the works of every worker.
+
+    x = seconds / expected seconds, over a worker's last works; a work of s expected
+    seconds may take
+
+        s max(median(x) + 8 median |x - median(x)|, 5 median(x)) + 1 s
+    """
+
+    def __init__(self, workers: Sequence[WorkerInfo]):
+        """Nothing was measured yet but what the infos expect."""
+        self._workers = workers
+        self._seen = [deque[float](maxlen=RECENT) for _ in workers]
+
+    def expected(self, worker: int, work: Work) -> float:
+        """Seconds that a work is expected to take."""
+        return work.seconds + work.steps * self._workers[worker].seconds(work.size)
+
+    def observe(self, worker: int, work: Work, seconds: float) -> None:
+        """A worker took so long."""
+        expected = self.expected(worker, work)
+        if expected > 0:
+            self._seen[worker].append(seconds / expected)
+
+    def allowed(self, worker: int, work: Work) -> float:
+        """Seconds that a work may take."""
+        seen = self._seen[worker]
+        expected = self.expected(worker, work)
+        if len(seen) < ENOUGH:
+            return UNKNOWN * max([1.0, *seen]) * expected + HICCUP
+        middle = median(seen)
+        deviation = median(abs(x - middle) for x in seen)
+        longest = max(middle + DEVIATIONS * deviation, FLOOR * middle)
+        return longest * expected + HICCUP

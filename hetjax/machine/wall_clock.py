@@ -1,0 +1,341 @@
+"""The real clock: events of workers that compute in threads of their own (host world).
+
+Threads tell it what they completed, with stamps of their own; the loop asks it for the
+next event. It can be paused, for evaluations: what completes meanwhile is delivered
+when its time has come, as if there had been no pause.
+"""
+
+import bisect
+import heapq
+import math
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hetjax.machine.clock import Stamps, Transfer
+from hetjax.machine.patience import Patience
+from hetjax.machine.profile import Incident
+from hetjax.machine.types import (
+    Alarm,
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    Merged,
+    MergeOrder,
+    Work,
+    WorkerInfo,
+)
+
+_MERGED, _STAFF, _ARRIVAL, _ALARM = range(4)  # the order at one and the same time
+_LOOK_UP = 0.1  # [s] after which `next` answers, for the caller to look at Ctrl-C
+
+
+class Completion(NamedTuple):
+    """What a worker's thread reports; stamps are of `time.perf_counter`."""
+
+    worker: int
+    began: float
+    finished: float
+    failure: str = ""  # of an exception: its traceback
+
+
+@dataclass
+class _UnderWay:
+    """A work that a thread has."""
+
+    work: Work
+    start: float  # [s] of the clock
+    deadline: float
+
+
+class WallClock:
+    """The clock of one run on real workers; `begin` sets it to 0 s.
+
+    A worker whose thread fails, or does not answer by its deadline (see `Patience`),
+    leaves: Leave(lost=True). One that answers late joins again; what it did is not
+    asked for.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerInfo],
+        *,
+        incidents: Sequence[Incident] = (),
+        on_slow: Callable[[int, float], None] = lambda worker, factor: None,
+        is_excused: Callable[[int], bool] = lambda worker: False,
+    ):
+        """`on_slow` carries out a scripted slowdown.
+
+        `is_excused(worker)`: does it do something that no deadline foresees, such as
+        compiling?
+        """
+        self.workers = tuple(workers)
+        self.now = 0.0  # [s] of the last event
+        self.patience = Patience(self.workers)
+        self._on_slow, self._is_excused = on_slow, is_excused
+        self._completions: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+        self._backlog: list[Completion] = []  # seen, not yet on the heap
+        self._heap: list[tuple[float, int, int, Event | Incident]] = []
+        self._count = 0
+        self._there = {w.index for w in self.workers if w.present}
+        self._under_way: dict[int, _UnderWay] = {}
+        self._silent: dict[int, _UnderWay] = {}  # lost by a deadline; may answer late
+        self._origin = time.perf_counter()
+        self._resumed: list[float] = []  # stamps: ends of the pauses
+        self._paused = [0.0]  # [s] of all pauses before each of them, and in all
+        self._joins = 0  # scripted, to come
+        index = {w.name: w.index for w in self.workers}
+        for incident in incidents:
+            self._push(incident.seconds, _STAFF, incident)
+            self._joins += incident.what == "join"
+        self._index = index
+
+    @property
+    def expects(self) -> bool:
+        """May somebody who is not there still come?"""
+        return bool(self._silent) or self._joins > 0
+
+    def begin(self) -> None:
+        """Time runs from now on."""
+        self._origin = time.perf_counter()
+        self._resumed, self._paused = [], [0.0]
+
+    def time_of(self, stamp: float) -> float:
+        """The clock's time [s] of a stamp; within a pause as if there were none."""
+        pauses = bisect.bisect_right(self._resumed, stamp)
+        return stamp - self._origin - self._paused[pauses]
+
+    def _time(self) -> float:
+        return self.time_of(time.perf_counter())
+
+    # -- what the loop orders -------------------------------------------------
+
+    def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
+        """The worker has the work from now on; when it arrives nobody knows."""
+        del nonzeros
+        self._check_at_rest(worker)
+        if worker not in self._there:
+            name = self.workers[worker].name
+            raise ValueError(f"worker {worker} ({name}) is not there: start it first")
+        start = self._time()
+        deadline = start + self.patience.allowed(worker, work)
+        self._under_way[worker] = _UnderWay(work, start, deadline)
+        return Arrival(worker, work, start, math.inf)
+
+    def merge(
+        self, order: MergeOrder, num_bytes: float, seconds: float = 0.0
+    ) -> Transfer:
+        """A merge is carried out right after this; its times are known behind it."""
+        del num_bytes, seconds
+        if not order.members:
+            raise ValueError("a merge needs at least one member")
+        for member in order.members:
+            if isinstance(member, int):
+                self._check_at_rest(member)
+        return Transfer(self.now, self.now)
+
+    def merged(
+        self,
+        order: MergeOrder,
+        transfer: Transfer,
+        stamps: Stamps | None,
+        compiling: float,
+    ) -> Stamps:
+        """The merge took place so; seconds of compiling in it do not count."""
+        del transfer
+        assert stamps is not None, "a real merge is stamped"
+        if compiling > 0:
+            self._add_pause(max(stamps.gathered, stamps.merged - compiling))
+        start, gathered, merged, finish = map(self.time_of, stamps)
+        if compiling > 0:  # the pause is within [gathered, merged]
+            finish = self.time_of(max(stamps.finish, self._resumed[-1]))
+            merged = min(merged, finish)
+        done = Stamps(start, gathered, merged, finish)
+        self._push(finish, _MERGED, Merged(order.node, finish, order.members, order.op))
+        return done
+
+    def start(self, worker: int) -> None:
+        """The worker is there from now on: a Join."""
+        if worker in self._there:
+            raise ValueError(f"worker {worker} cannot be started: it is there")
+        self._there.add(worker)
+        now = self._time()
+        self._push(now, _STAFF, Join(worker, now))
+
+    def stop(self, worker: int) -> None:
+        """The worker gets no more work: a Leave. What it does now it finishes."""
+        if worker not in self._there:
+            raise ValueError(f"worker {worker} cannot be stopped: it is not there")
+        self._there.remove(worker)
+        now = self._time()
+        self._push(now, _STAFF, Leave(worker, now))
+
+    def set_alarm(self, name: str, time: float) -> None:
+        """Asks for an Alarm at `time` [s], or at once where that is past."""
+        if not 0 <= time < math.inf:  # also refuses NaN
+            raise ValueError(f"alarm {name!r} at {time} s: give a finite time")
+        self._push(time, _ALARM, Alarm(name, time))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time stands still within, once everybody has finished what it does."""
+        paused = time.perf_counter()
+        self._await_all()
+        try:
+            yield
+        finally:
+            self._add_pause(paused)
+
+    def _await_all(self) -> None:
+        """Collect completions until nobody computes, or has a deadline to come."""
+        reported = {c.worker for c in self._backlog}
+        while True:
+            waiting = [u for k, u in self._under_way.items() if k not in reported]
+            left = max((u.deadline for u in waiting), default=0.0) - self._time()
+            if not waiting or left <= 0:
+                return
+            try:
+                completion = self._completions.get(timeout=min(left, _LOOK_UP))
+            except queue.Empty:
+                continue
+            self._backlog.append(completion)
+            reported.add(completion.worker)
+
+    def _add_pause(self, since: float) -> None:
+        """What lies between the stamp `since` and now was a pause."""
+        now = time.perf_counter()
+        self._resumed.append(now)
+        self._paused.append(self._paused[-1] + now - since)
+
+    # -- what happened --------------------------------------------------------
+
+    def completed(self, completion: Completion) -> None:
+        """A worker's thread reports (from that thread)."""
+        self._completions.put(completion)
+
+    def next(self) -> Event | None:
+        """The earliest event whose time has come; None after a while without one."""
+        until = self._time() + _LOOK_UP
+        while True:
+            self._collect()
+            event = self._due()
+            if event is not None:
+                self.now = max(self.now, event.time)
+                return event
+            now = self._time()
+            if now >= until:
+                return None
+            wake = min([until, *(e[0] for e in self._heap[:1]), *self._deadlines()])
+            try:
+                timeout = max(0.0, wake - now)
+                self._backlog.append(self._completions.get(timeout=timeout))
+            except queue.Empty:
+                continue
+
+    def _deadlines(self) -> list[float]:
+        return [u.deadline for u in self._under_way.values()]
+
+    def _due(self) -> Event | None:
+        """The first event on the heap, if it is time for it; else who is overdue."""
+        while self._heap and self._heap[0][0] <= self._time():
+            seconds, _, _, event = heapq.heappop(self._heap)
+            if isinstance(event, Incident):
+                event = self._carry_out(event, seconds)
+            if isinstance(event, Arrival):
+                del self._under_way[event.worker]
+            if event is not None:
+                return event
+        return self._overdue()
+
+    def _carry_out(self, incident: Incident, seconds: float) -> Event | None:
+        """A scripted incident, as the event that it leads to."""
+        worker = self._index[incident.worker]
+        if incident.what == "slow":
+            self._on_slow(worker, incident.factor)
+            return None
+        if incident.what == "join":
+            self._joins -= 1
+            if worker in self._there:
+                return None
+            self._there.add(worker)
+            return Join(worker, seconds, "as scripted")
+        if worker not in self._there:
+            return None
+        self._forget(worker)
+        return Leave(worker, seconds, lost=True, why="killed, as scripted")
+
+    def _forget(self, worker: int) -> None:
+        """Nothing of this worker is under way, or to come."""
+        self._there.discard(worker)
+        self._under_way.pop(worker, None)
+        self._heap = [
+            e
+            for e in self._heap
+            if not (isinstance(e[3], Arrival) and e[3].worker == worker)
+        ]
+        heapq.heapify(self._heap)
+
+    def _overdue(self) -> Event | None:
+        """The Leave of a worker that has not answered by its deadline."""
+        now = self._time()
+        arrived = {e[2] for e in self._heap if e[1] == _ARRIVAL}
+        for worker, under_way in self._under_way.items():
+            if under_way.deadline > now or worker in arrived:
+                continue
+            if self._is_excused(worker):
+                under_way.deadline = now + (under_way.deadline - under_way.start)
+                continue
+            self._forget(worker)
+            self._silent[worker] = under_way
+            why = f"no answer for {now - under_way.start:.3g} s"
+            return Leave(worker, now, lost=True, why=why)
+        return None
+
+    def _collect(self) -> None:
+        """Everything that was completed, onto the heap."""
+        while True:
+            try:
+                self._backlog.append(self._completions.get_nowait())
+            except queue.Empty:
+                break
+        completions, self._backlog = self._backlog, []
+        for completion in completions:
+            self._take(completion)
+
+    def _take(self, completion: Completion) -> None:
+        worker = completion.worker
+        began, finished = map(self.time_of, (completion.began, completion.finished))
+        if worker in self._silent:
+            late = self._silent.pop(worker)
+            self.patience.observe(worker, late.work, finished - late.start)
+            if not completion.failure:
+                self._there.add(worker)
+                why = f"answered after {finished - late.start:.3g} s"
+                self._push(finished, _STAFF, Join(worker, finished, why))
+        elif worker in self._under_way:
+            under_way = self._under_way[worker]
+            if completion.failure:
+                self._forget(worker)
+                why = completion.failure
+                self._push(finished, _STAFF, Leave(worker, finished, True, why))
+                return
+            self.patience.observe(worker, under_way.work, finished - began)
+            arrival = Arrival(worker, under_way.work, began, finished)
+            heapq.heappush(self._heap, (finished, _ARRIVAL, worker, arrival))
+
+    def _push(self, time: float, kind: int, event: Event | Incident) -> None:
+        heapq.heappush(self._heap, (time, kind, self._count, event))
+        self._count += 1
+
+    def _check_at_rest(self, worker: int) -> None:
+        if not 0 <= worker < len(self.workers):
+            raise ValueError(
+                f"there is no worker {worker}; they are 0 to {len(self.workers) - 1}"
+            )
+        if worker in self._under_way:
+            name = self.workers[worker].name
+            raise ValueError(f"worker {worker} ({name}) has work in flight already")

@@ -1,0 +1,89 @@
+"""Seconds of steps on real devices, measured before a run or for a calibration."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax import local, tree
+from hetjax.replica import Replica
+from hetjax.run.compilations import Compilations
+from hetjax.run.executor import Assignment
+from hetjax.run.job import Job
+from hetjax.run.steps import Steps
+from hetjax.strategies.types import Strategy
+
+SAMPLES = 5  # of a measurement, at least
+SECONDS = 0.05  # that it takes, at least
+
+
+class StepTimer:
+    """Runs steps of a strategy on a device, on throw-away replicas of the model."""
+
+    def __init__(self, strategy: Strategy, job: Job, compilations: Compilations):
+        """The model begins where a run with the job's seed does."""
+        self._strategy, self._job = strategy, job
+        self._model = job.programs.init(jax.random.key(job.seed))
+        statistics = jax.tree.leaves(self._model[1])
+        exact = any(map(tree.is_float, statistics))
+        shared = strategy.merges[0].moves_working
+        self.steps = Steps(
+            strategy, job, compilations, exact=exact, donate=not shared
+        )
+        self._rng = np.random.default_rng(job.seed)
+
+    def replica(self, device: jax.Device) -> Replica:
+        """A new one there."""
+        needs = (*self._strategy.merges[0].needs, *self._strategy.local.needs)
+        params, state = self._job.programs.copies(self._model)
+        carry = local.empty_slots(params, needs)
+        replica = Replica(params, state, self._strategy.local.init(params), carry)
+        return jax.device_put(replica, device)
+
+    def rows(self, steps: int, size: int) -> list[np.ndarray]:
+        """Random examples for so many steps."""
+        n = len(self._job.train)
+        return [self._rng.integers(n, size=size) for _ in range(steps)]
+
+    def once(
+        self,
+        replica: Replica,
+        rows: Sequence[np.ndarray],
+        device: jax.Device,
+        form: str = "dispatch",
+    ) -> tuple[Any, float]:
+        """(the replica behind the steps, their seconds)."""
+        assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
+        target = None if device.platform == "cpu" else device
+        began = time.perf_counter()
+        outcome = self.steps.run(assignment, form, target)
+        jax.block_until_ready((outcome.replica, outcome.mean, outcome.finite))
+        return outcome.replica, time.perf_counter() - began
+
+    def seconds(
+        self,
+        device: jax.Device,
+        size: int,
+        *,
+        steps: int = 1,
+        form: str = "dispatch",
+        samples: int = SAMPLES,
+        shortest: float = SECONDS,
+    ) -> list[float]:
+        """Seconds of one step of `size` examples, of each sample of `steps` steps.
+
+        Programs are compiled before.
+        """
+        replica, _ = self.once(
+            self.replica(device), self.rows(steps, size), device, form
+        )
+        found: list[float] = []
+        total = 0.0
+        while len(found) < samples or total < shortest:
+            rows = self.rows(steps, size)
+            replica, seconds = self.once(replica, rows, device, form)
+            found.append(seconds / steps)
+            total += seconds
+        return found
