@@ -8,7 +8,7 @@ runs          `train`, `compare`; what they return: `History`, `Runs`
 
 from hetjax import data, local, machine, merge, models, sampling, schedule, sparse
 from hetjax.report import History, Runs
-from hetjax.run import compare, local_machine, train
+from hetjax.run import compare, local_machine, replay, train
 from hetjax.schedule import Rate
 from hetjax.strategies import (
     STRATEGIES,
@@ -69,6 +69,7 @@ __all__ = [
     "magma_async_sgd",
     "merge",
     "models",
+    "replay",
     "sampling",
     "schedule",
     "sequential_sgd",

@@ -3,6 +3,7 @@
 from hetjax.machine.clock import SimulatedClock, Stamps, Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Incident, Link, Machine, Profile
+from hetjax.machine.trace import RecordedClock, Recorder, Recording, Trace
 from hetjax.machine.types import (
     ROOT,
     Alarm,
@@ -13,6 +14,7 @@ from hetjax.machine.types import (
     Leave,
     Merged,
     MergeOrder,
+    RunEnded,
     Work,
     WorkerInfo,
 )
@@ -35,8 +37,13 @@ __all__ = [
     "MergeOrder",
     "Merged",
     "Profile",
+    "RecordedClock",
+    "Recorder",
+    "Recording",
+    "RunEnded",
     "SimulatedClock",
     "Stamps",
+    "Trace",
     "Transfer",
     "WallClock",
     "Work",

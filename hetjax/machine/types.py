@@ -134,6 +134,10 @@ class Join(NamedTuple):
 Event = Arrival | Merged | Evaluated | Alarm | Leave | Join
 
 
+class RunEnded(Exception):
+    """A clock has no more events: the run that it plays again ended here, and why."""
+
+
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
     """A number for each of n workers; what is wrong with them is an error."""
     values = tuple(value) if isinstance(value, Iterable) else (value,) * n

@@ -60,7 +60,7 @@ class WorkerRecord:
     # versions of the centre between fetch and merge -> how often
 
 
-class Incident(NamedTuple):
+class Happening(NamedTuple):
     """Something that happened to a worker: it left, joined, or its replica was NaN."""
 
     seconds: float
@@ -90,12 +90,13 @@ class History:
     compile_seconds: float = 0.0
     host_seconds: float = 0.0
     stopped: str = ""  # why it ended early; "" if it did not
-    incidents: list[Incident] = field(default_factory=list)
+    incidents: list[Happening] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     # workers whose threads did not end with the run, and were left behind
     forms: dict[str, str] = field(default_factory=dict)
     # how K local steps ran on each kind of device (see `hetjax.run.steps`)
-    trace: Any = None  # what was recorded of it, if it was
+    trace: Any = None  # of a real run: its recording (see `hetjax.machine.trace`)
+    replayed: str = ""  # of a replay: "equal", or what is not
     params: Any = None  # final parameters and model state, and the user's model
     model_state: Any = None  # with both put back
     model: Any = None

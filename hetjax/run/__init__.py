@@ -2,6 +2,6 @@
 
 from hetjax.run.comparison import compare
 from hetjax.run.local import LocalMachine, local_machine
-from hetjax.run.train import train
+from hetjax.run.train import replay, train
 
-__all__ = ["LocalMachine", "compare", "local_machine", "train"]
+__all__ = ["LocalMachine", "compare", "local_machine", "replay", "train"]

@@ -22,10 +22,11 @@ from hetjax.machine import (
     Join,
     Leave,
     MergeOrder,
+    RunEnded,
     Stamps,
     Work,
 )
-from hetjax.report.history import History, Incident
+from hetjax.report.history import Happening, History
 from hetjax.run.accounts import Accounts
 from hetjax.run.compilations import Compilations
 from hetjax.run.evaluations import Evaluations
@@ -75,6 +76,8 @@ class Loop:
             self._set_up()
             try:
                 self._loop()
+            except RunEnded as ended:
+                self._stop(str(ended))
             finally:
                 stuck = self.executor.close()
                 self.history.stuck = [self.clock.workers[k].name for k in stuck]
@@ -209,7 +212,7 @@ class Loop:
 
     def _note(self, seconds: float, worker: int, what: str, why: str) -> None:
         name = self.clock.workers[worker].name
-        self.history.incidents.append(Incident(seconds, name, what, why))
+        self.history.incidents.append(Happening(seconds, name, what, why))
 
     # -- orders --------------------------------------------------------------
 

@@ -21,6 +21,7 @@ class Prepared(NamedTuple):
     job: Job
     clock: WallClock
     forms: dict[str, str]  # by kind of device
+    nodes: int  # the worker on whose device merges run
 
 
 def prepare(machine: LocalMachine, strategy: Strategy, job: Job) -> Prepared:
@@ -51,7 +52,7 @@ def prepare(machine: LocalMachine, strategy: Strategy, job: Job) -> Prepared:
         return executors[0]
 
     job = job._replace(executor=executor, places=places)
-    return Prepared(job, clock, forms)
+    return Prepared(job, clock, forms, fastest)
 
 
 def measured_costs(

@@ -4,21 +4,38 @@ import copy
 import math
 import numbers
 from collections.abc import Callable
+from pathlib import Path
 
 import scipy.sparse as sp
 
 from hetjax import local
 from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
-from hetjax.machine import Machine, SimulatedClock
+from hetjax.machine import (
+    Machine,
+    RecordedClock,
+    Recorder,
+    Recording,
+    SimulatedClock,
+    Trace,
+)
 from hetjax.report.history import History
 from hetjax.run.held_out import FEW, num_held_out, split_off
-from hetjax.run.job import ON_LOSS, ON_NAN, Clock, Job
+from hetjax.run.job import ON_LOSS, ON_NAN, Job
 from hetjax.run.local import LocalMachine
 from hetjax.run.loop import Loop
 from hetjax.run.programs import Programs, evaluation_batches
 from hetjax.run.progress import Progress
 from hetjax.run.real import prepare
+from hetjax.run.replay import (
+    as_trace,
+    check_same,
+    digest,
+    header,
+    missing_kinds,
+    recorded_job,
+    recorded_strategy,
+)
 from hetjax.schedule.rates import check_rate
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
@@ -38,6 +55,7 @@ def train(
     on_point: Callable[[dict[str, float]], object] | None = None,
     on_nan: str | None = None,
     on_loss: str = "go_on",
+    trace: str | Path | None = None,
     progress: bool = True,
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
@@ -59,6 +77,9 @@ def train(
     centre ("restart", the default on real ones). When a worker is lost the run goes on
     without it (on_loss="go_on") or stops ("stop").
 
+    A real run is recorded, in the file `trace` or one of its own: `history.trace`, which
+    `replay` runs again.
+
     The history holds the points, each worker's time, and the final model: `params`,
     `model_state`, and `model`, the user's own module with both put back.
     Errors: ValueError for a request that cannot be meant, before anything is compiled.
@@ -71,6 +92,7 @@ def train(
         points=points,
         on_nan=on_nan,
         on_loss=on_loss,
+        trace=trace,
     )
     bar = Progress(seconds, shown=progress, real=bench.real)
     try:
@@ -87,6 +109,48 @@ def train(
         bar.close()
 
 
+def replay(
+    trace: Trace | Recording | str | Path,
+    task: Task | None = None,
+    data: Dataset | None = None,
+    strategy: Strategy | None = None,
+    *,
+    progress: bool = True,
+) -> History:
+    """Run a recorded run again, event by event, on the virtual clock.
+
+    `trace` is a `history.trace`, a file, or a `machine.Trace`. What a file cannot hold,
+    the task and the data, must be given and be the same; the strategy, where its
+    settings are not all plain. On the same kinds of device the parameters are the same
+    bit for bit (on CUDA with `--xla_gpu_deterministic_ops=true` in XLA_FLAGS), and
+    `history.replayed` says whether they are. Kinds of device that are not here are
+    replaced by JAX's default device: then numbers agree to rounding, about 1e-5 of a
+    parameter after a hundred steps.
+
+    Errors: ValueError for a damaged trace, or what was not recorded in it.
+    """
+    context = getattr(trace, "context", None) or (None, None, None)
+    recorded = as_trace(trace)
+    task, data = task or context[0], data or context[1]
+    if task is None or data is None:
+        raise ValueError("replay: a trace in a file needs its task and data: give both")
+    strategy = strategy or context[2] or recorded_strategy(recorded)
+    instants = recorded.header["instants"]
+    bench = Bench(task, data, recorded, seconds=instants[-1], points=1)
+    bar = Progress(instants[-1], shown=progress)
+    try:
+        name = recorded.header.get("name", strategy.name)
+        history = bench.run(name, strategy, recorded.header["seed"], bar)
+    finally:
+        bar.close()
+    same = digest(history.params) == recorded.end.get("params")
+    history.replayed = "equal" if same else "other parameters than recorded"
+    kinds = missing_kinds(recorded)
+    if kinds and not same:
+        history.replayed += f": there is no {', '.join(kinds)} here"
+    return history
+
+
 class Bench:
     """A task, data and a machine, set up once for many runs that share programs."""
 
@@ -94,19 +158,20 @@ class Bench:
         self,
         task: Task,
         data: Dataset,
-        machine: Machine | LocalMachine,
+        machine: Machine | LocalMachine | Trace,
         *,
         seconds: float,
         points: int,
         on_nan: str | None = None,
         on_loss: str = "go_on",
+        trace: str | Path | None = None,
     ):
         """Checks everything that can be checked before the first compilation."""
         if not (seconds > 0 and math.isfinite(seconds)):
             raise ValueError(f"seconds={seconds}: give a finite number above 0")
         if not (isinstance(points, numbers.Integral) and points >= 1):
             raise ValueError(f"points={points}: give a whole number, at least 1")
-        if not isinstance(machine, Machine | LocalMachine):
+        if not isinstance(machine, Machine | LocalMachine | Trace):
             raise ValueError(
                 f"machine is {machine!r}: give a Machine, such as machine.preset(...), "
                 "or local_machine()"
@@ -117,7 +182,7 @@ class Bench:
             raise ValueError(f"on_nan={on_nan!r}: choose one of {ON_NAN}")
         if on_loss not in ON_LOSS:
             raise ValueError(f"on_loss={on_loss!r}: choose one of {ON_LOSS}")
-        self._on_nan, self._on_loss = on_nan, on_loss
+        self._on_nan, self._on_loss, self._trace = on_nan, on_loss, trace
         for name, split in (("training", data.train), ("test", data.test)):
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
@@ -129,6 +194,8 @@ class Bench:
         # rounding must not move the end: seconds * 3 / 3 may be another number
         before = tuple(seconds * k / points for k in range(points))
         self.instants = (*before, seconds)
+        if isinstance(machine, Trace):
+            self.instants = tuple(machine.header["instants"])
         self.programs = Programs(task)
         self._shapes = data.train  # what the buckets of batches are made for
         self._test = evaluation_batches(data.test, data.num_classes)
@@ -168,23 +235,45 @@ class Bench:
             return reached or point["examples"] >= limit
 
         bar.begin(name)
-        job, clock, forms = self._set_up(strategy, seed)
-        loop = Loop(name, strategy, job, clock, each)
-        loop.history.forms = forms
+        loop = self._loop(name, strategy, seed, each)
         history = loop.run()
+        if isinstance(loop.clock, Recorder):
+            loop.clock.close(
+                {"stopped": history.stopped, "params": digest(history.params)}
+            )
         # a run that ended early leaves the rest of its seconds to the bar
         bar.skip(self.instants[-1] - last)
         return history
 
-    def _set_up(self, strategy: Strategy, seed: int) -> tuple[Job, Clock, dict]:
-        """The job, its clock, and how steps run on each kind of device."""
+    def _loop(
+        self,
+        name: str,
+        strategy: Strategy,
+        seed: int,
+        on_point: Callable[[dict[str, float]], bool],
+    ) -> Loop:
+        """The loop of a run, on a clock of the machine's kind."""
         job = self._job(strategy, seed)
-        if isinstance(self.machine, LocalMachine):
-            return prepare(self.machine, strategy, job)
-        nonzeros = _nonzeros(self.data)
-        return job, SimulatedClock(
-            self.machine, seed=seed, nonzeros_per_example=nonzeros
-        ), {}
+        if isinstance(self.machine, Trace):
+            check_same(self.machine, strategy, self.programs.task, self.data)
+            job = recorded_job(self.machine, job)
+            loop = Loop(name, strategy, job, RecordedClock(self.machine), on_point)
+            loop.history.forms = self.machine.header["forms"]
+        elif isinstance(self.machine, LocalMachine):
+            job, clock, forms, nodes = prepare(self.machine, strategy, job)
+            about = header(name, strategy, job, self.data, forms, nodes)
+            recorder = Recorder(clock, about, self._trace)
+            recorder.recording.context = (self.programs.task, self.data, strategy)
+            loop = Loop(name, strategy, job, recorder, on_point)
+            loop.history.forms = forms
+            loop.history.trace = recorder.recording
+        else:
+            nonzeros = _nonzeros(self.data)
+            clock = SimulatedClock(
+                self.machine, seed=seed, nonzeros_per_example=nonzeros
+            )
+            loop = Loop(name, strategy, job, clock, on_point)
+        return loop
 
     def _job(self, strategy: Strategy, seed: int) -> Job:
         train, held = self.data.train, None

@@ -30,11 +30,16 @@ class Strategy(NamedTuple):
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a factory as numbers and words (call it with `locals()`)."""
-    plain = (bool, int, float, str, type(None))
-    return {
-        k: v if isinstance(v, plain) else getattr(v, "__qualname__", type(v).__name__)
-        for k, v in given.items()
-    }
+    return {k: _plain(v) for k, v in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A number, a word, a tuple of such; of anything else its name."""
+    if isinstance(value, bool | int | float | str | type(None)):
+        return value
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
+    return getattr(value, "__qualname__", type(value).__name__)
 
 
 def positive(**values: float | None) -> None:
