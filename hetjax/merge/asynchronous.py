@@ -151,7 +151,8 @@ def ticking(*, momentum: float = 0.99) -> Merge:
 
     Then, by the words of the operation: "fetch": w_local <- w. "subtract": the slave's
     last gradient leaves g. "push": its new one comes into g, in the place of the last
-    one if that is still there ("swap"). Model state: each push moves the master's by
+    one if that is still there ("swap"). Before all of them, "clear": g <- 0; "forget":
+    the slave's last gradient is none, and leaves nothing. Model state: each push moves the master's by
     1 / (N - 1) of the way to the slave's. Needs the slots "gradients" (of the local
     rule `gradient`) and "pushed". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.
     """
@@ -168,6 +169,11 @@ def ticking(*, momentum: float = 0.99) -> Merge:
     ) -> tuple[ServerState, tuple[Replica, ...]]:
         state = stepped(state, facts)
         words = op.split("+")
+        if "clear" in words:
+            g = jax.tree.map(jnp.zeros_like, state.memory.g)
+            state = state._replace(memory=state.memory._replace(g=g))
+        if "forget" in words:
+            replicas = tuple(emptied(r, "pushed") for r in replicas)
         if "subtract" in words:
             state = _added(state, replicas, "pushed", -1.0)
             replicas = tuple(emptied(r, "pushed") for r in replicas)

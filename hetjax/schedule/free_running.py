@@ -1,5 +1,6 @@
 """Asynchronous policies: who arrives merges alone and goes on at once (host world)."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -8,12 +9,14 @@ import numpy as np
 from hetjax.machine.types import (
     Arrival,
     Event,
+    Join,
+    Leave,
     MergeOrder,
     Work,
     WorkerInfo,
     per_worker,
 )
-from hetjax.schedule.scaling import ScalingRule
+from hetjax.schedule.scaling import ScalingRule, among
 from hetjax.schedule.types import Orders, Policy
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
@@ -29,6 +32,8 @@ class FreeRunningState(NamedTuple):
     examples: int  # [examples] since the last scaling
     held: tuple[int, ...]  # workers that are too far ahead
     merges: int
+    there: frozenset[int]
+    working: frozenset[int]
 
 
 def free_running(
@@ -50,6 +55,7 @@ def free_running(
     when it goes on; without, it merges as ever, for models of the workers' own.
     `partners(worker, merges, workers)` names passive members of each merge.
     With `scaling`, sizes follow it after every `window` examples, rates are b_i / b.
+    Who joins begins with as many works as the slowest one has done.
     Sources: ALGORITHMS F.3, F.5, G.2, G.6.
     """
     if scaling and not (window and window > 0):
@@ -72,8 +78,18 @@ def free_running(
         if not n:
             raise ValueError("free_running: there are no workers")
         sizes = tuple(map(float, per_worker("batch_size", batch_size, n)))
-        state = FreeRunningState(sizes, (0,) * n, (0,) * n, 0, (), 0)
-        return state, Orders(dispatch=tuple((k, _work(state, k)) for k in range(n)))
+        there = frozenset(w.index for w in infos if w.present)
+        zeros = (0,) * n
+        state = FreeRunningState(sizes, zeros, zeros, 0, (), 0, there, frozenset())
+        return _given(state, Orders(), tuple(sorted(there)))
+
+    def _given(
+        state: FreeRunningState, orders: Orders, workers: tuple[int, ...]
+    ) -> tuple[FreeRunningState, Orders]:
+        """The orders, and work for these workers."""
+        dispatch = tuple((k, _work(state, k)) for k in workers)
+        state = state._replace(working=state.working | set(workers))
+        return state, orders._replace(dispatch=dispatch)
 
     def _work(state: FreeRunningState, worker: int) -> Work:
         size = state.sizes[worker]
@@ -83,22 +99,67 @@ def free_running(
         return batch_size if isinstance(batch_size, int | float) else max(sizes)
 
     def react(state: FreeRunningState, event: Event) -> tuple[FreeRunningState, Orders]:
-        if not isinstance(event, Arrival):
-            return state, Orders()
-        k, n = event.worker, len(state.sizes)
-        passive = partners(k, state.merges, n) if partners else ()
+        if isinstance(event, Arrival):
+            return _arrived(state, event)
+        if isinstance(event, Join):
+            return _joined(state, event.worker)
+        if isinstance(event, Leave):
+            return _left(state, event)
+        return state, Orders()
+
+    def _arrived(
+        state: FreeRunningState, event: Arrival
+    ) -> tuple[FreeRunningState, Orders]:
+        k = event.worker
+        passive = _partners(state, k) if partners else ()
         merge = MergeOrder((k,), passive=passive, trips=trips)
+        state = state._replace(working=state.working - {k})
         state = _counted(state, k, event.work)
-        if max_staleness is None:
-            return state, Orders((merge,), ((k, _work(state, k)),))
-        works, waiting = state.works, (*state.held, k)
-        latest = min(works) + max_staleness
+        waiting = (*state.held, k) if k in state.there else state.held
+        return _released(state, waiting, merge)
+
+    def _released(
+        state: FreeRunningState, waiting: tuple[int, ...], merge: MergeOrder | None
+    ) -> tuple[FreeRunningState, Orders]:
+        """Who of those that wait may go on does; `merge` is of who arrived."""
+        works = state.works
+        latest = math.inf
+        if max_staleness is not None:
+            latest = min((works[k] for k in state.there), default=0) + max_staleness
         free = tuple(w for w in waiting if works[w] <= latest)
         held = tuple(w for w in waiting if works[w] > latest)
-        merges = _by_halves(merge, k in held, free) if refetch else (merge,)
-        state = state._replace(held=held)
-        dispatch = tuple((w, _work(state, w)) for w in free)
-        return state, Orders(merges, dispatch)
+        merges = (merge,) if merge else ()
+        if max_staleness is not None and refetch:
+            half = trips // 2
+            merges = _by_halves(merge, held, free, half)
+        return _given(state._replace(held=held), Orders(merges), free)
+
+    def _partners(state: FreeRunningState, k: int) -> tuple[int, ...]:
+        """Those that `partners` names, among the workers that are there."""
+        here = sorted(state.there | {k})
+        chosen = partners(here.index(k), state.merges, len(here)) if partners else ()
+        return tuple(here[i] for i in chosen)
+
+    def _joined(state: FreeRunningState, k: int) -> tuple[FreeRunningState, Orders]:
+        others = [state.works[w] for w in state.there]
+        works = max(state.works[k], min(others, default=0))
+        state = state._replace(
+            works=_increased(state.works, k, works - state.works[k]),
+            there=state.there | {k},
+        )
+        # one that was stopped, and still works, goes on when it arrives
+        return _given(state, Orders(), () if k in state.working else (k,))
+
+    def _left(
+        state: FreeRunningState, event: Leave
+    ) -> tuple[FreeRunningState, Orders]:
+        k = event.worker
+        state = state._replace(there=state.there - {k})
+        if event.lost:
+            state = state._replace(working=state.working - {k})
+        # the others may have waited for it
+        waiting = tuple(w for w in state.held if w != k)
+        return _released(state, waiting, None)
 
     def _counted(state: FreeRunningState, k: int, work: Work) -> FreeRunningState:
         works = _increased(state.works, k, 1)
@@ -109,20 +170,22 @@ def free_running(
         examples = state.examples + work.examples
         if examples < (window or 0):
             return state._replace(updates=updates, examples=examples)
-        sizes = scaling(state.sizes, updates)
+        sizes = among(scaling, state.sizes, updates, sorted(state.there))
         return state._replace(sizes=sizes, updates=(0,) * len(updates), examples=0)
 
     return Policy(init, react)
 
 
 def _by_halves(
-    merge: MergeOrder, waits: bool, free: tuple[int, ...]
+    merge: MergeOrder | None, held: tuple[int, ...], free: tuple[int, ...], trips: int
 ) -> tuple[MergeOrder, ...]:
     """Who waits only pushes; those who have waited fetch, and go on."""
-    half = merge._replace(trips=merge.trips // 2)
-    first = half._replace(op="push") if waits else merge
-    released = ((w,) for w in free if (w,) != merge.members)
-    return (first, *(half._replace(members=w, op="fetch") for w in released))
+    arrived = merge.members if merge else ()
+    merges = [merge] if merge else []
+    if merge and set(arrived) <= set(held):
+        merges = [merge._replace(op="push", trips=trips)]
+    released = [(w,) for w in free if (w,) != arrived]
+    return (*merges, *(MergeOrder(w, op="fetch", trips=trips) for w in released))
 
 
 def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class Group(NamedTuple):
 
     workers: tuple[int, ...]
     inner: Any = ()  # state of the group's own policy
-    working: int = 0  # workers at work
+    there: frozenset[int] = frozenset()  # of its workers
+    working: frozenset[int] = frozenset()  # workers at work
     merges: int = 0  # of the group's node since the last one above it
     held: tuple[Dispatch, ...] = ()  # work that waits for the one above
     below: tuple[MergeOrder, ...] = ()  # the last merge at each of its nodes
@@ -37,7 +38,7 @@ class GroupsState(NamedTuple):
 
     seats: tuple[tuple[int, int], ...]  # of every worker: its group, its number there
     groups: tuple[Group, ...]
-    waiting: int  # groups that are done until the one above
+    waiting: int  # groups that are done until the one above, or empty
 
 
 def groups(
@@ -55,7 +56,8 @@ def groups(
     `sizes`: workers per group, one number for all or one for each (consecutive
     workers); None: the workers of one place are a group. `inner` is one policy for all
     groups or one for each, and may be `groups` again: a tree of any depth. A merge's
-    level is its node's height. Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1.
+    level is its node's height. Nobody waits for a group that everybody left; what its
+    node has of them still merges. Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1.
     """
     if not (every >= 1 and every == int(every)):
         raise ValueError(f"every={every}: give a whole number of at least 1")
@@ -72,9 +74,13 @@ def groups(
         seats = {w: (g, k) for g, ws in enumerate(members) for k, w in enumerate(ws)}
         state = GroupsState(
             seats=tuple(seats[worker] for worker in range(len(infos))),
-            groups=tuple(map(Group, members)),
+            groups=tuple(
+                Group(ws, there=frozenset(w for w in ws if infos[w].present))
+                for ws in members
+            ),
             waiting=0,
         )
+        state = state._replace(waiting=sum(map(_waits, state.groups)))
         orders = Orders()
         for g, group in enumerate(state.groups):
             chosen = [_info(infos[worker], k) for k, worker in enumerate(group.workers)]
@@ -103,8 +109,9 @@ def groups(
     def _told(state: GroupsState, g: int, event: Event) -> tuple[GroupsState, Orders]:
         group = state.groups[g]
         inner_state, given = policy_of(g).react(group.inner, event)
-        working = group.working - isinstance(event, Arrival)
-        group = group._replace(inner=inner_state, working=working)
+        group = group._replace(inner=inner_state)
+        if isinstance(event, Arrival | Join | Leave):
+            group = _with_staff(group, event, group.workers[event.worker])
         return _passed_on(state, g, group, given)
 
     def _passed_on(
@@ -119,7 +126,7 @@ def groups(
             below = _remembered(group.below, orders.merges)
             group = group._replace(merges=merges, below=below)
         if group.merges < every:
-            working = group.working + len(orders.dispatch)
+            working = group.working | {k for k, _ in orders.dispatch}
             group = group._replace(working=working)
         else:
             group = group._replace(held=group.held + orders.dispatch)
@@ -129,32 +136,50 @@ def groups(
         waiting = state.waiting - _waits(state.groups[g]) + _waits(group)
         everybody = (*state.groups[:g], group, *state.groups[g + 1 :])
         state = state._replace(groups=everybody, waiting=waiting)
-        if waiting < len(everybody):
+        if waiting < len(everybody) or not any(h.merges for h in everybody):
             return state, orders
         return _merged_above(state, orders)
 
     def _waits(group: Group) -> bool:
-        return group.merges >= every and not group.working
+        done = group.merges >= every or not group.there
+        return done and not group.working
 
     def _merged_above(state: GroupsState, orders: Orders) -> tuple[GroupsState, Orders]:
-        n = len(state.groups)
+        did = [g for g, group in enumerate(state.groups) if group.merges]
         below = [m for group in state.groups for m in group.below]
         above = MergeOrder(
-            tuple(map(_node, range(n))),
-            trips=2 if n > 1 else 0,
-            level=1 + max(m.level for m in below),
+            tuple(map(_node, did)),
+            trips=2 if len(did) > 1 else 0,
+            level=1 + max(m.level for g in did for m in state.groups[g].below),
         )
-        down = _downwards(below) if restart else ()
+        there = frozenset().union(*(group.there for group in state.groups))
+        down = _downwards(below, there) if restart else ()
         dispatch = tuple(d for group in state.groups for d in group.held)
         going_on = tuple(
-            group._replace(working=len(group.held), merges=0, held=())
+            group._replace(
+                working=frozenset(k for k, _ in group.held), merges=0, held=()
+            )
             for group in state.groups
         )
         merges = (*orders.merges, above, *down)
-        state = state._replace(groups=going_on, waiting=0)
+        waiting = sum(map(_waits, going_on))
+        state = state._replace(groups=going_on, waiting=waiting)
         return state, orders._replace(merges=merges, dispatch=dispatch)
 
     return Policy(init, react)
+
+
+def _with_staff(group: Group, event: Arrival | Join | Leave, worker: int) -> Group:
+    """The group behind an event of one of its workers."""
+    if isinstance(event, Arrival):
+        return group._replace(working=group.working - {worker})
+    if isinstance(event, Join):
+        return group._replace(there=group.there | {worker})
+    group = group._replace(there=group.there - {worker})
+    if not event.lost:
+        return group
+    held = tuple(d for d in group.held if d[0] != worker)
+    return group._replace(working=group.working - {worker}, held=held)
 
 
 def _members(
@@ -258,12 +283,18 @@ def _only_up(merges: tuple[MergeOrder, ...]) -> tuple[MergeOrder, ...]:
     return tuple(m._replace(trips=min(m.trips, 1)) for m in up)
 
 
-def _downwards(below: Sequence[MergeOrder]) -> tuple[MergeOrder, ...]:
-    """Every node's members take its model, from the top."""
-    return tuple(
-        MergeOrder(m.members, m.node, "fetch", trips=min(1, m.trips), level=m.level)
-        for m in sorted(below, key=lambda m: -m.level)
-    )
+def _downwards(
+    below: Sequence[MergeOrder], there: frozenset[int]
+) -> tuple[MergeOrder, ...]:
+    """Every node's members take its model, from the top; but not who has left."""
+    down = []
+    for m in sorted(below, key=lambda m: -m.level):
+        members = tuple(k for k in m.members if isinstance(k, str) or k in there)
+        if members:
+            trips = min(1, m.trips)
+            order = MergeOrder(members, m.node, "fetch", trips=trips, level=m.level)
+            down.append(order)
+    return tuple(down)
 
 
 def _joined(a: Orders, b: Orders) -> Orders:

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import ROOT, Arrival, Event, WorkerInfo
+from hetjax.machine.types import ROOT, Arrival, Event, Join, Leave, WorkerInfo
 from hetjax.schedule.types import Orders, Policy
 
 TUNERS = ("stop_at_first_drop", "paper")
@@ -15,6 +15,7 @@ class LearnersState(NamedTuple):
     inner: Any
     device_of: tuple[str, ...]  # of every worker
     working: tuple[int, ...]  # workers that are there
+    absent: frozenset[int]  # that cannot be started: not there yet, or lost
     before: Numbers  # [examples/s] in the last window
     examples: Numbers  # in this one
     began: float  # [s] when this one began
@@ -58,11 +59,14 @@ def tuned_learners(
     ) -> tuple[LearnersState, Orders]:
         inner_state, orders = inner.init(infos, num_examples)
         working = tuple(k for k, _ in orders.dispatch)
-        rest = tuple(i.index for i in infos if i.index not in working)
+        absent = frozenset(i.index for i in infos if not i.present)
+        rest = tuple(
+            i.index for i in infos if i.index not in working and i.present
+        )
         device_of = tuple(info.device or info.name for info in infos)
         zeros = dict.fromkeys(device_of, 0.0)
         state = LearnersState(
-            inner_state, device_of, working, zeros, zeros, 0.0, -1, tuning=True
+            inner_state, device_of, working, absent, zeros, zeros, 0.0, -1, tuning=True
         )
         return state, orders._replace(stop=rest)
 
@@ -71,6 +75,8 @@ def tuned_learners(
         state = state._replace(inner=inner_state)
         if isinstance(event, Arrival):
             state = _counted(state, event)
+        if isinstance(event, Join | Leave):
+            state = _with_staff(state, event)
         if not state.tuning or not any(m.node == ROOT for m in orders.merges):
             return state, orders
         state = state._replace(merges=state.merges + 1)
@@ -105,7 +111,7 @@ def tuned_learners(
         for device, change in changes.items():
             mine = [k for k, d in enumerate(state.device_of) if d == device]
             here = [k for k in mine if k in state.working]
-            spare = [k for k in mine if k not in state.working]
+            spare = [k for k in mine if k not in {*state.working, *state.absent}]
             if change > 0:
                 start += spare[:1]
             if change < 0 and len(here) > 1:
@@ -115,6 +121,17 @@ def tuned_learners(
         return tuple(start), tuple(stop), not done
 
     return Policy(init, react)
+
+
+def _with_staff(state: LearnersState, event: Join | Leave) -> LearnersState:
+    """Also of workers that come and go on their own account."""
+    k = event.worker
+    working, absent = set(state.working) - {k}, state.absent - {k}
+    if isinstance(event, Join):
+        working.add(k)
+    elif event.lost:
+        absent = absent | {k}
+    return state._replace(working=tuple(sorted(working)), absent=absent)
 
 
 def _paper(t: float, before: float, threshold: float) -> int:

@@ -2,7 +2,16 @@
 
 from typing import NamedTuple
 
-from hetjax.machine.types import Arrival, Event, Merged, MergeOrder, Work, WorkerInfo
+from hetjax.machine.types import (
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    Merged,
+    MergeOrder,
+    Work,
+    WorkerInfo,
+)
 from hetjax.schedule.types import Orders, Policy
 
 _NOTHING, _UNDER_WAY, _HERE = range(3)  # of a worker's mailbox
@@ -13,6 +22,8 @@ class MailboxState(NamedTuple):
 
     steps: tuple[int, ...]  # done
     mail: tuple[int, ...]
+    there: frozenset[int]
+    working: frozenset[int]
 
 
 def mailbox(*, batch_size: float, n_push: int = 1, n_fetch: int = 1) -> Policy:
@@ -23,7 +34,8 @@ def mailbox(*, batch_size: float, n_push: int = 1, n_fetch: int = 1) -> Policy:
     the accrued gradients are pushed if n_push does. The model that was requested is the
     server's at that time; it replaces the worker's at the first end of a step where it
     is there. While one is under way no other is requested. A message waits for its
-    link, and its worker until it can be sent. Source: Downpour SGD; ALGORITHMS G.5.
+    link, and its worker until it can be sent. Who joins begins at step 0, without mail.
+    Source: Downpour SGD; ALGORITHMS G.5.
     """
     for name, value in {"n_push": n_push, "n_fetch": n_fetch}.items():
         if not (value >= 1 and value == int(value)):
@@ -37,13 +49,21 @@ def mailbox(*, batch_size: float, n_push: int = 1, n_fetch: int = 1) -> Policy:
         n = len(infos)
         if not n:
             raise ValueError("mailbox: there are no workers")
-        state = MailboxState((0,) * n, (_NOTHING,) * n)
-        return state, Orders(dispatch=tuple((k, work) for k in range(n)))
+        there = frozenset(w.index for w in infos if w.present)
+        state = MailboxState((0,) * n, (_NOTHING,) * n, there, there)
+        return state, Orders(dispatch=tuple((k, work) for k in sorted(there)))
 
     def react(state: MailboxState, event: Event) -> tuple[MailboxState, Orders]:
         if isinstance(event, Merged) and "request" in event.op:
             (k,) = event.members
-            return _with_mail(state, int(k), _HERE), Orders()
+            expected = state.mail[int(k)] == _UNDER_WAY  # not of who was lost since
+            return (_with_mail(state, int(k), _HERE) if expected else state), Orders()
+        if isinstance(event, Leave):
+            there = state.there - {event.worker}
+            gone = {event.worker} if event.lost else set()
+            return state._replace(there=there, working=state.working - gone), Orders()
+        if isinstance(event, Join):
+            return _joined(state, event.worker)
         if not isinstance(event, Arrival):
             return state, Orders()
         k, step = event.worker, state.steps[event.worker]
@@ -58,9 +78,21 @@ def mailbox(*, batch_size: float, n_push: int = 1, n_fetch: int = 1) -> Policy:
             mail = _UNDER_WAY
         steps = (*state.steps[:k], step + 1, *state.steps[k + 1 :])
         state = _with_mail(state._replace(steps=steps), k, mail)
+        goes_on = k in state.there
+        if not goes_on:
+            state = state._replace(working=state.working - {k})
         trips = ("push" in words) + ("request" in words)
         order = MergeOrder((k,), op="+".join(words), blocking=False, trips=trips)
-        return state, Orders((order,) if words else (), dispatch=((k, work),))
+        merges = (order,) if words else ()
+        return state, Orders(merges, dispatch=((k, work),) if goes_on else ())
+
+    def _joined(state: MailboxState, k: int) -> tuple[MailboxState, Orders]:
+        state = state._replace(there=state.there | {k})
+        if k in state.working:  # it was stopped, and goes on when it arrives
+            return state, Orders()
+        steps = (*state.steps[:k], 0, *state.steps[k + 1 :])
+        state = state._replace(steps=steps, working=state.working | {k})
+        return _with_mail(state, k, _NOTHING), Orders(dispatch=((k, work),))
 
     return Policy(init, react)
 

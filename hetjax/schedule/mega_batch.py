@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import Arrival, Event, Work, WorkerInfo
+from hetjax.machine.types import Arrival, Event, Join, Leave, Work, WorkerInfo
 from hetjax.schedule.rounds import everybody
 from hetjax.schedule.scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.types import Orders, Policy
@@ -17,7 +17,8 @@ class MegaBatchState(NamedTuple):
     updates: tuple[int, ...]  # dispatched in this mega-batch
     dispatched: int  # [examples] in this mega-batch
     completed: int  # [examples] of them
-    pending: int  # workers with work
+    working: frozenset[int]
+    there: frozenset[int]
     merges: int
     warming: float  # [examples] of the warm-up that are not dispatched yet
     scaling: Any  # what the scaling rule remembers
@@ -41,7 +42,9 @@ def mega_batch(
     and the next mega-batch begins. Sizes start at b_max; relative rates are
     b_i / b_max. `rule="hgpu_code"` is the public code's: a batch is dispatched while
     the examples *completed*, less the largest size, are below `examples`. For the first
-    `warmup_epochs` passes over the data all sizes are `warmup_size`. Source: Adaptive
+    `warmup_epochs` passes over the data all sizes are `warmup_size`. Who joins gets the
+    next batch, of the size that it had last, or b_max; what is lost with a worker is
+    not given out again. Source: Adaptive
     SGD III; ALGORITHMS A.1, A.4, A.5.
     """
     given = {"examples": examples, "b_max": b_max, "scale_every": scale_every}
@@ -64,27 +67,58 @@ def mega_batch(
         warming = warmup_epochs * num_examples
         size = min(warmup_size, b_max) if warming else b_max
         remembered = scaler.init(n) if scaler else ()
+        there = frozenset(w.index for w in infos if w.present)
         state = MegaBatchState(
-            (float(size),) * n, (0,) * n, 0, 0, 0, 0, warming, remembered
+            sizes=(float(size),) * n,
+            updates=(0,) * n,
+            dispatched=0,
+            completed=0,
+            working=frozenset(),
+            there=there,
+            merges=0,
+            warming=warming,
+            scaling=remembered,
         )
         return _dispatch_all(state)
 
-    def react(state: MegaBatchState, event: Event) -> tuple[MegaBatchState, Orders]:
-        if not isinstance(event, Arrival):
-            return state, Orders()
-        state = _arrived(state, event)
-        if _unspent(state):
+    def react(
+        state: MegaBatchState, event: Event
+    ) -> tuple[MegaBatchState, Orders]:
+        if isinstance(event, Arrival):
+            state = _arrived(state, event)
+            if event.worker in state.there and _unspent(state):
+                state, given = _dispatch(state, event.worker)
+                return state, Orders(dispatch=(given,))
+            return _go_on(state)
+        if isinstance(event, Join):
+            state = state._replace(there=state.there | {event.worker})
+            if event.worker in state.working or not _unspent(state):
+                return _go_on(state)
             state, given = _dispatch(state, event.worker)
             return state, Orders(dispatch=(given,))
-        if state.pending:
+        if isinstance(event, Leave):
+            state = state._replace(there=state.there - {event.worker})
+            return _go_on(_without(state, event.worker) if event.lost else state)
+        return state, Orders()
+
+    def _go_on(state: MegaBatchState) -> tuple[MegaBatchState, Orders]:
+        """When the mega-batch is spent and nobody works any more: merge, and on."""
+        if state.working or _unspent(state):
             return state, Orders()
-        members = tuple(range(len(state.sizes)))
+        did = {k for k, updates in enumerate(state.updates) if updates}
+        members = tuple(sorted(state.there | did))
         state, orders = _dispatch_all(_next_mega_batch(state))
-        return state, orders._replace(merges=(everybody(members),))
+        return state, orders._replace(merges=(everybody(members),) if did else ())
+
+    def _without(state: MegaBatchState, worker: int) -> MegaBatchState:
+        """What a worker did since the last merge is gone."""
+        updates = (*state.updates[:worker], 0, *state.updates[worker + 1 :])
+        return state._replace(updates=updates, working=state.working - {worker})
 
     def _arrived(state: MegaBatchState, event: Arrival) -> MegaBatchState:
         state = state._replace(
-            pending=state.pending - 1, completed=state.completed + event.work.examples
+            working=state.working - {event.worker},
+            completed=state.completed + event.work.examples,
         )
         if not scaler:
             return state
@@ -104,7 +138,8 @@ def mega_batch(
         if state.warming and not warming:
             sizes = (float(b_max),) * n
         elif scaler and not state.warming and merges % scale_every == 0:
-            sizes = scaler.scale(state.scaling, sizes, state.updates)
+            here = tuple(sorted(state.there))
+            sizes = scaler.scale(state.scaling, sizes, state.updates, here)
         return state._replace(
             sizes=sizes,
             updates=(0,) * n,
@@ -116,7 +151,7 @@ def mega_batch(
 
     def _dispatch_all(state: MegaBatchState) -> tuple[MegaBatchState, Orders]:
         given = []
-        for worker in range(len(state.sizes)):
+        for worker in sorted(state.there):
             if _unspent(state):
                 state, order = _dispatch(state, worker)
                 given.append(order)
@@ -132,7 +167,7 @@ def mega_batch(
         state = state._replace(
             updates=tuple(updates),
             dispatched=state.dispatched + work.examples,
-            pending=state.pending + 1,
+            working=state.working | {worker},
         )
         return state, (worker, work)
 

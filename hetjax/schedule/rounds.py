@@ -19,12 +19,13 @@ Workers = tuple[WorkerInfo, ...]
 
 
 class RoundsState(NamedTuple):
-    """Who works, who does what, and how many works are out."""
+    """Who is there, and how far the round is."""
 
+    infos: Workers
+    there: frozenset[int]
     members: tuple[int, ...]  # of this round
-    following: tuple[int, ...]  # of the next one
+    working: frozenset[int]  # of them
     works: dict[int, Work]  # of everybody who may take part
-    pending: int
 
 
 def rounds(
@@ -42,55 +43,79 @@ def rounds(
     chooses who does (default: everybody; see `fastest`), `first` who of them begins
     (default: all; the others wait until they join). The relative
     rate of a worker is its batch size over the largest (linear scaling).
-    With `blocking=False` the next round starts while the merge is under way. Workers
-    that leave or join do so with the next round.
+    With `blocking=False` the next round starts while the merge is under way.
+
+    Workers that leave or join do so with the next round, for which `workers` chooses
+    anew. Who is lost is no member of this one any more; when nobody is left, the next
+    one begins with whoever joins.
     """
 
     def init(infos: Workers, num_examples: int) -> tuple[RoundsState, Orders]:
         del num_examples
         if not infos:
             raise ValueError("rounds: there are no workers")
-        members = tuple(workers(infos) if workers else range(len(infos)))
-        if not members:
+        there = frozenset(w.index for w in infos if w.present)
+        works = planned(infos if workers is None else chosen(infos, there))
+        begin = there & set(works)
+        if first:
+            begin = frozenset(first(tuple(infos[k] for k in sorted(begin))))
+        state = RoundsState(infos, begin, (), frozenset(), works)
+        return _next_round(state, ())
+
+    def chosen(infos: Workers, there: frozenset[int]) -> Workers:
+        """The infos of those who take part."""
+        present = tuple(infos[k] for k in sorted(there))
+        if workers is None:
+            return present
+        return tuple(infos[k] for k in workers(present) if k in there)
+
+    def planned(taking_part: Workers) -> dict[int, Work]:
+        if not taking_part:
             raise ValueError("rounds: no workers take part; choose at least one")
-        taking_part = tuple(infos[k] for k in members)
         given = steps(taking_part) if callable(steps) else steps
-        steps_k = per_worker("steps", given, len(members))
+        steps_k = per_worker("steps", given, len(taking_part))
         if any(s != int(s) for s in steps_k):  # half a step would be none, for ever
             raise ValueError(f"steps={given}: every entry must be a whole number")
-        sizes_k = per_worker("batch_size", batch_size, len(members))
+        sizes_k = per_worker("batch_size", batch_size, len(taking_part))
         works = [
             Work(int(s), b, b / max(sizes_k))
             for s, b in zip(steps_k, sizes_k, strict=True)
         ]
-        given = dict(zip(members, works, strict=True))
-        begin = tuple(first(taking_part)) if first else members
-        state = RoundsState(begin, begin, given, len(begin))
-        return state, Orders(dispatch=tuple((k, given[k]) for k in begin))
+        return {w.index: work for w, work in zip(taking_part, works, strict=True)}
 
     def react(state: RoundsState, event: Event) -> tuple[RoundsState, Orders]:
-        if isinstance(event, Join | Leave) and event.worker in state.works:
-            return _with_staff(state, event), Orders()
-        if not isinstance(event, Arrival):
+        if isinstance(event, Arrival):
+            working = state.working - {event.worker}
+            return _go_on(state._replace(working=working))
+        if isinstance(event, Join):
+            state = state._replace(there=state.there | {event.worker})
+            return _go_on(state) if not state.members else (state, Orders())
+        if not isinstance(event, Leave):
             return state, Orders()
-        if state.pending > 1:
-            return state._replace(pending=state.pending - 1), Orders()
-        merge = everybody(state.members, blocking)
-        members = state.following
-        dispatch = tuple((k, state.works[k]) for k in members)
-        state = state._replace(members=members, pending=len(members))
-        return state, Orders(merges=(merge,), dispatch=dispatch)
+        state = state._replace(there=state.there - {event.worker})
+        if not event.lost or event.worker not in state.members:
+            return state, Orders()
+        members = tuple(k for k in state.members if k != event.worker)
+        working = state.working - {event.worker}
+        return _go_on(state._replace(members=members, working=working))
+
+    def _go_on(state: RoundsState) -> tuple[RoundsState, Orders]:
+        if state.working:
+            return state, Orders()
+        merges = (everybody(state.members, blocking),) if state.members else ()
+        return _next_round(state, merges)
+
+    def _next_round(
+        state: RoundsState, merges: tuple[MergeOrder, ...]
+    ) -> tuple[RoundsState, Orders]:
+        here = chosen(state.infos, state.there) if state.there else ()
+        if any(w.index not in state.works for w in here):  # somebody else's turn
+            state = state._replace(works=planned(here))
+        members = tuple(w.index for w in here)
+        state = state._replace(members=members, working=frozenset(members))
+        return state, Orders(merges, tuple((k, state.works[k]) for k in members))
 
     return Policy(init, react)
-
-
-def _with_staff(state: RoundsState, event: Join | Leave) -> RoundsState:
-    staff = set(state.following) - {event.worker}
-    if isinstance(event, Join):
-        staff.add(event.worker)
-    if not staff:
-        raise ValueError("rounds: the last worker leaves; keep at least one")
-    return state._replace(following=tuple(sorted(staff)))
 
 
 def everybody(members: tuple[int, ...], blocking: bool = True) -> MergeOrder:

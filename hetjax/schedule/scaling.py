@@ -15,12 +15,12 @@ class Scaling(NamedTuple):
 
     init(workers) -> state
     observe(state, worker, work, seconds) -> state
-    scale(state, sizes, updates) -> the next sizes
+    scale(state, sizes, updates, here) -> the next sizes, of the workers in `here`
     """
 
     init: Callable[[int], Any]
     observe: Callable[[Any, int, Work, float], Any]
-    scale: Callable[[Any, Sequence[float], Sequence[int]], tuple[float, ...]]
+    scale: Callable[..., tuple[float, ...]]
 
 
 def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
@@ -30,8 +30,24 @@ def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
     return Scaling(
         lambda workers: (),
         lambda state, worker, work, seconds: state,
-        lambda state, sizes, updates: rule(sizes, updates),
+        lambda state, sizes, updates, here: among(rule, sizes, updates, here),
     )
+
+
+def among(
+    rule: ScalingRule,
+    sizes: Sequence[float],
+    updates: Sequence[int],
+    here: Sequence[int],
+) -> tuple[float, ...]:
+    """The rule for the workers in `here`; the others' sizes stay."""
+    new = list(sizes)
+    if here:
+        chosen = (tuple(x[k] for k in here) for x in (sizes, updates))
+        scaled = rule(*chosen)
+        for k, size in zip(here, scaled, strict=True):
+            new[k] = size
+    return tuple(new)
 
 
 def linear_scaling(
@@ -151,9 +167,20 @@ def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
         return (*state[:worker], moments, *state[worker + 1 :])
 
     def scale(
-        state: tuple[Moments, ...], sizes: Sequence[float], updates: Sequence[int]
+        state: tuple[Moments, ...],
+        sizes: Sequence[float],
+        updates: Sequence[int],
+        here: Sequence[int],
     ) -> tuple[float, ...]:
-        del updates
+        def rule(sizes: Sequence[float], updates: Sequence[int]) -> tuple[float, ...]:
+            del updates
+            return measured([state[k] for k in here], sizes)
+
+        return among(rule, sizes, updates, here)
+
+    def measured(
+        state: Sequence[Moments], sizes: Sequence[float]
+    ) -> tuple[float, ...]:
         if not all(moments.n for moments in state):
             return tuple(sizes)  # somebody got no batch yet: nothing to compare
         lines = [moments.line() for moments in state]

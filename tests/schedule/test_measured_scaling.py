@@ -111,7 +111,7 @@ def test_sizes_stay_within_bounds_whatever_was_measured(works, examples, b_min):
     state = rule.init(3)
     for worker, b, t in works:
         state = rule.observe(state, worker, Work(1, b), t)
-    sizes = rule.scale(state, (64.0, 64.0, 64.0), (1, 1, 1))
+    sizes = rule.scale(state, (64.0, 64.0, 64.0), (1, 1, 1), (0, 1, 2))
     assert all(b_min <= b <= 64 for b in sizes)
     if {worker for worker, _, _ in works} != {0, 1, 2}:
         assert sizes == (64.0, 64.0, 64.0)  # somebody is not known yet
@@ -123,7 +123,7 @@ def test_proportional_after_one_size():
     state = rule.init(3)
     for worker, t in enumerate((1.0, 2.0, 4.0)):
         state = rule.observe(state, worker, Work(1, 64), t)
-    assert rule.scale(state, (64.0,) * 3, (1, 1, 1)) == (64.0, 32.0, 16.0)
+    assert rule.scale(state, (64.0,) * 3, (1, 1, 1), (0, 1, 2)) == (64.0, 32.0, 16.0)
 
 
 def test_a_line_after_two_sizes():
@@ -133,7 +133,7 @@ def test_a_line_after_two_sizes():
     for b in (64, 32):
         state = rule.observe(state, 0, Work(1, b), 1 + b / 64)
         state = rule.observe(state, 1, Work(1, b), 2 + b / 32)
-    assert rule.scale(state, (64.0, 64.0), (1, 1)) == (64.0, 4.0)
+    assert rule.scale(state, (64.0, 64.0), (1, 1), (0, 1)) == (64.0, 4.0)
 
 
 def test_sizes_are_whole_and_fit_the_mega_batch():
@@ -143,7 +143,7 @@ def test_sizes_are_whole_and_fit_the_mega_batch():
     state = rule.init(3)
     for worker, t in enumerate((2.5, 1.0, 1.6)):
         state = rule.observe(state, worker, Work(1, 64), t)
-    assert rule.scale(state, (64.0,) * 3, (1, 1, 1)) == (25.0, 64.0, 40.0)
+    assert rule.scale(state, (64.0,) * 3, (1, 1, 1), (0, 1, 2)) == (25.0, 64.0, 40.0)
 
 
 def test_no_more_rounds_than_needed():
@@ -152,7 +152,7 @@ def test_no_more_rounds_than_needed():
     state = rule.init(2)
     for worker, t in enumerate((1.0, 64 / 35.5)):
         state = rule.observe(state, worker, Work(1, 64), t)
-    assert rule.scale(state, (64.0, 64.0), (1, 1)) == (64.0, 36.0)
+    assert rule.scale(state, (64.0, 64.0), (1, 1), (0, 1)) == (64.0, 36.0)
 
 
 def test_a_mega_batch_is_a_whole_number_of_rounds():
@@ -161,7 +161,7 @@ def test_a_mega_batch_is_a_whole_number_of_rounds():
     state = rule.init(2)
     for worker in (0, 1):
         state = rule.observe(state, worker, Work(1, 30), 1.0)
-    assert rule.scale(state, (30.0, 30.0), (2, 2)) == (25.0, 25.0)
+    assert rule.scale(state, (30.0, 30.0), (2, 2), (0, 1)) == (25.0, 25.0)
 
 
 def test_seconds_of_a_step_not_of_a_work():

@@ -101,7 +101,7 @@ def test_a_measuring_rule_sees_every_work_and_its_seconds():
         seen.append((worker, work.batch_size, seconds))
         return state + 1
 
-    def scale(state, sizes, updates):
+    def scale(state, sizes, updates, here):
         return tuple(b - state for b in sizes)
 
     policy = mega_batch(

@@ -52,15 +52,25 @@ def test_who_does_not_take_part_may_come_and_go():
     policy = rounds(batch_size=8, workers=lambda infos: (0, 1))
     state, _ = policy.init(WORKERS, 1000)
     for event in (Leave(2, 1.0), Join(2, 1.0)):
-        assert policy.react(state, event) == (state, Orders())
+        state, orders = policy.react(state, event)
+        assert orders == Orders()
+        assert state.members == (0, 1)
 
 
-def test_the_last_one_cannot_leave():
+def test_after_the_last_one_left_the_next_round_begins_with_who_joins():
     policy = rounds(batch_size=8)
-    state, _ = policy.init(infos(1.0, 1.0), 1000)
-    state, _ = policy.react(state, Leave(0, 1.0))
-    with pytest.raises(ValueError, match="rounds: the last worker leaves"):
-        policy.react(state, Leave(1, 1.0))
+    events = (0, 1, Leave(0, 1.0), Leave(1, 1.0), 0, 1, Join(1, 2.0), 1)
+    assert follow(policy, infos(1.0, 1.0), events) == [
+        "0:1x8 1:1x8",
+        "",
+        "merge 01 0:1x8 1:1x8",
+        "",
+        "",
+        "",
+        "merge 01",
+        "1:1x8",
+        "merge 1 1:1x8",
+    ]
 
 
 def test_one_alone_sends_nothing():
