@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.machine.profile import Machine, check_seed
+from hetjax.machine.profile import Incident, Machine, check_seed
 from hetjax.machine.types import (
     ROOT,
     Alarm,
@@ -53,7 +53,8 @@ class SimulatedClock:
     Events at the same time come in this order: Merged (by order of merging), Join and
     Leave, Arrival (by worker), Alarm (by order of setting). Each worker has its own
     noise, drawn from (machine.seed, seed, worker), so it does not depend on what the
-    others do. All workers are there at the start; `stop` and `start` change that.
+    others do. Workers are there at the start, unless an incident lets them join later;
+    `stop` and `start` change that.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class SimulatedClock:
         check_seed(seed)
         self.workers = machine.worker_infos(nonzeros_per_example)
         self.now = 0.0  # [s]
-        self.expects = False
+        self._to_join = 0  # by incidents to come
         self._machine = machine
         self._noises = [
             np.random.default_rng(np.random.SeedSequence((machine.seed, seed, worker)))
             for worker in range(len(self.workers))
         ]
-        self._heap: list[tuple[float, int, int, Event]] = []  # time, kind, tie, event
+        # time, kind, tie, event
+        self._heap: list[tuple[float, int, int, Event | Incident]] = []
         self._count = 0  # of merges and alarms: breaks their ties
         self._working: set[int] = set()  # workers with work in flight
         self._worker_free = [0.0] * len(self.workers)  # [s] when each may start
@@ -76,9 +78,16 @@ class SimulatedClock:
         self._link_free: dict[str, float] = {}  # [s] by key of the machine's links
         self._node_free: dict[str, float] = {}  # [s]
         self._below: dict[str, set[int]] = {}  # workers whose models came to a node
-        self._there = set(range(len(self.workers)))
+        self._there = {info.index for info in self.workers if info.present}
+        # who cannot be started: not there yet, or killed
+        self._absent = set(range(len(self.workers))) - self._there
         # how many workers each device has now
-        self._staff = Counter(info.device for info in self.workers)
+        self._staff = Counter(self.workers[k].device for k in self._there)
+        self._factors = [1.0] * len(self.workers)  # of incidents
+        self._indices = {info.name: info.index for info in self.workers}
+        for incident in machine.incidents:
+            self._push_counted(incident.seconds, _STAFF, incident)
+            self._to_join += incident.what == "join"
 
     def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
         """Starts `work` as soon as the worker is free; its arrival as it is planned.
@@ -205,6 +214,8 @@ class SimulatedClock:
         self._check_known(worker)
         if worker in self._there:
             raise ValueError(f"worker {worker} cannot be started: it is there")
+        if worker in self._absent:
+            raise ValueError(f"worker {worker} cannot be started: it is lost")
         self._there.add(worker)
         self._staff[self.workers[worker].device] += 1
         self._push_counted(self.now, _STAFF, Join(worker, self.now))
@@ -224,27 +235,68 @@ class SimulatedClock:
             raise ValueError(f"alarm {name!r} at {time} s, but it is {self.now} s now")
         self._push_counted(time, _ALARM, Alarm(name, time))
 
+    @property
+    def expects(self) -> bool:
+        """May somebody who is not there still come?"""
+        return self._to_join > 0
+
     def next(self) -> Event | None:
         """Moves on to the earliest event; None when nothing is pending."""
-        if not self._heap:
+        while self._heap:
+            self.now, kind, worker, event = heapq.heappop(self._heap)
+            if kind == _ARRIVAL:
+                self._working.remove(worker)
+            if not isinstance(event, Incident):
+                return event
+            follows = self._happen(event)
+            if follows is not None:
+                return follows
+        return None
+
+    def _happen(self, incident: Incident) -> Event | None:
+        """What an incident leads to; nothing where it changes nothing."""
+        worker = self._indices[incident.worker]
+        if incident.what == "slow":  # from its next work on
+            self._factors[worker] = incident.factor
             return None
-        self.now, kind, worker, event = heapq.heappop(self._heap)
-        if kind == _ARRIVAL:
+        joins = incident.what == "join"
+        self._to_join -= joins
+        if joins != (worker in self._absent):
+            return None
+        if joins:
+            self._absent.remove(worker)
+            self._there.add(worker)
+            self._staff[self.workers[worker].device] += 1
+            self._worker_free[worker] = self.now
+            return Join(worker, self.now, "as scripted")
+        self._absent.add(worker)
+        if worker in self._there:
+            self._there.remove(worker)
+            self._staff[self.workers[worker].device] -= 1
+        if worker in self._working:
             self._working.remove(worker)
-        return event
+            self._heap = [
+                e for e in self._heap if e[1] != _ARRIVAL or e[2] != worker
+            ]
+            heapq.heapify(self._heap)
+        why = "killed, as scripted"
+        return Leave(worker, self.now, lost=True, why=why)
 
     def _step_seconds(self, worker: int, size: int, nonzeros: int, time: float):
         """Seconds of one step that starts at `time`, with its noise."""
         if nonzeros < 0:
             raise ValueError(f"a step cannot have {nonzeros} non-zeros")
         seconds = self._machine.workers[worker].seconds(size, nonzeros, time)
+        seconds *= self._factors[worker]
         sigma = self._machine.noise
         if sigma == 0:
             return seconds
         z = self._noises[worker].standard_normal()
         return seconds * math.exp(sigma * z - sigma**2 / 2)
 
-    def _push_counted(self, time: float, kind: int, event: Event) -> None:
+    def _push_counted(
+        self, time: float, kind: int, event: Event | Incident
+    ) -> None:
         heapq.heappush(self._heap, (time, kind, self._count, event))
         self._count += 1
 

@@ -212,20 +212,24 @@ class Machine:
     links: dict[str, Link]
     noise: float = 0.0
     seed: int = 0
+    incidents: tuple[Incident, ...] = ()  # what happens to workers, and when
 
     def __post_init__(self):
         _check_at_least_zero("noise", self.noise)
         check_seed(self.seed)
         self._check_workers()
         self._check_links()
+        check_incidents(self.incidents, [worker.name for worker in self.workers])
 
     def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
         """What policies may know: expected seconds, without drift and noise."""
         _check_at_least_zero("nonzeros_per_example", nonzeros_per_example)
-        return tuple(
+        absent = absent_at_first(self.incidents)
+        infos = (
             _worker_info(index, worker, nonzeros_per_example)
             for index, worker in enumerate(self.workers)
         )
+        return tuple(i._replace(present=i.name not in absent) for i in infos)
 
     def link_of(self, members: Sequence[int]) -> str:
         """The key of the deepest link with all the members below its place."""

@@ -82,6 +82,8 @@ class WallClock:
         self._heap: list[tuple[float, int, int, Event | Incident]] = []
         self._count = 0
         self._there = {w.index for w in self.workers if w.present}
+        # who cannot be started: not there yet, or lost
+        self._absent = {w.index for w in self.workers if not w.present}
         self._under_way: dict[int, _UnderWay] = {}
         self._silent: dict[int, _UnderWay] = {}  # lost by a deadline; may answer late
         self._origin = time.perf_counter()
@@ -162,6 +164,8 @@ class WallClock:
         """The worker is there from now on: a Join."""
         if worker in self._there:
             raise ValueError(f"worker {worker} cannot be started: it is there")
+        if worker in self._absent:
+            raise ValueError(f"worker {worker} cannot be started: it is lost")
         self._there.add(worker)
         now = self._time()
         self._push(now, _STAFF, Join(worker, now))
@@ -259,17 +263,22 @@ class WallClock:
             return None
         if incident.what == "join":
             self._joins -= 1
-            if worker in self._there:
+            if worker not in self._absent or worker in self._silent:
                 return None
-            self._there.add(worker)
+            self._come(worker)
             return Join(worker, seconds, "as scripted")
-        if worker not in self._there:
+        if worker in self._absent:
             return None
-        self._forget(worker)
+        self._lose(worker)
         return Leave(worker, seconds, lost=True, why="killed, as scripted")
 
-    def _forget(self, worker: int) -> None:
+    def _come(self, worker: int) -> None:
+        self._absent.remove(worker)
+        self._there.add(worker)
+
+    def _lose(self, worker: int) -> None:
         """Nothing of this worker is under way, or to come."""
+        self._absent.add(worker)
         self._there.discard(worker)
         self._under_way.pop(worker, None)
         self._heap = [
@@ -289,7 +298,7 @@ class WallClock:
             if self._is_excused(worker):
                 under_way.deadline = now + (under_way.deadline - under_way.start)
                 continue
-            self._forget(worker)
+            self._lose(worker)
             self._silent[worker] = under_way
             why = f"no answer for {now - under_way.start:.3g} s"
             return Leave(worker, now, lost=True, why=why)
@@ -313,13 +322,13 @@ class WallClock:
             late = self._silent.pop(worker)
             self.patience.observe(worker, late.work, finished - late.start)
             if not completion.failure:
-                self._there.add(worker)
+                self._come(worker)
                 why = f"answered after {finished - late.start:.3g} s"
                 self._push(finished, _STAFF, Join(worker, finished, why))
         elif worker in self._under_way:
             under_way = self._under_way[worker]
             if completion.failure:
-                self._forget(worker)
+                self._lose(worker)
                 why = completion.failure
                 self._push(finished, _STAFF, Leave(worker, finished, True, why))
                 return

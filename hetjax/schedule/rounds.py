@@ -56,10 +56,9 @@ def rounds(
             raise ValueError("rounds: there are no workers")
         there = frozenset(w.index for w in infos if w.present)
         works = planned(infos if workers is None else chosen(infos, there))
-        begin = there & set(works)
         if first:
-            begin = frozenset(first(tuple(infos[k] for k in sorted(begin))))
-        state = RoundsState(infos, begin, (), frozenset(), works)
+            there = frozenset(first(chosen(infos, there)))
+        state = RoundsState(infos, there, (), frozenset(), works)
         return _next_round(state, ())
 
     def chosen(infos: Workers, there: frozenset[int]) -> Workers:
