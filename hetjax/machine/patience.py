@@ -16,6 +16,7 @@ HICCUP = 1.0  # [s] on top: what a busy host may take at any time
 UNKNOWN = 20.0  # times what is expected, of a worker that was hardly seen yet
 ENOUGH = 5  # works, to know a worker
 RECENT = 50  # works that count
+EVERY = 10  # works after which a worker is judged anew
 
 
 class Patience:
@@ -31,6 +32,8 @@ class Patience:
         """Nothing was measured yet but what the infos expect."""
         self._workers = workers
         self._seen = [deque[float](maxlen=RECENT) for _ in workers]
+        self._counts = [0] * len(workers)
+        self._limits = [UNKNOWN] * len(workers)  # times the expected seconds
 
     def expected(self, worker: int, work: Work) -> float:
         """Seconds that a work is expected to take."""
@@ -39,16 +42,20 @@ class Patience:
     def observe(self, worker: int, work: Work, seconds: float) -> None:
         """A worker took so long."""
         expected = self.expected(worker, work)
-        if expected > 0:
-            self._seen[worker].append(seconds / expected)
+        if expected <= 0:
+            return
+        self._seen[worker].append(seconds / expected)
+        self._counts[worker] += 1
+        if self._counts[worker] < ENOUGH or self._counts[worker] % EVERY == ENOUGH:
+            self._limits[worker] = self._limit(self._seen[worker])
 
     def allowed(self, worker: int, work: Work) -> float:
         """Seconds that a work may take."""
-        seen = self._seen[worker]
-        expected = self.expected(worker, work)
+        return self._limits[worker] * self.expected(worker, work) + HICCUP
+
+    def _limit(self, seen: Sequence[float]) -> float:
         if len(seen) < ENOUGH:
-            return UNKNOWN * max([1.0, *seen]) * expected + HICCUP
+            return UNKNOWN * max([1.0, *seen])
         middle = median(seen)
         deviation = median(abs(x - middle) for x in seen)
-        longest = max(middle + DEVIATIONS * deviation, FLOOR * middle)
-        return longest * expected + HICCUP
+        return max(middle + DEVIATIONS * deviation, FLOOR * middle)

@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,6 +29,7 @@ from hetjax.machine.types import (
 )
 
 VERSION = 1  # of the format
+MANY = 5_000  # lines that wait for a pause to be written
 _EVENTS: dict[str, Callable[..., Event]] = {
     "merged": Merged,
     "alarm": Alarm,
@@ -96,6 +97,7 @@ class Recording:
     def __init__(self, path: str | Path | None = None):
         """Opens the file."""
         self.path = path
+        self._waiting: list[Line] = []
         self.context: Any = None  # what it was recorded of, while that is in memory
         self.file: Any = (
             Path(path).open("w+", encoding="utf-8")
@@ -105,7 +107,7 @@ class Recording:
 
     def load(self) -> Trace:
         """Read it."""
-        self.file.flush()
+        self.flush()
         if self.path:
             return Trace.load(self.path)
         self.file.seek(0)
@@ -116,8 +118,16 @@ class Recording:
         self.load().save(path)
 
     def write(self, line: Line) -> None:
-        """Append a line."""
-        self.file.write(json.dumps(line) + "\n")
+        """Append a line; it goes to the file with many others, when there is time."""
+        self._waiting.append(line)
+        if len(self._waiting) >= MANY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring the file up to date."""
+        waiting, self._waiting = self._waiting, []
+        self.file.write("".join(json.dumps(line) + "\n" for line in waiting))
+        self.file.flush()
 
 
 def _check_header(name: str, header: Line) -> None:
@@ -175,10 +185,12 @@ class Recorder:
         """Time runs."""
         self._clock.begin()
 
-    def paused(self) -> AbstractContextManager[Any]:
-        """The clock's; the file is brought up to date."""
-        self.recording.file.flush()
-        return self._clock.paused()
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The clock's; the file is brought up to date meanwhile."""
+        with self._clock.paused():
+            self.recording.flush()
+            yield
 
     def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
         """Note who was given what, and when it starts."""
@@ -249,7 +261,7 @@ class Recorder:
     def close(self, end: Line) -> None:
         """Write the last line."""
         self.recording.write({"end": end})
-        self.recording.file.flush()
+        self.recording.flush()
 
 
 def _rest(fields: dict[str, Any]) -> dict[str, Any]:

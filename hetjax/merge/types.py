@@ -29,6 +29,18 @@ class Facts(NamedTuple):
     ticks: jax.Array  # [] the node's own steps since its last merge
     num_workers: jax.Array  # [] of the whole run
 
+    @classmethod
+    def unpacked(cls, table: jax.Array) -> "Facts":
+        """The facts in a table [fields, n] float32, which crosses to a device at once.
+
+        A fact of the whole group stands in all its columns.
+        """
+        rows = dict(zip(cls._fields, table, strict=True))
+        for name in ("ticks", "num_workers"):
+            rows[name] = rows[name][0]
+        rows["worker"] = rows["worker"].astype(jnp.int32)
+        return cls(**rows)
+
     @property
     def present(self) -> jax.Array:
         """[n] bool: did the member do anything?"""

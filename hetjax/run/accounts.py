@@ -1,13 +1,12 @@
 """The books of a run: what each worker did since its last merge, and all in all."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hetjax.machine.clock import Stamps
 from hetjax.machine.types import ROOT, Arrival, MergeOrder, Work, WorkerInfo
-from hetjax.merge.types import Facts
 from hetjax.report.history import Timeline, WorkerRecord
 
 
@@ -99,8 +98,11 @@ class Accounts:
         *,
         share: np.ndarray | None = None,
         accuracy: Sequence[float] | None = None,
-    ) -> Facts:
-        """What the members of a merge did; it is their last merge from now on."""
+    ) -> np.ndarray:
+        """What the members of a merge did; it is their last merge from now on.
+
+        As the table [fields, members] that `Facts.unpacked` takes.
+        """
         members = (*order.members, *order.passive)
         staleness = self._staleness(order)
         gives = "push" in order.words
@@ -116,25 +118,26 @@ class Accounts:
             did = [x for x, r in zip(last, recent, strict=True) if r.updates]
             self._last[order.node] = _mean(did or last)
             self._leaves.setdefault(order.node, set()).update(*leaves)
-        updates = np.array([r.updates for r in recent], np.float32)
-        sizes = np.array([size for size, _ in last], np.float32)
-        shares = [1.0 if share is None else sum(share[k] for k in ks) for ks in leaves]
-        facts: dict[str, Any] = {  # NumPy: jit takes them as they are
-            "worker": np.array(
-                [m if isinstance(m, int) else -1 for m in members], np.int32
-            ),
-            "updates": updates,
-            "batch_size": np.where(updates > 0, sizes, 0).astype(np.float32),
-            "examples": np.array([r.examples for r in recent], np.float32),
-            "rate": np.array([rate for _, rate in last], np.float32),
-            "staleness": np.array(staleness, np.float32),
-            "leaves": np.array([len(ks) for ks in leaves], np.float32),
-            "share": np.array(shares, np.float32),
-            "accuracy": np.array(accuracy or [0.0] * len(members), np.float32),
-            "ticks": np.float32(order.ticks or 0),
-            "num_workers": np.float32(len(self.records)),
-        }
-        return Facts(**facts)
+        rows = []  # in the order of the fields of `Facts`
+        for i, m in enumerate(members):
+            shares = 1.0 if share is None else sum(share[k] for k in leaves[i])
+            did = recent[i].updates > 0
+            rows.append(
+                (
+                    m if isinstance(m, int) else -1,
+                    recent[i].updates,
+                    last[i][0] if did else 0.0,
+                    recent[i].examples,
+                    last[i][1],
+                    staleness[i],
+                    len(leaves[i]),
+                    shares,
+                    accuracy[i] if accuracy else 0.0,
+                    order.ticks or 0,
+                    len(self.records),
+                )
+            )
+        return np.array(rows, np.float32).T
 
     def _staleness(self, order: MergeOrder) -> list[int]:
         """Versions of the node's model since each member's; and what they have now."""

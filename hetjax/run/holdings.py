@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from hetjax import local, tree
 from hetjax.machine import ROOT, MergeOrder, Stamps
-from hetjax.merge.types import Facts, Merge
+from hetjax.merge.types import Merge
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
 from hetjax.run.programs import Programs
@@ -53,7 +54,7 @@ class Holdings:
         self._model = programs.model(self._merges[-1])
         compilations.purpose = "init"
         self._initial = self._at_nodes(programs.init(jax.random.key(seed)))
-        self._nodes = {ROOT: self._merges[-1].init(*self._initial)}
+        self._nodes = {ROOT: self._begun(self._merges[-1])}
         # may others move a replica that is at work? Then steps must not donate it
         self.shared = self._merges[0].moves_working
         self._levels: dict[str, int] = {}  # of the nodes
@@ -121,18 +122,19 @@ class Holdings:
             replica = self._programs.landed(now, before, replica)
         self._replicas[worker] = replica
 
-    def merge(self, order: MergeOrder, facts: Facts) -> Stamps | None:
+    def merge(self, order: MergeOrder, facts: np.ndarray) -> Stamps | None:
         """Carry out a merge, or a fetch; with places, when its parts were done.
 
-        Those are stamps of `time.perf_counter`.
+        `facts` are packed, as `Accounts.facts` has them; the times are stamps
+        of `time.perf_counter`.
         """
         merge, node = self.merge_of(order), order.node
         if node not in self._nodes:  # every node begins at the initial model
-            self._nodes[node] = merge.init(*self._initial)
+            self._nodes[node] = self._begun(merge)
         self._levels[node] = order.level
         start = time.perf_counter()
         members = (*order.members, *order.passive)
-        replicas = self._at_nodes(tuple(self.member(m) for m in members))
+        replicas = tuple(self._gathered(m) for m in members)
         gathered = self._waited(replicas)
         self._compilations.purpose = "merge"
         if order.op == "fetch":
@@ -156,6 +158,23 @@ class Holdings:
             jax.block_until_ready(trees)
         return time.perf_counter()
 
+    def _begun(self, merge: Merge) -> Any:
+        """The state of a node that begins at the initial model."""
+        return self._at_nodes(merge.init(*self._initial))
+
+    def _gathered(self, member: int | str) -> Replica:
+        """What a member is, on the device of the nodes."""
+        here = isinstance(member, str) or self._is_at_nodes(member)
+        return self.member(member) if here else self._at_nodes(self.member(member))
+
+    def _is_at_nodes(self, worker: int) -> bool:
+        return not self._places or self._places.workers[worker] == self._places.nodes
+
+    def seen(self, member: int | str) -> Model:
+        """A member's model, on the device of the nodes."""
+        replica = self._gathered(member)
+        return replica.params, replica.model_state
+
     def _at_nodes(self, trees: Any) -> Any:
         """The trees on the device of the nodes."""
         device = self._places.nodes if self._places else None
@@ -173,7 +192,10 @@ class Holdings:
 
     def _take_back(self, member: int | str, replica: Replica) -> None:
         if isinstance(member, int):
-            self._replicas[member] = self._at_worker(member, replica)
+            here = self._is_at_nodes(member)
+            self._replicas[member] = (
+                replica if here else self._at_worker(member, replica)
+            )
         else:
             adopt = self._programs.adopt(self._merge_at(member))
             self._nodes[member] = adopt(self._nodes[member], replica)

@@ -152,7 +152,7 @@ class Loop:
     def _arrive(self, arrival: Arrival) -> None:
         worker = arrival.worker
         outcome = self.executor.finish(worker)
-        finite = self.job.on_nan == "stop" or bool(outcome.finite)
+        finite = self.job.on_nan == "stop" or bool(np.asarray(outcome.finite))
         self.holdings.land(worker, outcome.replica)
         self.accounts.arrived(arrival, outcome.padded, finite=finite)
         if not finite:  # it begins anew, from the centre
@@ -177,14 +177,15 @@ class Loop:
         if self._unchecked is None:
             return
         (arrival, mean), self._unchecked = self._unchecked, None
+        loss = float(np.asarray(mean))
         if arrival.work.steps:
-            self._train_loss[0] += float(mean)
+            self._train_loss[0] += loss
             self._train_loss[1] += 1
-        if not np.isfinite(mean):
+        if not math.isfinite(loss):
             worker = self.clock.workers[arrival.worker].name
             self._stop(
                 f"{self.history.strategy}: the loss of worker {worker} became "
-                f"{float(mean)} at {arrival.time:.6g} s; a smaller rate may help"
+                f"{loss} at {arrival.time:.6g} s; a smaller rate may help"
             )
 
     # -- workers that come and go ---------------------------------------------
@@ -273,16 +274,13 @@ class Loop:
         """
         programs, job = self.job.programs, self.job
         members = (*order.members, *order.passive)
-        models = [self.holdings.member(m) for m in members]
+        models = [self.holdings.seen(m) for m in members]
         self.compilations.purpose = "evaluate"
         measured = [
-            mean_metrics(
-                programs.evaluate,
-                (r.params, r.model_state),
-                job.held_out,
-                job.num_held_out,
-            )[programs.task.metric]
-            for r in models
+            mean_metrics(programs.evaluate, m, job.held_out, job.num_held_out)[
+                programs.task.metric
+            ]
+            for m in models
         ]
         self.compilations.purpose = "other"
         if min(measured) < 0:
@@ -304,7 +302,8 @@ class Loop:
         self.sampler, indices = self.strategy.sampler.draw(
             self.sampler, worker, work.examples
         )
-        rows = np.split(indices, work.steps) if work.steps else []
+        size = work.size
+        rows = [indices[i * size : (i + 1) * size] for i in range(work.steps)]
         rate = self._rate(work)
         planned = self.clock.dispatch(
             worker, work, [nonzeros_of(train, r) for r in rows]

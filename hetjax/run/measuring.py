@@ -27,10 +27,10 @@ class StepTimer:
         self._strategy, self._job = strategy, job
         self._model = job.programs.init(jax.random.key(job.seed))
         statistics = jax.tree.leaves(self._model[1])
-        exact = any(map(tree.is_float, statistics))
+        self.exact = any(map(tree.is_float, statistics))
         shared = strategy.merges[0].moves_working
         self.steps = Steps(
-            strategy, job, compilations, exact=exact, donate=not shared
+            strategy, job, compilations, exact=self.exact, donate=not shared
         )
         self._rng = np.random.default_rng(job.seed)
 
@@ -46,6 +46,11 @@ class StepTimer:
         """Random examples for so many steps."""
         n = len(self._job.train)
         return [self._rng.integers(n, size=size) for _ in range(steps)]
+
+    def lowered(self, device: jax.Device, size: int) -> str:
+        """The text of the program of one step."""
+        (rows,) = self.rows(1, size)
+        return self.steps.lowered(self.replica(device), rows)
 
     def once(
         self,

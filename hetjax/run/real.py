@@ -1,15 +1,25 @@
 """A run on real devices: what is measured and compiled before its clock starts."""
 
+from collections import Counter
 from statistics import median
 from typing import NamedTuple
+
+import jax
 
 from hetjax.machine import WallClock
 from hetjax.run.compilations import Compilations
 from hetjax.run.executor import Executor
+from hetjax.run.forms import choose_form
 from hetjax.run.holdings import Places
 from hetjax.run.job import Job
 from hetjax.run.local import LocalMachine
 from hetjax.run.measuring import StepTimer
+from hetjax.run.rehearsal import (
+    Rehearsal,
+    compile_merges,
+    compile_steps,
+    rehearse,
+)
 from hetjax.run.steps import Steps
 from hetjax.run.threads import Station, Threads
 from hetjax.strategies.types import Strategy
@@ -26,15 +36,28 @@ class Prepared(NamedTuple):
 
 def prepare(machine: LocalMachine, strategy: Strategy, job: Job) -> Prepared:
     """Measure the workers, compile their programs, and set up clock and executor."""
-    compilations = Compilations()
-    timer = StepTimer(strategy, job, compilations)
+    timer = StepTimer(strategy, job, Compilations())
     costs = measured_costs(machine, timer, strategy.b_max)
     infos = machine.infos(costs)
-    forms = {kind: machine.form or "dispatch" for kind in {i.kind for i in infos}}
     fastest = min(infos, key=lambda info: info.seconds(strategy.b_max)).index
-    places = Places(
-        [w.device for w in machine.workers], machine.workers[fastest].device
+    devices = [w.device for w in machine.workers]
+    places = Places(devices, devices[fastest])
+    test, held = (
+        [jax.device_put(batch, places.nodes) for batch in batches]
+        for batches in (job.test, job.held_out)
     )
+    job = job._replace(places=places, test=test, held_out=held)
+    found = rehearse(
+        strategy,
+        infos,
+        machine.incidents,
+        num_examples=len(job.train),
+        seconds=job.instants[-1],
+    )
+    forms = chosen_forms(machine, timer, found)
+    by_worker = [forms[w.kind] for w in machine.workers]
+    compile_steps(timer, job, devices, by_worker, found)
+    compile_merges(strategy, job, infos, places, found)
     executors: list[Threads] = []
     clock = WallClock(
         infos,
@@ -45,14 +68,32 @@ def prepare(machine: LocalMachine, strategy: Strategy, job: Job) -> Prepared:
 
     def executor(steps: Steps) -> Executor:
         stations = [
-            Station(w.name, w.device, w.slowdown, forms[w.kind])
-            for w in machine.workers
+            Station(w.name, w.device, w.slowdown, form)
+            for w, form in zip(machine.workers, by_worker, strict=True)
         ]
         executors.append(Threads(steps, stations, clock.completed))
         return executors[0]
 
-    job = job._replace(executor=executor, places=places)
+    job = job._replace(executor=executor)
     return Prepared(job, clock, forms, fastest)
+
+
+def chosen_forms(
+    machine: LocalMachine, timer: StepTimer, found: Rehearsal
+) -> dict[str, str]:
+    """How K local steps run on each kind of device, for the work it has most of."""
+    forms = {}
+    for kind in {w.kind for w in machine.workers}:
+        mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
+        shapes = sum((found.shapes[k] for k in mine), Counter())
+        several = {shape: n for shape, n in shapes.items() if shape[0] > 1}
+        if machine.form or not several:
+            forms[kind] = machine.form or "dispatch"
+            continue
+        steps, size = max(several, key=lambda shape: several[shape])
+        device = machine.workers[mine[0]].device
+        forms[kind], _ = choose_form(timer, device, steps, size)
+    return forms
 
 
 def measured_costs(

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import make_batch, make_batches
+from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
 from hetjax.run.executor import Assignment, Outcome
 from hetjax.run.job import Job
@@ -59,8 +60,6 @@ class Steps:
                 outcome = self._at_once(assignment, form, device, between)
         finally:
             self.compilations.purpose = "other"
-        if self._checks:
-            outcome = outcome._replace(finite=self._programs.finite(outcome.replica))
         return outcome
 
     def _one_by_one(
@@ -69,20 +68,23 @@ class Steps:
         device: jax.Device | None,
         between: Callable[[Any], None] | None,
     ) -> Outcome:
-        step = self._programs.step(self._rule, self._needs, donate=self._donate)
-        replica, padded, losses, mean = a.replica, 0, [], np.zeros(())
+        step = self._step()
+        replica, padded, losses = a.replica, 0, []
+        mean, finite = np.zeros(()), True
         for number, row in enumerate(a.rows):
+            if self._checks and number == len(a.rows) - 1:
+                step = self._step(checked=True)
             batch = make_batch(self._train, row, self._buckets, exact=self._exact)
             padded += len(batch.weight) - len(row)
             words = self._words(a, number)
             if device is not None:
                 batch = jax.device_put(batch, device)
-            replica, values, mean = step(replica, batch, a.rate, words)
+            replica, values, mean, finite = step(replica, batch, a.rate, words)
             if self._keeps:
                 losses.append((row, values))
             if between:
                 between(replica)
-        return Outcome(replica, losses, mean, padded)
+        return Outcome(replica, losses, mean, padded, finite)
 
     def _at_once(
         self,
@@ -92,20 +94,37 @@ class Steps:
         between: Callable[[Any], None] | None,
     ) -> Outcome:
         program = self._programs.steps(
-            self._rule, self._needs, unrolled=form == "unrolled", donate=self._donate
+            self._rule,
+            self._needs,
+            unrolled=form == "unrolled",
+            donate=self._donate,
+            checked=self._checks,
         )
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
         words = np.stack([self._words(a, number) for number in range(len(a.rows))])
         if device is not None:
             batches = jax.device_put(batches, device)
-        replica, values, mean = program(a.replica, batches, a.rate, words)
+        replica, values, mean, finite = program(a.replica, batches, a.rate, words)
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
         losses: Sequence[Any] = ()
         if self._keeps:
             losses = [(row, values[i]) for i, row in enumerate(a.rows)]
-        return Outcome(replica, losses, mean, padded)
+        return Outcome(replica, losses, mean, padded, finite)
+
+    def _step(self, *, checked: bool = False) -> Callable:
+        """The program of one step."""
+        return self._programs.step(
+            self._rule, self._needs, donate=self._donate, checked=checked
+        )
+
+    def lowered(self, replica: Replica, row: np.ndarray) -> str:
+        """The text of the program of one step on these rows."""
+        step = self._step()
+        batch = make_batch(self._train, row, self._buckets, exact=self._exact)
+        words = np.zeros(3, np.uint32)
+        return step.lower(replica, batch, np.float32(0), words).as_text()
 
     def _words(self, a: Assignment, number: int) -> np.ndarray:
         """What a step's random key is made of."""
