@@ -7,8 +7,8 @@ runs          `train`, `compare`; what they return: `History`, `Runs`
 """
 
 from hetjax import data, local, machine, merge, models, sampling, schedule, sparse
-from hetjax.report import History, Runs
-from hetjax.run import compare, local_machine, replay, train
+from hetjax.report import History, Runs, plot
+from hetjax.run import advise, calibrate, compare, local_machine, replay, train
 from hetjax.schedule import Rate
 from hetjax.strategies import (
     STRATEGIES,
@@ -46,8 +46,10 @@ __all__ = [
     "Task",
     "ad_psgd",
     "adaptive_sgd",
+    "advise",
     "async_sgd",
     "biased_local_sgd",
+    "calibrate",
     "classification",
     "compare",
     "data",
@@ -69,6 +71,7 @@ __all__ = [
     "magma_async_sgd",
     "merge",
     "models",
+    "plot",
     "replay",
     "sampling",
     "schedule",

@@ -9,10 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetjax.machine.contention import Contention
 from hetjax.machine.profile import Incident, Machine, check_seed
 from hetjax.machine.types import (
     ROOT,
@@ -28,7 +29,7 @@ from hetjax.machine.types import (
 
 # What comes first at one and the same time: a merge's result is visible to whoever
 # arrives just then, and an alarm sees everything that happened.
-_MERGED, _STAFF, _ARRIVAL, _ALARM = range(4)
+_BEGIN, _MERGED, _STAFF, _ARRIVAL, _ALARM = range(-1, 4)
 
 
 class Transfer(NamedTuple):
@@ -74,6 +75,9 @@ class SimulatedClock:
         self._count = 0  # of merges and alarms: breaks their ties
         self._working: set[int] = set()  # workers with work in flight
         self._worker_free = [0.0] * len(self.workers)  # [s] when each may start
+        contend = any(worker.contention > 1 for worker in machine.workers)
+        self._contention: Any = Contention(machine.workers) if contend else None
+        self._plans: dict[int, Arrival] = {}  # of those at work, if they contend
         self._common_link = machine.link_of(range(len(self.workers)))
         self._link_free: dict[str, float] = {}  # [s] by key of the machine's links
         self._node_free: dict[str, float] = {}  # [s]
@@ -92,11 +96,12 @@ class SimulatedClock:
     def dispatch(self, worker: int, work: Work, nonzeros: Sequence[int]) -> Arrival:
         """Starts `work` as soon as the worker is free; its arrival as it is planned.
 
-            finish = start + work.seconds + m / curve(m) * sum over steps of
+            finish = start + work.seconds + factor * per_work + m / curve(m) * sum of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
 
-        with t when the step starts, nz in `nonzeros` (one number for each step), and m
-        the workers that the device has now.
+        over its steps, with t when the step starts, nz in `nonzeros` (one number for
+        each step), and m the workers that the device has now. Where workers contend
+        (`Profile.contention`) it is later by what the others do meanwhile.
         """
         self._check_at_rest(worker)
         if worker not in self._there:
@@ -108,7 +113,9 @@ class SimulatedClock:
                 f"not {len(nonzeros)}"
             )
         start = max(self.now, self._worker_free[worker])
-        time = start + work.seconds
+        profile = self._machine.workers[worker]
+        per_work = profile.factor * profile.cost.per_work
+        time = start + work.seconds + (per_work if work.steps else 0.0)
         sharing = self._staff[self.workers[worker].device]
         slowdown = self._machine.workers[worker].slowdown(sharing)
         for step_nonzeros in nonzeros:
@@ -116,8 +123,11 @@ class SimulatedClock:
             time += slowdown * seconds
         arrival = Arrival(worker, work, start, time)
         self._working.add(worker)
-        self._worker_free[worker] = time
-        heapq.heappush(self._heap, (time, _ARRIVAL, worker, arrival))
+        if self._contention is None:
+            self._worker_free[worker] = time
+            heapq.heappush(self._heap, (time, _ARRIVAL, worker, arrival))
+        else:
+            self._push_counted(start, _BEGIN, arrival)
         return arrival
 
     def merge(
@@ -157,7 +167,9 @@ class SimulatedClock:
         self._push_counted(finish, _MERGED, merged)
         return Transfer(start, finish)
 
-    def merged(self, order: MergeOrder, transfer: Transfer, *measured: object) -> Stamps:
+    def merged(
+        self, order: MergeOrder, transfer: Transfer, *measured: object
+    ) -> Stamps:
         """A merge takes place when it was said to."""
         del order, measured
         start, finish = transfer
@@ -244,14 +256,35 @@ class SimulatedClock:
         """Moves on to the earliest event; None when nothing is pending."""
         while self._heap:
             self.now, kind, worker, event = heapq.heappop(self._heap)
+            if kind == _BEGIN:
+                self._begin(event)
+                continue
             if kind == _ARRIVAL:
                 self._working.remove(worker)
+                if self._contention:
+                    self._worker_free[worker] = self.now
+                    self._replan(self._contention.end(worker, self.now))
             if not isinstance(event, Incident):
                 return event
             follows = self._happen(event)
             if follows is not None:
                 return follows
         return None
+
+    def _begin(self, planned: Any) -> None:
+        """A work begins that others slow down, or that slows others down."""
+        alone = planned.finish - planned.start
+        self._plans[planned.worker] = planned
+        self._replan(self._contention.begin(planned.worker, alone, self.now))
+
+    def _replan(self, finishes: dict[int, float]) -> None:
+        """The arrivals of those at work, as it is known now."""
+        others = [e for e in self._heap if e[1] != _ARRIVAL or e[2] not in finishes]
+        for worker, finish in finishes.items():
+            arrival = self._plans[worker]._replace(finish=finish)
+            others.append((finish, _ARRIVAL, worker, arrival))
+        heapq.heapify(others)
+        self._heap = others
 
     def _happen(self, incident: Incident) -> Event | None:
         """What an incident leads to; nothing where it changes nothing."""
@@ -275,10 +308,10 @@ class SimulatedClock:
             self._staff[self.workers[worker].device] -= 1
         if worker in self._working:
             self._working.remove(worker)
-            self._heap = [
-                e for e in self._heap if e[1] != _ARRIVAL or e[2] != worker
-            ]
+            self._heap = [e for e in self._heap if not _is_work_of(e, worker)]
             heapq.heapify(self._heap)
+            if self._contention:
+                self._replan(self._contention.end(worker, self.now))
         why = "killed, as scripted"
         return Leave(worker, self.now, lost=True, why=why)
 
@@ -294,9 +327,7 @@ class SimulatedClock:
         z = self._noises[worker].standard_normal()
         return seconds * math.exp(sigma * z - sigma**2 / 2)
 
-    def _push_counted(
-        self, time: float, kind: int, event: Event | Incident
-    ) -> None:
+    def _push_counted(self, time: float, kind: int, event: Event | Incident) -> None:
         heapq.heappush(self._heap, (time, kind, self._count, event))
         self._count += 1
 
@@ -311,3 +342,8 @@ class SimulatedClock:
         if worker in self._working:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) has work in flight already")
+
+
+def _is_work_of(entry: tuple[float, int, int, Any], worker: int) -> bool:
+    """Is this entry of the heap the begin, or the end, of a worker's work?"""
+    return entry[1] in (_BEGIN, _ARRIVAL) and entry[3].worker == worker

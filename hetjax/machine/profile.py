@@ -21,16 +21,21 @@ TOPOLOGIES = ("ring", "tree", "central")
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one step: fixed + per_example * b + per_nonzero * nonzeros."""
+    """Seconds of one step: fixed + per_example * b + per_nonzero * nonzeros.
+
+    A work of several steps takes `per_work` besides.
+    """
 
     fixed: float  # [s] of every step: launches, and the update of the parameters
     per_example: float  # [s/example]
     per_nonzero: float = 0.0  # [s/non-zero] of the step's sparse input
+    per_work: float = 0.0  # [s] of every work: to hand it over, and wait for its end
 
     def __post_init__(self):
         _check_at_least_zero("fixed", self.fixed)
         _check_at_least_zero("per_example", self.per_example)
         _check_at_least_zero("per_nonzero", self.per_nonzero)
+        _check_at_least_zero("per_work", self.per_work)
         if self.fixed + self.per_example + self.per_nonzero == 0:
             raise ValueError(
                 "a Cost of nothing but zeros would keep the clock from moving; "
@@ -81,9 +86,20 @@ class Profile:
     drift: Drift | None = None
     device: str = ""  # that it shares with others; "": it has one of its own
     curve: tuple[float, ...] = ()  # the device's throughput with 1, 2, ... of them
+    contention: float = 1.0  # its steps take so many times as long while all compute
+    duty: float = 1.0  # share of its steps in which it computes, and does not rest
 
     def __post_init__(self):
         _check_positive("factor", self.factor)
+        _check_positive("duty", self.duty)
+        if self.duty > 1:
+            raise ValueError(f"duty is a share of a step, at most 1, is {self.duty}")
+        _check_finite("contention", self.contention)
+        if self.contention < 1:
+            raise ValueError(
+                f"contention must be at least 1, is {self.contention}: others that "
+                "compute make nobody faster"
+            )
         _check_place(self.place)
         for throughput in self.curve:
             _check_positive("curve", throughput)
@@ -199,6 +215,19 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What a machine was measured with, and how well its numbers fit."""
+
+    model: str  # paths, shapes and dtypes of the parameters
+    data: str
+    batch_sizes: tuple[int, ...]
+    error: float  # median |fitted / measured - 1| over the measured works
+    worst: float  # the 90th percentile
+    works: int  # that were measured
+    versions: str
+
+
+@dataclass(frozen=True)
 class Machine:
     """Workers, the links between them, and how noisy their steps are.
 
@@ -213,6 +242,7 @@ class Machine:
     noise: float = 0.0
     seed: int = 0
     incidents: tuple[Incident, ...] = ()  # what happens to workers, and when
+    calibration: Calibration | None = None  # of a measured machine
 
     def __post_init__(self):
         _check_at_least_zero("noise", self.noise)
@@ -262,6 +292,26 @@ class Machine:
             for index in range(number)
         )
         return dataclasses.replace(self, workers=workers)
+
+    def subset(self, names: Sequence[str]) -> "Machine":
+        """The same machine with these workers only, which contend accordingly less."""
+        known = [worker.name for worker in self.workers]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"there is no worker {name!r}; there are {known}")
+        share = (len(names) - 1) / max(1, len(known) - 1)
+        workers = tuple(
+            dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
+            for w in self.workers
+            if w.name in names
+        )
+        places = {"/".join(w.place[:d]) for w in workers for d in range(9)}
+        return dataclasses.replace(
+            self,
+            workers=workers,
+            links={key: link for key, link in self.links.items() if key in places},
+            incidents=tuple(i for i in self.incidents if i.worker in names),
+        )
 
     def device_of(self, worker: int) -> str:
         """The name of the device that a worker runs on."""

@@ -99,10 +99,11 @@ class Recording:
         self.path = path
         self._waiting: list[Line] = []
         self.context: Any = None  # what it was recorded of, while that is in memory
+        # open for as long as the run takes, and its history is there
         self.file: Any = (
-            Path(path).open("w+", encoding="utf-8")
+            Path(path).open("w+", encoding="utf-8")  # noqa: SIM115
             if path
-            else tempfile.TemporaryFile("w+", encoding="utf-8")
+            else tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         )
 
     def load(self) -> Trace:
@@ -376,6 +377,6 @@ class RecordedClock:
         line = self._position + 2  # the header is line 1
         return ValueError(
             f"trace of {self._trace.header['strategy']}, line {line}: the strategy "
-            f"{what}: it is not the one that was recorded, or its settings, its data or "
-            "its seed are others"
+            f"{what}: it is not the one that was recorded, or its settings, its "
+            "data or its seed are others"
         )

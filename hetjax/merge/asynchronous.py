@@ -152,9 +152,10 @@ def ticking(*, momentum: float = 0.99) -> Merge:
     Then, by the words of the operation: "fetch": w_local <- w. "subtract": the slave's
     last gradient leaves g. "push": its new one comes into g, in the place of the last
     one if that is still there ("swap"). Before all of them, "clear": g <- 0; "forget":
-    the slave's last gradient is none, and leaves nothing. Model state: each push moves the master's by
-    1 / (N - 1) of the way to the slave's. Needs the slots "gradients" (of the local
-    rule `gradient`) and "pushed". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.
+    the slave's last gradient is none, and leaves nothing. Model state: each push moves
+    the master's by 1 / (N - 1) of the way to the slave's. Needs the slots "gradients"
+    (of the local rule `gradient`) and "pushed". Source: MagmaDNN, Algorithms 2 and 3;
+    ALGORITHMS F.
     """
     beta = momentum
 

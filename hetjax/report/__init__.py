@@ -3,12 +3,14 @@
 Start with `runs`: the result of a comparison.
 """
 
+from hetjax.report import plot
 from hetjax.report.files import check_out, write_results
-from hetjax.report.history import History, Segment, Timeline, WorkerRecord
+from hetjax.report.history import Happening, History, Segment, Timeline, WorkerRecord
 from hetjax.report.runs import Runs
 from hetjax.report.table import Table
 
 __all__ = [
+    "Happening",
     "History",
     "Runs",
     "Segment",
@@ -16,5 +18,6 @@ __all__ = [
     "Timeline",
     "WorkerRecord",
     "check_out",
+    "plot",
     "write_results",
 ]

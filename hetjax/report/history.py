@@ -77,6 +77,7 @@ class History:
     seed: int
     settings: dict[str, Any]
     metric: str  # name of the main metric in the points
+    real: bool = False  # of real devices, or simulated?
     span: float = 0.0  # [s] of the clock
     points: list[dict[str, float]] = field(default_factory=list)
     # {"seconds", "updates", "examples", "loss", metric...}: on the test split

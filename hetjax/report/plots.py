@@ -62,7 +62,8 @@ def time_to_accuracy(
     tidy(ax)
     _show_where_runs_differ(ax, histories, metric, target)
     ax.set_xlim(left=0)
-    ax.set_xlabel(X_LABELS[x])
+    real = x == "seconds" and any(h.real for h in histories)
+    ax.set_xlabel("time [s]" if real else X_LABELS[x])
     ax.set_ylabel(metric)
     if len(histories) > len(strategy_names(histories)):
         title = "median over seeds" + ("" if many else ", band from lowest to highest")
@@ -268,7 +269,7 @@ def timeline(
             left, gantt.panel_title(h, row, *shown_window), styles[h.strategy][0]
         )
     axes[0, 1].set_title("whole run, busy %", fontsize=10, loc="right")
-    axes[-1, 0].set_xlabel(X_LABELS["seconds"])
+    axes[-1, 0].set_xlabel("time [s]" if shown[-1].real else X_LABELS["seconds"])
     axes[-1, 1].set_xlabel("share [%]")
     handles = [
         Patch(facecolor=colour, edgecolor="0.6", label=kind)

@@ -44,9 +44,7 @@ class Evaluations:
         with self._clock.paused():
             self._compilations.purpose = "evaluate"
             model = self._holdings.model()
-            metrics = mean_metrics(
-                job.programs.evaluate, model, job.test, job.num_test
-            )
+            metrics = mean_metrics(job.programs.evaluate, model, job.test, job.num_test)
             metrics |= self._holdings.report()
             self._compilations.purpose = "other"
         return model, metrics

@@ -44,7 +44,7 @@ class Programs:
         donate: bool = True,
         checked: bool = False,
     ) -> Callable:
-        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss, finite).
+        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean, finite).
 
         The replica is donated. `words` (seed, worker, step) are the random key.
         `finite` is True, or where `checked` whether all numbers of the replica are.

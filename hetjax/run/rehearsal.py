@@ -8,8 +8,9 @@ not count as anybody's time.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import jax
@@ -22,6 +23,7 @@ from hetjax.machine import (
     Machine,
     MergeOrder,
     Profile,
+    RunEnded,
     SimulatedClock,
     WorkerInfo,
 )
@@ -67,7 +69,7 @@ def rehearse(
         strategy.policy, SimulatedClock(machine, seed=0), num_examples=num_examples
     )
     began = time.perf_counter()
-    for number, (event, orders) in enumerate(run):
+    for number, (event, orders) in enumerate(_until_the_end(run)):
         for worker, work in orders.dispatch:
             found.shapes[worker][work.steps, work.size] += 1
         for order in orders.merges:
@@ -76,6 +78,11 @@ def rehearse(
         if over or number > EVENTS or time.perf_counter() - began > SECONDS:
             break
     return found
+
+
+def _until_the_end(run: Iterator[tuple]) -> Iterator[tuple]:
+    with suppress(RunEnded):
+        yield from run
 
 
 def _kind(order: MergeOrder) -> tuple:

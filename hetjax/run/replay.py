@@ -34,6 +34,7 @@ def header(
     data: Dataset,
     forms: dict[str, str],
     nodes: int,
+    slowdowns: list[float],
 ) -> dict[str, Any]:
     """What a trace says of its run; `nodes`: the worker on whose device merges ran."""
     return {
@@ -47,6 +48,7 @@ def header(
         "on_loss": job.on_loss,
         "forms": forms,
         "nodes": nodes,
+        "slowdowns": slowdowns,
         "model": _shapes(job.programs.task),
         "data": _fingerprint(data),
         "jax": jax.__version__,
@@ -142,6 +144,14 @@ def _shapes(task: Task) -> list[list[Any]]:
         [jax.tree_util.keystr(p), list(leaf.shape), str(leaf.dtype)]
         for p, leaf in leaves
     ]
+
+
+def model_text(task: Task) -> str:
+    """Paths, shapes and dtypes of the parameters in a line."""
+    return ", ".join(
+        f"{path} {dtype}[{','.join(map(str, shape))}]"
+        for path, shape, dtype in _shapes(task)
+    )
 
 
 def _fingerprint(data: Dataset) -> dict[str, Any]:

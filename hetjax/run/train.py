@@ -77,8 +77,8 @@ def train(
     centre ("restart", the default on real ones). When a worker is lost the run goes on
     without it (on_loss="go_on") or stops ("stop").
 
-    A real run is recorded, in the file `trace` or one of its own: `history.trace`, which
-    `replay` runs again.
+    A real run is recorded, in the file `trace` or one of its own: `history.trace`,
+    which `replay` runs again.
 
     The history holds the points, each worker's time, and the final model: `params`,
     `model_state`, and `model`, the user's own module with both put back.
@@ -261,14 +261,16 @@ class Bench:
             loop.history.forms = self.machine.header["forms"]
         elif isinstance(self.machine, LocalMachine):
             job, clock, forms, nodes = prepare(self.machine, strategy, job)
-            about = header(name, strategy, job, self.data, forms, nodes)
+            slowdowns = [worker.slowdown for worker in self.machine.workers]
+            about = header(name, strategy, job, self.data, forms, nodes, slowdowns)
             recorder = Recorder(clock, about, self._trace)
             recorder.recording.context = (self.programs.task, self.data, strategy)
             loop = Loop(name, strategy, job, recorder, on_point)
+            loop.history.real = True
             loop.history.forms = forms
             loop.history.trace = recorder.recording
         else:
-            nonzeros = _nonzeros(self.data)
+            nonzeros = nonzeros_per_example(self.data)
             clock = SimulatedClock(
                 self.machine, seed=seed, nonzeros_per_example=nonzeros
             )
@@ -322,7 +324,7 @@ def check_strategy(name: str, strategy: Strategy, num_examples: int) -> None:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _nonzeros(data: Dataset) -> float:
+def nonzeros_per_example(data: Dataset) -> float:
     """Mean non-zeros of an example's sparse input, 0 for dense ones."""
     x = data.train.x
     return x.nnz / x.shape[0] if sp.issparse(x) else 0.0

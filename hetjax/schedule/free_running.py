@@ -150,9 +150,7 @@ def free_running(
         # one that was stopped, and still works, goes on when it arrives
         return _given(state, Orders(), () if k in state.working else (k,))
 
-    def _left(
-        state: FreeRunningState, event: Leave
-    ) -> tuple[FreeRunningState, Orders]:
+    def _left(state: FreeRunningState, event: Leave) -> tuple[FreeRunningState, Orders]:
         k = event.worker
         state = state._replace(there=state.there - {k})
         if event.lost:

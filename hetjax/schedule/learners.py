@@ -60,9 +60,7 @@ def tuned_learners(
         inner_state, orders = inner.init(infos, num_examples)
         working = tuple(k for k, _ in orders.dispatch)
         absent = frozenset(i.index for i in infos if not i.present)
-        rest = tuple(
-            i.index for i in infos if i.index not in working and i.present
-        )
+        rest = tuple(i.index for i in infos if i.index not in working and i.present)
         device_of = tuple(info.device or info.name for info in infos)
         zeros = dict.fromkeys(device_of, 0.0)
         state = LearnersState(

@@ -81,9 +81,7 @@ def mega_batch(
         )
         return _dispatch_all(state)
 
-    def react(
-        state: MegaBatchState, event: Event
-    ) -> tuple[MegaBatchState, Orders]:
+    def react(state: MegaBatchState, event: Event) -> tuple[MegaBatchState, Orders]:
         if isinstance(event, Arrival):
             state = _arrived(state, event)
             if event.worker in state.there and _unspent(state):

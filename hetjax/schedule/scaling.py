@@ -178,9 +178,7 @@ def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
 
         return among(rule, sizes, updates, here)
 
-    def measured(
-        state: Sequence[Moments], sizes: Sequence[float]
-    ) -> tuple[float, ...]:
+    def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
         if not all(moments.n for moments in state):
             return tuple(sizes)  # somebody got no batch yet: nothing to compare
         lines = [moments.line() for moments in state]

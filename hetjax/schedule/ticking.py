@@ -50,8 +50,8 @@ def ticking(
     When the master leaves the slowest slave takes its place. Who leaves, or becomes the
     master, takes its last gradient out of g when it arrives; after the loss of one that
     cannot, g begins anew from zero ("clear") and the others' gradients that were in it
-    are not taken out a second time ("forget"). Who joins is a slave. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS
-    F.3.
+    are not taken out a second time ("forget"). Who joins is a slave. Source: MagmaDNN,
+    Algorithms 2 and 3; ALGORITHMS F.3.
     """
     if subtract not in SUBTRACT:
         raise ValueError(f"subtract={subtract!r}: choose one of {SUBTRACT}")
@@ -90,17 +90,13 @@ def ticking(
             return _arrived(state, event)
         return state, Orders()
 
-    def _arrived(
-        state: TickingState, event: Arrival
-    ) -> tuple[TickingState, Orders]:
+    def _arrived(state: TickingState, event: Arrival) -> tuple[TickingState, Orders]:
         k, ticks = event.worker, int(event.time / state.tick)
         copied = event.work.steps == 0
         leaves = k not in state.there or k == state.master
         op = "subtract" if leaves else "fetch+subtract" if copied else "push"
         words = [op, *["clear"] * state.clear, *["forget"] * (k in state.stale)]
-        order = MergeOrder(
-            (k,), op="+".join(words), trips=1, ticks=ticks - state.ticks
-        )
+        order = MergeOrder((k,), op="+".join(words), trips=1, ticks=ticks - state.ticks)
         if op == "fetch+subtract" and subtract == "swap":
             # touches nothing that another may write: no lock, and nothing to wait for
             words[0] = "fetch+keep"

@@ -49,7 +49,9 @@ def machines(draw):
     for k in range(2, NUM_WORKERS):
         times = draw(st.lists(st.floats(0.0, END), max_size=4, unique=True))
         begins = draw(st.sampled_from(("kill", "join")))
-        both = itertools.cycle(("kill", "join") if begins == "kill" else ("join", "kill"))
+        both = itertools.cycle(
+            ("kill", "join") if begins == "kill" else ("join", "kill")
+        )
         incidents += [
             Incident(t, what, f"w{k}")
             for t, what in zip(sorted(times), both, strict=False)
@@ -86,15 +88,16 @@ def test_nobody_waits_for_who_is_lost(name, machine):
     clock = SimulatedClock(machine, seed=0)
     run = play(TABLE[name].policy, clock, num_examples=1000, num_bytes=1e8)
     there = {info.index for info in clock.workers if info.present}
-    arrived_late, count, over = set(), 0, False
-    for event, orders in itertools.islice(run, 4000):
-        count += 1
+    arrived_late, over = set(), False
+    for count, (event, orders) in enumerate(itertools.islice(run, 4000)):
         if isinstance(event, Leave) and event.lost:
             there.discard(event.worker)
         if isinstance(event, Join):
             there.add(event.worker)
         for merge in orders.merges:
-            workers = {m for m in (*merge.members, *merge.passive) if isinstance(m, int)}
+            workers = {
+                m for m in (*merge.members, *merge.passive) if isinstance(m, int)
+            }
             assert workers <= there
             assert merge.members
         over = over or (event is not None and event.time > END + 10.0)

@@ -1,0 +1,236 @@
+"""A simulated machine from the trace of a real run: fits of costs, noise, contention.
+
+The same fit serves a calibration, whose trace has every kind of work alone and side by
+side, and any other recorded run, which knows less: then what it never tried is guessed
+from what it did.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hetjax.machine.profile import Cost, Link, Machine, Profile
+from hetjax.machine.trace import Trace
+
+ALONE = 0.1  # a work counts as alone while the others compute for less of its time
+TOGETHER = 0.5  # and as side by side while they compute for more
+FIRST = 2  # works of a worker that are left out: caches and pages are cold
+
+
+class Measured(NamedTuple):
+    """A work that was measured."""
+
+    worker: int
+    steps: int
+    examples: int
+    nonzeros: int
+    seconds: float  # without the waiting of a worker that is slowed on purpose
+    share: float  # of the other workers that computed meanwhile
+
+
+class Fit(NamedTuple):
+    """A machine, and |fitted / measured - 1| of every work."""
+
+    machine: Machine
+    errors: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """The median."""
+        return median(self.errors)
+
+    @property
+    def worst(self) -> float:
+        """The 90th percentile."""
+        return float(np.quantile(self.errors, 0.9))
+
+
+def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
+    """The simulated machine on which a run takes what the recorded one did.
+
+    For every worker, by non-negative least squares over its works, each weighted by one
+    over its seconds:
+
+        seconds = per_work + steps fixed + examples per_example + nonzeros per_nonzero
+
+    from works alone, where there are any; then its contention from those side by side.
+    Noise is the spread of the residuals of a step; the link is fitted to the gaps
+    between the last arrival before a merge and the members' next beginning.
+    """
+    workers = trace.workers
+    slowdowns = trace.header.get("slowdowns", [1.0] * len(workers))
+    works = measured_works(trace, slowdowns)
+    profiles, errors, spreads = [], [], []
+    for info, slowdown in zip(workers, slowdowns, strict=True):
+        mine = [w for w in works if w.worker == info.index]
+        cost = _cost(mine) or Cost(info.fixed / slowdown, info.per_example / slowdown)
+        contention = _contention(mine, cost, len(workers))
+        profile = Profile(
+            info.name,
+            info.kind,
+            cost,
+            factor=slowdown,
+            place=info.place,
+            contention=contention,
+            duty=1 / slowdown,
+        )
+        profiles.append(profile)
+        ratios = [w.seconds / _seconds(cost, contention, w) for w in mine]
+        errors += [abs(1 / r - 1) for r in ratios]
+        # the noise of one step: that of K is sqrt(K) times smaller
+        logs = [
+            math.log(r) * math.sqrt(w.steps) for r, w in zip(ratios, mine, strict=True)
+        ]
+        spreads += [_spread(logs)] if len(logs) > 2 else []
+    machine = Machine(
+        name,
+        tuple(profiles),
+        {"": _link(trace)},
+        noise=median(spreads) if spreads else 0.0,
+    )
+    return Fit(machine, tuple(errors) or (math.nan,))
+
+
+def measured_works(trace: Trace, slowdowns: Sequence[float]) -> list[Measured]:
+    """Every work that arrived, and what share of the others computed meanwhile."""
+    given: dict[int, dict] = {}
+    spans: list[tuple[int, float, float, dict]] = []
+    for line in trace.lines:
+        if "dispatch" in line:
+            given[line["dispatch"]] = line
+        elif "arrival" in line and line["arrival"] in given:
+            k = line["arrival"]
+            spans.append((k, line["start"], line["finish"], given.pop(k)))
+    seen = [0] * len(slowdowns)
+    found = []
+    busy = _Busy(spans, slowdowns)
+    for k, start, finish, work in spans:
+        seen[k] += 1
+        if not work["steps"] or finish <= start or seen[k] <= FIRST:
+            continue
+        examples = work["steps"] * max(1, round(work["batch_size"]))
+        seconds = (finish - start - work["seconds"]) / slowdowns[k]
+        share = busy.others(k, start, finish)
+        nonzeros = work["nonzeros"]
+        found.append(Measured(k, work["steps"], examples, nonzeros, seconds, share))
+    return found
+
+
+class _Busy:
+    """Seconds that each worker computed until a time, to look up."""
+
+    def __init__(self, spans: Sequence[tuple], slowdowns: Sequence[float]):
+        self._duties = [1 / s for s in slowdowns]
+        self._edges, self._totals = [], []
+        for k in range(len(slowdowns)):
+            mine = sorted((a, b) for w, a, b, _ in spans if w == k)
+            edges = np.array([t for span in mine for t in span] or [0.0])
+            lengths = np.array([x for a, b in mine for x in (0.0, b - a)] or [0.0])
+            self._edges.append(edges)
+            self._totals.append(np.cumsum(lengths))
+
+    def others(self, worker: int, start: float, finish: float) -> float:
+        """Their mean share of [start, finish], weighted by their duty."""
+        n = len(self._edges)
+        if n < 2:
+            return 0.0
+        total = 0.0
+        for k in range(n):
+            if k != worker:
+                until = np.interp((start, finish), self._edges[k], self._totals[k])
+                total += self._duties[k] * float(until[1] - until[0])
+        return total / (finish - start) / (n - 1)
+
+
+def _cost(works: Sequence[Measured]) -> Cost | None:
+    """The cost that fits best; None of a worker that never worked."""
+    alone = [w for w in works if w.share < ALONE]
+    # of a run without works alone: what they take beside the others
+    chosen = alone if len(alone) >= 4 else works
+    if not chosen:
+        return None
+    rows = np.array([[1, w.steps, w.examples, w.nonzeros] for w in chosen], float)
+    if not np.ptp(rows[:, 1]):  # one number of steps: nothing tells works from steps
+        rows[:, 0] = 0
+    seconds = np.array([w.seconds for w in chosen])
+    weights = 1 / seconds
+    table = rows * weights[:, None]
+    scale = np.maximum(np.abs(table).max(0), 1e-300)
+    found, _ = nnls(table / scale, np.ones(len(chosen)))
+    per_work, fixed, per_example, per_nonzero = found / scale
+    if fixed + per_example + per_nonzero == 0:
+        fixed = float(np.median(seconds / rows[:, 1]))
+    return Cost(
+        fixed=float(fixed),
+        per_example=float(per_example),
+        per_nonzero=float(per_nonzero),
+        per_work=float(per_work),
+    )
+
+
+def _contention(works: Sequence[Measured], cost: Cost, workers: int) -> float:
+    """How many times as long works take while all the others compute."""
+    alone = [w for w in works if w.share < ALONE]
+    beside = [w for w in works if w.share > TOGETHER]
+    if workers < 2 or len(alone) < 4 or not beside:
+        return 1.0
+    grown = [(w.seconds / _seconds(cost, 1.0, w) - 1) / w.share for w in beside]
+    return max(1.0, 1 + median(grown))
+
+
+def _seconds(cost: Cost, contention: float, w: Measured) -> float:
+    alone = (
+        cost.per_work
+        + w.steps * cost.fixed
+        + w.examples * cost.per_example
+        + w.nonzeros * cost.per_nonzero
+    )
+    return alone * (1 + (contention - 1) * w.share)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """A standard deviation that single hiccups do not change."""
+    middle = median(values)
+    return 1.4826 * median(abs(v - middle) for v in values)
+
+
+def _link(trace: Trace) -> Link:
+    """A central server: 2 L + 2 n S / B seconds between n arrivals and what follows."""
+    gaps: dict[int, list[float]] = {}
+    for members, gap in _gaps(trace):
+        gaps.setdefault(members, []).append(gap)
+    sizes = [line["bytes"] for line in trace.lines if "merge" in line and line["bytes"]]
+    size = median(sizes) if sizes else 1.0
+    if not gaps:
+        return Link(0.0, 1e12, "central")
+    rows = np.array([[2.0, 2.0 * n] for n in gaps])
+    middle = np.array([median(gap) for gap in gaps.values()])
+    if len(gaps) == 1:
+        rows[:, 1] = 0
+    (latency, copy), _ = nnls(rows, middle)
+    return Link(float(latency), size / max(float(copy), 1e-12), "central")
+
+
+def _gaps(trace: Trace) -> list[tuple[int, float]]:
+    """(members, seconds from their last arrival to their next beginning) of merges."""
+    arrived: dict[int, float] = {}
+    merged: dict[int, tuple[int, float]] = {}  # by worker: members, when all were there
+    found: dict[tuple[int, float], list[float]] = {}
+    for line in trace.lines:
+        if "arrival" in line:
+            k = line["arrival"]
+            if k in merged:
+                members, since = merged.pop(k)
+                found.setdefault((members, since), []).append(line["start"] - since)
+            arrived[k] = line["finish"]
+        elif "merge" in line:
+            members = [m for m in line["members"] if isinstance(m, int)]
+            if members and all(k in arrived for k in members):
+                since = max(arrived[k] for k in members)
+                for k in members:
+                    merged[k] = len(members), since
+    return [(n, median(starts)) for (n, _), starts in found.items()]
