@@ -157,6 +157,9 @@ class SimulatedClock:
             seconds += (
                 order.trips / 2 * self._machine.links[key].seconds(senders, num_bytes)
             )
+            own = [m for m in (*order.members, *order.passive) if isinstance(m, int)]
+            ways = sum(self._machine.workers[k].per_byte for k in own)
+            seconds += order.trips / 2 * num_bytes * ways
             self._link_free[key] = start + seconds
         finish = start + seconds
         self._node_free[order.node] = max(node_free, finish)
@@ -168,10 +171,14 @@ class SimulatedClock:
         return Transfer(start, finish)
 
     def merged(
-        self, order: MergeOrder, transfer: Transfer, *measured: object
+        self,
+        order: MergeOrder,
+        transfer: Transfer,
+        stamps: Stamps | None = None,
+        compiling: float = 0.0,
     ) -> Stamps:
         """A merge takes place when it was said to."""
-        del order, measured
+        del order, stamps, compiling
         start, finish = transfer
         return Stamps(start, start, finish, finish)
 

@@ -18,6 +18,7 @@ from hetjax.machine.trace import Trace
 
 ALONE = 0.1  # a work counts as alone while the others compute for less of its time
 TOGETHER = 0.5  # and as side by side while they compute for more
+_ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
 FIRST = 2  # works of a worker that are left out: caches and pages are cold
 
 
@@ -58,14 +59,16 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
         seconds = per_work + steps fixed + examples per_example + nonzeros per_nonzero
 
     from works alone, where there are any; then its contention from those side by side.
-    Noise is the spread of the residuals of a step; the link is fitted to the gaps
-    between the last arrival before a merge and the members' next beginning.
+    Noise is the spread of the residuals of a step; the link, and every worker's way to
+    it, are fitted to the gaps between the last arrival before a merge and the members'
+    next beginning.
     """
     workers = trace.workers
     slowdowns = trace.header.get("slowdowns", [1.0] * len(workers))
     works = measured_works(trace, slowdowns)
+    link, ways = _ways(trace)
     profiles, errors, spreads = [], [], []
-    for info, slowdown in zip(workers, slowdowns, strict=True):
+    for info, slowdown, way in zip(workers, slowdowns, ways, strict=True):
         mine = [w for w in works if w.worker == info.index]
         cost = _cost(mine) or Cost(info.fixed / slowdown, info.per_example / slowdown)
         contention = _contention(mine, cost, len(workers))
@@ -77,19 +80,16 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
             place=info.place,
             contention=contention,
             duty=1 / slowdown,
+            per_byte=way,
         )
         profiles.append(profile)
         ratios = [w.seconds / _seconds(cost, contention, w) for w in mine]
         errors += [abs(1 / r - 1) for r in ratios]
-        # the noise of one step: that of K is sqrt(K) times smaller
-        logs = [
-            math.log(r) * math.sqrt(w.steps) for r, w in zip(ratios, mine, strict=True)
-        ]
-        spreads += [_spread(logs)] if len(logs) > 2 else []
+        spreads += _spread_of_a_step(ratios, mine)
     machine = Machine(
         name,
         tuple(profiles),
-        {"": _link(trace)},
+        {"": link},
         noise=median(spreads) if spreads else 0.0,
     )
     return Fit(machine, tuple(errors) or (math.nan,))
@@ -192,45 +192,63 @@ def _seconds(cost: Cost, contention: float, w: Measured) -> float:
     return alone * (1 + (contention - 1) * w.share)
 
 
+def _spread_of_a_step(ratios: Sequence[float], works: Sequence[Measured]) -> list:
+    """The lognormal noise of one step, from works of the fewest steps."""
+    fewest = min((w.steps for w in works), default=0)
+    logs = [
+        math.log(r) for r, w in zip(ratios, works, strict=True) if w.steps == fewest
+    ]
+    return [_spread(logs) * math.sqrt(fewest)] if len(logs) > 2 else []
+
+
 def _spread(values: Sequence[float]) -> float:
     """A standard deviation that single hiccups do not change."""
     middle = median(values)
     return 1.4826 * median(abs(v - middle) for v in values)
 
 
-def _link(trace: Trace) -> Link:
-    """A central server: 2 L + 2 n S / B seconds between n arrivals and what follows."""
-    gaps: dict[int, list[float]] = {}
+def _ways(trace: Trace) -> tuple[Link, list[float]]:
+    """The link, and each worker's seconds per byte of a way to it and back.
+
+    By non-negative least squares over the gaps around merges of the members M:
+
+        gap = 2 latency + bytes sum_{i in M} per_byte_i
+    """
+    workers = len(trace.workers)
+    gaps: dict[tuple[int, ...], list[float]] = {}
     for members, gap in _gaps(trace):
         gaps.setdefault(members, []).append(gap)
     sizes = [line["bytes"] for line in trace.lines if "merge" in line and line["bytes"]]
     size = median(sizes) if sizes else 1.0
     if not gaps:
-        return Link(0.0, 1e12, "central")
-    rows = np.array([[2.0, 2.0 * n] for n in gaps])
-    middle = np.array([median(gap) for gap in gaps.values()])
-    if len(gaps) == 1:
-        rows[:, 1] = 0
-    (latency, copy), _ = nnls(rows, middle)
-    return Link(float(latency), size / max(float(copy), 1e-12), "central")
+        return Link(0.0, _ENDLESS, "central"), [0.0] * workers
+    rows = np.array(
+        [[2.0, *(float(k in members) for k in range(workers))] for members in gaps]
+    )
+    (latency, *seconds), _ = nnls(rows, np.array([median(g) for g in gaps.values()]))
+    return Link(float(latency), _ENDLESS, "central"), [float(s) / size for s in seconds]
 
 
-def _gaps(trace: Trace) -> list[tuple[int, float]]:
-    """(members, seconds from their last arrival to their next beginning) of merges."""
+def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
+    """(members, seconds from their last arrival to what follows the merge)."""
     arrived: dict[int, float] = {}
-    merged: dict[int, tuple[int, float]] = {}  # by worker: members, when all were there
-    found: dict[tuple[int, float], list[float]] = {}
+    merge: tuple[tuple[int, ...], float] | None = None  # that the next dispatch follows
+    follows: dict[int, tuple[tuple[int, ...], float]] = {}  # by worker that was given
+    found: dict[tuple[tuple[int, ...], float], list[float]] = {}
     for line in trace.lines:
+        if "merge" in line:
+            members = tuple(m for m in line["members"] if isinstance(m, int))
+            known = members and all(k in arrived for k in members)
+            merge = (members, max(arrived[k] for k in members)) if known else None
+        elif "dispatch" in line:
+            if merge:
+                follows[line["dispatch"]] = merge
+        else:
+            merge = None
         if "arrival" in line:
             k = line["arrival"]
-            if k in merged:
-                members, since = merged.pop(k)
-                found.setdefault((members, since), []).append(line["start"] - since)
+            if k in follows:
+                given = follows.pop(k)
+                found.setdefault(given, []).append(line["start"] - given[1])
             arrived[k] = line["finish"]
-        elif "merge" in line:
-            members = [m for m in line["members"] if isinstance(m, int)]
-            if members and all(k in arrived for k in members):
-                since = max(arrived[k] for k in members)
-                for k in members:
-                    merged[k] = len(members), since
-    return [(n, median(starts)) for (n, _), starts in found.items()]
+    return [(members, median(starts)) for (members, _), starts in found.items()]

@@ -88,12 +88,14 @@ class Profile:
     curve: tuple[float, ...] = ()  # the device's throughput with 1, 2, ... of them
     contention: float = 1.0  # its steps take so many times as long while all compute
     duty: float = 1.0  # share of its steps in which it computes, and does not rest
+    per_byte: float = 0.0  # [s/byte] of a model's way to the link and back
 
     def __post_init__(self):
         _check_positive("factor", self.factor)
         _check_positive("duty", self.duty)
         if self.duty > 1:
             raise ValueError(f"duty is a share of a step, at most 1, is {self.duty}")
+        _check_at_least_zero("per_byte", self.per_byte)
         _check_finite("contention", self.contention)
         if self.contention < 1:
             raise ValueError(

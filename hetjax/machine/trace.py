@@ -216,19 +216,25 @@ class Recorder:
         self._num_bytes = num_bytes
         return self._clock.merge(order, num_bytes, seconds)
 
-    def merged(self, order: MergeOrder, transfer: Transfer, *measured: Any) -> Stamps:
+    def merged(
+        self,
+        order: MergeOrder,
+        transfer: Transfer,
+        stamps: Stamps | None = None,
+        compiling: float = 0.0,
+    ) -> Stamps:
         """Note who merged where, and when."""
-        stamps = self._clock.merged(order, transfer, *measured)
+        done = self._clock.merged(order, transfer, stamps, compiling)
         line = {
             "merge": order.node,
             "members": list(order.members),
             "op": order.op,
             "passive": list(order.passive),
-            "stamps": list(stamps),
+            "stamps": list(done),
             "bytes": self._num_bytes,
         }
         self.recording.write(line)
-        return stamps
+        return done
 
     def start(self, worker: int) -> None:
         """Leads to a Join, which is noted."""
@@ -324,9 +330,15 @@ class RecordedClock:
         del order, num_bytes, seconds
         return Transfer(self.now, self.now)
 
-    def merged(self, order: MergeOrder, transfer: Transfer, *measured: Any) -> Stamps:
+    def merged(
+        self,
+        order: MergeOrder,
+        transfer: Transfer,
+        stamps: Stamps | None = None,
+        compiling: float = 0.0,
+    ) -> Stamps:
         """The recorded times of this merge."""
-        del transfer, measured
+        del transfer, stamps, compiling
         line = self._take("merge", f"a merge at {order.node}")
         ordered = order.node, list(order.members), order.op
         if (line["merge"], line["members"], line["op"]) != ordered:

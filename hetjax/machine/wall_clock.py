@@ -144,8 +144,8 @@ class WallClock:
         self,
         order: MergeOrder,
         transfer: Transfer,
-        stamps: Stamps | None,
-        compiling: float,
+        stamps: Stamps | None = None,
+        compiling: float = 0.0,
     ) -> Stamps:
         """The merge took place so; seconds of compiling in it do not count."""
         del transfer

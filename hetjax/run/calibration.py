@@ -14,6 +14,7 @@ from hetjax.machine import Machine
 from hetjax.machine.fit import Fit, fit_machine
 from hetjax.machine.profile import Calibration
 from hetjax.machine.types import Arrival
+from hetjax.run.executor import Device
 from hetjax.run.local import LocalMachine, local_machine
 from hetjax.run.replay import model_text
 from hetjax.run.train import train
@@ -28,7 +29,7 @@ _LONG = 1e6  # [s] the run ends by itself, long before
 def calibrate(
     task: Task,
     data: Dataset,
-    devices: LocalMachine | Sequence[jax.Device | str] | None = None,
+    devices: LocalMachine | Sequence[Device | str] | None = None,
     *,
     batch_sizes: Sequence[int] = (16, 32, 64, 128),
     steps: Sequence[int] = (1, 8),

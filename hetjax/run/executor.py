@@ -12,6 +12,8 @@ import numpy as np
 
 from hetjax.replica import Replica
 
+Device = Any  # a jax.Device, which is no type to a type checker
+
 
 class Assignment(NamedTuple):
     """Work as an executor sees it."""

@@ -13,15 +13,15 @@ from statistics import median
 import jax
 import pooch
 
+from hetjax.run.executor import Device
 from hetjax.run.measuring import StepTimer
-from hetjax.run.steps import FORMS
+from hetjax.run.steps import FORMS, LONGEST
 
-LONGEST = 16  # steps that are tried unrolled: a program grows with each
 GAIN = 0.03  # by which a form must be faster than single dispatches
 
 
 def choose_form(
-    timer: StepTimer, device: jax.Device, steps: int, size: int
+    timer: StepTimer, device: Device, steps: int, size: int
 ) -> tuple[str, dict[str, float]]:
     """(the form, seconds of a step in each form that was tried) for so many steps."""
     if steps < 2:
@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
 
 def _measured(
-    timer: StepTimer, device: jax.Device, steps: int, size: int
+    timer: StepTimer, device: Device, steps: int, size: int
 ) -> dict[str, float]:
     tried = [form for form in FORMS if form != "unrolled" or steps <= LONGEST]
     return {
@@ -57,7 +57,7 @@ def _measured(
     }
 
 
-def _key(timer: StepTimer, device: jax.Device, steps: int, size: int) -> str:
+def _key(timer: StepTimer, device: Device, steps: int, size: int) -> str:
     about = (
         timer.lowered(device, size),
         str(steps),

@@ -16,6 +16,7 @@ from hetjax.machine import ROOT, MergeOrder, Stamps
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
+from hetjax.run.executor import Device
 from hetjax.run.programs import Programs
 from hetjax.strategies.types import Strategy
 
@@ -25,8 +26,8 @@ Model = tuple[Any, Any]  # params, model_state
 class Places(NamedTuple):
     """The devices where things are; None: wherever JAX puts them, without a move."""
 
-    workers: Sequence[jax.Device | None]  # each one's replica
-    nodes: jax.Device | None = None  # the nodes' states: merges run here
+    workers: Sequence[Device | None]  # each one's replica
+    nodes: Device | None = None  # the nodes' states: merges run here
 
 
 class Holdings:

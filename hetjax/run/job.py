@@ -26,9 +26,20 @@ ON_LOSS = ("go_on", "stop")
 class Clock(Protocol):
     """What the loop asks of a machine; `hetjax.machine.SimulatedClock` is one."""
 
-    workers: tuple[WorkerInfo, ...]
-    now: float  # [s] of the last event
-    expects: bool  # may somebody who is not there still come?
+    @property
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """All who may ever take part."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """Seconds at the last event."""
+        ...
+
+    @property
+    def expects(self) -> bool:
+        """May somebody who is not there still come?"""
+        ...
 
     def begin(self) -> None:
         """Time runs from now on."""
@@ -51,8 +62,8 @@ class Clock(Protocol):
         self,
         order: MergeOrder,
         transfer: Transfer,
-        stamps: Stamps | None,
-        compiling: float,
+        stamps: Stamps | None = None,
+        compiling: float = 0.0,
     ) -> Stamps:
         """When it did, and a Merged event is to come.
 

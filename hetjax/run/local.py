@@ -10,6 +10,7 @@ from jax.extend import backend
 from hetjax.machine import Incident
 from hetjax.machine.profile import absent_at_first, check_incidents
 from hetjax.machine.types import WorkerInfo
+from hetjax.run.executor import Device
 from hetjax.run.steps import FORMS
 
 
@@ -18,7 +19,7 @@ class LocalWorker:
     """A worker on a real device."""
 
     name: str
-    device: jax.Device
+    device: Device
     slowdown: float = 1.0  # it waits after each step, until it took so many times more
 
     @property
@@ -54,7 +55,7 @@ class LocalMachine:
             raise ValueError(f"form={self.form!r}: choose one of {', '.join(FORMS)}")
 
     @property
-    def devices(self) -> tuple[jax.Device, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """Every device once, in the order of their workers."""
         return tuple({w.device: None for w in self.workers})
 
@@ -85,7 +86,7 @@ class LocalMachine:
 
 
 def local_machine(
-    devices: Sequence[jax.Device | str] | None = None,
+    devices: Sequence[Device | str] | None = None,
     *,
     learners: int = 1,
     slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
@@ -120,24 +121,24 @@ def local_machine(
     return LocalMachine(workers, tuple(incidents), form)
 
 
-def all_devices() -> list[jax.Device]:
+def all_devices() -> list[Device]:
     """Every device of this process, of every platform: accelerators first."""
     platforms = sorted(backend.backends(), key=lambda p: (p == "cpu", p))
     return [d for p in platforms for d in jax.local_devices(backend=p)]
 
 
-def device_name(device: jax.Device) -> str:
+def device_name(device: Device) -> str:
     """As "cpu:0" or "gpu:1"."""
     return f"{device.platform}:{device.id}"
 
 
-def _chosen(devices: Sequence[jax.Device | str] | None) -> list[jax.Device]:
+def _chosen(devices: Sequence[Device | str] | None) -> list[Device]:
     known = all_devices()
     if devices is None:
         return known
-    chosen: list[jax.Device] = []
+    chosen: list[Device] = []
     for device in [devices] if isinstance(devices, str) else devices:
-        found = [device] if isinstance(device, jax.Device) else _named(device, known)
+        found = [device] if not isinstance(device, str) else _named(device, known)
         if not found:
             names = ", ".join(map(device_name, known))
             raise ValueError(f"there is no device {device!r}; there are: {names}")
@@ -147,7 +148,7 @@ def _chosen(devices: Sequence[jax.Device | str] | None) -> list[jax.Device]:
     return chosen
 
 
-def _named(name: str, known: Sequence[jax.Device]) -> list[jax.Device]:
+def _named(name: str, known: Sequence[Device]) -> list[Device]:
     """One device by its name, or all of a platform; CUDA and ROCm are "gpu" to JAX."""
     platform, colon, number = name.partition(":")
     platform = "gpu" if platform in ("cuda", "rocm") else platform

@@ -10,7 +10,7 @@ import numpy as np
 from hetjax import local, tree
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
-from hetjax.run.executor import Assignment
+from hetjax.run.executor import Assignment, Device
 from hetjax.run.job import Job
 from hetjax.run.steps import Steps
 from hetjax.strategies.types import Strategy
@@ -34,7 +34,7 @@ class StepTimer:
         )
         self._rng = np.random.default_rng(job.seed)
 
-    def replica(self, device: jax.Device) -> Replica:
+    def replica(self, device: Device) -> Replica:
         """A new one there."""
         needs = (*self._strategy.merges[0].needs, *self._strategy.local.needs)
         params, state = self._job.programs.copies(self._model)
@@ -47,7 +47,7 @@ class StepTimer:
         n = len(self._job.train)
         return [self._rng.integers(n, size=size) for _ in range(steps)]
 
-    def lowered(self, device: jax.Device, size: int) -> str:
+    def lowered(self, device: Device, size: int) -> str:
         """The text of the program of one step."""
         (rows,) = self.rows(1, size)
         return self.steps.lowered(self.replica(device), rows)
@@ -56,7 +56,7 @@ class StepTimer:
         self,
         replica: Replica,
         rows: Sequence[np.ndarray],
-        device: jax.Device,
+        device: Device,
         form: str = "dispatch",
     ) -> tuple[Any, float]:
         """(the replica behind the steps, their seconds)."""
@@ -69,7 +69,7 @@ class StepTimer:
 
     def seconds(
         self,
-        device: jax.Device,
+        device: Device,
         size: int,
         *,
         steps: int = 1,

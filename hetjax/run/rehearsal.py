@@ -29,6 +29,7 @@ from hetjax.machine import (
 )
 from hetjax.run.accounts import Accounts
 from hetjax.run.compilations import Compilations
+from hetjax.run.executor import Device
 from hetjax.run.holdings import Holdings, Places
 from hetjax.run.job import Job
 from hetjax.run.measuring import StepTimer
@@ -94,14 +95,14 @@ def _kind(order: MergeOrder) -> tuple:
 def compile_steps(
     timer: StepTimer,
     job: Job,
-    devices: Sequence[jax.Device],
+    devices: Sequence[Device],
     forms: Sequence[str],
     found: Rehearsal,
 ) -> None:
     """Run one work of every shape on every worker's device."""
-    wanted: dict[tuple[jax.Device, int, int], tuple[str, int]] = {}
+    wanted: dict[tuple[Device, int, int], tuple[str, int]] = {}
     for device, form, shapes in zip(devices, forms, found.shapes, strict=True):
-        for steps, size in shapes:
+        for steps, size in (*shapes, *_between(shapes, job)):
             if not steps:
                 continue
             padded = size if timer.exact else bucket_of(job.buckets, size, 0, 0).size
@@ -114,6 +115,16 @@ def compile_steps(
 
     with ThreadPoolExecutor(min(4, len(set(devices)))) as pool:
         list(pool.map(run, wanted.items()))
+
+
+def _between(shapes: Counter[Shape], job: Job) -> list[Shape]:
+    """Where sizes vary, others may come: all buckets from half the smallest on."""
+    sizes = {size for steps, size in shapes if steps}
+    if len(sizes) < 2:
+        return []
+    steps = {steps for steps, _ in shapes if steps}
+    buckets = {b.size for b in job.buckets if b.size >= min(sizes) / 2}
+    return [(k, size) for k in steps for size in sorted(buckets)]
 
 
 def compile_merges(

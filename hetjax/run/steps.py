@@ -14,11 +14,12 @@ import numpy as np
 from hetjax.data.batching import make_batch, make_batches
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
-from hetjax.run.executor import Assignment, Outcome
+from hetjax.run.executor import Assignment, Device, Outcome
 from hetjax.run.job import Job
 from hetjax.strategies.types import Strategy
 
 FORMS = ("dispatch", "fused", "unrolled")
+LONGEST = 16  # steps that are unrolled: a program grows with each; more are fused
 
 
 class Steps:
@@ -45,7 +46,7 @@ class Steps:
         self,
         assignment: Assignment,
         form: str = "dispatch",
-        device: jax.Device | None = None,
+        device: Device | None = None,
         between: Callable[[Any], None] | None = None,
     ) -> Outcome:
         """The outcome of all steps, enqueued; `between` is called after each program.
@@ -65,7 +66,7 @@ class Steps:
     def _one_by_one(
         self,
         a: Assignment,
-        device: jax.Device | None,
+        device: Device | None,
         between: Callable[[Any], None] | None,
     ) -> Outcome:
         step = self._step()
@@ -90,13 +91,13 @@ class Steps:
         self,
         a: Assignment,
         form: str,
-        device: jax.Device | None,
+        device: Device | None,
         between: Callable[[Any], None] | None,
     ) -> Outcome:
         program = self._programs.steps(
             self._rule,
             self._needs,
-            unrolled=form == "unrolled",
+            unrolled=form == "unrolled" and len(a.rows) <= LONGEST,
             donate=self._donate,
             checked=self._checks,
         )

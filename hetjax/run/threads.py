@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax.machine.wall_clock import Completion
-from hetjax.run.executor import Assignment, Outcome
+from hetjax.run.executor import Assignment, Device, Outcome
 from hetjax.run.steps import Steps
 
 END = 5.0  # [s] that a thread has to end, after its last step
@@ -25,7 +25,7 @@ class Station(NamedTuple):
     """Where a worker works, and how."""
 
     name: str
-    device: jax.Device
+    device: Device
     slowdown: float  # its steps take so many times as long: it waits after each
     form: str  # how K steps run
     factor: float = 1.0  # of a scripted incident, on top of the slowdown

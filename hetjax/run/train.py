@@ -129,12 +129,14 @@ def replay(
 
     Errors: ValueError for a damaged trace, or what was not recorded in it.
     """
-    context = getattr(trace, "context", None) or (None, None, None)
     recorded = as_trace(trace)
-    task, data = task or context[0], data or context[1]
+    if isinstance(trace, Recording) and trace.context:
+        known: tuple[Task, Dataset, Strategy] = trace.context
+        task, data = task or known[0], data or known[1]
+        strategy = strategy or known[2]
     if task is None or data is None:
         raise ValueError("replay: a trace in a file needs its task and data: give both")
-    strategy = strategy or context[2] or recorded_strategy(recorded)
+    strategy = strategy or recorded_strategy(recorded)
     instants = recorded.header["instants"]
     bench = Bench(task, data, recorded, seconds=instants[-1], points=1)
     bar = Progress(instants[-1], shown=progress)

@@ -1,7 +1,6 @@
 """The policy of a calibration: every kind of work, alone and side by side (host)."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from hetjax.machine.types import (
     Arrival,
     Event,
     Leave,
+    MergeOrder,
     RunEnded,
     Work,
     WorkerInfo,
@@ -17,21 +17,20 @@ from hetjax.schedule.rounds import everybody
 from hetjax.schedule.types import Orders, Policy
 
 DONE = "everything was measured"
-LONGEST = 64  # steps of a work
 
 
 class Probe(NamedTuple):
-    """A round of a calibration."""
+    """A round of a calibration: the same work for all its members."""
 
     members: tuple[int, ...]
-    works: tuple[Work, ...]  # of each member
+    work: Work
 
 
 class ProbingState(NamedTuple):
     """What is still to come, and who works."""
 
-    probes: tuple[Probe, ...]
-    members: tuple[int, ...]
+    probes: tuple[Probe, ...]  # this one first
+    owing: frozenset[int]  # members that have not arrived in this one
     working: frozenset[int]
 
 
@@ -41,9 +40,8 @@ def probing(
     """Rounds of every batch size and number of steps, of each worker and of all.
 
     `repeats` times in turn: each worker alone, then all at once, all followed by a
-    merge. Side by side they do as many steps as take them about equally long, up to
-    LONGEST.
-    The run ends (RunEnded) with the last round.
+    merge. Side by side the faster ones begin again until the slowest has arrived, so
+    that nobody computes alone. The run ends (RunEnded) with the last round.
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
@@ -53,15 +51,16 @@ def probing(
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[ProbingState, Orders]:
         del num_examples
-        probes = []
-        for _ in range(repeats):
-            for size, k in itertools.product(batch_sizes, steps):
-                work = Work(k, size, size / largest)
-                probes += [Probe((i.index,), (work,)) for i in infos]
-                if len(infos) > 1:
-                    slowest = max(i.seconds(size) for i in infos)
-                    probes.append(_side_by_side(infos, work, slowest))
-        return _next(ProbingState(tuple(probes), (), frozenset()))
+        everybody_here = tuple(i.index for i in infos)
+        alone = [(k,) for k in everybody_here]
+        sets = [*alone, everybody_here] if len(infos) > 1 else alone
+        probes = tuple(
+            Probe(members, Work(k, size, size / largest))
+            for _ in range(repeats)
+            for size, k in itertools.product(batch_sizes, steps)
+            for members in sets
+        )
+        return _begun(probes, ())
 
     def react(state: ProbingState, event: Event) -> tuple[ProbingState, Orders]:
         if isinstance(event, Leave) and event.lost:
@@ -70,29 +69,24 @@ def probing(
             )
         if not isinstance(event, Arrival):
             return state, Orders()
+        probe, owing = state.probes[0], state.owing - {event.worker}
+        state = state._replace(owing=owing)
+        if owing:
+            return state, Orders(dispatch=((event.worker, probe.work),))
         working = state.working - {event.worker}
-        state = state._replace(working=working)
-        return _next(state) if not working else (state, Orders())
+        if working:
+            return state._replace(working=working), Orders()
+        return _begun(state.probes[1:], (everybody(probe.members),))
 
     return Policy(init, react)
 
 
-def _side_by_side(infos: tuple[WorkerInfo, ...], work: Work, slowest: float) -> Probe:
-    members = tuple(i.index for i in infos)
-    works = []
-    for info in infos:
-        ratio = max(1.0, slowest / info.seconds(work.size))
-        k = work.steps * 2 ** round(math.log2(ratio))  # few shapes: each is a program
-        works.append(work._replace(steps=min(k, max(LONGEST, work.steps))))
-    return Probe(members, tuple(works))
-
-
-def _next(state: ProbingState) -> tuple[ProbingState, Orders]:
-    """Merge who worked, and begin the next round."""
-    merges = (everybody(state.members),) if state.members else ()
-    if not state.probes:
+def _begun(
+    probes: tuple[Probe, ...], merges: tuple[MergeOrder, ...]
+) -> tuple[ProbingState, Orders]:
+    """The next round, behind the merge of the last one."""
+    if not probes:
         raise RunEnded(DONE)
-    probe, *rest = state.probes
-    dispatch = tuple(zip(probe.members, probe.works, strict=True))
-    state = ProbingState(tuple(rest), probe.members, frozenset(probe.members))
-    return state, Orders(merges, dispatch)
+    members, work = probes[0]
+    state = ProbingState(probes, frozenset(members), frozenset(members))
+    return state, Orders(merges, tuple((k, work) for k in members))

@@ -43,8 +43,7 @@ def among(
     """The rule for the workers in `here`; the others' sizes stay."""
     new = list(sizes)
     if here:
-        chosen = (tuple(x[k] for k in here) for x in (sizes, updates))
-        scaled = rule(*chosen)
+        scaled = rule(tuple(sizes[k] for k in here), tuple(updates[k] for k in here))
         for k, size in zip(here, scaled, strict=True):
             new[k] = size
     return tuple(new)
