@@ -197,6 +197,7 @@ class WallClock:
     def _await_all(self) -> None:
         """Collect completions until nobody computes, or has a deadline to come."""
         reported = {c.worker for c in self._backlog}
+        reported |= {e[2] for e in self._heap if e[1] == _ARRIVAL}
         while True:
             waiting = [u for k, u in self._under_way.items() if k not in reported]
             left = max((u.deadline for u in waiting), default=0.0) - self._time()

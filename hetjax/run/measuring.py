@@ -15,7 +15,7 @@ from hetjax.run.job import Job
 from hetjax.run.steps import Steps
 from hetjax.strategies.types import Strategy
 
-SAMPLES = 5  # of a measurement, at least
+SAMPLES = 8  # of a measurement, at least
 SECONDS = 0.05  # that it takes, at least
 
 

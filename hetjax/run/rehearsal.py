@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import jax
@@ -49,6 +48,7 @@ class Rehearsal:
 
     shapes: list[Counter[Shape]]  # of each worker's works
     merges: dict[tuple, MergeOrder] = field(default_factory=dict)  # one of each kind
+    complete: bool = False  # did the policy come to its end?
 
 
 def rehearse(
@@ -70,7 +70,7 @@ def rehearse(
         strategy.policy, SimulatedClock(machine, seed=0), num_examples=num_examples
     )
     began = time.perf_counter()
-    for number, (event, orders) in enumerate(_until_the_end(run)):
+    for number, (event, orders) in enumerate(_until_the_end(run, found)):
         for worker, work in orders.dispatch:
             found.shapes[worker][work.steps, work.size] += 1
         for order in orders.merges:
@@ -81,9 +81,11 @@ def rehearse(
     return found
 
 
-def _until_the_end(run: Iterator[tuple]) -> Iterator[tuple]:
-    with suppress(RunEnded):
+def _until_the_end(run: Iterator[tuple], found: Rehearsal) -> Iterator[tuple]:
+    try:
         yield from run
+    except RunEnded:
+        found.complete = True
 
 
 def _kind(order: MergeOrder) -> tuple:
@@ -102,11 +104,13 @@ def compile_steps(
     """Run one work of every shape on every worker's device."""
     wanted: dict[tuple[Device, int, int], tuple[str, int]] = {}
     for device, form, shapes in zip(devices, forms, found.shapes, strict=True):
-        for steps, size in (*shapes, *_between(shapes, job)):
+        others = [] if found.complete else _between(shapes, job)
+        for steps, size in (*shapes, *others):
             if not steps:
                 continue
             padded = size if timer.exact else bucket_of(job.buckets, size, 0, 0).size
-            fused = steps if form != "dispatch" else 1
+            # one by one, the last step has a program of its own
+            fused = min(steps, 2) if form == "dispatch" else steps
             wanted[device, fused, padded] = form, size
 
     def run(item: tuple) -> None:

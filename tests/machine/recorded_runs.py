@@ -1,0 +1,78 @@
+"""A policy on a clock that is recorded: as `play`, and merges are told when they were.
+
+Like the loop, and without a model; machines of the tests of traces and fits.
+"""
+
+from hetjax.machine import (
+    Cost,
+    Link,
+    Machine,
+    Profile,
+    RecordedClock,
+    Recorder,
+    RunEnded,
+    SimulatedClock,
+)
+
+HEADER = {"strategy": "sync", "seed": 0, "instants": [9.0], "forms": {"gpu": "scan"}}
+
+
+def profiles(*costs, **changes):
+    """Workers w0, w1, ... with these costs."""
+    return tuple(Profile(f"w{k}", "gpu", c, **changes) for k, c in enumerate(costs))
+
+
+def machine(*seconds, **changes):
+    """Workers whose step takes so many seconds; a merge over the link takes half one."""
+    workers = profiles(*(Cost(s, 0.0) for s in seconds))
+    return Machine("m", workers, {"": Link(0.25, 1e9, "central")}, **changes)
+
+
+def no_nonzeros(work):
+    return [0] * work.steps
+
+
+def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
+    """Each event and the orders it leads to, first (None, the initial orders).
+
+    `nonzeros(work)` are those of its steps. It ends when nothing is pending, or with
+    RunEnded.
+    """
+    event = None
+    try:
+        state, orders = policy.init(clock.workers, 1000)
+        while True:
+            for merge in orders.merges:
+                clock.merged(merge, clock.merge(merge, num_bytes))
+            for worker in orders.start:
+                clock.start(worker)
+            for worker, work in orders.dispatch:
+                clock.dispatch(worker, work, nonzeros(work))
+            for name, time in orders.alarms:
+                clock.set_alarm(name, time)
+            for worker in orders.stop:
+                clock.stop(worker)
+            yield event, orders
+            event = clock.next()
+            if event is None:
+                return
+            state, orders = policy.react(state, event)
+    except RunEnded as ended:
+        yield ended.args[0], None
+
+
+def recorded(policy, machine, *, path=None, count=None, header=HEADER, **settings):
+    """The first `count` events of a run (all: None), with their orders; its trace."""
+    recorder = Recorder(SimulatedClock(machine, seed=0), header, path)
+    run = []
+    for entry in carried_out(policy, recorder, **settings):
+        run.append(entry)
+        if len(run) == count:
+            break
+    recorder.close({"stopped": "as asked"})
+    return run, recorder.recording.load()
+
+
+def replayed(policy, trace):
+    """The same on the clock of a trace."""
+    return list(carried_out(policy, RecordedClock(trace)))

@@ -1,0 +1,132 @@
+"""Every strategy, run for real and then replayed: the same parameters, bit for bit."""
+
+import chex
+import numpy as np
+import pytest
+from real_runs import DATA, TASK, own_threads, real, three_workers
+
+import hetjax as hj
+from hetjax.machine.fit import fit_machine
+from hetjax.run import forms
+
+SETTINGS = {
+    "elastic_sgd": {"steps": 2},
+    "easgd_sync": {"momentum": 0.5},
+    "sma": {"local_momentum": 0.5, "tau": 2},
+    "hier_sgd": {"levels": ((2, 1),), "intervals": (1, 2)},
+    "local_sgd": {"steps": (3, 2, 1), "momentum": 0.5},
+    "biased_local_sgd": {"steps": (4, 1, 2), "momentum": 0.0},
+    "fed_nova": {"steps": (1, 2, 3), "momentum": 0.5},
+    "fed_acc": {"steps": 2},
+    "fed_adp": {"steps": (3, 1, 2)},
+    "magma_async_sgd": {"tick_seconds": 1e-3},
+    "hogwild": {"max_staleness": 1},
+    "downpour": {"n_fetch": 2},
+    "easgd": {"tau": 2},
+    "adaptive_sgd": {"b_max": 8, "mega_batch": 40, "beta": 1.0},
+}
+
+
+def strategy(name):
+    size = {} if name == "adaptive_sgd" else {"batch_size": 4}
+    return hj.STRATEGIES[name](rate=0.05, **size, **SETTINGS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_a_real_run_is_replayed(name):
+    history = real(strategy(name))
+    assert not history.stopped
+    assert history.real
+    assert history.merges > 3
+    for worker in history.workers:
+        kinds = worker.busy, worker.waiting, worker.merging, worker.transfer, worker.idle
+        assert sum(kinds) == pytest.approx(history.span, abs=1e-6)
+        assert min(kinds) >= 0
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    chex.assert_trees_all_equal(again.params, history.params)
+    assert again.points == history.points
+    assert again.workers == history.workers
+    assert again.merges == history.merges
+    assert again.merge_times == history.merge_times
+    assert not own_threads()
+
+
+def test_a_trace_in_a_file_is_replayed(tmp_path):
+    """With the strategy that its settings say, on the task and the data."""
+    path = tmp_path / "run.jsonl"
+    history = real(strategy("adaptive_sgd"), trace=path)
+    again = hj.replay(path, TASK, DATA, progress=False)
+    assert again.replayed == "equal"
+    copy = tmp_path / "copy.jsonl"
+    history.trace.save(copy)
+    assert copy.read_text() == path.read_text()
+
+
+def test_what_is_not_the_recorded_run_differs():
+    """Another learning rate: the same events, other parameters."""
+    history = real(strategy("elastic_sgd"))
+    other = strategy("elastic_sgd")._replace(rate=0.01)
+    again = hj.replay(history.trace, strategy=other, progress=False)
+    assert again.replayed == "other parameters than recorded"
+    assert again.merges == history.merges
+
+
+def test_any_strategy_runs_on_the_machine_that_a_trace_recorded():
+    history = real(strategy("local_sgd"))
+    machine = fit_machine(history.trace.load()).machine
+    assert [w.name for w in machine.workers] == ["cpu:0", "cpu:1", "cpu:2"]
+    other = real(strategy("adaptive_sgd"), machine, seconds=0.05)
+    assert not other.real
+    assert other.merges > 0
+
+
+@pytest.mark.parametrize("form", ["dispatch", "fused", "unrolled"])
+def test_all_forms_learn_the_same(form):
+    """The same steps: equal up to rounding, and each is replayed to its own bits."""
+    history = real(strategy("fed_nova"), three_workers(form=form), points=1)
+    assert history.forms == {"cpu": form}
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    trace = history.trace.load()
+    trace.header["forms"] = {"cpu": "dispatch"}
+    plain = hj.replay(trace, TASK, DATA, strategy("fed_nova"), progress=False)
+    chex.assert_trees_all_close(plain.params, history.params, atol=1e-5)
+
+
+def test_a_form_is_measured_once(monkeypatch, tmp_path):
+    """The second run reads it from the disk, and the trace says what it was."""
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+    measured = []
+    inner = forms._measured
+    monkeypatch.setattr(
+        forms, "_measured", lambda *a: measured.append(a[1:]) or inner(*a)
+    )
+    histories = [
+        real(strategy("fed_acc"), three_workers(form=None), seconds=0.05)
+        for _ in range(2)
+    ]
+    assert len(measured) == 1
+    assert histories[0].forms == histories[1].forms
+    assert histories[0].trace.load().header["forms"] == histories[0].forms
+    assert len(list((tmp_path / "forms").glob("*.json"))) == 1
+
+
+def test_several_learners_share_a_device_and_the_tuner_starts_them():
+    machine = hj.local_machine(["cpu:0", "cpu:1"], learners=2, form="dispatch")
+    tuned = hj.sma(batch_size=4, rate=0.05, tuner="stop_at_first_drop", tuner_window=5)
+    history = real(tuned, machine, seconds=1.0)
+    started = {i.worker for i in history.incidents if i.what == "joined"}
+    assert started <= {"cpu:0/1", "cpu:1/1"}
+    assert {i.worker for i in history.incidents if i.what == "left"} >= {"cpu:0/1"}
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_staleness_and_time_are_of_real_runs():
+    """The slowed worker makes fewer updates; somebody's are stale."""
+    history = real(strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6)
+    updates = [w.updates for w in history.workers]
+    assert updates[2] < updates[0]
+    assert any(s > 0 for w in history.workers for s in w.staleness)
+    assert sum(updates) == history.points[-1]["updates"]
+    assert np.all(np.diff(history.merge_times) >= 0)
