@@ -13,6 +13,7 @@ from hetjax.machine import (
     RunEnded,
     SimulatedClock,
 )
+from hetjax.schedule import Orders, Policy
 
 HEADER = {"strategy": "sync", "seed": 0, "instants": [9.0], "forms": {"gpu": "scan"}}
 
@@ -23,13 +24,22 @@ def profiles(*costs, **changes):
 
 
 def machine(*seconds, **changes):
-    """Workers whose step takes so many seconds; a merge over the link takes half one."""
+    """Workers whose step takes so many seconds; a merge takes half a second."""
     workers = profiles(*(Cost(s, 0.0) for s in seconds))
     return Machine("m", workers, {"": Link(0.25, 1e9, "central")}, **changes)
 
 
 def no_nonzeros(work):
     return [0] * work.steps
+
+
+def scripted(*answers):
+    """Gives these orders, one after the other, whatever happens; then none."""
+
+    def orders(k):
+        return answers[k] if k < len(answers) else Orders()
+
+    return Policy(lambda infos, n: (1, orders(0)), lambda k, event: (k + 1, orders(k)))
 
 
 def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):

@@ -1,11 +1,9 @@
 """Traces: a recorded run comes back from its file, and is played again, bit for bit."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import HEADER, carried_out, machine, recorded, replayed
+from recorded_runs import HEADER, carried_out, machine, recorded, replayed, scripted
 
 from hetjax.machine import (
     Alarm,
@@ -13,9 +11,7 @@ from hetjax.machine import (
     Join,
     Leave,
     MergeOrder,
-    RecordedClock,
     Recorder,
-    RunEnded,
     SimulatedClock,
     Trace,
     Work,
@@ -23,7 +19,6 @@ from hetjax.machine import (
 from hetjax.machine.trace import MANY
 from hetjax.schedule import (
     Orders,
-    Policy,
     free_running,
     groups,
     mailbox,
@@ -38,7 +33,7 @@ POLICIES = {
     "mega_batch": mega_batch(examples=64, b_max=8),
     "free_running": free_running(batch_size=8),
     "partners": free_running(batch_size=8, partners=random_partner()),
-    "groups": groups(rounds(batch_size=8), sizes=2, every=2),
+    "groups": groups(rounds(batch_size=8), sizes=(2, 1), every=2),
     "mailbox": mailbox(batch_size=8, n_push=1, n_fetch=1),
     "ticking": ticking(batch_size=8, copy_seconds=0.1, tick_seconds=0.5),
 }
@@ -47,15 +42,6 @@ INCIDENTS = (
     Incident(3.3, "kill", "w2"),
     Incident(7.1, "join", "w2"),
 )
-
-
-def scripted(*answers):
-    """Gives these orders, one after the other, whatever happens; then none."""
-
-    def orders(k):
-        return answers[k] if k < len(answers) else Orders()
-
-    return Policy(lambda infos, n: (1, orders(0)), lambda k, event: (k + 1, orders(k)))
 
 
 # The same run again
@@ -177,152 +163,3 @@ def test_the_clock_shows_through():
     assert (recorder.now, recorder.expects) == (0.0, True)
     recorder.next()
     assert (recorder.now, recorder.expects) == (3.0, False)
-
-
-# Damage
-
-
-@pytest.fixture
-def damaged(tmp_path):
-    """Loads a trace of a few lines after a change of their texts."""
-
-    def load(change):
-        path = tmp_path / "t.jsonl"
-        recorded(POLICIES["rounds"], machine(1.0, 2.0), path=path, count=8)
-        lines = path.read_text().splitlines()
-        change(lines)
-        path.write_text("\n".join(lines) + "\n" if lines else "")
-        return Trace.load(path)
-
-    return load
-
-
-def _set(lines, index, text):
-    lines[index] = text
-
-
-def _header(lines, **changes):
-    lines[0] = json.dumps(json.loads(lines[0]) | changes)
-
-
-@pytest.mark.parametrize(
-    ("message", "change"),
-    [
-        (r", line 3: damaged: Expecting", lambda ls: _set(ls, 2, ls[2][:-9] + "x")),
-        (r", line 3: damaged: no JSON object", lambda ls: _set(ls, 2, "[1]")),
-        (r", line 1: damaged: Expecting", lambda ls: _set(ls, 0, "no trace")),
-        (r', line 3: unknown: {"colour": "red"}', lambda ls: _set(ls, 2, RED)),
-        (r", line 3: unknown: {\"end\"", lambda ls: _set(ls, 2, '{"end": {}}')),
-        (r", line 1: this is no trace of hetjax: trace, str", lambda ls: ls.pop(0)),
-        (r", line 1: a trace of version 2; .* version 1", lambda ls: _header(ls, trace=2)),
-        (r": an empty file is no trace", lambda ls: ls.clear()),
-    ],
-)  # fmt: skip
-def test_damage_is_named_with_file_and_line(damaged, message, change):
-    with pytest.raises(ValueError, match=r"t\.jsonl" + message):
-        damaged(change)
-
-
-RED = '{"colour": "red"}'
-
-
-@pytest.mark.parametrize("field", ["strategy", "seed", "workers", "instants", "forms"])
-def test_a_header_without_a_field_is_refused(damaged, field):
-    def change(lines):
-        header = json.loads(lines[0])
-        del header[field]
-        lines[0] = json.dumps(header)
-
-    with pytest.raises(ValueError, match=f"line 1: this is no .*: {field} missing"):
-        damaged(change)
-
-
-def test_a_trace_that_was_cut_off_plays_as_far_as_it_goes(damaged):
-    whole = replayed(POLICIES["rounds"], damaged(lambda lines: None))
-    trace = damaged(lambda lines: lines.__delitem__(slice(-3, None)))
-    assert trace.end == {}
-    *part, last = replayed(POLICIES["rounds"], trace)
-    assert last == ("the trace was cut off here", None)
-    assert part == whole[: len(part)]
-
-
-def test_a_run_ends_why_it_ended():
-    _, trace = recorded(POLICIES["rounds"], machine(1.0), count=2)
-    assert trace.end == {"stopped": "as asked"}
-    assert replayed(POLICIES["rounds"], trace)[-1] == ("as asked", None)
-
-
-# Another run than the recorded one
-
-STEP = Work(1, 8)
-
-
-def clock_behind(*orders, count=2):
-    """The clock of the trace of these orders."""
-    _, trace = recorded(scripted(*orders), machine(1.0, 1.0), count=count)
-    return RecordedClock(trace)
-
-
-GIVEN = Orders(dispatch=((0, STEP),))
-MERGED = Orders(merges=(MergeOrder((0, 1), op="push"),))
-
-
-def merge(clock, *members, **changes):
-    order = MergeOrder(members, **({"op": "push"} | changes))
-    return clock.merged(order, clock.merge(order, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("orders", "message", "act"),
-    [
-        (GIVEN, "gives worker 1 .* where worker 0 was", lambda c: give(c, 1, STEP)),
-        (GIVEN, r"gives worker 0 Work\(steps=2", lambda c: give(c, 0, Work(2, 8))),
-        (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, Work(1, 8.5))),
-        (GIVEN, r"rate=0.5", lambda c: give(c, 0, Work(1, 8, 0.5))),
-        (GIVEN, "orders a merge at root, which the", lambda c: merge(c, 0, 1)),
-        (GIVEN, "waits, where the recorded run went on", lambda c: c.next()),
-        (MERGED, "orders work for worker 0, which the", lambda c: give(c, 0, STEP)),
-        (MERGED, r"merges \(1, 0\) at .* where \[0, 1\]", lambda c: merge(c, 1, 0)),
-        (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
-        (MERGED, r"op '' .*\(op 'push'\)", lambda c: merge(c, 0, 1, op="")),
-        (MERGED, "waits, where the recorded run went on", lambda c: c.next()),
-    ],
-)
-def test_another_order_is_refused(orders, message, act):
-    with pytest.raises(ValueError, match=r"trace of sync, .*the strategy .*" + message):
-        act(clock_behind(orders))
-
-
-def give(clock, worker, work):
-    return clock.dispatch(worker, work, [0] * work.steps)
-
-
-def test_other_partners_are_refused():
-    """Passive members are told the merge's result: they are part of the order."""
-    orders = Orders(merges=(MergeOrder((0,), passive=(1,)),))
-    clock = clock_behind(orders)
-    with pytest.raises(ValueError, match="it is not the one that was recorded"):
-        merge(clock, 0, op="")
-
-
-@pytest.mark.parametrize(
-    ("orders", "act"),
-    [
-        (GIVEN, lambda c: give(c, 1, STEP)),
-        (GIVEN, lambda c: merge(c, 0)),
-        (MERGED, lambda c: merge(c, 1, 0)),
-        (MERGED, lambda c: c.next()),
-    ],
-)
-def test_the_line_that_differs_is_named(orders, act):
-    """The header is line 1, what is ordered first is line 2."""
-    with pytest.raises(ValueError, match="trace of sync, line 2:"):
-        act(clock_behind(orders))
-
-
-def test_orders_behind_the_last_line_end_the_run():
-    clock = clock_behind(GIVEN)
-    give(clock, 0, STEP)
-    assert clock.next().worker == 0
-    with pytest.raises(RunEnded, match="as asked"):
-        give(clock, 0, STEP)

@@ -30,7 +30,7 @@ def poisoned_task(bad_row=7):
 
     def loss(params, model_state, batch, key):
         losses, state = TASK.loss(params, model_state, batch, key)
-        bad = jnp.all(batch.x == x, axis=-1)
+        bad = jnp.all(batch.x == x[None], axis=-1)
         return jnp.where(bad, jnp.nan, 1.0) * losses, state
 
     return TASK._replace(loss=loss)

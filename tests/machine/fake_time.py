@@ -1,0 +1,88 @@
+"""A world for the wall clock: time passes while somebody waits, and threads report.
+
+It stands for the modules `time` and `queue` within `hetjax.machine.wall_clock`. Times
+are halves and quarters of seconds, so that stamps are exact.
+"""
+
+import heapq
+import itertools
+import math
+import queue
+
+from hetjax.machine import WallClock, Work, WorkerInfo
+from hetjax.machine.wall_clock import Completion
+
+START = 64.0  # stamp when the clock begins: seconds of the tests are from there
+STEP = Work(1, 1)
+
+
+class World:
+    """Stamps, and completions that are heard of when their time has come."""
+
+    Empty = queue.Empty
+
+    def __init__(self):
+        self._now = START
+        self._coming = []
+        self._number = itertools.count()
+
+    @property
+    def now(self):
+        """Seconds since the clock began, pauses included."""
+        return self._now - START
+
+    def busy_until(self, seconds):
+        """The host does something else."""
+        self._now = START + seconds
+
+    def report(self, worker, began, finished, failure=""):
+        """A thread computes from `began` to `finished` [s], and reports then."""
+        done = Completion(worker, START + began, START + finished, failure)
+        self._push(START + finished, done)
+
+    def awaited(self, clock, seconds=1000.0):
+        """The clock's next event; None if there is none for so long."""
+        until = self.now + seconds
+        while self.now < until:
+            event = clock.next()
+            if event is not None:
+                return event
+        return None
+
+    def _push(self, stamp, completion):
+        heapq.heappush(self._coming, (stamp, next(self._number), completion))
+
+    # as the modules
+
+    def perf_counter(self):
+        return self._now
+
+    def SimpleQueue(self):  # noqa: N802
+        return self
+
+    def put(self, completion):
+        self._push(self._now, completion)
+
+    def get_nowait(self):
+        if not self._coming or self._coming[0][0] > self._now:
+            raise queue.Empty
+        return heapq.heappop(self._coming)[2]
+
+    def get(self, timeout):
+        """Time moves on, if only by its smallest step."""
+        until = max(self._now + timeout, math.nextafter(self._now, math.inf))
+        if self._coming:
+            until = max(self._now, min(until, self._coming[0][0]))
+        self._now = until
+        return self.get_nowait()
+
+
+def wall_clock(*seconds, absent=(), **settings):
+    """A clock that has begun, of workers whose step takes so many seconds."""
+    infos = tuple(
+        WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0, present=k not in absent)
+        for k, s in enumerate(seconds)
+    )
+    clock = WallClock(infos, **settings)
+    clock.begin()
+    return clock

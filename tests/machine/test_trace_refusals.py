@@ -1,0 +1,159 @@
+"""Traces that are damaged, and runs that are not the recorded one: what is said."""
+
+import json
+
+import pytest
+from recorded_runs import machine, recorded, replayed, scripted
+
+from hetjax.machine import MergeOrder, RecordedClock, RunEnded, Trace, Work
+from hetjax.schedule import Orders, rounds
+
+POLICY = rounds(batch_size=8)
+RED = '{"colour": "red"}'
+
+# Damage
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Loads a trace of a few lines after a change of their texts."""
+
+    def load(change):
+        path = tmp_path / "t.jsonl"
+        recorded(POLICY, machine(1.0, 2.0), path=path, count=8)
+        lines = path.read_text().splitlines()
+        change(lines)
+        path.write_text("\n".join(lines) + "\n" if lines else "")
+        return Trace.load(path)
+
+    return load
+
+
+def _set(lines, index, text):
+    lines[index] = text
+
+
+def _other_version(lines):
+    lines[0] = json.dumps(json.loads(lines[0]) | {"trace": 2})
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (r", line 3: damaged: Expecting", lambda ls: _set(ls, 2, ls[2][:-1])),
+        (r", line 3: damaged: no JSON object", lambda ls: _set(ls, 2, "[1]")),
+        (r", line 1: damaged: Expecting", lambda ls: _set(ls, 0, "no trace")),
+        (r', line 3: unknown: {"colour": "red"}', lambda ls: _set(ls, 2, RED)),
+        (r", line 3: unknown: {\"end\"", lambda ls: _set(ls, 2, '{"end": {}}')),
+        (r", line 1: this is no trace of hetjax: trace, str", lambda ls: ls.pop(0)),
+        (r", line 1: a trace of version 2; .* version 1", _other_version),
+        (r": an empty file is no trace", lambda ls: ls.clear()),
+    ],
+)
+def test_damage_is_named_with_file_and_line(damaged, message, change):
+    with pytest.raises(ValueError, match=r"t\.jsonl" + message):
+        damaged(change)
+
+
+@pytest.mark.parametrize("field", ["strategy", "seed", "workers", "instants", "forms"])
+def test_a_header_without_a_field_is_refused(damaged, field):
+    def change(lines):
+        header = json.loads(lines[0])
+        del header[field]
+        lines[0] = json.dumps(header)
+
+    with pytest.raises(ValueError, match=f"line 1: this is no .*: {field} missing"):
+        damaged(change)
+
+
+@pytest.mark.parametrize("lines_kept", range(1, 12))
+def test_a_trace_that_was_cut_off_plays_as_far_as_it_goes(damaged, lines_kept):
+    whole = replayed(POLICY, damaged(lambda lines: None))
+    trace = damaged(lambda lines: lines.__delitem__(slice(lines_kept, None)))
+    assert trace.end == {}
+    *part, last = replayed(POLICY, trace)
+    assert last == ("the trace was cut off here", None)
+    assert part == whole[: len(part)]
+    assert len(part) >= lines_kept // 4  # of a round's dispatches, merge and events
+
+
+def test_a_run_ends_why_it_ended():
+    _, trace = recorded(POLICY, machine(1.0), count=2)
+    assert trace.end == {"stopped": "as asked"}
+    assert replayed(POLICY, trace)[-1] == ("as asked", None)
+
+
+# Another run than the recorded one
+
+STEP = Work(1, 8)
+
+
+def clock_behind(*orders, count=2):
+    """The clock of the trace of these orders."""
+    _, trace = recorded(scripted(*orders), machine(1.0, 1.0), count=count)
+    return RecordedClock(trace)
+
+
+GIVEN = Orders(dispatch=((0, STEP),))
+MERGED = Orders(merges=(MergeOrder((0, 1), op="push"),))
+
+
+def merge(clock, *members, **changes):
+    order = MergeOrder(members, **({"op": "push"} | changes))
+    return clock.merged(order, clock.merge(order, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("orders", "message", "act"),
+    [
+        (GIVEN, "gives worker 1 .* where worker 0 was", lambda c: give(c, 1, STEP)),
+        (GIVEN, r"gives worker 0 Work\(steps=2", lambda c: give(c, 0, Work(2, 8))),
+        (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, Work(1, 8.5))),
+        (GIVEN, r"rate=0.5", lambda c: give(c, 0, Work(1, 8, 0.5))),
+        (GIVEN, "orders a merge at root, which the", lambda c: merge(c, 0, 1)),
+        (GIVEN, "waits, where the recorded run went on", lambda c: c.next()),
+        (MERGED, "orders work for worker 0, which the", lambda c: give(c, 0, STEP)),
+        (MERGED, r"merges \(1, 0\) at .* where \[0, 1\]", lambda c: merge(c, 1, 0)),
+        (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
+        (MERGED, r"\(op ''\), where .*\(op 'push'\)", lambda c: merge(c, 0, 1, op="")),
+        (MERGED, "waits, where the recorded run went on", lambda c: c.next()),
+    ],
+)
+def test_another_order_is_refused(orders, message, act):
+    with pytest.raises(ValueError, match=r"trace of sync, .*the strategy .*" + message):
+        act(clock_behind(orders))
+
+
+def give(clock, worker, work):
+    return clock.dispatch(worker, work, [0] * work.steps)
+
+
+def test_other_partners_are_refused():
+    """Passive members are told the merge's result: they are part of the order."""
+    orders = Orders(merges=(MergeOrder((0,), passive=(1,)),))
+    clock = clock_behind(orders)
+    with pytest.raises(ValueError, match="it is not the one that was recorded"):
+        merge(clock, 0, op="")
+
+
+@pytest.mark.parametrize(
+    ("orders", "act"),
+    [
+        (GIVEN, lambda c: give(c, 1, STEP)),
+        (GIVEN, lambda c: merge(c, 0)),
+        (MERGED, lambda c: merge(c, 1, 0)),
+        (MERGED, lambda c: c.next()),
+    ],
+)
+def test_the_line_that_differs_is_named(orders, act):
+    """The header is line 1, what is ordered first is line 2."""
+    with pytest.raises(ValueError, match="trace of sync, line 2:"):
+        act(clock_behind(orders))
+
+
+def test_orders_behind_the_last_line_end_the_run():
+    clock = clock_behind(GIVEN)
+    give(clock, 0, STEP)
+    assert clock.next().worker == 0
+    with pytest.raises(RunEnded, match="as asked"):
+        give(clock, 0, STEP)

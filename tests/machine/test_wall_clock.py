@@ -1,0 +1,338 @@
+"""The wall clock: arrivals, alarms, pauses and merges, in a world of scripted time."""
+
+import math
+import threading
+import time
+
+import pytest
+from fake_time import START, STEP, World, wall_clock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hetjax.machine.wall_clock
+from hetjax.machine import Alarm, Arrival, Join, Leave, Merged, MergeOrder, Stamps
+from hetjax.machine.wall_clock import Completion
+
+ORDER = MergeOrder((0, 1), op="push")
+
+
+def stamps(*seconds):
+    """Stamps of these seconds of the clock's beginning."""
+    return Stamps(*(START + s for s in seconds))
+
+
+def merge(clock, *seconds, compiling=0.0):
+    """A merge of these stamps."""
+    transfer = clock.merge(ORDER, 0.0)
+    return clock.merged(ORDER, transfer, stamps(*seconds), compiling)
+
+
+# Arrivals and alarms
+
+
+def test_a_work_takes_what_its_thread_says(world):
+    c = wall_clock(1.0)
+    world.busy_until(0.5)
+    given = c.dispatch(0, STEP, [0])
+    assert given == Arrival(0, STEP, 0.5, math.inf)
+    world.report(0, began=0.75, finished=2.5)
+    assert world.awaited(c) == Arrival(0, STEP, 0.75, 2.5)
+    assert (c.now, world.now) == (2.5, 2.5)
+
+
+def test_arrivals_come_in_the_order_of_their_finish(world):
+    """While the host does something else three threads report, the last one first."""
+    c = wall_clock(1.0, 1.0, 1.0)
+    for k in range(3):
+        c.dispatch(k, STEP, [0])
+    for k, finished in enumerate((3.0, 2.0, 1.0)):
+        c.completed(Completion(k, START, START + finished))
+    world.busy_until(4.0)
+    events = [world.awaited(c) for _ in range(3)]
+    assert [(e.worker, e.time) for e in events] == [(2, 1.0), (1, 2.0), (0, 3.0)]
+    assert world.now == 4.0
+
+
+def test_time_does_not_run_back_for_who_is_heard_of_late(world):
+    c = wall_clock(1.0, 1.0)
+    c.dispatch(0, STEP, [0])
+    c.set_alarm("a", 2.0)
+    assert world.awaited(c) == Alarm("a", 2.0)
+    c.completed(Completion(0, START, START + 1.5))  # it was held up on its way
+    assert world.awaited(c).time == 1.5
+    assert c.now == 2.0
+
+
+def test_without_events_it_answers_now_and_then(world):
+    """So that the loop can look at Ctrl-C."""
+    c = wall_clock(1.0)
+    c.set_alarm("far", 8.0)
+    assert c.next() is None
+    assert world.now == pytest.approx(0.1)
+
+
+def test_an_alarm_rings_at_its_time_or_at_once_where_that_is_past(world):
+    c = wall_clock(1.0)
+    c.set_alarm("b", 2.0)
+    c.set_alarm("a", 1.0)
+    assert (world.awaited(c), world.now) == (Alarm("a", 1.0), 1.0)
+    assert (world.awaited(c), world.now) == (Alarm("b", 2.0), 2.0)
+    c.set_alarm("past", 0.5)
+    assert (world.awaited(c), world.now) == (Alarm("past", 0.5), 2.0)
+    assert c.now == 2.0
+
+
+def test_ties_merged_then_staff_then_arrivals_then_alarms(world):
+    c = wall_clock(1.0, 1.0, 1.0)
+    c.set_alarm("z", 1.0)
+    c.set_alarm("a", 1.0)
+    for k in (1, 0):
+        c.dispatch(k, STEP, [0])
+        c.completed(Completion(k, START, START + 1.0))
+    world.busy_until(1.0)
+    c.next()  # collects: worker 0 comes first
+    c.stop(2)
+    merge(c, 1.0, 1.0, 1.0, 1.0)
+    events = [world.awaited(c) for _ in range(5)]
+    merged, left, arrived, *alarms = events
+    assert merged == Merged("root", 1.0, (0, 1), "push")
+    assert left == Leave(2, 1.0)
+    assert arrived.worker == 1
+    assert alarms == [Alarm("z", 1.0), Alarm("a", 1.0)]
+
+
+def test_what_was_before_the_beginning_does_not_count(world):
+    c = wall_clock(1.0)
+    c.set_alarm("a", 1.0)
+    world.busy_until(32.0)
+    c.begin()
+    assert (world.awaited(c), world.now) == (Alarm("a", 1.0), 33.0)
+
+
+# Pauses
+
+
+def test_what_ends_within_a_pause_arrives_when_its_time_has_come(world):
+    """A pause from 1 s to 8 s: at first the works end, then an evaluation takes 5 s.
+
+    Behind it the clock is at 1 s; worker 1 arrives when it is at 2.5 s, worker 0 when
+    it is at 3 s, as if there had been no pause.
+    """
+    c = wall_clock(1.0, 1.0)
+    c.set_alarm("evaluate", 1.0)
+    world.report(0, began=0.0, finished=3.0)
+    world.report(1, began=0.5, finished=2.5)
+    for k in (0, 1):
+        c.dispatch(k, STEP, [0])
+    world.awaited(c)
+    with c.paused():
+        assert world.now == 3.0  # nobody computes any more
+        world.busy_until(8.0)
+    assert world.awaited(c) == Arrival(1, STEP, 0.5, 2.5)
+    assert world.now == 8.0 + 1.5
+    assert c.dispatch(1, STEP, [0]).start == 2.5
+    world.report(1, began=9.75, finished=10.5)  # 7 s later than the clock has it
+    assert world.awaited(c) == Arrival(0, STEP, 0.0, 3.0)
+    assert world.awaited(c) == Arrival(1, STEP, 2.75, 3.5)
+    assert world.now == 10.5
+
+
+def test_pauses_add_up(world):
+    c = wall_clock(1.0)
+    for k in range(3):
+        c.set_alarm("evaluate", 1.0 + k)
+        assert world.awaited(c) == Alarm("evaluate", 1.0 + k)
+        assert world.now == 1.0 + 5.0 * k
+        with c.paused():
+            world.busy_until(world.now + 4.0)
+
+
+def test_a_pause_does_not_wait_for_who_has_arrived(world):
+    """Both have, but the loop has heard of one of them only."""
+    c = wall_clock(1.0, 1.0)
+    for k in (0, 1):
+        c.dispatch(k, STEP, [0])
+        c.completed(Completion(k, START, START + 1.0))
+    world.busy_until(1.0)
+    assert world.awaited(c).worker == 0
+    with c.paused():
+        assert world.now == 1.0
+    assert world.awaited(c).worker == 1
+
+
+def test_a_pause_waits_for_nobody_who_is_silent(world):
+    """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway."""
+    c = wall_clock(1.0)
+    c.dispatch(0, STEP, [0])
+    with c.paused():
+        assert world.now == 21.0
+        world.busy_until(30.0)
+    assert c.dispatch  # the clock is at 0 s again, and the deadline at 21 s
+    assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
+    assert world.now == 30.0 + 21.0
+
+
+def test_time_goes_on_after_an_error_within_a_pause(world):
+    c = wall_clock(1.0)
+    with pytest.raises(KeyError), c.paused():
+        world.busy_until(4.0)
+        raise KeyError
+    c.set_alarm("a", 1.0)
+    assert world.awaited(c) == Alarm("a", 1.0)
+    assert world.now == 5.0
+
+
+# Merges
+
+
+def test_a_merge_took_place_when_its_stamps_say(world):
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(5.0)
+    assert merge(c, 2.0, 3.0, 4.0, 4.5) == (2.0, 3.0, 4.0, 4.5)
+    assert world.awaited(c) == Merged("root", 4.5, (0, 1), "push")
+
+
+def test_compiling_does_not_count(world):
+    """4 of the 5 s from 3 to 8 s compile: the merge takes 1 s, and ends at 4 s."""
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(8.0)
+    assert merge(c, 2.0, 3.0, 8.0, 8.0, compiling=4.0) == (2.0, 3.0, 4.0, 4.0)
+    assert world.awaited(c) == Merged("root", 4.0, (0, 1), "push")
+    c.dispatch(0, STEP, [0])
+    world.report(0, began=8.5, finished=10.0)
+    assert world.awaited(c) == Arrival(0, STEP, 4.5, 6.0)
+
+
+def test_a_merge_takes_no_less_than_nothing(world):
+    """More seconds of compiling than it took: some were spent before."""
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(8.0)
+    assert merge(c, 2.0, 3.0, 8.0, 8.0, compiling=9.0) == (2.0, 3.0, 3.0, 3.0)
+
+
+def test_the_way_back_of_a_merge_that_compiled_counts(world):
+    """As above, but the models are back a second later: 4 s of 6 s are excused."""
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(9.0)
+    assert merge(c, 2.0, 3.0, 8.0, 9.0, compiling=4.0) == (2.0, 3.0, 4.0, 5.0)
+
+
+def test_who_computes_while_a_merge_compiles_arrives_in_order(world):
+    """Worker 2 ends just before the program is compiled, worker 3 just after it."""
+    c = wall_clock(1.0, 1.0, 1.0, 1.0)
+    for k, finished in ((2, 7.5), (3, 8.5)):
+        c.dispatch(k, STEP, [0])
+        world.report(k, began=1.0, finished=finished)
+    world.busy_until(8.0)
+    merge(c, 2.0, 3.0, 8.0, 8.0, compiling=4.0)
+    events = [world.awaited(c) for _ in range(3)]
+    assert [e.worker for e in events if isinstance(e, Arrival)] == [2, 3]
+
+
+# Who is there
+
+
+def test_stop_and_start(world):
+    c = wall_clock(1.0, 1.0)
+    c.dispatch(1, STEP, [0])
+    world.report(1, began=0.0, finished=1.0)
+    world.busy_until(0.5)
+    c.stop(1)
+    assert world.awaited(c) == Leave(1, 0.5)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)  # what it had it finishes
+    with pytest.raises(ValueError, match=r"worker 1 \(w1\) is not there: start it"):
+        c.dispatch(1, STEP, [0])
+    c.start(1)
+    assert world.awaited(c) == Join(1, 1.0)
+    assert c.dispatch(1, STEP, [0]).start == 1.0
+
+
+def with_work_in_flight():
+    c = wall_clock(1.0, 1.0, 1.0, absent=(2,))
+    c.dispatch(1, STEP, [0])
+    return c
+
+
+def merge_of(c, *members):
+    return c.merge(MergeOrder(members), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "act"),
+    [
+        (r"worker 1 \(w1\) has work in flight", lambda c: c.dispatch(1, STEP, [0])),
+        (r"worker 1 \(w1\) has work in flight", lambda c: merge_of(c, 0, 1)),
+        (r"worker 2 \(w2\) is not there: start", lambda c: c.dispatch(2, STEP, [0])),
+        ("no worker 3; they are 0 to 2", lambda c: c.dispatch(3, STEP, [0])),
+        ("no worker -1", lambda c: c.dispatch(-1, STEP, [0])),
+        ("no worker -1", lambda c: merge_of(c, -1)),
+        ("at least one member", lambda c: merge_of(c)),
+        ("worker 0 cannot be started: it is there", lambda c: c.start(0)),
+        ("worker 2 cannot be started: it is lost", lambda c: c.start(2)),
+        ("worker 2 cannot be stopped: it is not", lambda c: c.stop(2)),
+        ("alarm 'x' at nan s", lambda c: c.set_alarm("x", math.nan)),
+        ("alarm 'x' at inf s", lambda c: c.set_alarm("x", math.inf)),
+        ("alarm 'x' at -1.0 s", lambda c: c.set_alarm("x", -1.0)),
+    ],
+)
+def test_refusals_change_nothing(world, message, act):
+    c = with_work_in_flight()
+    with pytest.raises(ValueError, match=message):
+        act(c)
+    world.report(1, began=0.0, finished=1.0)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)
+    assert world.awaited(c, seconds=50.0) is None
+
+
+# Laws
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    works=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), max_size=25),
+    pauses=st.sets(st.integers(1, 40)),
+)
+def test_works_take_what_they_took_whatever_pauses_there_are(works, pauses):
+    """Worker k does the next work of the list; pauses at these quarters of a second
+    take as many seconds. A work of q quarters arrives q quarters after it began."""
+    with pytest.MonkeyPatch.context() as patch:
+        world = World()
+        for name in ("time", "queue"):
+            patch.setattr(hetjax.machine.wall_clock, name, world)
+        c = wall_clock(1.0, 1.0, 1.0, 1.0)
+        for quarter in pauses:
+            c.set_alarm("pause", quarter / 4)
+        todo, given, last = list(works), {}, 0.0
+        while todo or given:
+            for quarters, k in tuple(todo):
+                if k not in given:
+                    todo.remove((quarters, k))
+                    start = c.dispatch(k, STEP, [0]).start
+                    given[k] = (start, start + quarters / 4)
+                    world.report(k, world.now, world.now + quarters / 4)
+            event = world.awaited(c)
+            assert event.time == c.now >= last
+            last = c.now
+            if isinstance(event, Alarm):
+                with c.paused():
+                    world.busy_until(world.now + event.time)
+            else:
+                assert (event.start, event.finish) == given.pop(event.worker)
+
+
+def test_real_threads_report_in_real_time():
+    """Without a script: 5 ms of sleep take 5 ms at least, and the queue wakes it."""
+    c = wall_clock(1.0)
+    c.dispatch(0, STEP, [0])
+
+    def work():
+        began = time.perf_counter()
+        time.sleep(0.005)
+        c.completed(Completion(0, began, time.perf_counter()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    event = c.next()
+    assert event.worker == 0
+    assert event.finish - event.start >= 0.005

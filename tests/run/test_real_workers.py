@@ -1,0 +1,238 @@
+"""Workers that break, hang, slow down, come and turn NaN in real runs; and the ends."""
+
+import signal
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from real_runs import (
+    own_threads,
+    poisoned_task,
+    real,
+    rounds,
+    three_workers,
+    what_happened,
+)
+
+import hetjax as hj
+from hetjax.machine import Incident
+from hetjax.run.steps import Steps
+
+
+@pytest.fixture
+def meddle(monkeypatch):
+    """Calls a function with (worker, its works so far) before each work of a run.
+
+    The runs of preparation are left alone: they are not in a worker's thread.
+    """
+
+    def install(function):
+        inner, counts = Steps.run, {}
+
+        def run(self, assignment, *rest):
+            if threading.current_thread().name.startswith("hetjax worker"):
+                k = assignment.worker
+                counts[k] = counts.get(k, 0) + 1
+                function(k, counts[k])
+            return inner(self, assignment, *rest)
+
+        monkeypatch.setattr(Steps, "run", run)
+
+    return install
+
+
+STRATEGIES = {
+    "rounds": rounds(),
+    "async": hj.async_sgd(batch_size=4, rate=0.05),
+    "mega_batch": hj.adaptive_sgd(b_max=8, rate=0.05, mega_batch=40),
+    "tree": hj.hier_sgd(batch_size=4, rate=0.05, levels=((2, 1),), intervals=(1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_exception_names_its_worker_and_the_others_go_on(name, meddle):
+    def break_down(worker, works):
+        if worker == 1 and works == 3:
+            raise RuntimeError("the card fell off the bus")
+
+    meddle(break_down)
+    history = real(STRATEGIES[name])
+    assert not history.stopped
+    (lost,) = history.incidents
+    assert (lost.worker, lost.what) == ("cpu:1", "lost")
+    assert "RuntimeError: the card fell off the bus" in lost.why
+    assert "break_down" in lost.why  # its traceback
+    first, broken, last = history.workers
+    assert broken.lost == 1
+    assert first.updates > broken.updates < last.updates
+    assert 0 < broken.updates
+    meddle(lambda worker, works: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_run_may_stop_at_a_loss():
+    machine = three_workers(incidents=(Incident(0.1, "kill", "cpu:2"),))
+    history = real(rounds(), machine, on_loss="stop")
+    assert history.stopped == "worker cpu:2 was lost: killed, as scripted"
+    assert history.span == pytest.approx(0.1)
+
+
+def test_without_the_last_worker_the_run_ends():
+    names = ("cpu:0", "cpu:1", "cpu:2")
+    killed = tuple(Incident(0.05, "kill", name) for name in names)
+    history = real(rounds(), three_workers(incidents=killed), seconds=5.0)
+    assert history.stopped.startswith("worker cpu:2, the last one, was lost")
+    assert np.isfinite(history.points[-1]["loss"])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_killed_slowed_and_joining_workers(name):
+    """As a script says; what was not merged of the killed one is all that is lost."""
+    script = (
+        Incident(0.05, "kill", "cpu:0"),
+        Incident(0.1, "slow", "cpu:1", 4.0),
+        Incident(0.15, "join", "cpu:2"),
+        Incident(0.25, "join", "cpu:0"),
+    )
+    machine = three_workers(incidents=script)
+    history = real(STRATEGIES[name], machine, seconds=1.0)
+    assert not history.stopped
+    assert what_happened(history) == [
+        ("cpu:0", "lost"),
+        ("cpu:2", "joined"),
+        ("cpu:0", "joined"),
+    ]
+    assert all(worker.updates for worker in history.workers)
+    times = [i.seconds for i in history.incidents]
+    assert times == pytest.approx([0.05, 0.15, 0.25])
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_silent_worker_is_dropped_and_let_in_again(meddle):
+    """It hangs for longer than its own times allow, which is a second and a bit."""
+    hung = []
+
+    def hang(worker, works):
+        if worker == 1 and works == 8:
+            hung.append(worker)
+            time.sleep(2.5)
+
+    meddle(hang)
+    history = real(rounds(), seconds=4.0)
+    assert hung == [1]
+    assert what_happened(history) == [("cpu:1", "lost"), ("cpu:1", "joined")]
+    lost, joined = history.incidents
+    assert lost.why.startswith("no answer for")
+    assert joined.why.startswith("answered after 2.")  # pauses do not count
+    after = [s for s in history.timeline if s.worker == 1 and s.start > joined.seconds]
+    assert after, "it works again"
+    assert not history.stuck
+    meddle(lambda worker, works: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch):
+    monkeypatch.setattr("hetjax.run.threads.END", 0.3)
+    free = threading.Event()
+
+    def hang(worker, works):
+        if worker == 2 and works == 8:
+            free.wait()
+
+    meddle(hang)
+    history = real(rounds(), seconds=2.5)
+    assert history.stuck == ["cpu:2"]
+    assert what_happened(history) == [("cpu:2", "lost")]
+    (stuck,) = own_threads()
+    assert stuck.daemon
+    free.set()
+    stuck.join(5)
+    assert not own_threads()
+
+
+def test_a_nan_replica_is_named_and_kept_out():
+    """It begins anew from the centre, which never hears of it."""
+    history = real(rounds(), task=poisoned_task(), seconds=0.5)
+    assert not history.stopped
+    told = [i for i in history.incidents if i.what == "nan"]
+    assert told
+    assert len(told) == sum(worker.nans for worker in history.workers)
+    assert "begins anew" in told[0].why
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(history.params))
+    assert all(np.isfinite(p["loss"]) for p in history.points)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_run_may_stop_at_nan():
+    history = real(rounds(), task=poisoned_task(), on_nan="stop", seconds=5.0)
+    assert "the loss of worker cpu:" in history.stopped
+    assert "became nan" in history.stopped
+
+
+def test_a_nan_replica_on_the_virtual_clock():
+    """The same choice there; by default it stops the run."""
+    machine = hj.machine.preset("v100x2")
+    kept = real(rounds(), machine, task=poisoned_task(), on_nan="restart", seconds=0.2)
+    assert not kept.stopped
+    assert sum(worker.nans for worker in kept.workers) > 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(kept.params))
+    stopped = real(rounds(), machine, task=poisoned_task(), seconds=0.2)
+    assert "became nan" in stopped.stopped
+
+
+def test_ctrl_c_leaves_a_result_and_no_thread():
+    points = []
+
+    def begun(point):
+        points.append(point)
+        if len(points) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    history = real(rounds(), seconds=60.0, points=200, on_point=begun)
+    assert history.stopped == "interrupted"
+    assert len(history.points) == 2
+    assert np.isfinite(history.points[-1]["loss"])
+    assert not own_threads()
+    again = hj.replay(history.trace, progress=False)
+    assert (again.replayed, again.stopped) == ("equal", "interrupted")
+
+
+def test_an_error_in_the_loop_leaves_no_thread():
+    def fail(point):
+        if point["seconds"] > 0:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        real(rounds(), seconds=60.0, points=500, on_point=fail)
+    assert not own_threads()
+
+
+def test_memory_does_not_grow_with_arrivals(tmp_path):
+    """Of 10,000 arrivals, from the first thousand on: no array is left behind."""
+    arrays, arrivals = [], []
+
+    def look(point):
+        arrays.append(len(jax.live_arrays()))
+        arrivals.append(point["updates"])
+        return None
+
+    machine = hj.local_machine(["cpu:0", "cpu:1"], form="dispatch")
+    strategy = hj.hogwild(batch_size=1, rate=0.01)
+    history = real(
+        strategy,
+        machine,
+        seconds=300.0,
+        points=1200,
+        epochs=10_000 / 60,
+        on_point=look,
+        trace=tmp_path / "trace",
+    )
+    assert arrivals[-1] >= 10_000
+    early = next(i for i, n in enumerate(arrivals) if n > 1000)
+    # two replicas in flight or not, and an unread loss: less than one model per worker
+    assert max(arrays[early:]) <= min(arrays[early:]) + 20
+    assert history.merges >= 10_000
+    # 32 bytes a segment: a work, a merge and two moves of each arrival
+    assert len(history.timeline.numbers) * 8 < 200 * arrivals[-1]
