@@ -57,7 +57,7 @@ class World:
     def perf_counter(self):
         return self._now
 
-    def SimpleQueue(self):  # noqa: N802
+    def SimpleQueue(self):
         return self
 
     def put(self, completion):

@@ -1,0 +1,269 @@
+"""The wall clock: who fails, is silent, or is killed, slow and back as scripted."""
+
+import math
+
+import pytest
+from fake_time import START, STEP, wall_clock
+
+from hetjax.machine import Arrival, Incident, Join, Leave, MergeOrder, Work
+from hetjax.machine.wall_clock import Completion
+
+LONG = Work(10, 1)
+
+
+def busy(world, c, worker, began, finished, **changes):
+    """The worker is given a step, which takes so long."""
+    c.dispatch(worker, STEP, [0])
+    world.report(worker, began, finished, **changes)
+
+
+def assert_lost(c, worker):
+    """Nothing can be asked of it."""
+    with pytest.raises(ValueError, match="is not there: start it first"):
+        c.dispatch(worker, STEP, [0])
+    with pytest.raises(ValueError, match="cannot be started: it is lost"):
+        c.start(worker)
+    with pytest.raises(ValueError, match="cannot be stopped: it is not there"):
+        c.stop(worker)
+
+
+# Failures
+
+
+def test_who_fails_is_lost_and_says_why(world):
+    c = wall_clock(1.0, 1.0)
+    busy(world, c, 0, 0.0, 1.5, failure="Traceback\nKeyError: 3")
+    busy(world, c, 1, 0.0, 2.0)
+    assert world.awaited(c) == Leave(0, 1.5, True, "Traceback\nKeyError: 3")
+    assert_lost(c, 0)
+    assert not c.expects
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 2.0)  # the others go on
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_who_fails_within_a_pause_is_lost_behind_it(world):
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 2.0, failure="why")
+    with c.paused():
+        world.busy_until(10.0)
+    assert world.awaited(c) == Leave(0, 2.0, True, "why")
+    assert world.now == 12.0
+
+
+def test_who_failed_can_be_stopped_until_the_policy_hears_of_it(world):
+    """Worker 0 arrives just before worker 1 fails, and leads to a stop of worker 1."""
+    c = wall_clock(1.0, 1.0)
+    for k, failure in enumerate(("", "why")):
+        c.dispatch(k, STEP, [0])
+        c.completed(Completion(k, START, START + 1.0 + k, failure))
+    world.busy_until(4.0)
+    assert world.awaited(c).worker == 0
+    c.stop(1)
+    leaves = [world.awaited(c), world.awaited(c, seconds=50.0)]
+    assert Leave(1, 2.0, True, "why") in leaves
+
+
+# Silence: a step that was never measured may take 20 times a second, and 1 s
+
+
+def test_who_does_not_answer_is_lost(world):
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(2.0)
+    c.dispatch(1, STEP, [0])
+    assert world.awaited(c) == Leave(1, 23.0, True, "no answer for 21 s")
+    assert world.now == 23.0
+    assert_lost(c, 1)
+    assert c.expects  # it may still answer
+
+
+def test_who_answers_late_joins(world):
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 30.0)
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Join(0, 30.0, "answered after 30 s")
+    assert not c.expects
+    # what it did is not asked for, but it is known to be slow: 20 * 30 + 1 s
+    busy(world, c, 0, 30.0, 630.0)
+    assert world.awaited(c) == Arrival(0, STEP, 30.0, 630.0)
+
+
+def test_who_fails_late_stays_away(world):
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 30.0, failure="why")
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c, seconds=50.0) is None
+    assert not c.expects
+    assert_lost(c, 0)
+
+
+def test_more_work_may_take_longer(world):
+    c = wall_clock(1.0)
+    c.dispatch(0, LONG, [0] * 10)
+    assert world.awaited(c).time == 20 * 10 + 1
+
+
+def test_who_is_known_is_waited_for_less_long(world):
+    """After five steps of 1 s each: 5 times their median, and 1 s."""
+    c = wall_clock(1.0)
+    for second in range(5):
+        busy(world, c, 0, second, second + 1.0)
+        assert isinstance(world.awaited(c), Arrival)
+    c.dispatch(0, STEP, [0])
+    assert world.awaited(c) == Leave(0, 5.0 + 6.0, True, "no answer for 6 s")
+
+
+def test_who_is_excused_is_waited_for(world):
+    """It compiles until 70 s: deadlines are at 21, 42 and 84 s."""
+    asked = []
+
+    def is_excused(worker):
+        asked.append((worker, world.now))
+        return world.now < 70.0
+
+    c = wall_clock(1.0, is_excused=is_excused)
+    c.dispatch(0, STEP, [0])
+    assert world.awaited(c) == Leave(0, 84.0, True, "no answer for 84 s")
+    assert asked == [(0, 21.0), (0, 42.0), (0, 84.0)]
+
+
+def test_who_has_finished_is_not_silent(world):
+    """It did within a pause, behind its deadline at 21 s: the clock is at 0 s again."""
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 25.0)
+    with c.paused():
+        world.busy_until(40.0)
+    assert world.awaited(c) == Arrival(0, STEP, 0.0, 25.0)
+
+
+# Scripts
+
+
+def test_a_kill_as_scripted(world):
+    """Its work never arrives, though its thread ends it."""
+    c = wall_clock(1.0, 1.0, incidents=(Incident(1.0, "kill", "w1"),))
+    busy(world, c, 1, 0.0, 2.0)
+    assert world.awaited(c) == Leave(1, 1.0, True, "killed, as scripted")
+    assert world.now == 1.0
+    assert_lost(c, 1)
+    assert not c.expects
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_a_kill_takes_what_has_arrived_at_the_same_time(world):
+    c = wall_clock(1.0, incidents=(Incident(1.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 1.0)
+    assert world.awaited(c) == Leave(0, 1.0, True, "killed, as scripted")
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_a_slowdown_as_scripted(world):
+    slowed = []
+    c = wall_clock(
+        1.0,
+        1.0,
+        incidents=(Incident(2.0, "slow", "w1", 3.0), Incident(4.0, "slow", "w1")),
+        on_slow=lambda *about: slowed.append((*about, world.now)),
+    )
+    assert world.awaited(c, seconds=9.0) is None  # the policy is not told
+    assert slowed == [(1, 3.0, 2.0), (1, 1.0, 4.0)]
+
+
+def test_a_join_as_scripted(world):
+    c = wall_clock(1.0, 1.0, absent=(1,), incidents=(Incident(3.0, "join", "w1"),))
+    assert_lost(c, 1)
+    assert c.expects
+    assert world.awaited(c) == Join(1, 3.0, "as scripted")
+    assert not c.expects
+    assert c.dispatch(1, STEP, [0]).start == 3.0
+
+
+def test_who_was_killed_joins_as_scripted(world):
+    incidents = (Incident(1.0, "kill", "w0"), Incident(3.0, "join", "w0"))
+    c = wall_clock(1.0, incidents=incidents)
+    c.dispatch(0, STEP, [0])
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Join(0, 3.0, "as scripted")
+    busy(world, c, 0, 3.0, 4.0)
+    assert world.awaited(c) == Arrival(0, STEP, 3.0, 4.0)
+
+
+def test_what_a_killed_worker_did_is_not_taken_for_what_it_does_now(world):
+    """Killed at 1 s, back at 1.5 s; the thread of before ends its step at 2 s."""
+    incidents = (Incident(1.0, "kill", "w0"), Incident(1.5, "join", "w0"))
+    c = wall_clock(1.0, incidents=incidents)
+    busy(world, c, 0, 0.0, 2.0)
+    assert isinstance(world.awaited(c), Leave)
+    assert isinstance(world.awaited(c), Join)
+    busy(world, c, 0, 1.5, 3.0)
+    assert world.awaited(c) == Arrival(0, STEP, 1.5, 3.0)
+
+
+def test_who_is_killed_while_silent_does_not_come_back(world):
+    c = wall_clock(1.0, incidents=(Incident(25.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 30.0)
+    assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
+    assert world.awaited(c, seconds=50.0) is None
+
+
+@pytest.mark.parametrize("incident", ["kill", "join"])
+def test_what_changes_nothing_is_no_event(world, incident):
+    """A kill of who is not there, a join of who is."""
+    absent = (1,) if incident == "kill" else ()
+    script = (Incident(1.0, incident, "w1"),)
+    c = wall_clock(1.0, 1.0, absent=absent, incidents=script)
+    assert world.awaited(c, seconds=9.0) is None
+    assert not c.expects
+
+
+# Orders
+
+
+def test_stop_and_start(world):
+    c = wall_clock(1.0, 1.0)
+    busy(world, c, 1, 0.0, 1.0)
+    world.busy_until(0.5)
+    c.stop(1)
+    assert world.awaited(c) == Leave(1, 0.5)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)  # what it had it finishes
+    with pytest.raises(ValueError, match=r"worker 1 \(w1\) is not there: start it"):
+        c.dispatch(1, STEP, [0])
+    c.start(1)
+    assert world.awaited(c) == Join(1, 1.0)
+    assert c.dispatch(1, STEP, [0]).start == 1.0
+
+
+def with_work_in_flight():
+    c = wall_clock(1.0, 1.0, 1.0, absent=(2,))
+    c.dispatch(1, STEP, [0])
+    return c
+
+
+def merge_of(c, *members):
+    return c.merge(MergeOrder(members), 8.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "act"),
+    [
+        (r"worker 1 \(w1\) has work in flight", lambda c: c.dispatch(1, STEP, [0])),
+        (r"worker 1 \(w1\) has work in flight", lambda c: merge_of(c, 0, 1)),
+        (r"worker 2 \(w2\) is not there: start", lambda c: c.dispatch(2, STEP, [0])),
+        ("no worker 3; they are 0 to 2", lambda c: c.dispatch(3, STEP, [0])),
+        ("no worker -1", lambda c: c.dispatch(-1, STEP, [0])),
+        ("no worker -1", lambda c: merge_of(c, -1)),
+        ("at least one member", lambda c: merge_of(c)),
+        ("worker 0 cannot be started: it is there", lambda c: c.start(0)),
+        ("worker 2 cannot be started: it is lost", lambda c: c.start(2)),
+        ("worker 2 cannot be stopped: it is not", lambda c: c.stop(2)),
+        ("alarm 'x' at nan s", lambda c: c.set_alarm("x", math.nan)),
+        ("alarm 'x' at inf s", lambda c: c.set_alarm("x", math.inf)),
+        ("alarm 'x' at -1.0 s", lambda c: c.set_alarm("x", -1.0)),
+    ],
+)
+def test_refusals_change_nothing(world, message, act):
+    c = with_work_in_flight()
+    with pytest.raises(ValueError, match=message):
+        act(c)
+    world.report(1, began=0.0, finished=1.0)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)
+    assert world.awaited(c, seconds=50.0) is None
