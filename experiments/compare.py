@@ -4,17 +4,22 @@
     python experiments/compare.py --data=DIR --b_max=64 --rate=2 --seconds=20
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
     python experiments/compare.py --all                             (three minutes)
+    python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
 
 The default trains on scikit-learn's handwritten digits, on the simulated machine
 v100x4, and ends with a table; results.json, results.csv and three plots go to --out.
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM; image
-sets by name (mnist, ...) are looked for in $HETJAX_DATA and else downloaded.
+sets by name (mnist, ...) are looked for in $HETJAX_DATA and else downloaded. With
+--machine=local all strategies run on this machine's own devices, in real seconds, and
+a trace of each run goes to the folder traces in --out.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import datasets
+import local_devices
 import scripts
 from absl import flags
 from strategy_flags import build_strategies
@@ -28,7 +33,7 @@ DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
 flags.DEFINE_string(
     "data", "digits", "digits, synthetic_xmc, mnist, fashion_mnist, ..., a folder"
 )
-flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
+flags.DEFINE_string("machine", "v100x4", "a preset, a machine's JSON file, or local")
 flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "every strategy there is")
 flags.DEFINE_float("seconds", 4.0, "virtual budget of every run [s]")
@@ -79,7 +84,13 @@ def with_shards(
 
 def compare() -> tuple[hj.Runs, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
-    machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
+    traces = None
+    if FLAGS.machine == "local":
+        machine = local_devices.machine()
+        traces = Path(FLAGS.out) / "traces"
+        traces.mkdir(parents=True, exist_ok=True)
+    else:
+        machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
     strategies = build_strategies(names, FLAGS.set, FLAGS.b_max, FLAGS.rate)
     data = load_data()
@@ -100,6 +111,7 @@ def compare() -> tuple[hj.Runs, list[Any]]:
         target=FLAGS.target,
         rates=scripts.numbers("rates", FLAGS.rates),
         tune=FLAGS.tune,
+        traces=traces,
     )
     return runs, write_results(runs, FLAGS.out, overwrite=FLAGS.overwrite)
 

@@ -93,10 +93,12 @@ class Runs:
             )
             for row, best, seconds in zip(summary, *texts, strict=True)
         ]
+        real = any(history.real for history in self.histories)
+        unit = "seconds" if real else "virtual seconds"
         header = (
             "strategy",
             f"best {self.metric}",
-            f"virtual seconds to {target:g}",
+            f"{unit} to {target:g}",
             "updates",
             "examples",
             "waiting [%]",

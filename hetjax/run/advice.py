@@ -194,7 +194,7 @@ def _default(batch_size: int, rate: float) -> dict[str, Strategy]:
     return {
         "sequential_sgd": sequential_sgd(**common),
         "local_sgd": local_sgd(**common, steps=STEPS),
-        "biased_local_sgd": biased_local_sgd(**common, steps=STEPS),
+        "biased_local_sgd": biased_local_sgd(**common, steps=f"measured:{STEPS}"),
         "adaptive_sgd": adaptive_sgd(
             b_max=batch_size, rate=rate, mega_batch=4 * STEPS * batch_size
         ),

@@ -5,6 +5,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -13,6 +14,7 @@ from hetjax.machine import Machine
 from hetjax.report.history import History
 from hetjax.report.runs import Runs
 from hetjax.run.held_out import num_held_out, split_off
+from hetjax.run.local import LocalMachine
 from hetjax.run.loop import INTERRUPTED
 from hetjax.run.progress import Progress
 from hetjax.run.train import Bench, check_seed, check_strategy
@@ -25,7 +27,7 @@ TUNE = ("common", "each")
 def compare(
     task: Task,
     data: Dataset,
-    machine: Machine,
+    machine: Machine | LocalMachine,
     strategies: Mapping[str, Strategy],
     *,
     seconds: float,
@@ -35,10 +37,14 @@ def compare(
     target: float | None = None,
     rates: Sequence[float] = (),
     tune: str = "common",
+    traces: str | Path | None = None,
     progress: bool = True,
     on_history: Callable[[History], object] | None = None,
 ) -> Runs:
-    """Run every strategy with every seed for the same virtual seconds.
+    """Run every strategy with every seed for the same seconds.
+
+    They are virtual ones, or real ones on a `local_machine`: then traces are written to
+    the folder `traces`, if there is one, and no two runs are alike.
 
     For one seed all start from the same parameters and draw from the same shuffled
     order, and all are evaluated at the same instants. `seeds` is a number (0, 1, ...)
@@ -57,7 +63,7 @@ def compare(
     _check(strategies, seeds, rates, tune, target, len(data.train))
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     total = len(strategies) * (len(seeds) + len(rates)) * seconds
-    bar = Progress(total, shown=progress)
+    bar = Progress(total, shown=progress, real=bench.real)
     histories: list[History] = []
     tuning, interrupted = None, False
     try:
@@ -67,6 +73,8 @@ def compare(
         # seed by seed, so that Ctrl-C leaves something of every strategy
         for seed, name in itertools.product(seeds, strategies):
             strategy = strategies[name]
+            if traces and bench.real:
+                bench.trace = Path(traces) / f"{name}_{seed}.jsonl"
             histories.append(bench.run(name, strategy, seed, bar, epochs=epochs))
             if on_history:
                 on_history(histories[-1])
@@ -83,7 +91,7 @@ def compare(
     return Runs(
         sorted(histories, key=lambda h: order.index(h.strategy)),
         data=describe(data),
-        machine=asdict(machine),
+        machine=described(machine),
         target=target,
         tuning=tuning,
         interrupted=interrupted,
@@ -151,6 +159,17 @@ def _with_rates(
         name: s._replace(rate=rates[name], settings={**s.settings, "rate": rates[name]})
         for name, s in strategies.items()
     }
+
+
+def described(machine: Machine | LocalMachine) -> dict[str, Any]:
+    """A machine for the record."""
+    if isinstance(machine, Machine):
+        return asdict(machine)
+    workers = [
+        {"name": w.name, "kind": w.kind, "slowdown": w.slowdown}
+        for w in machine.workers
+    ]
+    return {"name": "local", "workers": workers}
 
 
 def describe(data: Dataset) -> dict[str, Any]:

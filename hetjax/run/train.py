@@ -184,7 +184,8 @@ class Bench:
             raise ValueError(f"on_nan={on_nan!r}: choose one of {ON_NAN}")
         if on_loss not in ON_LOSS:
             raise ValueError(f"on_loss={on_loss!r}: choose one of {ON_LOSS}")
-        self._on_nan, self._on_loss, self._trace = on_nan, on_loss, trace
+        self._on_nan, self._on_loss = on_nan, on_loss
+        self.trace = trace  # the file of the next real run's, or one of its own
         for name, split in (("training", data.train), ("test", data.test)):
             if not len(split):
                 raise ValueError(f"the {name} split of {data.name} has no examples")
@@ -265,7 +266,7 @@ class Bench:
             job, clock, forms, nodes = prepare(self.machine, strategy, job)
             slowdowns = [worker.slowdown for worker in self.machine.workers]
             about = header(name, strategy, job, self.data, forms, nodes, slowdowns)
-            recorder = Recorder(clock, about, self._trace)
+            recorder = Recorder(clock, about, self.trace)
             recorder.recording.context = (self.programs.task, self.data, strategy)
             loop = Loop(name, strategy, job, recorder, on_point)
             loop.history.real = True

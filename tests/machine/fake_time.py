@@ -25,6 +25,7 @@ class World:
         self._now = START
         self._coming = []
         self._number = itertools.count()
+        self._spins = 0  # waits of no time, one after the other
 
     @property
     def now(self):
@@ -70,6 +71,8 @@ class World:
 
     def get(self, timeout):
         """Time moves on, if only by its smallest step."""
+        self._spins = 0 if timeout else self._spins + 1
+        assert self._spins < 100, "it spins instead of waiting"
         until = max(self._now + timeout, math.nextafter(self._now, math.inf))
         if self._coming:
             until = max(self._now, min(until, self._coming[0][0]))

@@ -1,4 +1,4 @@
-"""Requests that cannot be meant: devices, slowdowns, traces, machines of other models."""
+"""Requests that cannot be meant: devices, slowdowns, traces, other models' machines."""
 
 import json
 

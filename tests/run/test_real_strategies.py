@@ -39,7 +39,13 @@ def test_a_real_run_is_replayed(name):
     assert history.real
     assert history.merges > 3
     for worker in history.workers:
-        kinds = worker.busy, worker.waiting, worker.merging, worker.transfer, worker.idle
+        kinds = (
+            worker.busy,
+            worker.waiting,
+            worker.merging,
+            worker.transfer,
+            worker.idle,
+        )
         assert sum(kinds) == pytest.approx(history.span, abs=1e-6)
         assert min(kinds) >= 0
     again = hj.replay(history.trace, progress=False)
@@ -124,7 +130,9 @@ def test_several_learners_share_a_device_and_the_tuner_starts_them():
 
 def test_staleness_and_time_are_of_real_runs():
     """The slowed worker makes fewer updates; somebody's are stale."""
-    history = real(strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6)
+    history = real(
+        strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6
+    )
     updates = [w.updates for w in history.workers]
     assert updates[2] < updates[0]
     assert any(s > 0 for w in history.workers for s in w.staleness)

@@ -1,0 +1,150 @@
+"""Rounds of local SGD: hetjax's virtual machine, hand-written JAX, and its peers.
+
+    python experiments/benchmarks/local_sgd.py                         (three minutes)
+    python experiments/benchmarks/local_sgd.py --models=mlp --rounds=3
+
+K replicas do T steps of B examples each, then all are averaged: K=32, T=8, B=32 on the
+MLP 784-128-64-10; K=8, T=4, B=32 on a CNN (conv 5x5x16, pool, conv 5x5x32, pool, fc 64,
+fc 10). Random data, plain SGD, everything on this process's default device; every
+contender draws its batches in its own way. They take turns, round by round.
+
+One JSON object on standard output: "replica_steps_per_s" (medians over the rounds) of
+hetjax, of hand-written JAX (scan, unrolled, dispatch), of FedJAX, DrJAX and PyTorch
+with 1 and 2 threads (null where it is not installed: pip install 'hetjax[bench]'), and
+"ratios". Expected: hetjax at least 0.9 of the best hand-written JAX.
+"""
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+import hetjax as hj
+from hetjax.run.progress import Progress
+from hetjax.run.train import Bench
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import scripts
+
+sys.path.insert(0, str(Path(__file__).parent))
+import local_sgd_peers as peers
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("models", ["mlp", "cnn"], "which of mlp, cnn")
+flags.DEFINE_integer("rounds", 10, "rounds of every contender that count")
+flags.DEFINE_integer("seed", 0, "of data and parameters")
+
+SETTINGS = {"mlp": (32, 8, 32), "cnn": (8, 4, 32)}  # K, T, B
+PEERS = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
+EXAMPLES = 4096
+
+
+def make_data(name: str) -> hj.data.Dataset:
+    """Random images; the test split is one batch, so that looking costs nothing."""
+    rng = np.random.default_rng(FLAGS.seed)
+    shape = (784,) if name == "mlp" else (28, 28, 1)
+    x = rng.normal(size=(EXAMPLES, *shape)).astype(np.float32)
+    y = rng.integers(10, size=EXAMPLES)
+    return hj.data.from_arrays((x, y), (x[:32], y[:32]), num_classes=10, name=name)
+
+
+def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
+    """Seconds of a round on the virtual machine: of runs of a few of them.
+
+    The first run compiles; a run's set-up is taken off by one without rounds.
+    """
+    k, t, b = SETTINGS[name]
+    model = hj.from_functions(*peers.MODELS[name])
+    task = hj.classification(model, data)
+    machine = hj.machine.preset(f"uniform:{k}", noise=0.0)
+    strategy = hj.local_sgd(batch_size=b, rate=0.01, steps=t)
+    (info, *_) = machine.worker_infos(0.0)
+    one = t * info.seconds(b)  # [s] of a round on the virtual clock, and a little more
+    bench = Bench(task, data, machine, seconds=one, points=1)
+
+    def seconds_of(rounds: int) -> float:
+        bench.instants = (0.0, rounds * one * 1.02)
+        bar = Progress(1.0, shown=False)
+        began = time.perf_counter()
+        history = bench.run("local_sgd", strategy, FLAGS.seed, bar)
+        jax.block_until_ready(history.params)
+        return time.perf_counter() - began
+
+    seconds_of(1)
+    few = 4 if name == "mlp" else 2
+    return lambda: (seconds_of(1 + few) - seconds_of(1)) / few
+
+
+def contenders(name: str) -> dict[str, Callable[[], float] | None]:
+    """A function for each that runs a round and tells its seconds."""
+    data = make_data(name)
+    k, t, b = SETTINGS[name]
+    chosen: dict[str, Any] = {"hetjax": hetjax_rounds(name, data)}
+    for form in ("scan", "unrolled", "dispatch"):
+        chosen[f"jax_{form}"] = peers.jax_rounds(name, data, k, t, b, form)
+    for peer, needs, make in (
+        ("fedjax", "fedjax", peers.fedjax_rounds),
+        ("drjax", "drjax", peers.drjax_rounds),
+        ("torch_1_thread", "torch", lambda *a: peers.torch_rounds(*a, threads=1)),
+        ("torch_2_threads", "torch", lambda *a: peers.torch_rounds(*a, threads=2)),
+    ):
+        there = importlib.util.find_spec(needs) is not None
+        chosen[peer] = make(name, data, k, t, b) if there else None
+    return chosen
+
+
+def measure(name: str) -> dict[str, float | None]:
+    """Replica-steps per second of every contender."""
+    k, t, _ = SETTINGS[name]
+    rounds = contenders(name)
+    seconds: dict[str, list[float]] = {who: [] for who in rounds}
+    for number in range(FLAGS.rounds + 1):
+        for who, run in rounds.items():
+            if run is not None:
+                took = run()
+                if number:  # the first one compiles
+                    seconds[who].append(took)
+        print(f"{name}: round {number} of {FLAGS.rounds}", file=sys.stderr)
+    return {
+        who: round(k * t / median(s), 1) if s else None for who, s in seconds.items()
+    }
+
+
+def ratios(name: str, speeds: dict[str, float | None]) -> dict[str, float | None]:
+    """hetjax over the best hand-written JAX, and over the best peer."""
+    own = speeds["hetjax"] or 0.0
+    by_hand = max(v for k, v in speeds.items() if k.startswith("jax_") and v)
+    others = [v for k, v in speeds.items() if k in PEERS and v]
+    return {
+        f"{name}/hetjax_over_jax": round(own / by_hand, 3),
+        f"{name}/hetjax_over_best_peer": round(own / max(others), 3)
+        if others
+        else None,
+    }
+
+
+def main() -> None:
+    unknown = set(FLAGS.models) - set(SETTINGS)
+    if unknown or FLAGS.rounds < 1:
+        raise ValueError("--models: some of mlp, cnn; --rounds: at least 1")
+    speeds = {name: measure(name) for name in FLAGS.models}
+    found = {k: v for name in speeds for k, v in ratios(name, speeds[name]).items()}
+    result = {
+        "ratios": found,
+        "replica_steps_per_s": speeds,
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    scripts.run(main)
