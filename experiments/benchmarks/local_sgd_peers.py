@@ -3,6 +3,7 @@
 Each function returns one that runs a round, waits for it, and tells its seconds.
 """
 
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -145,7 +146,7 @@ def fedjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], 
     """FedJAX's federated averaging, each client with T batches."""
     # its last release uses a name that JAX has dropped since
     jax.tree_map = jax.tree.map  # pyright: ignore
-    import fedjax
+    fedjax = importlib.import_module("fedjax")
 
     loss = _loss(name)
 
@@ -157,9 +158,7 @@ def fedjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], 
         grad_fn,
         fedjax.optimizers.sgd(RATE),
         fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(  # pyright: ignore
-            batch_size=b, num_epochs=None, num_steps=t
-        ),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=b, num_epochs=None, num_steps=t),
     )
     state = algorithm.init(MODELS[name][0](jax.random.key(0)))
     share = len(data.train) // k
@@ -185,7 +184,7 @@ def fedjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], 
 
 def drjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], float]:
     """DrJAX: broadcast, map over the clients (vmapped), reduce."""
-    import drjax
+    drjax = importlib.import_module("drjax")
 
     loss = _loss(name)
     x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
@@ -218,8 +217,8 @@ def torch_rounds(
     name: str, data: Any, k: int, t: int, b: int, *, threads: int
 ) -> Callable[[], float]:
     """PyTorch: workers in turn, plain SGD in place, the mean by hand."""
-    import torch
-    from torch import nn
+    torch = importlib.import_module("torch")
+    nn = torch.nn
 
     images = data.train.x if name == "mlp" else data.train.x.transpose(0, 3, 1, 2)
     x = torch.from_numpy(np.ascontiguousarray(images))

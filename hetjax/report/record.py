@@ -61,6 +61,10 @@ def run_record(history: History) -> dict[str, Any]:
         "compile_seconds": plain(history.compile_seconds),
         "host_seconds": plain(history.host_seconds),
         "stopped": history.stopped,
+        "real": history.real,
+        "forms": plain(history.forms),
+        "incidents": plain(history.incidents),
+        "stuck": plain(history.stuck),
     }
 
 
@@ -76,9 +80,12 @@ def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
         "busy": plain(worker.busy),
         "waiting": plain(worker.waiting),
         "merging": plain(worker.merging),
+        "transfer": plain(worker.transfer),
         "idle": plain(worker.idle),
         "updates": plain(worker.updates),
         "examples": plain(worker.examples),
         "padded": plain(worker.padded),
+        "lost": worker.lost,
+        "nans": worker.nans,
         "batch_size_over_time": plain(worker.batch_size_over_time),
     }

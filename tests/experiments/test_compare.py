@@ -106,6 +106,10 @@ def test_the_form_of_a_run(twice):
             "compile_seconds": float,
             "host_seconds": float,
             "stopped": str,
+            "real": bool,
+            "forms": dict,
+            "incidents": list,
+            "stuck": list,
         }
         assert [p["seconds"] for p in run["points"]] == [0.0, 0.05, 0.1]
         assert len(run["workers"]) == len(run["staleness"]) == 4
@@ -120,8 +124,9 @@ def test_the_form_of_points_and_workers(twice):
         "loss": float,
         "accuracy": float,
     }
-    seconds = dict.fromkeys(("busy", "waiting", "merging", "idle"), float)
-    counts = dict.fromkeys(("updates", "examples", "padded"), int)
+    kinds = ("busy", "waiting", "merging", "transfer", "idle")
+    seconds = dict.fromkeys(kinds, float)
+    counts = dict.fromkeys(("updates", "examples", "padded", "lost", "nans"), int)
     worker = {"name": str, **seconds, **counts, "batch_size_over_time": list}
     for run in document(twice[0][1])["runs"]:
         for p in run["points"]:

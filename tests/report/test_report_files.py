@@ -34,13 +34,14 @@ def test_json_schema(runs):
     assert list(run) == [
         *("strategy", "seed", "settings", "points", "workers", "staleness", "merges"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
+        *("real", "forms", "incidents", "stuck"),
     ]
     assert list(run["points"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")
     ]
     assert list(run["workers"][0]) == [
-        *("name", "busy", "waiting", "merging", "idle", "updates", "examples"),
-        *("padded", "batch_size_over_time"),
+        *("name", "busy", "waiting", "merging", "transfer", "idle", "updates"),
+        *("examples", "padded", "lost", "nans", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
         *("strategy", "best", "best_spread", "seconds_to_target", "waiting_share"),
