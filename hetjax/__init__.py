@@ -4,6 +4,7 @@ data, task    `data`, `models`, `classification`, `Task`
 machines      `machine`
 algorithms    `adaptive_sgd` ... ; parts: `schedule`, `merge`, `local`, `sampling`
 runs          `train`, `compare`; what they return: `History`, `Runs`
+real devices  `local_machine`, `calibrate`, `advise`, `replay`; pictures: `plot`
 """
 
 from hetjax import data, local, machine, merge, models, sampling, schedule, sparse

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     """What came of an assignment."""
 
     replica: Replica
-    losses: Sequence[tuple[np.ndarray, Any]]  # rows and their losses, of every step
+    losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses, of a step or of all
     mean: jax.Array | np.ndarray  # loss of the last step
     padded: int  # examples of padding computed besides
     finite: Any = True  # are all numbers of the replica?

@@ -1,23 +1,64 @@
-"""Which form K local steps take on a kind of device: measured once, kept on disk.
+"""Which form K local steps take: from a fixed table, or measured once and kept on disk.
 
-The key holds the compiled step's own text, so that another model, shape, kind of device
-or version of JAX is measured anew.
+On the virtual clock it is the table's, so that results are the same bit for bit
+everywhere. Real devices are measured; the key holds the compiled step's own text, so
+that another model, shape, kind of device or version of JAX is measured anew.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import jax
+import numpy as np
 import pooch
 
+from hetjax.data.batching import make_batch
 from hetjax.run.executor import Device
+from hetjax.run.job import Job
 from hetjax.run.measuring import StepTimer
 from hetjax.run.steps import FORMS, LONGEST
 
+SMALL = 150  # primitives of a loss that is worth unrolling
 GAIN = 0.03  # by which a form must be faster than single dispatches
+
+
+def form_of_table(job: Job, platform: str) -> str:
+    """The form for K steps of this task on a platform.
+
+    Accelerators want one program for all. So do models without convolutions on a CPU;
+    there a convolution inside a loop is an order of magnitude slower, so that small
+    convolutional models are unrolled, and large ones, whose unrolled program would
+    compile for minutes, dispatched.
+    """
+    if platform != "cpu":
+        return "fused"
+    names = list(_primitives(_loss_of(job).jaxpr))
+    if not any(name.startswith("conv_general") for name in names):
+        return "fused"
+    return "unrolled" if len(names) <= SMALL else "dispatch"
+
+
+def _loss_of(job: Job) -> Any:
+    """The jaxpr of the task's loss on a batch."""
+    task, key = job.programs.task, jax.random.key(0)
+    model = jax.eval_shape(task.init, key)
+    batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+    return jax.make_jaxpr(task.loss)(*model, batch, key)
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    """Names of all primitives, those of inner jaxprs too."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", None)
+            if inner is not None:
+                yield from _primitives(getattr(inner, "jaxpr", inner))
 
 
 def choose_form(

@@ -169,9 +169,14 @@ class Loop:
         """Losses count for draws after the merge that their worker takes part in."""
         observe = self.strategy.sampler.observe
         for indices, values in self._unobserved.pop(worker, ()):
-            if observe:
-                values = np.asarray(values)[: len(indices)]
-                self.sampler = observe(self.sampler, worker, indices, values)
+            if not observe:
+                continue
+            # of one step, or of several that ran at once
+            for rows, losses in zip(
+                np.atleast_2d(indices), np.atleast_2d(values), strict=True
+            ):
+                losses = losses[: len(rows)]
+                self.sampler = observe(self.sampler, worker, rows, losses)
 
     def _check_losses(self) -> None:
         if self._unchecked is None:

@@ -5,7 +5,7 @@ on a CPU, while dispatching small steps one by one starves a GPU. The form chang
 last bits of a result, so it is part of a run's record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -109,9 +109,7 @@ class Steps:
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
-        losses: Sequence[Any] = ()
-        if self._keeps:
-            losses = [(row, values[i]) for i, row in enumerate(a.rows)]
+        losses = [(np.stack(a.rows), values)] if self._keeps else []
         return Outcome(replica, losses, mean, padded, finite)
 
     def _step(self, *, checked: bool = False) -> Callable:

@@ -4,8 +4,10 @@ import copy
 import math
 import numbers
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import jax
 import scipy.sparse as sp
 
 from hetjax import local
@@ -20,6 +22,8 @@ from hetjax.machine import (
     Trace,
 )
 from hetjax.report.history import History
+from hetjax.run.executor import Inline
+from hetjax.run.forms import form_of_table
 from hetjax.run.held_out import FEW, num_held_out, split_off
 from hetjax.run.job import ON_LOSS, ON_NAN, Job
 from hetjax.run.local import LocalMachine
@@ -36,6 +40,7 @@ from hetjax.run.replay import (
     recorded_job,
     recorded_strategy,
 )
+from hetjax.run.steps import Steps
 from hetjax.schedule.rates import check_rate
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
@@ -200,6 +205,7 @@ class Bench:
         if isinstance(machine, Trace):
             self.instants = tuple(machine.header["instants"])
         self.programs = Programs(task)
+        self._form: str | None = None
         self._shapes = data.train  # what the buckets of batches are made for
         self._test = evaluation_batches(data.test, data.num_classes)
 
@@ -256,7 +262,7 @@ class Bench:
         on_point: Callable[[dict[str, float]], bool],
     ) -> Loop:
         """The loop of a run, on a clock of the machine's kind."""
-        job = self._job(strategy, seed)
+        job = self.job(strategy, seed)
         if isinstance(self.machine, Trace):
             check_same(self.machine, strategy, self.programs.task, self.data)
             job = recorded_job(self.machine, job)
@@ -277,10 +283,16 @@ class Bench:
             clock = SimulatedClock(
                 self.machine, seed=seed, nonzeros_per_example=nonzeros
             )
+            (device, *_) = jax.devices()
+            if self._form is None:  # one task, one table entry
+                self._form = form_of_table(job, device.platform)
+            run_all = partial(Steps.run, form=self._form)
+            job = job._replace(executor=lambda steps: Inline(partial(run_all, steps)))
             loop = Loop(name, strategy, job, clock, on_point)
+            loop.history.forms = {device.device_kind: self._form}
         return loop
 
-    def _job(self, strategy: Strategy, seed: int) -> Job:
+    def job(self, strategy: Strategy, seed: int) -> Job:
         train, held = self.data.train, None
         if any(merge.measures for merge in strategy.merges):
             train, held = split_off(train, seed, FEW)

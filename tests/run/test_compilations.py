@@ -103,7 +103,7 @@ def test_adaptive_sgd_itself():
 
 def test_strategies_with_one_local_rule_share_step_programs():
     one = bench()
-    first = run(one, hj.elastic_sgd(batch_size=B_MAX, rate=0.1, steps=2))
+    first = run(one, hj.elastic_sgd(batch_size=B_MAX, rate=0.1, steps=1))
     second = run(one, hj.sequential_sgd(batch_size=B_MAX, rate=0.1))
     assert first.programs["step"] == 1
     assert "step" not in second.programs

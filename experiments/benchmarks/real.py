@@ -1,0 +1,154 @@
+"""Real runs on two CPU devices, one slowed three times: predicted and measured.
+
+    python experiments/benchmarks/real.py                               (three minutes)
+    python experiments/benchmarks/real.py --devices=gpu:0,cpu:0 --slowdown=1
+
+The devices are calibrated; then local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
+run for real and on the calibrated machine, in turn. One JSON object on standard output,
+with "ratios":
+
+prediction_error/NAME   |predicted / measured - 1| of the median time between merges
+time_to_target/NAME     seconds to the target over those of the fast device alone
+waiting/NAME            share of the workers' time, measured; replay/NAME: 1 if equal
+
+and the raw medians over --runs. Marks: errors of 0.2 where the devices share two cores,
+0.1 where they have cores of their own. Figures of the first run go to --out.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+from absl import flags
+
+import hetjax as hj
+from hetjax.report.record import plain
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import scripts
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("devices", ["cpu:0", "cpu:1"], "the fast one first")
+flags.DEFINE_float("slowdown", 3.0, "of the second device, on purpose")
+flags.DEFINE_integer("hidden", 2048, "hidden units of the MLP: how long a step is")
+flags.DEFINE_integer("batch_size", 64, "the largest where sizes vary")
+flags.DEFINE_float("rate", 0.05, "learning rate")
+flags.DEFINE_float("seconds", 6.0, "of every run")
+flags.DEFINE_float("target", 0.95, "test accuracy to reach")
+flags.DEFINE_integer("runs", 3, "of every strategy")
+flags.DEFINE_string("out", None, "folder of the timelines, if wanted")
+STEPS = 8
+
+
+def strategies() -> dict[str, hj.Strategy]:
+    common: dict[str, Any] = {"batch_size": FLAGS.batch_size, "rate": FLAGS.rate}
+    biased = hj.biased_local_sgd(**common, momentum=0.0, steps=f"measured:{STEPS}")
+    return {
+        "local_sgd": hj.local_sgd(**common, momentum=0.0, steps=STEPS),
+        "biased_local_sgd": biased,
+        "adaptive_sgd": hj.adaptive_sgd(
+            b_max=FLAGS.batch_size, rate=FLAGS.rate, mega_batch=20 * FLAGS.batch_size
+        ),
+        "eamsgd": hj.eamsgd(**common, momentum=0.5),
+    }
+
+
+def gap(history: hj.History) -> float:
+    """Median seconds between merges of the model."""
+    times = history.merge_times
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return median(gaps) if gaps else math.nan
+
+
+def run_all(
+    task: hj.Task, data: hj.data.Dataset, machine: Any, profile: hj.machine.Machine
+) -> dict[str, Any]:
+    """Every strategy, for real and simulated, --runs times in turn."""
+    common: dict[str, Any] = {"seconds": FLAGS.seconds, "points": 60}
+    table = strategies()
+    found: dict[str, dict[str, list[float]]] = {
+        name: {k: [] for k in ("measured", "predicted", "waiting", "target", "replay")}
+        for name in table
+    }
+    alone = []
+    fast = machine.subset([machine.workers[0].name])
+    single = hj.sequential_sgd(batch_size=FLAGS.batch_size, rate=FLAGS.rate)
+    for number in range(FLAGS.runs):
+        history = hj.train(
+            task, data, fast, single, seed=number, progress=False, **common
+        )
+        alone.append(history.seconds_to(FLAGS.target))
+        for name, strategy in table.items():
+            real, virtual = (
+                hj.train(task, data, m, strategy, seed=number, progress=False, **common)
+                for m in (machine, profile)
+            )
+            again = hj.replay(real.trace, progress=False)
+            row = found[name]
+            row["measured"].append(gap(real))
+            row["predicted"].append(gap(virtual))
+            row["waiting"].append(real.waiting_share())
+            row["target"].append(real.seconds_to(FLAGS.target))
+            row["replay"].append(float(again.replayed == "equal"))
+            print(f"run {number}, {name}: {real!r}", file=sys.stderr)
+            if FLAGS.out and not number:
+                save(real, name)
+    raw = {n: {k: median(v) for k, v in row.items()} for n, row in found.items()}
+    return {"alone": median(alone), **raw}
+
+
+def save(history: hj.History, name: str) -> None:
+    folder = Path(FLAGS.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    end = min(history.span, 1.0)
+    hj.plot.timeline(history, window=(end - 0.4, end)).savefig(folder / f"{name}.png")
+    hj.plot.chrome_trace(history, folder / f"{name}.json")
+
+
+def ratios(raw: dict[str, Any]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name, row in raw.items():
+        if name == "alone":
+            continue
+        error = abs(row["predicted"] / row["measured"] - 1)
+        speed = row["target"] / raw["alone"]
+        found[f"prediction_error/{name}"] = round(error, 3)
+        found[f"time_to_target/{name}"] = round(speed, 3) if speed == speed else None
+        found[f"waiting/{name}"] = round(row["waiting"], 3)
+        found[f"replay/{name}"] = row["replay"]
+    return found
+
+
+def main() -> None:
+    cpus = sum(name.startswith("cpu") for name in FLAGS.devices)
+    jax.config.update("jax_num_cpu_devices", max(1, cpus))
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    machine = hj.local_machine(FLAGS.devices, slowdown=(1.0, FLAGS.slowdown))
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=FLAGS.hidden), data)
+    sizes = [max(1, FLAGS.batch_size // k) for k in (8, 4, 2, 1)]
+    profile = hj.calibrate(
+        task, data, machine, batch_sizes=sizes, steps=(1, STEPS), progress=False
+    )
+    about = profile.calibration
+    assert about is not None
+    raw = run_all(task, data, machine, profile)
+    result = {
+        "ratios": ratios(raw),
+        "seconds": raw,
+        "calibration": {
+            "median_error": about.error,
+            "worst": about.worst,
+            "contention": {w.name: round(w.contention, 3) for w in profile.workers},
+            "noise": round(profile.noise, 4),
+        },
+    }
+    print(json.dumps(plain(result), indent=2))
+
+
+if __name__ == "__main__":
+    scripts.run(main)
