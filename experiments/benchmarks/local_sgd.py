@@ -28,8 +28,8 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
+from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import scripts

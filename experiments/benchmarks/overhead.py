@@ -27,11 +27,11 @@ import hetjax as hj
 from hetjax.data.batching import make_batch
 from hetjax.machine import MergeOrder
 from hetjax.run.accounts import Accounts
+from hetjax.run.bench import Bench
 from hetjax.run.compilations import Compilations
 from hetjax.run.holdings import Holdings, Places
 from hetjax.run.job import Job
 from hetjax.run.measuring import StepTimer
-from hetjax.run.train import Bench
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import scripts

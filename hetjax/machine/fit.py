@@ -17,8 +17,9 @@ from hetjax.machine.profile import Cost, Link, Machine, Profile
 from hetjax.machine.trace import Trace
 
 ALONE = 0.1  # a work counts as alone while the others compute for less of its time
-TOGETHER = 0.5  # and as side by side while they compute for more
+TOGETHER = 0.5  # and as side by side for more than this share of the most there was
 _ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
+ROUNDS = 4  # of least squares: weights are one over the seconds of the round before
 FIRST = 2  # works of a worker that are left out: caches and pages are cold
 
 
@@ -53,8 +54,7 @@ class Fit(NamedTuple):
 def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     """The simulated machine on which a run takes what the recorded one did.
 
-    For every worker, by non-negative least squares over its works, each weighted by one
-    over its seconds:
+    For every worker, by non-negative least squares over its works, of relative errors:
 
         seconds = per_work + steps fixed + examples per_example + nonzeros per_nonzero
 
@@ -157,10 +157,12 @@ def _cost(works: Sequence[Measured]) -> Cost | None:
     if not np.ptp(rows[:, 1]):  # one number of steps: nothing tells works from steps
         rows[:, 0] = 0
     seconds = np.array([w.seconds for w in chosen])
-    weights = 1 / seconds
-    table = rows * weights[:, None]
-    scale = np.maximum(np.abs(table).max(0), 1e-300)
-    found, _ = nnls(table / scale, np.ones(len(chosen)))
+    fitted = seconds
+    for _ in range(ROUNDS):  # weighted by what is fitted, or noise would make it low
+        table = rows / fitted[:, None]
+        scale = np.maximum(np.abs(table).max(0), 1e-300)
+        found, _ = nnls(table / scale, seconds / fitted)
+        fitted = np.maximum(rows @ (found / scale), 1e-12)
     per_work, fixed, per_example, per_nonzero = found / scale
     if fixed + per_example + per_nonzero == 0:
         fixed = float(np.median(seconds / rows[:, 1]))
@@ -175,7 +177,8 @@ def _cost(works: Sequence[Measured]) -> Cost | None:
 def _contention(works: Sequence[Measured], cost: Cost, workers: int) -> float:
     """How many times as long works take while all the others compute."""
     alone = [w for w in works if w.share < ALONE]
-    beside = [w for w in works if w.share > TOGETHER]
+    most = max((w.share for w in works), default=0.0)  # less beside a slowed worker
+    beside = [w for w in works if w.share > max(ALONE, TOGETHER * most)]
     if workers < 2 or len(alone) < 4 or not beside:
         return 1.0
     grown = [(w.seconds / _seconds(cost, 1.0, w) - 1) / w.share for w in beside]

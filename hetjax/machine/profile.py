@@ -301,13 +301,17 @@ class Machine:
         for name in names:
             if name not in known:
                 raise ValueError(f"there is no worker {name!r}; there are {known}")
-        share = (len(names) - 1) / max(1, len(known) - 1)
+        share = (len(set(names)) - 1) / max(1, len(known) - 1)
         workers = tuple(
             dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
             for w in self.workers
             if w.name in names
         )
-        places = {"/".join(w.place[:d]) for w in workers for d in range(9)}
+        places = {
+            "/".join(w.place[:depth])
+            for w in workers
+            for depth in range(len(w.place) + 1)
+        }
         return dataclasses.replace(
             self,
             workers=workers,

@@ -317,7 +317,8 @@ class RecordedClock:
         if (line["dispatch"], recorded) != (worker, work):
             raise self._other(
                 f"gives worker {worker} {work}, where worker {line['dispatch']} was "
-                f"given {recorded}"
+                f"given {recorded}",
+                line=-1,
             )
         del nonzeros
         self._works[worker] = work
@@ -340,11 +341,14 @@ class RecordedClock:
         """The recorded times of this merge."""
         del transfer, stamps, compiling
         line = self._take("merge", f"a merge at {order.node}")
-        ordered = order.node, list(order.members), order.op
-        if (line["merge"], line["members"], line["op"]) != ordered:
+        ordered = order.node, [*order.members], [*order.passive], order.op
+        recorded = line["merge"], line["members"], line["passive"], line["op"]
+        if recorded != ordered:
             raise self._other(
-                f"merges {order.members} at {order.node!r} (op {order.op!r}), where "
-                f"{line['members']} merged at {line['merge']!r} (op {line['op']!r})"
+                f"merges {order.members} at {order.node!r} (op {order.op!r}, with "
+                f"{[*order.passive]}), where {line['members']} merged at "
+                f"{line['merge']!r} (op {line['op']!r}, with {line['passive']})",
+                line=-1,
             )
         return Stamps(*line["stamps"])
 
@@ -385,8 +389,9 @@ class RecordedClock:
         self._position += 1
         return line
 
-    def _other(self, what: str) -> ValueError:
-        line = self._position + 2  # the header is line 1
+    def _other(self, what: str, *, line: int = 0) -> ValueError:
+        """What differs from the next line, or from the one before it (-1)."""
+        line += self._position + 2  # the header is line 1
         return ValueError(
             f"trace of {self._trace.header['strategy']}, line {line}: the strategy "
             f"{what}: it is not the one that was recorded, or its settings, its "

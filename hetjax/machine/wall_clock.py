@@ -11,7 +11,7 @@ import math
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ class _UnderWay:
     work: Work
     start: float  # [s] of the clock
     deadline: float
+    stamp: float  # when it was given
+    reported: bool = False  # it is done, or failed, and the loop will hear of it
 
 
 class WallClock:
@@ -78,7 +80,6 @@ class WallClock:
         self.patience = Patience(self.workers)
         self._on_slow, self._is_excused = on_slow, is_excused
         self._completions: queue.SimpleQueue[Completion] = queue.SimpleQueue()
-        self._backlog: list[Completion] = []  # seen, not yet on the heap
         self._heap: list[tuple[float, int, int, Event | Incident]] = []
         self._count = 0
         self._there = {w.index for w in self.workers if w.present}
@@ -123,9 +124,10 @@ class WallClock:
         if worker not in self._there:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) is not there: start it first")
-        start = self._time()
+        stamp = time.perf_counter()
+        start = self.time_of(stamp)
         deadline = start + self.patience.allowed(worker, work)
-        self._under_way[worker] = _UnderWay(work, start, deadline)
+        self._under_way[worker] = _UnderWay(work, start, deadline, stamp)
         return Arrival(worker, work, start, math.inf)
 
     def merge(
@@ -151,11 +153,9 @@ class WallClock:
         del transfer
         assert stamps is not None, "a real merge is stamped"
         if compiling > 0:
-            self._add_pause(max(stamps.gathered, stamps.merged - compiling))
+            since = max(stamps.gathered, stamps.merged - compiling)
+            self._add_pause(since, stamps.merged)
         start, gathered, merged, finish = map(self.time_of, stamps)
-        if compiling > 0:  # the pause is within [gathered, merged]
-            finish = self.time_of(max(stamps.finish, self._resumed[-1]))
-            merged = min(merged, finish)
         done = Stamps(start, gathered, merged, finish)
         self._push(finish, _MERGED, Merged(order.node, finish, order.members, order.op))
         return done
@@ -192,29 +192,25 @@ class WallClock:
         try:
             yield
         finally:
-            self._add_pause(paused)
+            self._add_pause(paused, time.perf_counter())
 
     def _await_all(self) -> None:
         """Collect completions until nobody computes, or has a deadline to come."""
-        reported = {c.worker for c in self._backlog}
-        reported |= {e[2] for e in self._heap if e[1] == _ARRIVAL}
+        self._collect()
         while True:
-            waiting = [u for k, u in self._under_way.items() if k not in reported]
+            waiting = [u for u in self._under_way.values() if not u.reported]
             left = max((u.deadline for u in waiting), default=0.0) - self._time()
             if not waiting or left <= 0:
                 return
             try:
-                completion = self._completions.get(timeout=min(left, _LOOK_UP))
+                self._take(self._completions.get(timeout=min(left, _LOOK_UP)))
             except queue.Empty:
                 continue
-            self._backlog.append(completion)
-            reported.add(completion.worker)
 
-    def _add_pause(self, since: float) -> None:
-        """What lies between the stamp `since` and now was a pause."""
-        now = time.perf_counter()
-        self._resumed.append(now)
-        self._paused.append(self._paused[-1] + now - since)
+    def _add_pause(self, since: float, until: float) -> None:
+        """What lies between these stamps was a pause."""
+        self._resumed.append(until)
+        self._paused.append(self._paused[-1] + until - since)
 
     # -- what happened --------------------------------------------------------
 
@@ -237,12 +233,12 @@ class WallClock:
             wake = min([until, *(e[0] for e in self._heap[:1]), *self._deadlines()])
             try:
                 timeout = max(0.0, wake - now)
-                self._backlog.append(self._completions.get(timeout=timeout))
+                self._take(self._completions.get(timeout=timeout))
             except queue.Empty:
                 continue
 
     def _deadlines(self) -> list[float]:
-        return [u.deadline for u in self._under_way.values()]
+        return [u.deadline for u in self._under_way.values() if not u.reported]
 
     def _due(self) -> Event | None:
         """The first event on the heap, if it is time for it; else who is overdue."""
@@ -252,6 +248,8 @@ class WallClock:
                 event = self._carry_out(event, seconds)
             if isinstance(event, Arrival):
                 del self._under_way[event.worker]
+            if isinstance(event, Leave) and event.lost:
+                self._lose(event.worker)
             if event is not None:
                 return event
         return self._overdue()
@@ -268,9 +266,9 @@ class WallClock:
                 return None
             self._come(worker)
             return Join(worker, seconds, "as scripted")
+        self._silent.pop(worker, None)  # if it answers, nobody listens
         if worker in self._absent:
             return None
-        self._lose(worker)
         return Leave(worker, seconds, lost=True, why="killed, as scripted")
 
     def _come(self, worker: int) -> None:
@@ -282,19 +280,14 @@ class WallClock:
         self._absent.add(worker)
         self._there.discard(worker)
         self._under_way.pop(worker, None)
-        self._heap = [
-            e
-            for e in self._heap
-            if not (isinstance(e[3], Arrival) and e[3].worker == worker)
-        ]
+        self._heap = [e for e in self._heap if not _is_of(e[3], worker)]
         heapq.heapify(self._heap)
 
     def _overdue(self) -> Event | None:
         """The Leave of a worker that has not answered by its deadline."""
         now = self._time()
-        arrived = {e[2] for e in self._heap if e[1] == _ARRIVAL}
         for worker, under_way in self._under_way.items():
-            if under_way.deadline > now or worker in arrived:
+            if under_way.deadline > now or under_way.reported:
                 continue
             if self._is_excused(worker):
                 under_way.deadline = now + (under_way.deadline - under_way.start)
@@ -307,35 +300,33 @@ class WallClock:
 
     def _collect(self) -> None:
         """Everything that was completed, onto the heap."""
-        while True:
-            try:
-                self._backlog.append(self._completions.get_nowait())
-            except queue.Empty:
-                break
-        completions, self._backlog = self._backlog, []
-        for completion in completions:
-            self._take(completion)
+        with suppress(queue.Empty):
+            while True:
+                self._take(self._completions.get_nowait())
 
     def _take(self, completion: Completion) -> None:
-        worker = completion.worker
-        began, finished = map(self.time_of, (completion.began, completion.finished))
+        worker, failure = completion.worker, completion.failure
+        under_way = self._silent.get(worker) or self._under_way.get(worker)
+        # of somebody who was killed meanwhile, and may have new work by now
+        if under_way is None or completion.began < under_way.stamp:
+            return
+        began = self.time_of(completion.began)
+        # what it does, it does in a pause as well
+        finished = began + completion.finished - completion.began
+        self.patience.observe(worker, under_way.work, finished - began)
         if worker in self._silent:
-            late = self._silent.pop(worker)
-            self.patience.observe(worker, late.work, finished - late.start)
-            if not completion.failure:
+            del self._silent[worker]
+            if not failure:
                 self._come(worker)
-                why = f"answered after {finished - late.start:.3g} s"
+                why = f"answered after {finished - under_way.start:.3g} s"
                 self._push(finished, _STAFF, Join(worker, finished, why))
-        elif worker in self._under_way:
-            under_way = self._under_way[worker]
-            if completion.failure:
-                self._lose(worker)
-                why = completion.failure
-                self._push(finished, _STAFF, Leave(worker, finished, True, why))
-                return
-            self.patience.observe(worker, under_way.work, finished - began)
-            arrival = Arrival(worker, under_way.work, began, finished)
-            heapq.heappush(self._heap, (finished, _ARRIVAL, worker, arrival))
+            return
+        under_way.reported = True
+        if failure:
+            self._push(finished, _STAFF, Leave(worker, finished, True, failure))
+            return
+        arrival = Arrival(worker, under_way.work, began, finished)
+        heapq.heappush(self._heap, (finished, _ARRIVAL, worker, arrival))
 
     def _push(self, time: float, kind: int, event: Event | Incident) -> None:
         heapq.heappush(self._heap, (time, kind, self._count, event))
@@ -349,3 +340,9 @@ class WallClock:
         if worker in self._under_way:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) has work in flight already")
+
+
+def _is_of(event: Event | Incident, worker: int) -> bool:
+    """Is this what comes of a worker's work?"""
+    lost = isinstance(event, Leave) and event.lost
+    return (isinstance(event, Arrival) or lost) and event.worker == worker

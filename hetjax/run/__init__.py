@@ -4,7 +4,8 @@ from hetjax.run.advice import Advice, advise
 from hetjax.run.calibration import calibrate
 from hetjax.run.comparison import compare
 from hetjax.run.local import LocalMachine, local_machine
-from hetjax.run.train import replay, train
+from hetjax.run.replay import replay
+from hetjax.run.train import train
 
 __all__ = [
     "Advice",

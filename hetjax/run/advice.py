@@ -19,10 +19,10 @@ from hetjax.data.dataset import Dataset
 from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
+from hetjax.run.bench import Bench, nonzeros_per_example
 from hetjax.run.calibration import calibrate, check_calibration
 from hetjax.run.local import LocalMachine
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench, nonzeros_per_example
 from hetjax.schedule import play
 from hetjax.strategies import (
     adaptive_sgd,
@@ -159,6 +159,7 @@ def advise(
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
     total = len(sets) * len(table) * seconds
     bar = Progress(total, shown=progress and target is not None)
+    bench = Bench(task, data, machine, seconds=seconds, points=100)
     choices = []
     try:
         for names, (name, strategy) in itertools.product(sets, table.items()):
@@ -168,8 +169,7 @@ def advise(
                 continue  # it is one worker's
             choice = _played(name, strategy, task, data, some, seconds)
             if target is not None:
-                bench = Bench(task, data, some, seconds=seconds, points=100)
-                history = bench.run(
+                history = bench.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, stop_at=target
                 )
                 choice = choice._replace(

@@ -16,7 +16,7 @@ from hetjax.machine.profile import Calibration
 from hetjax.machine.types import Arrival
 from hetjax.run.executor import Device
 from hetjax.run.local import LocalMachine, local_machine
-from hetjax.run.replay import model_text
+from hetjax.run.recorded import model_text
 from hetjax.run.train import train
 from hetjax.schedule.probing import DONE, probing
 from hetjax.schedule.types import Policy

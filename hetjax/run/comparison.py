@@ -13,11 +13,11 @@ from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine
 from hetjax.report.history import History
 from hetjax.report.runs import Runs
+from hetjax.run.bench import Bench, check_seed, check_strategy
 from hetjax.run.held_out import num_held_out, split_off
 from hetjax.run.local import LocalMachine
 from hetjax.run.loop import INTERRUPTED
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench, check_seed, check_strategy
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 

@@ -45,6 +45,10 @@ def probing(
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
+    if not steps or min(steps) < 1:
+        raise ValueError(f"steps={tuple(steps)}: give positive numbers")
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats}: give at least 1")
     largest = max(batch_sizes)
 
     def init(

@@ -19,7 +19,7 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.run.train import Bench
+from hetjax.run.bench import Bench
 
 
 def strategies(batch_size=2):

@@ -18,8 +18,8 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax import sparse as sparse_ops
+from hetjax.run.bench import Bench
 from hetjax.run.compilations import Compilations
-from hetjax.run.train import Bench
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 B_MAX = 64

@@ -11,8 +11,8 @@ from tiny_problems import PROBLEMS, flat, three_workers
 
 from hetjax import merge
 from hetjax.machine import Link, preset
+from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench
 from hetjax.sampling import Sampler
 
 SECONDS, POINTS, SEED = 0.04, 8, 1

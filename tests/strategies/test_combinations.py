@@ -8,8 +8,8 @@ import pytest
 import hetjax
 from hetjax import local, merge, sampling, schedule
 from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench
 
 SECONDS = 0.5
 FACTORS = (1, 1.3, 1.7, 2.5)

@@ -12,8 +12,8 @@ from oracle_world import World
 from tiny_problems import MACHINES, PROBLEMS, flat
 
 import hetjax
+from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
-from hetjax.run.train import Bench
 
 SECONDS, POINTS, SEED = 0.07, 8, 3  # points: a power of two, so k / 8 is exact
 

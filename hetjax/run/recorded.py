@@ -1,0 +1,170 @@
+"""What a trace says of its run, and the job that runs it again.
+
+What it does not hold, a task and data, must be the same: their shapes and a checksum
+are in its first line, and so is a checksum of the parameters in its last.
+"""
+
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.dataset import Dataset
+from hetjax.machine import Recording, Trace
+from hetjax.run.executor import Assignment, Executor, Inline, Outcome
+from hetjax.run.holdings import Places
+from hetjax.run.job import Job
+from hetjax.run.local import all_devices
+from hetjax.run.steps import Steps
+from hetjax.strategies import STRATEGIES
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+
+_ROWS = 1000  # of the inputs that a checksum of data looks at
+
+
+def header(
+    name: str,
+    strategy: Strategy,
+    job: Job,
+    data: Dataset,
+    forms: dict[str, str],
+    nodes: int,
+    slowdowns: list[float],
+) -> dict[str, Any]:
+    """What a trace says of its run; `nodes`: the worker on whose device merges ran."""
+    return {
+        "strategy": strategy.name,
+        "name": name,
+        "settings": strategy.settings,
+        "b_max": strategy.b_max,
+        "seed": int(job.seed),
+        "instants": list(job.instants),
+        "on_nan": job.on_nan,
+        "on_loss": job.on_loss,
+        "forms": forms,
+        "nodes": nodes,
+        "slowdowns": slowdowns,
+        "model": _shapes(job.programs.task),
+        "data": _fingerprint(data),
+        "jax": jax.__version__,
+    }
+
+
+def digest(params: Any) -> str:
+    """A checksum of parameters, bit for bit."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        found.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return found.hexdigest()
+
+
+def as_trace(trace: Trace | Recording | str | Path) -> Trace:
+    """A trace, a history's recording of one, or the trace in a file."""
+    if isinstance(trace, Recording):
+        return trace.load()
+    return trace if isinstance(trace, Trace) else Trace.load(trace)
+
+
+def recorded_strategy(trace: Trace) -> Strategy:
+    """The strategy of a trace, from its factory's settings."""
+    name, given = trace.header["strategy"], trace.header.get("settings", {})
+    if name not in STRATEGIES:
+        raise ValueError(
+            f"the trace's strategy {name!r} is none of hetjax's: give it to replay"
+        )
+    plain = {k: _tuples(v) for k, v in given.items()}
+    try:
+        return STRATEGIES[name](**plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the trace's {name} has settings that are functions, or not to be found "
+            f"in its record ({error}): give the strategy to replay"
+        ) from error
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> None:
+    """A ValueError if these are not what was recorded."""
+    found = {
+        "strategy": strategy.name,
+        "b_max": strategy.b_max,
+        "model": _shapes(task),
+        "data": _fingerprint(data),
+    }
+    for name, value in found.items():
+        recorded = trace.header.get(name)
+        if recorded != value:
+            raise ValueError(
+                f"the trace was recorded with another {name}: {recorded}, not {value}"
+            )
+
+
+def recorded_job(trace: Trace, job: Job) -> Job:
+    """The job, with everything where it was, or on the same kinds of device."""
+    workers, forms = trace.workers, trace.header["forms"]
+    by_kind = {d.device_kind: d for d in reversed(all_devices())}
+    devices = [by_kind.get(w.kind) for w in workers]
+    nodes = devices[trace.header["nodes"]]
+
+    def executor(steps: Steps) -> Executor:
+        def run(assignment: Assignment) -> Outcome:
+            k = assignment.worker
+            return steps.run(assignment, forms[workers[k].kind], devices[k])
+
+        return Inline(run)
+
+    return job._replace(
+        executor=executor,
+        places=Places(devices, nodes),
+        on_nan=trace.header["on_nan"],
+        on_loss=trace.header["on_loss"],
+    )
+
+
+def missing_kinds(trace: Trace) -> list[str]:
+    """Kinds of device that the trace has, and this process has not."""
+    here = {d.device_kind for d in all_devices()}
+    return sorted({w.kind for w in trace.workers} - here)
+
+
+def _shapes(task: Task) -> list[list[Any]]:
+    """Path, shape and dtype of every parameter."""
+    params, _ = jax.eval_shape(task.init, jax.random.key(0))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [
+        [jax.tree_util.keystr(p), list(leaf.shape), str(leaf.dtype)]
+        for p, leaf in leaves
+    ]
+
+
+def model_text(task: Task) -> str:
+    """Paths, shapes and dtypes of the parameters in a line."""
+    return ", ".join(
+        f"{path} {dtype}[{','.join(map(str, shape))}]"
+        for path, shape, dtype in _shapes(task)
+    )
+
+
+def _fingerprint(data: Dataset) -> dict[str, Any]:
+    return {
+        "train_examples": len(data.train),
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "checksum": _checksum(data.train.x) ^ _checksum(data.train.y),
+    }
+
+
+def _checksum(array: Any) -> int:
+    some = array[:_ROWS]
+    if sp.issparse(some):
+        some = np.concatenate([some.data, some.indices, some.indptr])
+    return zlib.crc32(np.ascontiguousarray(some).tobytes())
