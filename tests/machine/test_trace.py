@@ -104,23 +104,27 @@ def test_the_header_holds_the_workers(tmp_path):
 
 
 def test_a_line_says_what_was_given_and_when():
-    """A work of two steps on 8 examples from 0 s to 2 s, then a merge of 0.5 s."""
+    """A work of two steps on 8 examples from 0 s to 2 s, a merge, and such a work."""
     policy = scripted(
         Orders(dispatch=((0, Work(2, 8.2, 0.5)),)),
-        Orders(merges=(MergeOrder((0,), passive=(1,)),)),
+        Orders(
+            merges=(MergeOrder((0,), passive=(1,)),),
+            dispatch=((0, Work(2, 8.2, 0.5)),),
+        ),
     )
     _, trace = recorded(
-        policy, machine(1.0, 1.0), num_bytes=5, nonzeros=lambda work: [3, 4]
+        policy, machine(1.0, 1.0), num_bytes=5, count=3, nonzeros=lambda work: [3, 4]
     )
     work = {"steps": 2, "batch_size": 8.2, "rate": 0.5, "seconds": 0.0}
-    given = {"dispatch": 0, **work, "nonzeros": 7, "start": 0.0}
+    given = {"dispatch": 0, **work, "nonzeros": 7}
     merged = {"merge": "root", "members": [0], "op": "", "passive": [1], "bytes": 5}
     # two members' 5 bytes at 1e9 bytes/s, there and back
     finish = 2.0 + 2 * 0.25 + 2 * 2 * 5e-9
     assert trace.lines == [
-        given,
+        {**given, "start": 0.0},
         {"arrival": 0, "start": 0.0, "finish": 2.0},
         {**merged, "stamps": [2.0, 2.0, finish, finish]},
+        {**given, "start": finish},
         {"merged": "root", "time": finish, "members": [0], "op": ""},
     ]
     assert trace.end == {"stopped": "as asked"}

@@ -115,7 +115,11 @@ def merge(clock, *members, **changes):
         (MERGED, "orders work for worker 0, which the", lambda c: give(c, 0, STEP)),
         (MERGED, r"merges \(1, 0\) at .* where \[0, 1\]", lambda c: merge(c, 1, 0)),
         (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
-        (MERGED, r"\(op ''\), where .*\(op 'push'\)", lambda c: merge(c, 0, 1, op="")),
+        (
+            MERGED,
+            r"\(op '', .*\), where .*\(op 'push', ",
+            lambda c: merge(c, 0, 1, op=""),
+        ),
         (MERGED, "waits, where the recorded run went on", lambda c: c.next()),
     ],
 )
@@ -154,6 +158,6 @@ def test_the_line_that_differs_is_named(orders, act):
 def test_orders_behind_the_last_line_end_the_run():
     clock = clock_behind(GIVEN)
     give(clock, 0, STEP)
-    assert clock.next().worker == 0
+    assert (clock.next().worker, clock.now) == (0, 1.0)
     with pytest.raises(RunEnded, match="as asked"):
         give(clock, 0, STEP)

@@ -104,6 +104,8 @@ def test_ties_merged_then_staff_then_arrivals_then_alarms(world):
 def test_what_was_before_the_beginning_does_not_count(world):
     c = wall_clock(1.0)
     c.set_alarm("a", 1.0)
+    with c.paused():
+        world.busy_until(16.0)
     world.busy_until(32.0)
     c.begin()
     assert (world.awaited(c), world.now) == (Alarm("a", 1.0), 33.0)
@@ -196,10 +198,11 @@ def test_a_merge_took_place_when_its_stamps_say(world):
     assert world.awaited(c) == Merged("root", 4.5, (0, 1), "push")
 
 
-def test_compiling_does_not_count(world):
+@pytest.mark.parametrize("now", [8.0, 8.25])
+def test_compiling_does_not_count(world, now):
     """4 of the 5 s from 3 to 8 s compile: the merge takes 1 s, and ends at 4 s."""
     c = wall_clock(1.0, 1.0)
-    world.busy_until(8.0)
+    world.busy_until(now)
     assert merge(c, 2.0, 3.0, 8.0, 8.0, compiling=4.0) == (2.0, 3.0, 4.0, 4.0)
     assert world.awaited(c) == Merged("root", 4.0, (0, 1), "push")
     c.dispatch(0, STEP, [0])
@@ -222,15 +225,18 @@ def test_the_way_back_of_a_merge_that_compiled_counts(world):
 
 
 def test_who_computes_while_a_merge_compiles_arrives_in_order(world):
-    """Worker 2 ends just before the program is compiled, worker 3 just after it."""
+    """Worker 2 ends just before the program is compiled, worker 3 just after it; both
+    took as long as they say."""
     c = wall_clock(1.0, 1.0, 1.0, 1.0)
     for k, finished in ((2, 7.5), (3, 8.5)):
         c.dispatch(k, STEP, [0])
         world.report(k, began=1.0, finished=finished)
     world.busy_until(8.0)
     merge(c, 2.0, 3.0, 8.0, 8.0, compiling=4.0)
-    events = [world.awaited(c) for _ in range(3)]
-    assert [e.worker for e in events if isinstance(e, Arrival)] == [2, 3]
+    merged, *arrivals = [world.awaited(c) for _ in range(3)]
+    assert merged.time == 4.0
+    assert arrivals == [Arrival(2, STEP, 1.0, 7.5), Arrival(3, STEP, 1.0, 8.5)]
+    assert world.now == 8.5 + 4.0
 
 
 # Laws

@@ -46,7 +46,7 @@ def meddle(monkeypatch):
 STRATEGIES = {
     "rounds": rounds(),
     "async": hj.async_sgd(batch_size=4, rate=0.05),
-    "mega_batch": hj.adaptive_sgd(b_max=8, rate=0.05, mega_batch=40),
+    "mega_batch": hj.adaptive_sgd(b_max=4, rate=0.05, mega_batch=20),
     "tree": hj.hier_sgd(batch_size=4, rate=0.05, levels=((2, 1),), intervals=(1, 2)),
 }
 
