@@ -1,5 +1,6 @@
 """What the README and the notebooks show runs as it stands there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -65,6 +66,29 @@ def test_the_combinations_of_the_readme_train(name):
     )
     assert history.points[0]["accuracy"] < 0.5
     assert history.best() > 0.9
+
+
+def test_what_the_readme_shows_of_real_devices(tmp_path, monkeypatch):
+    """On two of the CPU's devices, for less than a minute."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+    code = BLOCKS[3]
+    for shown, short in {
+        "local_machine()": 'local_machine(["cpu:0", "cpu:1"])',
+        "seconds=60": "seconds=0.5, points=2, progress=False",
+        'path="machine.json"': 'path="machine.json", batch_sizes=(8,), steps=(1,)',
+        "target=0.95": "target=0.2, seconds=0.2, progress=False",
+    }.items():
+        assert shown in code
+        code = code.replace(shown, short)
+    code = code.replace("hj.replay(history", "same = hj.replay(history")
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=8), data)
+    names = {"hj": hj, "data": data, "task": task}
+    exec(code, names)
+    assert names["same"] == "equal"
+    assert json.loads(Path("run.json").read_text())["traceEvents"]
+    assert hj.machine.load_machine("machine.json") == names["profile"]
 
 
 @pytest.mark.parametrize(
