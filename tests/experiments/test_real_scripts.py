@@ -1,0 +1,96 @@
+"""Scripts on this machine's own devices: calibrate, advise, compare --machine=local."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetjax.machine import Trace, load_machine
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+def run(folder, script, *arguments):
+    """A script in a process of its own."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "HETJAX_CACHE": str(folder / "cache"),
+    }
+    return subprocess.run(
+        [sys.executable, str(EXPERIMENTS / script), *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("real")
+
+
+@pytest.fixture(scope="module")
+def calibrated(folder):
+    found = run(
+        folder,
+        "calibrate.py",
+        *("--cpu_devices=2", "--slowdown=cpu:1=3", "--hidden=8", "--out=two.json"),
+        *("--batch_sizes=8,16", "--steps=1,2", "--repeats=2"),
+    )
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def test_calibrate_prints_its_fit_and_writes_a_machine(calibrated, folder):
+    assert "error of the fit: median" in calibrated.stdout
+    machine = load_machine(folder / "two.json")
+    assert [(w.name, w.factor) for w in machine.workers] == [("cpu:0", 1), ("cpu:1", 3)]
+
+
+def test_advise_ranks_on_that_machine(calibrated, folder):
+    arguments = ("--machine=two.json", "--hidden=8", "--batch_size=16")
+    found = run(folder, "advise.py", *arguments)
+    assert found.returncode == 0, found.stderr
+    assert "cpu:0 (8 x 16) + cpu:1" in found.stdout
+    assert "worth it" in found.stdout
+    other = run(folder, "advise.py", "--machine=two.json", "--hidden=9")
+    assert other.returncode == 2
+    assert "was calibrated with another model" in other.stderr
+
+
+def test_compare_on_this_machine_leaves_traces(folder):
+    found = run(
+        folder,
+        "compare.py",
+        *("--machine=local", "--cpu_devices=2", "--slowdown=cpu:1=2", "--hidden=8"),
+        *("--strategies=elastic_sgd,async_sgd", "--seconds=0.3", "--points=2"),
+    )
+    assert found.returncode == 0, found.stderr
+    assert "virtual" not in found.stdout
+    results = json.loads((folder / "results" / "results.json").read_text())
+    assert all(run["real"] for run in results["runs"])
+    for name in ("elastic_sgd", "async_sgd"):
+        trace = Trace.load(folder / "results" / "traces" / f"{name}_0.jsonl")
+        assert trace.header["name"] == name
+        assert trace.end["params"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--slowdown=cpu:1", "--slowdown=cpu:1: write worker=factor"),
+        ("--devices=gpu:7", "there is no device 'gpu:7'"),
+    ],
+)
+def test_wrong_devices_are_told_in_a_line(folder, flag, message):
+    found = run(folder, "compare.py", "--machine=local", flag, "--out=other")
+    assert found.returncode == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
