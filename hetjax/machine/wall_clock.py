@@ -41,6 +41,7 @@ class Completion(NamedTuple):
     began: float
     finished: float
     failure: str = ""  # of an exception: its traceback
+    taken: float | None = None  # when the thread took the work, compiling included
 
 
 @dataclass
@@ -308,7 +309,8 @@ class WallClock:
         worker, failure = completion.worker, completion.failure
         under_way = self._silent.get(worker) or self._under_way.get(worker)
         # of somebody who was killed meanwhile, and may have new work by now
-        if under_way is None or completion.began < under_way.stamp:
+        taken = completion.began if completion.taken is None else completion.taken
+        if under_way is None or taken < under_way.stamp:
             return
         began = self.time_of(completion.began)
         # what it does, it does in a pause as well

@@ -24,7 +24,7 @@ def timeline(
     segments per worker. Several histories stand one below the other.
     """
     histories = [history] if isinstance(history, History) else list(history)
-    return plots.timeline(histories, workers, window)
+    return plots.timeline(histories, workers, window, every=True)
 
 
 def chrome_trace(history: History, path: str | Path) -> None:

@@ -242,15 +242,17 @@ def timeline(
     histories: Sequence[History],
     workers: Sequence[int] | None = None,
     window: tuple[float, float] | None = None,
+    *,
+    every: bool = False,
 ) -> Figure:
-    """A Gantt chart per strategy (first seed), and each worker's shares of the run.
+    """A Gantt chart per strategy (first seed, or `every` run), and workers' shares.
 
     Without `workers`: all, or some spread evenly. Without `window`: the end of every
     run, all of the same length, which holds about 40 segments per worker.
     """
     if window and not window[0] < window[1]:
         raise ValueError(f"the window {window} is empty: it is (start, finish) [s]")
-    shown = first_seeds(histories)
+    shown = list(histories) if every else first_seeds(histories)
     most = max(8, 36 // len(shown))  # rows that keep the figure on a screen or two
     rows = [gantt.chosen_workers(h, workers, most) for h in shown]
     length = median(gantt.busy_length(h) for h in shown)

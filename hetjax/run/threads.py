@@ -125,7 +125,7 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Take assignments until one is None."""
         while (assignment := self.inbox.get()) is not None and not self._end.is_set():
-            began, failure, outcome = time.perf_counter(), "", None
+            taken, failure, outcome = time.perf_counter(), "", None
             compiled = self._compilations.own_seconds
             try:
                 outcome = self._work(assignment)
@@ -135,10 +135,10 @@ class _Thread(threading.Thread):
                 failure = traceback.format_exc()
             finished = time.perf_counter()
             # a program that was compiled meanwhile is not the worker's time
-            began += self._compilations.own_seconds - compiled
-            self.outcome = outcome
+            began = taken + self._compilations.own_seconds - compiled
             began = min(began, finished)
-            self._report(Completion(self.worker, began, finished, failure))
+            self.outcome = outcome
+            self._report(Completion(self.worker, began, finished, failure, taken))
             del assignment, outcome  # what was handed over is not held here
 
     def _work(self, assignment: Assignment) -> Outcome:
