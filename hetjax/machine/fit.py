@@ -157,7 +157,7 @@ def _cost(works: Sequence[Measured]) -> Cost | None:
     if not np.ptp(rows[:, 1]):  # one number of steps: nothing tells works from steps
         rows[:, 0] = 0
     seconds = np.array([w.seconds for w in chosen])
-    fitted = seconds
+    fitted, found, scale = seconds, np.zeros(4), np.ones(4)
     for _ in range(ROUNDS):  # weighted by what is fitted, or noise would make it low
         table = rows / fitted[:, None]
         scale = np.maximum(np.abs(table).max(0), 1e-300)

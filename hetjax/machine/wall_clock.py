@@ -346,5 +346,6 @@ class WallClock:
 
 def _is_of(event: Event | Incident, worker: int) -> bool:
     """Is this what comes of a worker's work?"""
-    lost = isinstance(event, Leave) and event.lost
-    return (isinstance(event, Arrival) or lost) and event.worker == worker
+    if isinstance(event, Leave):
+        return event.lost and event.worker == worker
+    return isinstance(event, Arrival) and event.worker == worker
