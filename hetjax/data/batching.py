@@ -142,11 +142,11 @@ def make_batches(
 ) -> Batch:
     """Batches of equally many rows each, [K, ...], all in the bucket of the largest."""
     size = len(rows[0])
-    if not sp.issparse(split.x) and not sp.issparse(split.y):
+    if not split.sparse:
         bucket = bucket_of(buckets, size, 0, 0).size if not exact else size
         weight = np.zeros((len(rows), bucket), np.float32)
         weight[:, :size] = 1.0
-        taken = np.stack([np.resize(r, bucket) for r in rows])
+        taken = np.stack([_repeated(r, bucket) for r in rows])
         count = np.full(len(rows), size, np.float32)
         return Batch(split.x[taken], split.y[taken], weight, count)
     found = [
@@ -175,17 +175,22 @@ def _filled(
     n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
     if targets is None:
-        y = split.y[np.resize(rows, bucket.size)]
+        y = split.y[_repeated(rows, bucket.size)]
     else:
         weight[:n] = targets.lengths > 0
         share = (1.0 / np.maximum(targets.lengths, 1)).astype(np.float32)
         even = targets._replace(data=np.repeat(share, targets.lengths))
         y = _bcoo(even, (bucket.size, split.y.shape[1]), bucket.labels)
     if entries is None:
-        x = split.x[np.resize(rows, bucket.size)]
+        x = split.x[_repeated(rows, bucket.size)]
     else:
         x = _bcoo(entries, (bucket.size, split.x.shape[1]), bucket.nonzeros)
     return Batch(x, y, weight, np.float32(n))
+
+
+def _repeated(rows: np.ndarray, size: int) -> np.ndarray:
+    """The rows, from the first again where there are too few."""
+    return rows if len(rows) == size else np.resize(rows, size)
 
 
 def _length(entries: "_Entries | None") -> int:

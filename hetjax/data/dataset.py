@@ -25,6 +25,11 @@ class Split:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    @property
+    def sparse(self) -> bool:
+        """Are the inputs, or the labels, sparse?"""
+        return sp.issparse(self.x) or sp.issparse(self.y)
+
     def take(self, rows: np.ndarray) -> "Split":
         """The split of these rows, in this order."""
         return Split(self.x[rows], self.y[rows])

@@ -1,14 +1,16 @@
 """The real clock: events of workers that compute in threads of their own (host world).
 
-Threads tell it what they completed, with stamps of their own; the loop asks it for the
-next event. It can be paused, for evaluations: what completes meanwhile is delivered
-when its time has come, as if there had been no pause.
+Threads tell it what they completed, with stamps of their own, and ask it for the next
+event: one at a time. The thread that began the run is at home: it waits for what nobody
+else will see, and hears all alarms. The clock can be paused, for evaluations: what
+completes meanwhile is delivered when its time has come, as if there had been no pause.
 """
 
 import bisect
 import heapq
 import math
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +33,7 @@ from hetjax.machine.types import (
 )
 
 _MERGED, _STAFF, _ARRIVAL, _ALARM = range(4)  # the order at one and the same time
-_LOOK_UP = 0.1  # [s] after which `next` answers, for the caller to look at Ctrl-C
+_LOOK_UP = 0.1  # [s] after which `wait` ends, for the caller to look at Ctrl-C
 
 
 class Completion(NamedTuple):
@@ -81,6 +83,9 @@ class WallClock:
         self.patience = Patience(self.workers)
         self._on_slow, self._is_excused = on_slow, is_excused
         self._completions: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._home = threading.get_ident()
+        self._wake = 0.0  # [s] until when the thread at home waits
         self._heap: list[tuple[float, int, int, Event | Incident]] = []
         self._count = 0
         self._there = {w.index for w in self.workers if w.present}
@@ -107,6 +112,7 @@ class WallClock:
         """Time runs from now on."""
         self._origin = time.perf_counter()
         self._resumed, self._paused = [], [0.0]
+        self._home = threading.get_ident()
 
     def time_of(self, stamp: float) -> float:
         """The clock's time [s] of a stamp; within a pause as if there were none."""
@@ -220,23 +226,32 @@ class WallClock:
         self._completions.put(completion)
 
     def next(self) -> Event | None:
-        """The earliest event whose time has come; None after a while without one."""
+        """The earliest event whose time has come; None if there is none now.
+
+        An alarm, which may have the model evaluated, and with it what comes behind it,
+        is for the thread at home.
+        """
+        self._collect()
+        event = self._due()
+        if event is not None:
+            self.now = max(self.now, event.time)
+        return event
+
+    def wait(self) -> None:
+        """At home: until somebody calls, something is due, or for a moment."""
+        with suppress(queue.Empty):
+            self._calls.get(timeout=max(0.0, self._wake - self._time()))
+
+    def call(self, urgent: bool = False) -> None:
+        """From elsewhere: what is due before `wait` ends is to be seen to at home."""
+        if urgent or (self._heap and self._heap[0][0] < self._wake):
+            self._wake = -math.inf  # one call is enough
+            self._calls.put(None)
+
+    def rest(self) -> None:
+        """At home, before `wait`: settle until when."""
         until = self._time() + _LOOK_UP
-        while True:
-            self._collect()
-            event = self._due()
-            if event is not None:
-                self.now = max(self.now, event.time)
-                return event
-            now = self._time()
-            if now >= until:
-                return None
-            wake = min([until, *(e[0] for e in self._heap[:1]), *self._deadlines()])
-            try:
-                timeout = max(0.0, wake - now)
-                self._take(self._completions.get(timeout=timeout))
-            except queue.Empty:
-                continue
+        self._wake = min([until, *(e[0] for e in self._heap[:1]), *self._deadlines()])
 
     def _deadlines(self) -> list[float]:
         return [u.deadline for u in self._under_way.values() if not u.reported]
@@ -244,6 +259,8 @@ class WallClock:
     def _due(self) -> Event | None:
         """The first event on the heap, if it is time for it; else who is overdue."""
         while self._heap and self._heap[0][0] <= self._time():
+            if self._heap[0][1] == _ALARM and threading.get_ident() != self._home:
+                return None
             seconds, _, _, event = heapq.heappop(self._heap)
             if isinstance(event, Incident):
                 event = self._carry_out(event, seconds)
@@ -301,9 +318,8 @@ class WallClock:
 
     def _collect(self) -> None:
         """Everything that was completed, onto the heap."""
-        with suppress(queue.Empty):
-            while True:
-                self._take(self._completions.get_nowait())
+        while not self._completions.empty():
+            self._take(self._completions.get())
 
     def _take(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure

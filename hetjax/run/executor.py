@@ -35,8 +35,25 @@ class Outcome(NamedTuple):
     finite: Any = True  # are all numbers of the replica?
 
 
+class Turns(Protocol):
+    """The loop, as an executor sees it."""
+
+    @property
+    def over(self) -> bool:
+        """Is there nothing more to do?"""
+        ...
+
+    def turn(self) -> bool:
+        """Handle the next event, if one is due; was there one?"""
+        ...
+
+
 class Executor(Protocol):
     """Runs assignments; a worker has one at a time."""
+
+    def play(self, loop: Turns) -> None:
+        """Have the loop take its turns until it is over."""
+        ...
 
     def start(self, assignment: Assignment) -> None:
         """Begin an assignment."""
@@ -65,6 +82,11 @@ class Inline:
         """`run(assignment) -> outcome`, such as `hetjax.run.steps.Steps.run`."""
         self._run = run
         self._outcomes: dict[int, Outcome] = {}
+
+    def play(self, loop: Turns) -> None:
+        """One turn after the other."""
+        while not loop.over:
+            loop.turn()
 
     def start(self, assignment: Assignment) -> None:
         """Enqueue all steps."""

@@ -135,8 +135,9 @@ class Holdings:
         self._levels[node] = order.level
         start = time.perf_counter()
         members = (*order.members, *order.passive)
+        moves = not all(self._is_here(m) for m in members)
         replicas = tuple(self._gathered(m) for m in members)
-        gathered = self._waited(replicas)
+        gathered = self._waited(replicas) if moves else start
         self._compilations.purpose = "merge"
         if order.op == "fetch":
             replicas = self._programs.fetch(merge)(self._nodes[node], replicas)
@@ -150,8 +151,13 @@ class Holdings:
             self._take_back(member, replica)
         if not self._places:
             return None
-        here = [self._replicas[m] for m in members if isinstance(m, int)]
-        return Stamps(start, gathered, merged, self._waited(here))
+        there = [
+            self._replicas[m]
+            for m in members
+            if isinstance(m, int) and not self._is_here(m)
+        ]
+        finish = self._waited(there) if moves else merged
+        return Stamps(start, gathered, merged, finish)
 
     def _waited(self, trees: Any) -> float:
         """The time when all of it is there, which only real devices are waited for."""
@@ -165,11 +171,14 @@ class Holdings:
 
     def _gathered(self, member: int | str) -> Replica:
         """What a member is, on the device of the nodes."""
-        here = isinstance(member, str) or self._is_at_nodes(member)
-        return self.member(member) if here else self._at_nodes(self.member(member))
+        found = self.member(member)
+        return found if self._is_here(member) else self._at_nodes(found)
 
-    def _is_at_nodes(self, worker: int) -> bool:
-        return not self._places or self._places.workers[worker] == self._places.nodes
+    def _is_here(self, member: int | str) -> bool:
+        """Is it on the device of the nodes?"""
+        if not self._places or isinstance(member, str):
+            return True
+        return self._places.workers[member] == self._places.nodes
 
     def seen(self, member: int | str) -> Model:
         """A member's model, on the device of the nodes."""
@@ -193,7 +202,7 @@ class Holdings:
 
     def _take_back(self, member: int | str, replica: Replica) -> None:
         if isinstance(member, int):
-            here = self._is_at_nodes(member)
+            here = self._is_here(member)
             self._replicas[member] = (
                 replica if here else self._at_worker(member, replica)
             )

@@ -75,7 +75,7 @@ class Loop:
         with self.compilations.counting(), interruptible() as self._interrupted:
             self._set_up()
             try:
-                self._loop()
+                self.executor.play(self)
             except RunEnded as ended:
                 self._stop(str(ended))
             finally:
@@ -127,23 +127,30 @@ class Loop:
 
     # -- events --------------------------------------------------------------
 
-    def _loop(self) -> None:
-        while not self.history.stopped and self.evaluations.due:
-            if self._interrupted():
-                return self._stop(INTERRUPTED)
-            event = self.clock.next()
-            if event is None:  # a real clock looks up now and then
-                continue
-            self.history.span = event.time
-            if isinstance(event, Alarm) and event.name == _EVALUATE:
-                self._record(event.time)
-                continue
-            if isinstance(event, Arrival):
-                self._arrive(event)
-            elif isinstance(event, Join | Leave):
-                self._note_staff(event)
-            if not self.history.stopped:
-                self._tell(event)
+    @property
+    def over(self) -> bool:
+        """Was it stopped, or did it reach the last instant?"""
+        return bool(self.history.stopped) or not self.evaluations.due
+
+    def turn(self) -> bool:
+        """Handle the next event, if one is due; was there one?"""
+        if self._interrupted():
+            self._stop(INTERRUPTED)
+            return True
+        event = self.clock.next()
+        if event is None:
+            return False
+        self.history.span = event.time
+        if isinstance(event, Alarm) and event.name == _EVALUATE:
+            self._record(event.time)
+            return True
+        if isinstance(event, Arrival):
+            self._arrive(event)
+        elif isinstance(event, Join | Leave):
+            self._note_staff(event)
+        if not self.history.stopped:
+            self._tell(event)
+        return True
 
     def _tell(self, event: Event) -> None:
         self.policy, orders = self.strategy.policy.react(self.policy, event)

@@ -29,6 +29,7 @@ class Programs:
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self._evaluate)
+        self.finite = jax.jit(tree.all_finite)
         self.landed = jax.jit(_landed, donate_argnums=0)
 
     def _once(self, key: Any, make: Callable[[], Callable]) -> Callable:
@@ -42,21 +43,16 @@ class Programs:
         needs: tuple[str, ...],
         *,
         donate: bool = True,
-        checked: bool = False,
     ) -> Callable:
-        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean, finite).
+        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss).
 
         The replica is donated. `words` (seed, worker, step) are the random key.
-        `finite` is True, or where `checked` whether all numbers of the replica are.
         """
-        step = self._step_fn(rule, needs)
-
-        def checking(*inputs: Any) -> tuple:
-            return _with_check(step(*inputs), checked)
-
         return self._once(
-            ("step", rule, kept_slots(rule, needs), donate, checked),
-            lambda: jax.jit(checking, donate_argnums=(0,) if donate else ()),
+            ("step", rule, kept_slots(rule, needs), donate),
+            lambda: jax.jit(
+                self._step_fn(rule, needs), donate_argnums=(0,) if donate else ()
+            ),
         )
 
     def steps(
@@ -66,7 +62,6 @@ class Programs:
         *,
         unrolled: bool,
         donate: bool = True,
-        checked: bool = False,
     ) -> Callable:
         """(replica, batches [K, ...], rate, words [K, 3]) -> as `step`, losses [K, B].
 
@@ -84,10 +79,10 @@ class Programs:
             replica, (losses, means) = jax.lax.scan(
                 body, replica, (batches, words), unroll=number
             )
-            return _with_check((replica, losses, means[-1]), checked)
+            return replica, losses, means[-1]
 
         return self._once(
-            ("steps", rule, kept_slots(rule, needs), unrolled, donate, checked),
+            ("steps", rule, kept_slots(rule, needs), unrolled, donate),
             lambda: jax.jit(steps, donate_argnums=(0,) if donate else ()),
         )
 
@@ -159,11 +154,6 @@ class Programs:
         sums = {k: jnp.sum(jnp.where(true, v, 0.0)) for k, v in values.items()}
         sums["loss"] = jnp.sum(jnp.where(batch.weight > 0, values["loss"], 0.0))
         return sums | {"weight": jnp.sum(batch.weight)}
-
-
-def _with_check(outputs: tuple, checked: bool) -> tuple:
-    """The outputs of steps, and whether the replica among them is finite."""
-    return (*outputs, tree.all_finite(outputs[0]) if checked else True)
 
 
 def _landed(now: Replica, before: Replica, after: Replica) -> Replica:

@@ -72,7 +72,7 @@ def prepare(machine: LocalMachine, strategy: Strategy, job: Job) -> Prepared:
             Station(w.name, w.device, w.slowdown, form)
             for w, form in zip(machine.workers, by_worker, strict=True)
         ]
-        executors.append(Threads(steps, stations, clock.completed))
+        executors.append(Threads(steps, stations, clock))
         return executors[0]
 
     job = job._replace(executor=executor)
@@ -100,21 +100,33 @@ def chosen_forms(
 def measured_costs(
     machine: LocalMachine, timer: StepTimer, b_max: int
 ) -> dict[str, tuple[float, float]]:
-    """(fixed, per example) seconds of a step by worker, from two batch sizes."""
+    """(fixed, per example) seconds of a step by worker.
+
+    Each device is measured at `b_max`; how much of that is fixed, a second batch size
+    tells of the first device of a kind.
+    """
+    kinds = {w.kind: w.device for w in reversed(machine.workers)}
     small = max(1, b_max // 4)
-    by_device = {}
-    pairs = [(device, size) for device in machine.devices for size in {small, b_max}]
+    pairs = [(device, b_max) for device in machine.devices]
+    if small < b_max:
+        pairs += [(device, small) for device in kinds.values()]
     with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # XLA compiles side by side
         list(pool.map(lambda pair: timer.seconds(*pair, samples=1, shortest=0), pairs))
-    for device in machine.devices:
-        large = _usual(timer.seconds(device, b_max))
+    seconds = {pair: _usual(timer.seconds(*pair)) for pair in pairs}
+    fixed = {}
+    for kind, device in kinds.items():
         if small == b_max:
-            by_device[device] = (0.0, large / b_max)
+            fixed[kind] = 0.0
             continue
-        slope = (large - _usual(timer.seconds(device, small))) / (b_max - small)
-        slope = min(max(slope, 0.0), large / b_max)  # noise: neither part is below 0
-        by_device[device] = (large - slope * b_max, slope)
-    return {w.name: by_device[w.device] for w in machine.workers}
+        slope = (seconds[device, b_max] - seconds[device, small]) / (b_max - small)
+        part = 1 - slope * b_max / seconds[device, b_max]
+        fixed[kind] = min(max(part, 0.0), 1.0)  # noise: neither part is below 0
+    costs = {}
+    for worker in machine.workers:
+        total = seconds[worker.device, b_max]
+        share = fixed[worker.kind]
+        costs[worker.name] = share * total, (1 - share) * total / b_max
+    return costs
 
 
 def _usual(seconds: list[float]) -> float:

@@ -109,8 +109,7 @@ def compile_steps(
             if not steps:
                 continue
             padded = size if timer.exact else bucket_of(job.buckets, size, 0, 0).size
-            # one by one, the last step has a program of its own
-            fused = min(steps, 2) if form == "dispatch" else steps
+            fused = 1 if form == "dispatch" else steps
             wanted[device, fused, padded] = form, size
 
     def run(item: tuple) -> None:

@@ -5,13 +5,13 @@ on a CPU, while dispatching small steps one by one starves a GPU. The form chang
 last bits of a result, so it is part of a run's record.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from hetjax.data.batching import make_batch, make_batches
+from hetjax.data.batching import Batch, make_batch, make_batches
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
 from hetjax.run.executor import Assignment, Device, Outcome
@@ -19,6 +19,7 @@ from hetjax.run.job import Job
 from hetjax.strategies.types import Strategy
 
 FORMS = ("dispatch", "fused", "unrolled")
+AT_ONCE = 2**20  # bytes of batches that are gathered before the first is used
 LONGEST = 16  # steps that are unrolled: a program grows with each; more are fused
 
 
@@ -41,6 +42,7 @@ class Steps:
         self._exact, self._donate = exact, donate
         self._keeps = strategy.sampler.observe is not None
         self._checks = job.on_nan == "restart"
+        self._step = self._programs.step(self._rule, self._needs, donate=donate)
 
     def run(
         self,
@@ -69,23 +71,18 @@ class Steps:
         device: Device | None,
         between: Callable[[Any], None] | None,
     ) -> Outcome:
-        step = self._step()
-        replica, padded, losses = a.replica, 0, []
-        mean, finite = np.zeros(()), True
-        for number, row in enumerate(a.rows):
-            if self._checks and number == len(a.rows) - 1:
-                step = self._step(checked=True)
-            batch = make_batch(self._train, row, self._buckets, exact=self._exact)
-            padded += len(batch.weight) - len(row)
-            words = self._words(a, number)
+        replica, padded, losses, words = a.replica, 0, [], self._words(a)
+        mean = np.zeros(())
+        for number, batch in enumerate(self._batches(a.rows)):
+            padded += len(batch.weight) - len(a.rows[number])
             if device is not None:
                 batch = jax.device_put(batch, device)
-            replica, values, mean, finite = step(replica, batch, a.rate, words)
+            replica, values, mean = self._step(replica, batch, a.rate, words[number])
             if self._keeps:
-                losses.append((row, values))
+                losses.append((a.rows[number], values))
             if between:
                 between(replica)
-        return Outcome(replica, losses, mean, padded, finite)
+        return Outcome(replica, losses, mean, padded, self._finite(replica))
 
     def _at_once(
         self,
@@ -99,32 +96,40 @@ class Steps:
             self._needs,
             unrolled=form == "unrolled" and len(a.rows) <= LONGEST,
             donate=self._donate,
-            checked=self._checks,
         )
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
-        words = np.stack([self._words(a, number) for number in range(len(a.rows))])
+        words = self._words(a)
         if device is not None:
             batches = jax.device_put(batches, device)
-        replica, values, mean, finite = program(a.replica, batches, a.rate, words)
+        replica, values, mean = program(a.replica, batches, a.rate, words)
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
         losses = [(np.stack(a.rows), values)] if self._keeps else []
-        return Outcome(replica, losses, mean, padded, finite)
+        return Outcome(replica, losses, mean, padded, self._finite(replica))
 
-    def _step(self, *, checked: bool = False) -> Callable:
-        """The program of one step."""
-        return self._programs.step(
-            self._rule, self._needs, donate=self._donate, checked=checked
-        )
+    def _finite(self, replica: Replica) -> Any:
+        """Are all of its numbers, where it matters?"""
+        return self._programs.finite(replica) if self._checks else True
+
+    def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """The batch of each step; small dense ones are gathered several at once."""
+        data, buckets, exact = self._train, self._buckets, self._exact
+        if data.sparse or len(rows) < 2:
+            yield from (make_batch(data, r, buckets, exact=exact) for r in rows)
+            return
+        several = max(1, AT_ONCE // (len(rows[0]) * data.x[:1].nbytes))
+        for i in range(0, len(rows), several):
+            found = make_batches(data, rows[i : i + several], buckets, exact=exact)
+            yield from (Batch(*leaves) for leaves in zip(*found, strict=True))
 
     def lowered(self, replica: Replica, row: np.ndarray) -> str:
         """The text of the program of one step on these rows."""
-        step = self._step()
         batch = make_batch(self._train, row, self._buckets, exact=self._exact)
         words = np.zeros(3, np.uint32)
-        return step.lower(replica, batch, np.float32(0), words).as_text()
+        return self._step.lower(replica, batch, np.float32(0), words).as_text()
 
-    def _words(self, a: Assignment, number: int) -> np.ndarray:
-        """What a step's random key is made of."""
-        return np.array([self._seed, a.worker, a.first_step + number], np.uint32)
+    def _words(self, a: Assignment) -> np.ndarray:
+        """[K, 3]: what each step's random key is made of."""
+        numbers = range(a.first_step, a.first_step + len(a.rows))
+        return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)

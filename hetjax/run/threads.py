@@ -1,7 +1,10 @@
 """The executor of real devices: a thread for every worker.
 
 A thread takes assignments, runs their steps on its worker's device, waits for them
-alone, and reports with stamps of its own. Threads are daemons: one that is stuck in
+alone, and reports with stamps of its own. Then it takes the loop's next turns itself,
+one thread at a time, until it has new work: between an arrival and the work that
+follows nobody has to be woken. The caller's thread sees to the rest: alarms, deadlines,
+workers that come, the end. Threads are daemons: one that is stuck in
 native code cannot hold up the end of the process, and is named in the history.
 """
 
@@ -14,8 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hetjax.machine.wall_clock import Completion
-from hetjax.run.executor import Assignment, Device, Outcome
+from hetjax.machine.wall_clock import Completion, WallClock
+from hetjax.run.executor import Assignment, Device, Outcome, Turns
 from hetjax.run.steps import Steps
 
 END = 5.0  # [s] that a thread has to end, after its last step
@@ -38,20 +41,64 @@ class Threads:
         self,
         steps: Steps,
         stations: Sequence[Station],
-        report: Callable[[Completion], None],
+        clock: WallClock,
     ):
-        """`report` is told each completion, from the worker's thread."""
-        self._steps, self._report = steps, report
+        """The clock is told each completion, from the worker's thread."""
+        self._steps, self._clock = steps, clock
         self._stations = list(stations)
         self._threads: dict[int, _Thread] = {}
         self._dropped: list[_Thread] = []
+        self._turns = threading.Lock()  # whose holder takes the loop's turns
+        self._others: set[_Thread] = set()  # who wait for that
+        self._loop: Turns | None = None  # while there are turns to take
+        self._raised: BaseException | None = None
+
+    def play(self, loop: Turns) -> None:
+        """Take the turns that no worker's thread takes, until there are no more."""
+        self._loop = loop
+        while True:
+            with self._turns:
+                try:
+                    while self._raised is None and not loop.over and loop.turn():
+                        pass
+                    self._clock.rest()
+                except BaseException as error:
+                    self._raised = error
+                if self._raised is not None or loop.over:
+                    self._loop = None
+                    break
+            self._clock.wait()
+        if self._raised is not None:
+            raise self._raised
+
+    def _completed(self, thread: "_Thread", completion: Completion) -> None:
+        """From a worker's thread: report, and take turns.
+
+        Until nothing is due, or it has new work and another is there to take them.
+        """
+        self._clock.completed(completion)
+        self._others.add(thread)
+        with self._turns:
+            self._others.discard(thread)
+            loop = self._loop
+            if loop is None or self._raised is not None:
+                return
+            try:
+                while not loop.over and (thread.inbox.empty() or not self._others):
+                    if not loop.turn():
+                        break
+            except BaseException as error:
+                self._raised = error
+            self._clock.call(loop.over or self._raised is not None)
 
     def start(self, assignment: Assignment) -> None:
         """Hand an assignment to its worker's thread."""
         worker = assignment.worker
         if worker not in self._threads:
             station = self._stations[worker]
-            self._threads[worker] = _Thread(worker, station, self._steps, self._report)
+            self._threads[worker] = _Thread(
+                worker, station, self._steps, self._completed
+            )
             self._threads[worker].start()
         self._threads[worker].inbox.put(assignment)
 
@@ -105,7 +152,7 @@ class _Thread(threading.Thread):
         worker: int,
         station: Station,
         steps: Steps,
-        report: Callable[[Completion], None],
+        report: Callable[["_Thread", Completion], None],
     ):
         super().__init__(name=f"hetjax worker {station.name}", daemon=True)
         self.worker, self.station = worker, station
@@ -138,8 +185,9 @@ class _Thread(threading.Thread):
             began = taken + self._compilations.own_seconds - compiled
             began = min(began, finished)
             self.outcome = outcome
-            self._report(Completion(self.worker, began, finished, failure, taken))
-            del assignment, outcome  # what was handed over is not held here
+            del assignment, outcome  # what is handed over is not held here
+            done = Completion(self.worker, began, finished, failure, taken)
+            self._report(self, done)
 
     def _work(self, assignment: Assignment) -> Outcome:
         station = self.station

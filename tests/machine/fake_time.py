@@ -25,6 +25,7 @@ class World:
         self._now = START
         self._coming = []
         self._number = itertools.count()
+        self._queues = 0
         self._spins = 0  # waits of no time, one after the other
 
     @property
@@ -48,6 +49,8 @@ class World:
             event = clock.next()
             if event is not None:
                 return event
+            clock.rest()
+            clock.wait()
         return None
 
     def _push(self, stamp, completion):
@@ -59,25 +62,46 @@ class World:
         return self._now
 
     def SimpleQueue(self):
-        return self
+        """A clock's first queue is of completions, its second one of calls."""
+        self._queues += 1
+        return self if self._queues % 2 else _Calls(self)
+
+    def empty(self):
+        return not self._coming or self._coming[0][0] > self._now
 
     def put(self, completion):
         self._push(self._now, completion)
 
-    def get_nowait(self):
-        if not self._coming or self._coming[0][0] > self._now:
+    def get(self, timeout=0.0):
+        """Time moves on, if only by its smallest step, unless something is there."""
+        if self.empty():
+            self.pass_by(timeout)
+        if self.empty():
             raise queue.Empty
         return heapq.heappop(self._coming)[2]
 
-    def get(self, timeout):
-        """Time moves on, if only by its smallest step."""
-        self._spins = 0 if timeout else self._spins + 1
+    def pass_by(self, seconds):
+        """Wait so long, or for the next completion."""
+        self._spins = 0 if seconds else self._spins + 1
         assert self._spins < 100, "it spins instead of waiting"
-        until = max(self._now + timeout, math.nextafter(self._now, math.inf))
+        until = max(self._now + seconds, math.nextafter(self._now, math.inf))
         if self._coming:
             until = max(self._now, min(until, self._coming[0][0]))
         self._now = until
-        return self.get_nowait()
+
+
+class _Calls:
+    """Who completes something looks at the clock itself: as good as a call."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def put(self, call):
+        pass
+
+    def get(self, timeout):
+        self._world.pass_by(timeout)
+        raise queue.Empty
 
 
 def wall_clock(*seconds, absent=(), **settings):

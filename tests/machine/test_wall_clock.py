@@ -68,6 +68,9 @@ def test_without_events_it_answers_now_and_then(world):
     c = wall_clock(1.0)
     c.set_alarm("far", 8.0)
     assert c.next() is None
+    assert world.now == 0.0
+    c.rest()
+    c.wait()
     assert world.now == pytest.approx(0.1)
 
 

@@ -7,8 +7,11 @@ import numpy as np
 
 import hetjax as hj
 from hetjax.data import from_arrays
+from hetjax.run.bench import Bench
+from hetjax.run.progress import Progress
 
 FEATURES, CLASSES = 6, 3
+OF_BENCH = ("on_nan", "on_loss", "trace")
 
 
 def small_data(examples=60):
@@ -42,11 +45,17 @@ def three_workers(**settings):
     return hj.local_machine(["cpu:0", "cpu:1", "cpu:2"], **settings)
 
 
+_PROGRAMS = {}  # of every task: compiled for one test, used by the others
+
+
 def real(strategy, machine=None, *, seconds=0.3, task=TASK, points=3, **options):
-    """A run for real."""
+    """A run for real, as `hj.train` has it."""
+    about = {k: options.pop(k) for k in OF_BENCH if k in options}
     machine = machine or three_workers()
-    options = {"points": points, "progress": False, **options}
-    return hj.train(task, DATA, machine, strategy, seconds=seconds, **options)
+    bench = Bench(task, DATA, machine, seconds=seconds, points=points, **about)
+    bench.programs = _PROGRAMS.setdefault(id(task), bench.programs)  # which has it
+    bar = Progress(seconds, shown=False, real=True)
+    return bench.run(strategy.name, strategy, options.pop("seed", 0), bar, **options)
 
 
 def rounds(**settings):

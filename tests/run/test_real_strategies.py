@@ -12,6 +12,7 @@ from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
 from hetjax.run.recorded import digest
 
+EPOCHS = 5  # at least; a few merges of the longest rounds
 SETTINGS = {
     "elastic_sgd": {"steps": 2},
     "easgd_sync": {"momentum": 0.5},
@@ -38,13 +39,16 @@ def strategy(name):
 @pytest.fixture(scope="module")
 def bench():
     """All strategies run on one, so that what they share is compiled once."""
-    return Bench(TASK, DATA, three_workers(), seconds=0.3, points=3)
+    return Bench(TASK, DATA, three_workers(), seconds=60.0, points=600)
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
 def test_a_real_run_is_replayed(name, bench):
-    history = bench.run(name, strategy(name), 0, Progress(1.0, shown=False))
-    assert not history.stopped
+    # so many examples, however fast this machine is
+    length = {"epochs": EPOCHS}
+    bar = Progress(1.0, shown=False)
+    history = bench.run(name, strategy(name), 0, bar, **length)
+    assert history.stopped.endswith("as asked")
     assert history.real
     assert history.merges > 3
     for worker in history.workers:
@@ -58,7 +62,7 @@ def test_a_real_run_is_replayed(name, bench):
         assert sum(kinds) == pytest.approx(history.span, abs=1e-6)
         assert min(kinds) >= 0
     trace = history.trace.load()
-    again = bench.at(trace).run(name, strategy(name), 0, Progress(1.0, shown=False))
+    again = bench.at(trace).run(name, strategy(name), 0, bar, **length)
     assert digest(again.params) == trace.end["params"]
     chex.assert_trees_all_equal(again.params, history.params)
     assert again.points == history.points
