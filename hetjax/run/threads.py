@@ -60,7 +60,8 @@ class Threads:
             with self._turns:
                 try:
                     while self._raised is None and not loop.over and loop.turn():
-                        pass
+                        if self._others:  # who arrived goes on
+                            break
                     self._clock.rest()
                 except BaseException as error:
                     self._raised = error
