@@ -70,17 +70,21 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
     one = t * info.seconds(b)  # [s] of a round on the virtual clock, and a little more
     bench = Bench(task, data, machine, seconds=one, points=1)
 
-    def seconds_of(rounds: int) -> float:
+    def run(rounds: int) -> tuple[float, int]:
+        """(seconds, rounds that were merged)."""
         bench.instants = (0.0, rounds * one * 1.02)
         bar = Progress(1.0, shown=False)
         began = time.perf_counter()
         history = bench.run("local_sgd", strategy, FLAGS.seed, bar)
         jax.block_until_ready(history.params)
-        return time.perf_counter() - began
+        return time.perf_counter() - began, history.merges
 
-    seconds_of(1)
-    few = 4 if name == "mlp" else 2
-    return lambda: (seconds_of(1 + few) - seconds_of(1)) / few
+    def seconds() -> float:
+        (short, few), (long, more) = run(2), run(8 if name == "mlp" else 5)
+        return (long - short) / (more - few)
+
+    run(2)
+    return seconds
 
 
 def contenders(name: str) -> dict[str, Callable[[], float] | None]:

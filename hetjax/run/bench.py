@@ -3,6 +3,7 @@
 import copy
 import math
 import numbers
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from hetjax.machine import (
     Trace,
 )
 from hetjax.report.history import History
-from hetjax.run.executor import Inline
+from hetjax.run.executor import Executor, Inline, Pooled
 from hetjax.run.forms import form_of_table
 from hetjax.run.held_out import FEW, num_held_out, split_off
 from hetjax.run.job import ON_LOSS, ON_NAN, Job
@@ -178,7 +179,16 @@ class Bench:
             if self._form is None:  # one task, one table entry
                 self._form = form_of_table(job, device.platform)
             run_all = partial(Steps.run, form=self._form)
-            job = job._replace(executor=lambda steps: Inline(partial(run_all, steps)))
+            threads = 1
+            if device.platform == "cpu" and cores() > 1:
+                # one more than cores: it has the next batches ready
+                threads = min(len(clock.workers), cores() + 1)
+
+            def executor(steps: Steps) -> Executor:
+                run = partial(run_all, steps)
+                return Pooled(run, threads) if threads > 1 else Inline(run)
+
+            job = job._replace(executor=executor)
             loop = Loop(name, strategy, job, clock, on_point)
             loop.history.forms = {device.device_kind: self._form}
         return loop
@@ -208,6 +218,12 @@ class Bench:
             on_nan=self._on_nan or ("restart" if self.real else "stop"),
             on_loss=self._on_loss,
         )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def check_seed(seed: int) -> None:

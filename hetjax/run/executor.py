@@ -1,10 +1,13 @@
-"""Who runs the steps: here and now, or a thread for every worker.
+"""Who runs the steps: here and now, a few threads, or a thread for every worker.
 
 The loop gives an executor assignments and fetches their outcomes at their arrivals;
-`Inline` is the one of the virtual clock, `hetjax.run.threads` has that of real devices.
+`Inline` and `Pooled` are of the virtual clock, `hetjax.run.threads` has that of real
+devices.
 """
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -12,6 +15,8 @@ import numpy as np
 
 from hetjax.replica import Replica
 
+FIRST = 3  # assignments that tell how long they are; one of them compiles
+LONG = 1e-3  # [s] of an assignment that is worth waking a thread
 Device = Any  # a jax.Device, which is no type to a type checker
 
 
@@ -102,4 +107,53 @@ class Inline:
 
     def close(self) -> list[int]:
         """There is nothing to end."""
+        return []
+
+
+class Pooled(Inline):
+    """Runs long assignments on threads of the host, several at the same time.
+
+    For the cores of a CPU, which a program of its own seldom keeps busy. Short ones
+    stay on the caller's thread: to wake another takes as long. The first few tell which
+    they are. What comes of an assignment does not depend on where it runs, or when.
+    """
+
+    def __init__(self, run: Any, threads: int):
+        """`run` as for `Inline`."""
+        super().__init__(run)
+        self._pool = ThreadPoolExecutor(threads, "hetjax pool")
+        self._futures: dict[int, Future[Outcome]] = {}
+        self._seconds: list[float] = []  # of the first assignments
+
+    def start(self, assignment: Assignment) -> None:
+        """Run it, or have a thread run it."""
+        if len(self._seconds) < FIRST:
+            began = time.perf_counter()
+            self._outcomes[assignment.worker] = self._to_the_end(assignment)
+            self._seconds.append(time.perf_counter() - began)
+        elif min(self._seconds) < LONG:
+            super().start(assignment)
+        else:
+            future = self._pool.submit(self._to_the_end, assignment)
+            self._futures[assignment.worker] = future
+
+    def _to_the_end(self, assignment: Assignment) -> Outcome:
+        outcome = self._run(assignment)
+        jax.block_until_ready(outcome.replica)
+        return outcome
+
+    def finish(self, worker: int) -> Outcome:
+        """Its outcome; waits for a thread, and raises what it raised there."""
+        if worker in self._futures:
+            return self._futures.pop(worker).result()
+        return super().finish(worker)
+
+    def drop(self, worker: int) -> None:
+        """Forget it."""
+        self._futures.pop(worker, None)
+        super().drop(worker)
+
+    def close(self) -> list[int]:
+        """Wait for what is under way; the rest is not begun."""
+        self._pool.shutdown(cancel_futures=True)
         return []

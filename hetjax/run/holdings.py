@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hetjax import local, tree
+from hetjax import tree
 from hetjax.machine import ROOT, MergeOrder, Stamps
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
@@ -91,10 +91,8 @@ class Holdings:
         """What the worker holds; at first a copy of the root's model as it is now."""
         if worker not in self._replicas:
             self._compilations.purpose = "init"
-            params, state = self._programs.copies(self.model())
-            carry = local.empty_slots(params, self._needs)
-            opt_state = self._strategy.local.init(params)
-            replica = Replica(params, state, opt_state, carry)
+            begin = self._programs.replica(self._strategy.local, self._needs)
+            replica = begin(*self.model())
             self._replicas[worker] = self._at_worker(worker, replica)
             self._on_fetch(worker)
             self._compilations.purpose = "other"
@@ -167,7 +165,7 @@ class Holdings:
 
     def _begun(self, merge: Merge) -> Any:
         """The state of a node that begins at the initial model."""
-        return self._at_nodes(merge.init(*self._initial))
+        return self._at_nodes(self._programs.state(merge)(*self._initial))
 
     def _gathered(self, member: int | str) -> Replica:
         """What a member is, on the device of the nodes."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hetjax import local, tree
+from hetjax import tree
 from hetjax.replica import Replica
 from hetjax.run.compilations import Compilations
 from hetjax.run.executor import Assignment, Device
@@ -36,11 +36,9 @@ class StepTimer:
 
     def replica(self, device: Device) -> Replica:
         """A new one there."""
-        needs = (*self._strategy.merges[0].needs, *self._strategy.local.needs)
-        params, state = self._job.programs.copies(self._model)
-        carry = local.empty_slots(params, needs)
-        replica = Replica(params, state, self._strategy.local.init(params), carry)
-        return jax.device_put(replica, device)
+        rule, merge = self._strategy.local, self._strategy.merges[0]
+        begin = self._job.programs.replica(rule, (*merge.needs, *rule.needs))
+        return jax.device_put(begin(*self._model), device)
 
     def rows(self, steps: int, size: int) -> list[np.ndarray]:
         """Random examples for so many steps."""

@@ -10,7 +10,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
 from hetjax.data.dataset import Split
-from hetjax.local import LocalRule, kept_slots, with_slots
+from hetjax.local import LocalRule, empty_slots, kept_slots, with_slots
 from hetjax.merge.types import Facts, Merge, restart
 from hetjax.replica import Replica
 from hetjax.task.types import Task, make_grad_fn
@@ -86,6 +86,19 @@ class Programs:
             lambda: jax.jit(steps, donate_argnums=(0,) if donate else ()),
         )
 
+    def replica(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
+        """(params, model state) -> a replica that begins there, in its own buffers.
+
+        `needs` are the slots of the merge and of the rule.
+        """
+
+        def begin(params: Any, model_state: Any) -> Replica:
+            params, model_state = tree.copies((params, model_state))
+            carry = empty_slots(params, needs)
+            return Replica(params, model_state, rule.init(params), carry)
+
+        return self._once(("replica", rule, needs), lambda: jax.jit(begin))
+
     def _step_fn(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
         stepping = with_slots(rule, needs)
 
@@ -112,6 +125,14 @@ class Programs:
             ("merge", merge),
             lambda: jax.jit(apply, static_argnums=3, donate_argnums=donated),
         )
+
+    def state(self, merge: Merge) -> Callable:
+        """(params, model state) -> the merge's state there, in its own buffers."""
+
+        def begin(*model: Any) -> Any:
+            return merge.init(*tree.copies(model))
+
+        return self._once(("state", merge), lambda: jax.jit(begin))
 
     def model(self, merge: Merge) -> Callable:
         """(state, params, model_state) -> the merge's model, in the others' dtypes."""

@@ -5,6 +5,7 @@ on a CPU, while dispatching small steps one by one starves a GPU. The form chang
 last bits of a result, so it is part of a run's record.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ class Steps:
         self._exact, self._donate = exact, donate
         self._keeps = strategy.sampler.observe is not None
         self._checks = job.on_nan == "restart"
+        self._compiled: set[tuple] = set()  # programs, and shapes
+        self._compiling = threading.Lock()
         self._step = self._programs.step(self._rule, self._needs, donate=donate)
 
     def run(
@@ -77,7 +80,9 @@ class Steps:
             padded += len(batch.weight) - len(a.rows[number])
             if device is not None:
                 batch = jax.device_put(batch, device)
-            replica, values, mean = self._step(replica, batch, a.rate, words[number])
+            replica, values, mean = self._called(
+                self._step, replica, batch, a.rate, words[number]
+            )
             if self._keeps:
                 losses.append((a.rows[number], values))
             if between:
@@ -101,12 +106,22 @@ class Steps:
         words = self._words(a)
         if device is not None:
             batches = jax.device_put(batches, device)
-        replica, values, mean = program(a.replica, batches, a.rate, words)
+        replica, values, mean = self._called(program, a.replica, batches, a.rate, words)
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
         losses = [(np.stack(a.rows), values)] if self._keeps else []
         return Outcome(replica, losses, mean, padded, self._finite(replica))
+
+    def _called(self, program: Callable, replica: Replica, batch: Batch, *rest: Any):
+        """What the program returns; one thread compiles it, others wait for that."""
+        shapes = (program, *[leaf.shape for leaf in jax.tree.leaves(batch)])
+        if shapes in self._compiled:
+            return program(replica, batch, *rest)
+        with self._compiling:
+            outputs = program(replica, batch, *rest)
+        self._compiled.add(shapes)
+        return outputs
 
     def _finite(self, replica: Replica) -> Any:
         """Are all of its numbers, where it matters?"""
