@@ -85,7 +85,7 @@ def hetjax_step(data: hj.data.Dataset) -> Callable[[int], Any]:
 
     def run(i: int) -> Any:
         nonlocal replica
-        replica, _, loss, _ = step(replica, batches[i], np.float32(RATE), words)
+        replica, _, loss = step(replica, batches[i], np.float32(RATE), words)
         return loss
 
     return run

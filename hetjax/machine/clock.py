@@ -282,7 +282,8 @@ class SimulatedClock:
         """A work begins that others slow down, or that slows others down."""
         alone = planned.finish - planned.start
         self._plans[planned.worker] = planned
-        self._replan(self._contention.begin(planned.worker, alone, self.now))
+        steps = planned.work.steps
+        self._replan(self._contention.begin(planned.worker, alone, self.now, steps))
 
     def _replan(self, finishes: dict[int, float]) -> None:
         """The arrivals of those at work, as it is known now."""

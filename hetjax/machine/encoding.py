@@ -12,7 +12,12 @@ import typing
 from pathlib import Path
 from typing import Any
 
-_SCALARS = {str: "a string", int: "a whole number", float: "a number"}
+_SCALARS = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def to_json(record: Any) -> str:
@@ -64,9 +69,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_scalar(kind: type, value: Any, where: str) -> Any:
-    """A string or a number; JSON's 3 is also a float, true is no number."""
+    """A string, a number, true or false; JSON's 3 is a float too, true is no number."""
     accepted = (int, float) if kind is float else kind
-    right = isinstance(value, accepted) and not isinstance(value, bool)
+    right = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
     _expect(right, _SCALARS[kind], value, where)
     try:
         return kind(value)

@@ -6,7 +6,7 @@ from what it did.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -65,7 +65,8 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     """
     workers = trace.workers
     slowdowns = trace.header.get("slowdowns", [1.0] * len(workers))
-    works = measured_works(trace, slowdowns)
+    bursts = _bursts(trace)
+    works = measured_works(trace, slowdowns, bursts)
     link, ways = _ways(trace)
     profiles, errors, spreads = [], [], []
     for info, slowdown, way in zip(workers, slowdowns, ways, strict=True):
@@ -80,6 +81,7 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
             place=info.place,
             contention=contention,
             duty=1 / slowdown,
+            bursts=bursts[info.index] and slowdown > 1,
             per_byte=way,
         )
         profiles.append(profile)
@@ -95,55 +97,86 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     return Fit(machine, tuple(errors) or (math.nan,))
 
 
-def measured_works(trace: Trace, slowdowns: Sequence[float]) -> list[Measured]:
+class _Span(NamedTuple):
+    """A work, and when its worker computed: the first `weight` of it or, of one that
+    rests behind every step, all the time with that weight."""
+
+    worker: int
+    start: float
+    finish: float
+    line: dict
+    until: float
+    weight: float
+
+
+def measured_works(
+    trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
+) -> list[Measured]:
     """Every work that arrived, and what share of the others computed meanwhile."""
-    given: dict[int, dict] = {}
-    spans: list[tuple[int, float, float, dict]] = []
-    for line in trace.lines:
-        if "dispatch" in line:
-            given[line["dispatch"]] = line
-        elif "arrival" in line and line["arrival"] in given:
-            k = line["arrival"]
-            spans.append((k, line["start"], line["finish"], given.pop(k)))
     seen = [0] * len(slowdowns)
     found = []
-    busy = _Busy(spans, slowdowns)
-    for k, start, finish, work in spans:
+    spans = list(_spans(trace, slowdowns, bursts))
+    busy = _Busy(spans, len(slowdowns))
+    for k, start, finish, work, until, _ in spans:
         seen[k] += 1
         if not work["steps"] or finish <= start or seen[k] <= FIRST:
             continue
         examples = work["steps"] * max(1, round(work["batch_size"]))
         seconds = (finish - start - work["seconds"]) / slowdowns[k]
-        share = busy.others(k, start, finish)
+        share = busy.others(k, start, until)
         nonzeros = work["nonzeros"]
         found.append(Measured(k, work["steps"], examples, nonzeros, seconds, share))
     return found
 
 
+def _spans(
+    trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
+) -> Iterator[_Span]:
+    given: dict[int, dict] = {}
+    for line in trace.lines:
+        if "dispatch" in line:
+            given[line["dispatch"]] = line
+        elif "arrival" in line and line["arrival"] in given:
+            k, start, finish = line["arrival"], line["start"], line["finish"]
+            work, duty = given.pop(k), 1 / slowdowns[k]
+            if bursts[k] or work["steps"] == 1:
+                until = start + duty * (finish - start)
+                yield _Span(k, start, finish, work, until, 1.0)
+            else:
+                yield _Span(k, start, finish, work, finish, duty)
+
+
+def _bursts(trace: Trace) -> list[bool]:
+    """Does a worker rest behind its work, where all steps are one program?"""
+    forms = trace.header["forms"]
+    return [forms.get(w.kind, "dispatch") != "dispatch" for w in trace.workers]
+
+
 class _Busy:
-    """Seconds that each worker computed until a time, to look up."""
+    """Weighted seconds that each worker computed until a time, to look up."""
 
-    def __init__(self, spans: Sequence[tuple], slowdowns: Sequence[float]):
-        self._duties = [1 / s for s in slowdowns]
+    def __init__(self, spans: Sequence[_Span], workers: int):
         self._edges, self._totals = [], []
-        for k in range(len(slowdowns)):
-            mine = sorted((a, b) for w, a, b, _ in spans if w == k)
-            edges = np.array([t for span in mine for t in span] or [0.0])
-            lengths = np.array([x for a, b in mine for x in (0.0, b - a)] or [0.0])
+        for k in range(workers):
+            mine = sorted((s.start, s.until, s.weight) for s in spans if s.worker == k)
+            edges = np.array([t for a, b, _ in mine for t in (a, b)] or [0.0])
+            done = np.array(
+                [x for a, b, w in mine for x in (0.0, w * (b - a))] or [0.0]
+            )
             self._edges.append(edges)
-            self._totals.append(np.cumsum(lengths))
+            self._totals.append(np.cumsum(done))
 
-    def others(self, worker: int, start: float, finish: float) -> float:
-        """Their mean share of [start, finish], weighted by their duty."""
+    def others(self, worker: int, start: float, until: float) -> float:
+        """Their mean share of [start, until]."""
         n = len(self._edges)
         if n < 2:
             return 0.0
         total = 0.0
         for k in range(n):
             if k != worker:
-                until = np.interp((start, finish), self._edges[k], self._totals[k])
-                total += self._duties[k] * float(until[1] - until[0])
-        return total / (finish - start) / (n - 1)
+                done = np.interp((start, until), self._edges[k], self._totals[k])
+                total += float(done[1] - done[0])
+        return total / (until - start) / (n - 1)
 
 
 def _cost(works: Sequence[Measured]) -> Cost | None:

@@ -88,6 +88,9 @@ class Profile:
     curve: tuple[float, ...] = ()  # the device's throughput with 1, 2, ... of them
     contention: float = 1.0  # its steps take so many times as long while all compute
     duty: float = 1.0  # share of its steps in which it computes, and does not rest
+    bursts: bool = (
+        False  # does it rest behind a work, and not behind each of its steps?
+    )
     per_byte: float = 0.0  # [s/byte] of a model's way to the link and back
 
     def __post_init__(self):

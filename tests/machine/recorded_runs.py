@@ -15,7 +15,12 @@ from hetjax.machine import (
 )
 from hetjax.schedule import Orders, Policy
 
-HEADER = {"strategy": "sync", "seed": 0, "instants": [9.0], "forms": {"gpu": "scan"}}
+HEADER = {
+    "strategy": "sync",
+    "seed": 0,
+    "instants": [9.0],
+    "forms": {"gpu": "dispatch"},
+}
 
 
 def profiles(*costs, **changes):

@@ -100,10 +100,28 @@ def test_who_rests_most_of_its_step_slows_less():
         profile("b", contention=3.0, duty=0.25),
     )
     c = SimulatedClock(Machine("m", workers, LINKS), seed=0)
-    dispatch(c, 0, 2)
-    dispatch(c, 1, 1)
-    # a is done at 3 s, b then too: 1 s, three times as slow
-    assert drain(c) == [(0, 0.0, 3.0), (1, 0.0, 3.0)]
+    dispatch(c, 0, 4)
+    dispatch(c, 1, 2)
+    # a is done at 6 s, b then too: 2 s, three times as slow
+    assert drain(c) == [(0, 0.0, 6.0), (1, 0.0, 6.0)]
+
+
+@pytest.mark.parametrize(("bursts", "steps"), [(True, 2), (False, 1)])
+def test_who_rests_behind_its_work_slows_until_then(bursts, steps):
+    """b computes for 1 s, three times as slow, and then rests three times as long.
+
+    a has 1 s left at 3 s, and is alone from then on.
+    """
+    workers = (
+        profile("a", contention=3.0),
+        profile("b", contention=3.0, duty=0.25, bursts=bursts),
+    )
+    c = Contention(workers)
+    assert c.begin(0, 2.0, 0.0, steps=2) == {0: 2.0}
+    assert c.begin(1, 4.0, 0.0, steps=steps) == {0: 4.0, 1: 12.0}
+    assert c.end(0, 4.0) == {1: 12.0}
+    # a begins anew while b rests
+    assert c.begin(0, 2.0, 4.0, steps=2) == {0: 6.0, 1: 12.0}
 
 
 def test_waiting_for_a_merge_slows_nobody():
@@ -219,6 +237,6 @@ def test_all_the_work_is_done(alone, begins, contention, duty):
             began.add(worker)
             finishes = c.end(worker, now)
         else:
-            finishes = c.begin(worker, alone[worker], now)
+            finishes = c.begin(worker, alone[worker], now, steps=2)
     assert began == set(range(n))
     assert done == pytest.approx(alone)

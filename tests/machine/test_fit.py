@@ -135,13 +135,17 @@ def test_non_zeros_are_told_from_examples():
     assert_same_costs(found, machine(cost, cost))
 
 
-def slowed_threefold(**changes):
+def slowed_threefold(form="dispatch", **changes):
     """Two alike, of which worker 1 rests for two thirds of its time; and the fit."""
     cost = Cost(0.5, 0.01, per_work=0.25)
     first, second = profiles(cost, cost, **changes)
-    second = dataclasses.replace(second, factor=3.0, duty=1 / 3)
+    second = dataclasses.replace(
+        second, factor=3.0, duty=1 / 3, bursts=form != "dispatch"
+    )
     m = Machine("m", (first, second), LINKS)
-    return m, fitted(m, header={**HEADER, "slowdowns": [1.0, 3.0]}).machine
+    forms = {first.kind: form}
+    header = {**HEADER, "slowdowns": [1.0, 3.0], "forms": forms}
+    return m, fitted(m, header=header).machine
 
 
 def test_who_is_slowed_on_purpose_has_the_cost_of_its_device():
@@ -150,9 +154,14 @@ def test_who_is_slowed_on_purpose_has_the_cost_of_its_device():
     assert [(w.factor, w.duty) for w in found.workers] == [(1.0, 1.0), (3.0, 1 / 3)]
 
 
-def test_who_is_beside_a_slowed_one_contends_all_the_same():
-    """Worker 1 computes for a third of the time: worker 0 takes 4 / 3 as long."""
-    _, found = slowed_threefold(contention=2.0)
+@pytest.mark.parametrize("form", ["dispatch", "fused"])
+def test_who_is_beside_a_slowed_one_contends_all_the_same(form):
+    """Worker 1 computes for a third of the time: worker 0 takes 4 / 3 as long.
+
+    Where all its steps are one program, worker 0 takes twice as long, and then alone.
+    """
+    _, found = slowed_threefold(form, contention=2.0)
+    assert [w.bursts for w in found.workers] == [False, form == "fused"]
     contentions = [w.contention for w in found.workers]
     assert contentions == pytest.approx([2.0, 2.0], rel=0.1)
 

@@ -18,8 +18,8 @@ def lines_of(*spans):
 WARM_UP = lines_of(*((k, k - 9.0, k - 8.0) for k in (0, 1) for _ in range(FIRST)))
 
 
-def measured(*spans, slowdowns=(1.0, 1.0)):
-    return measured_works(Trace({}, WARM_UP + lines_of(*spans)), slowdowns)
+def measured(*spans, slowdowns=(1.0, 1.0), bursts=(False,) * 3):
+    return measured_works(Trace({}, WARM_UP + lines_of(*spans)), slowdowns, bursts)
 
 
 def test_a_work_is_measured_with_its_share_of_company():
@@ -40,6 +40,13 @@ def test_who_rests_is_less_company():
     assert [(w.seconds, w.share) for w in works] == expected
 
 
+def test_who_rests_behind_its_work_is_company_before():
+    """It computes from 1 to 2 s, and rests for another second."""
+    spans = ((1, 1.0, 3.0), (0, 0.0, 2.0), (0, 2.0, 3.0))
+    works = measured(*spans, slowdowns=(1.0, 2.0), bursts=(False, True))
+    assert [(w.worker, w.share) for w in works] == [(1, 1.0), (0, 0.5), (0, 0.0)]
+
+
 def test_company_is_of_all_the_others():
     """Worker 2 never computes: a half is all that worker 1 can be."""
     works = measured((0, 0.0, 4.0), (1, 0.0, 4.0), slowdowns=(1.0,) * 3)
@@ -55,11 +62,13 @@ def test_copies_alone_are_no_steps():
     fetch = {"dispatch": 0, "start": 0.0, **GIVEN, "steps": 0}
     arrival = {"arrival": 0, "start": 0.0, "finish": 0.25}
     trace = Trace({}, [*WARM_UP, fetch, arrival])
-    assert measured_works(trace, (1.0, 1.0)) == []
+    assert measured_works(trace, (1.0, 1.0), (False, False)) == []
 
 
 def test_what_never_arrived_is_not_measured():
     """Worker 0 is lost with a work, and works from 5 s on; the end cuts it off."""
     lost = {"dispatch": 0, "start": 1.0, **GIVEN}
     trace = Trace({}, [*WARM_UP, lost, *lines_of((0, 5.0, 6.0)), lost])
-    assert [w.seconds for w in measured_works(trace, (1.0, 1.0))] == [0.75]
+    assert [w.seconds for w in measured_works(trace, (1.0, 1.0), (False, False))] == [
+        0.75
+    ]
