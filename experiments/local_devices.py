@@ -11,7 +11,9 @@ flags.DEFINE_list("devices", [], "cpu:0, gpu, ...; default: all of this machine"
 flags.DEFINE_integer("cpu_devices", None, "devices that the CPU is divided into")
 flags.DEFINE_integer("learners", 1, "workers on every device")
 flags.DEFINE_list("slowdown", [], "workers to slow on purpose, as cpu:1=3")
-flags.DEFINE_string("form", None, "how local steps run: dispatch, fused, unrolled")
+flags.DEFINE_string(
+    "form", None, "how local steps run: dispatch, fused, unrolled, vmapped"
+)
 
 
 def machine() -> LocalMachine:

@@ -110,6 +110,49 @@ class Inline:
         return []
 
 
+def grouped(
+    assignments: Sequence[Assignment], devices: Sequence[str]
+) -> list[list[Assignment]]:
+    """Which of them one program can run: of one device, as many steps of one size."""
+    groups: dict[tuple, list[Assignment]] = {}
+    for a in assignments:
+        shape = (len(a.rows), len(a.rows[0])) if a.rows else (a.worker,)
+        groups.setdefault((devices[a.worker], shape), []).append(a)
+    return list(groups.values())
+
+
+class Grouped(Inline):
+    """Runs what starts in one turn of the loop in groups, as a real run did."""
+
+    def __init__(self, run: Any, devices: Sequence[str]):
+        """`run(assignments) -> outcomes`; the devices of all workers."""
+        super().__init__(run)
+        self._devices = devices
+        self._pending: list[Assignment] = []
+
+    def play(self, loop: Turns) -> None:
+        """What a turn starts runs behind it."""
+        self._hand_out()
+        while not loop.over:
+            loop.turn()
+            self._hand_out()
+
+    def start(self, assignment: Assignment) -> None:
+        """Remember it for the end of the turn."""
+        self._pending.append(assignment)
+
+    def drop(self, worker: int) -> None:
+        """Forget it."""
+        self._pending = [a for a in self._pending if a.worker != worker]
+        super().drop(worker)
+
+    def _hand_out(self) -> None:
+        for group in grouped(self._pending, self._devices):
+            workers = [a.worker for a in group]
+            self._outcomes.update(zip(workers, self._run(group), strict=True))
+        self._pending = []
+
+
 class Pooled(Inline):
     """Runs long assignments on threads of the host, several at the same time.
 

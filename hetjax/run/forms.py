@@ -21,7 +21,7 @@ from hetjax.data.batching import make_batch
 from hetjax.run.executor import Device
 from hetjax.run.job import Job
 from hetjax.run.measuring import StepTimer
-from hetjax.run.steps import FORMS, LONGEST
+from hetjax.run.steps import ALONE, LONGEST
 
 SMALL = 150  # primitives of a loss that is worth unrolling
 GAIN = 0.03  # by which a form must be faster than single dispatches
@@ -62,17 +62,20 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 
 
 def choose_form(
-    timer: StepTimer, device: Device, steps: int, size: int
+    timer: StepTimer, device: Device, steps: int, size: int, learners: int = 1
 ) -> tuple[str, dict[str, float]]:
-    """(the form, seconds of a step in each form that was tried) for so many steps."""
-    if steps < 2:
+    """(the form, seconds of a step in each form that was tried) for so many steps.
+
+    Of `learners` that share the device, where there are several.
+    """
+    if steps < 2 and learners < 2:
         return "dispatch", {}
-    key = _key(timer, device, steps, size)
+    key = _key(timer, device, steps, size, learners)
     path = cache_folder() / f"{key}.json"
     if path.exists():
         seconds = json.loads(path.read_text(encoding="utf-8"))
     else:
-        seconds = _measured(timer, device, steps, size)
+        seconds = _measured(timer, device, steps, size, learners)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(seconds), encoding="utf-8")
@@ -89,19 +92,31 @@ def cache_folder() -> Path:
 
 
 def _measured(
-    timer: StepTimer, device: Device, steps: int, size: int
+    timer: StepTimer, device: Device, steps: int, size: int, learners: int
 ) -> dict[str, float]:
-    tried = [form for form in FORMS if form != "unrolled" or steps <= LONGEST]
+    if learners < 2:
+        return {
+            form: median(timer.seconds(device, size, steps=steps, form=form))
+            for form in _forms(steps)
+        }
+    tried = [*_forms(steps), "vmapped"] if steps > 1 else ["dispatch", "vmapped"]
     return {
-        form: median(timer.seconds(device, size, steps=steps, form=form))
+        form: median(
+            timer.seconds_of_several(device, learners, size, steps=steps, form=form)
+        )
         for form in tried
     }
 
 
-def _key(timer: StepTimer, device: Device, steps: int, size: int) -> str:
+def _forms(steps: int) -> list[str]:
+    """Those of a learner by itself."""
+    return [f for f in ALONE if f != "unrolled" or steps <= LONGEST]
+
+
+def _key(timer: StepTimer, device: Device, steps: int, size: int, learners: int) -> str:
     about = (
         timer.lowered(device, size),
-        str(steps),
+        f"{steps} steps, {learners} learners",
         device.device_kind,
         jax.__version__,
         device.client.platform_version,

@@ -100,7 +100,8 @@ def local_machine(
     `slowdown` makes workers slower on purpose, by honest waiting after each step: one
     number, one for each worker, or {name: number}. `incidents` are scripted
     (`machine.Incident`). `form` forces how K local steps run, one of "dispatch",
-    "fused", "unrolled"; without it a short measurement decides.
+    "fused", "unrolled", "vmapped" (learners of a device that begin together run side by
+    side in one program); without it a short measurement decides.
 
     Several CPU devices: `jax.config.update("jax_num_cpu_devices", 4)` before anything
     else. Errors: ValueError for a device that is not there, or a wrong slowdown.

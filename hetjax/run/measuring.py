@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -90,3 +91,41 @@ class StepTimer:
             found.append(seconds / steps)
             total += seconds
         return found
+
+    def seconds_of_several(
+        self, device: Device, learners: int, size: int, *, steps: int, form: str
+    ) -> list[float]:
+        """As `seconds`, of learners that do such works on one device side by side.
+
+        Seconds of the whole over all their steps, of each sample.
+        """
+        replicas = [self.replica(device) for _ in range(learners)]
+
+        def apart(k: int) -> None:
+            rows = self.rows(steps, size)
+            replicas[k], _ = self.once(replicas[k], rows, device, form)
+
+        found: list[float] = []
+        with ThreadPoolExecutor(learners) as pool:
+            while len(found) <= SAMPLES or sum(found[1:]) * learners * steps < SECONDS:
+                began = time.perf_counter()
+                if form == "vmapped":
+                    replicas = self.together(device, replicas, size, steps)
+                else:
+                    list(pool.map(apart, range(learners)))
+                found.append((time.perf_counter() - began) / learners / steps)
+        return found[1:]  # the first one compiles
+
+    def together(
+        self, device: Device, replicas: Sequence[Replica], size: int, steps: int
+    ) -> list[Replica]:
+        """The replicas behind so many steps each, in one program."""
+        group = [
+            Assignment(k, replica, self.rows(steps, size), np.float32(1e-6), 0)
+            for k, replica in enumerate(replicas)
+        ]
+        outcomes = self.steps.together(
+            group, None if device.platform == "cpu" else device
+        )
+        jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
+        return [o.replica for o in outcomes]

@@ -67,6 +67,41 @@ class Programs:
 
         All K steps in one program: a loop, or `unrolled`.
         """
+        return self._once(
+            ("steps", rule, kept_slots(rule, needs), unrolled, donate),
+            lambda: jax.jit(
+                self._steps_fn(rule, needs, unrolled=unrolled),
+                donate_argnums=(0,) if donate else (),
+            ),
+        )
+
+    def together(
+        self, rule: LocalRule, needs: tuple[str, ...], *, donate: bool = True
+    ) -> Callable:
+        """(replicas, batches [n, K, ...], rates [n], words [n, K, 3])
+        -> (replicas, losses [n, K, B], means [n]).
+
+        As `steps`, of n workers side by side in one program.
+        """
+        several = jax.vmap(self._steps_fn(rule, needs, unrolled=False))
+
+        def together(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
+            stacked, losses, means = several(stacked, *rest)
+            after = [
+                jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+                for i in range(len(replicas))
+            ]
+            return tuple(after), losses, means
+
+        return self._once(
+            ("together", rule, kept_slots(rule, needs), donate),
+            lambda: jax.jit(together, donate_argnums=(0,) if donate else ()),
+        )
+
+    def _steps_fn(
+        self, rule: LocalRule, needs: tuple[str, ...], *, unrolled: bool
+    ) -> Callable:
         step = self._step_fn(rule, needs)
 
         def steps(replica: Replica, batches: Batch, rate: jax.Array, words: jax.Array):
@@ -81,10 +116,7 @@ class Programs:
             )
             return replica, losses, means[-1]
 
-        return self._once(
-            ("steps", rule, kept_slots(rule, needs), unrolled, donate),
-            lambda: jax.jit(steps, donate_argnums=(0,) if donate else ()),
-        )
+        return steps
 
     def replica(self, rule: LocalRule, needs: tuple[str, ...]) -> Callable:
         """(params, model state) -> a replica that begins there, in its own buffers.

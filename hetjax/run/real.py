@@ -87,14 +87,23 @@ def chosen_forms(
     for kind in {w.kind for w in machine.workers}:
         mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
         shapes = sum((found.shapes[k] for k in mine), Counter())
-        several = {shape: n for shape, n in shapes.items() if shape[0] > 1}
+        learners = most_learners(machine, kind)
+        # one step of one worker has one form only
+        several = {
+            k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
+        }
         if machine.form or not several:
             forms[kind] = machine.form or "dispatch"
             continue
         steps, size = max(several, key=lambda shape: several[shape])
         device = machine.workers[mine[0]].device
-        forms[kind], _ = choose_form(timer, device, steps, size)
+        forms[kind], _ = choose_form(timer, device, steps, size, learners)
     return forms
+
+
+def most_learners(machine: LocalMachine, kind: str) -> int:
+    """That share a device of this kind."""
+    return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
 
 
 def measured_costs(

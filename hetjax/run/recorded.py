@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Recording, Trace
-from hetjax.run.executor import Assignment, Executor, Inline, Outcome
+from hetjax.run.executor import Assignment, Executor, Grouped, Outcome
 from hetjax.run.holdings import Places
 from hetjax.run.job import Job
 from hetjax.run.local import all_devices
@@ -116,11 +116,14 @@ def recorded_job(trace: Trace, job: Job) -> Job:
     nodes = devices[trace.header["nodes"]]
 
     def executor(steps: Steps) -> Executor:
-        def run(assignment: Assignment) -> Outcome:
-            k = assignment.worker
-            return steps.run(assignment, forms[workers[k].kind], devices[k])
+        def run(group: list[Assignment]) -> list[Outcome]:
+            k = group[0].worker
+            form = forms[workers[k].kind]
+            if form == "vmapped" and len(group) > 1:
+                return steps.together(group, devices[k])
+            return [steps.run(a, form, devices[k]) for a in group]
 
-        return Inline(run)
+        return Grouped(run, [w.device for w in workers])
 
     return job._replace(
         executor=executor,

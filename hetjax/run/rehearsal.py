@@ -112,9 +112,14 @@ def compile_steps(
             fused = 1 if form == "dispatch" else steps
             wanted[device, fused, padded] = form, size
 
+    learners = Counter(devices)
+
     def run(item: tuple) -> None:
         (device, steps, _), (form, size) = item
         timer.once(timer.replica(device), timer.rows(steps, size), device, form)
+        if form == "vmapped" and learners[device] > 1:
+            several = [timer.replica(device) for _ in range(learners[device])]
+            timer.together(device, several, size, steps)
 
     with ThreadPoolExecutor(min(4, len(set(devices)))) as pool:
         list(pool.map(run, wanted.items()))

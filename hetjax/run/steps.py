@@ -19,7 +19,8 @@ from hetjax.run.executor import Assignment, Device, Outcome
 from hetjax.run.job import Job
 from hetjax.strategies.types import Strategy
 
-FORMS = ("dispatch", "fused", "unrolled")
+ALONE = ("dispatch", "fused", "unrolled")  # how a worker's steps run
+FORMS = (*ALONE, "vmapped")  # and those of learners that share a device, together
 AT_ONCE = 2**20  # bytes of batches that are gathered before the first is used
 LONGEST = 16  # steps that are unrolled: a program grows with each; more are fused
 
@@ -113,7 +114,40 @@ class Steps:
         losses = [(np.stack(a.rows), values)] if self._keeps else []
         return Outcome(replica, losses, mean, padded, self._finite(replica))
 
-    def _called(self, program: Callable, replica: Replica, batch: Batch, *rest: Any):
+    def together(
+        self,
+        group: Sequence[Assignment],
+        device: Device | None = None,
+        between: Callable[[Any], None] | None = None,
+    ) -> list[Outcome]:
+        """The outcomes of as many steps of as many examples each, in one program."""
+        n, rows = len(group), [r for a in group for r in a.rows]
+        program = self._programs.together(self._rule, self._needs, donate=self._donate)
+        batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
+        batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
+        rates = np.array([a.rate for a in group])
+        words = np.stack([self._words(a) for a in group])
+        if device is not None:
+            batches = jax.device_put(batches, device)
+        self.compilations.purpose = "step"
+        replicas = tuple(a.replica for a in group)
+        replicas, values, means = self._called(program, replicas, batches, rates, words)
+        self.compilations.purpose = "other"
+        if between:
+            between(replicas)
+        padded = batches.weight.size // n - sum(map(len, group[0].rows))
+        return [
+            Outcome(
+                replica,
+                [(np.stack(a.rows), values[i])] if self._keeps else [],
+                means[i],
+                padded,
+                self._finite(replica),
+            )
+            for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
+        ]
+
+    def _called(self, program: Callable, replica: Any, batch: Batch, *rest: Any):
         """What the program returns; one thread compiles it, others wait for that."""
         shapes = (program, *[leaf.shape for leaf in jax.tree.leaves(batch)])
         if shapes in self._compiled:

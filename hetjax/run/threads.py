@@ -13,12 +13,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
 from hetjax.machine.wall_clock import Completion, WallClock
-from hetjax.run.executor import Assignment, Device, Outcome, Turns
+from hetjax.run.executor import Assignment, Device, Outcome, Turns, grouped
+from hetjax.run.local import device_name
 from hetjax.run.steps import Steps
 
 END = 5.0  # [s] that a thread has to end, after its last step
@@ -48,6 +50,9 @@ class Threads:
         self._stations = list(stations)
         self._threads: dict[int, _Thread] = {}
         self._dropped: list[_Thread] = []
+        self._pending: list[Assignment] = []  # until the turn is over
+        self._at: dict[int, _Thread] = {}  # where workers' assignments are
+        self._outcomes: dict[int, Outcome] = {}
         self._turns = threading.Lock()  # whose holder takes the loop's turns
         self._others: set[_Thread] = set()  # who wait for that
         self._loop: Turns | None = None  # while there are turns to take
@@ -59,7 +64,9 @@ class Threads:
         while True:
             with self._turns:
                 try:
+                    self._hand_out()  # what was ordered before the first turn
                     while self._raised is None and not loop.over and loop.turn():
+                        self._hand_out()
                         if self._others:  # who arrived goes on
                             break
                     self._clock.rest()
@@ -72,12 +79,23 @@ class Threads:
         if self._raised is not None:
             raise self._raised
 
-    def _completed(self, thread: "_Thread", completion: Completion) -> None:
+    def _completed(
+        self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
+    ) -> None:
         """From a worker's thread: report, and take turns.
 
-        Until nothing is due, or it has new work and another is there to take them.
+        Until nothing is due, or it has new work and another is there to take them. The
+        outcomes are taken over: the list is empty behind it.
         """
-        self._clock.completed(completion)
+        for completion, outcome in zip(
+            done, outcomes, strict=False
+        ):  # of a failure none
+            if self._at.get(completion.worker) is thread:
+                self._outcomes[completion.worker] = outcome
+        outcomes.clear()
+        outcome = None
+        for completion in done:
+            self._clock.completed(completion)
         self._others.add(thread)
         with self._turns:
             self._others.discard(thread)
@@ -88,45 +106,64 @@ class Threads:
                 while not loop.over and (thread.inbox.empty() or not self._others):
                     if not loop.turn():
                         break
+                    self._hand_out()
             except BaseException as error:
                 self._raised = error
             self._clock.call(loop.over or self._raised is not None)
 
     def start(self, assignment: Assignment) -> None:
-        """Hand an assignment to its worker's thread."""
-        worker = assignment.worker
-        if worker not in self._threads:
-            station = self._stations[worker]
-            self._threads[worker] = _Thread(
-                worker, station, self._steps, self._completed
+        """Hand an assignment to its worker's thread, or to one with others' behind it.
+
+        Those that may run together wait until the loop's turn is over.
+        """
+        if self._stations[assignment.worker].form == "vmapped":
+            self._pending.append(assignment)
+        else:
+            self._give([assignment])
+
+    def _hand_out(self) -> None:
+        """Give what starts in one turn, in groups."""
+        if self._pending:
+            devices = [device_name(s.device) for s in self._stations]
+            for group in grouped(self._pending, devices):
+                self._give(group)
+            self._pending = []
+
+    def _give(self, group: list[Assignment]) -> None:
+        """Have the first one's thread run them all."""
+        first = group[0].worker
+        if first not in self._threads:
+            self._threads[first] = _Thread(
+                first, self._stations, self._steps, self._completed
             )
-            self._threads[worker].start()
-        self._threads[worker].inbox.put(assignment)
+            self._threads[first].start()
+        for a in group:
+            self._at[a.worker] = self._threads[first]
+        self._threads[first].inbox.put(group)
 
     def finish(self, worker: int) -> Outcome:
         """What came of it; the arrays are there."""
-        outcome = self._threads[worker].outcome
-        assert outcome is not None, "an outcome is fetched once, after its arrival"
-        self._threads[worker].outcome = None
-        return outcome
+        self._at.pop(worker)
+        return self._outcomes.pop(worker)
 
     def drop(self, worker: int) -> None:
         """Leave the worker's thread to itself: it ends after its step, if it can."""
+        self._pending = [a for a in self._pending if a.worker != worker]
+        self._at.pop(worker, None)
+        self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
-            thread.cancel()
+            # what it does for others it brings to its end
+            thread.cancel(at_once=thread not in self._at.values())
             self._dropped.append(thread)
 
     def slow(self, worker: int, factor: float) -> None:
         """A worker's steps take `factor` times as long as they did at first."""
-        station = self._stations[worker]._replace(factor=factor)
-        self._stations[worker] = station
-        if worker in self._threads:
-            self._threads[worker].station = station
+        self._stations[worker] = self._stations[worker]._replace(factor=factor)
 
     def is_compiling(self, worker: int) -> bool:
         """Does a worker wait for XLA?"""
-        thread = self._threads.get(worker)
+        thread = self._at.get(worker)
         return thread is not None and self._steps.compilations.is_compiling(thread)
 
     def close(self) -> list[int]:
@@ -151,32 +188,33 @@ class _Thread(threading.Thread):
     def __init__(
         self,
         worker: int,
-        station: Station,
+        stations: Sequence[Station],
         steps: Steps,
-        report: Callable[["_Thread", Completion], None],
+        report: Callable[["_Thread", Sequence[Completion], list[Outcome]], None],
     ):
-        super().__init__(name=f"hetjax worker {station.name}", daemon=True)
-        self.worker, self.station = worker, station
+        super().__init__(name=f"hetjax worker {stations[worker].name}", daemon=True)
+        self.worker, self._stations = worker, stations
         self._steps, self._report = steps, report
         self._compilations = steps.compilations
-        self.inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
-        self.outcome: Outcome | None = None
+        self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
         self._end = threading.Event()
         self._since = 0.0  # stamp: when the last step began
         self._compiled = 0.0  # [s] of this thread before that
 
-    def cancel(self) -> None:
-        """End soon."""
-        self._end.set()
+    def cancel(self, *, at_once: bool = True) -> None:
+        """End soon, or behind what it does now."""
+        if at_once:
+            self._end.set()
         self.inbox.put(None)
 
     def run(self) -> None:
-        """Take assignments until one is None."""
-        while (assignment := self.inbox.get()) is not None and not self._end.is_set():
-            taken, failure, outcome = time.perf_counter(), "", None
+        """Take groups of assignments until one is None."""
+        while (group := self.inbox.get()) is not None and not self._end.is_set():
+            taken, failure, outcomes = time.perf_counter(), "", []
             compiled = self._compilations.own_seconds
+            workers = [a.worker for a in group]
             try:
-                outcome = self._work(assignment)
+                outcomes = self._work(group)
             except _Cancelled:
                 pass  # whoever was silent has answered now
             except BaseException:
@@ -185,26 +223,33 @@ class _Thread(threading.Thread):
             # a program that was compiled meanwhile is not the worker's time
             began = taken + self._compilations.own_seconds - compiled
             began = min(began, finished)
-            self.outcome = outcome
-            del assignment, outcome  # what is handed over is not held here
-            done = Completion(self.worker, began, finished, failure, taken)
-            self._report(self, done)
+            done = [Completion(k, began, finished, failure, taken) for k in workers]
+            del group  # what is handed over is not held here
+            self._report(self, done, outcomes)
 
-    def _work(self, assignment: Assignment) -> Outcome:
-        station = self.station
+    def _work(self, group: list[Assignment]) -> list[Outcome]:
+        station = self._stations[group[0].worker]
         self._since = time.perf_counter()
         self._compiled = self._compilations.own_seconds
         # NumPy arrays go to a CPU device within the call, without a copy of their own
         device = None if station.device.platform == "cpu" else station.device
-        outcome = self._steps.run(assignment, station.form, device, self._between)
-        jax.block_until_ready((outcome.replica, outcome.mean, outcome.finite))
-        return outcome
+        # together they are as slow as the slowest of them
+        slowdown = max(
+            self._stations[a.worker].slowdown * self._stations[a.worker].factor
+            for a in group
+        )
+        between = partial(self._between, slowdown)
+        if len(group) > 1:
+            outcomes = self._steps.together(group, device, between)
+        else:
+            outcomes = [self._steps.run(group[0], station.form, device, between)]
+        jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
+        return outcomes
 
-    def _between(self, replica: Any) -> None:
+    def _between(self, slowdown: float, replica: Any) -> None:
         """After each program: who is slow waits, who is not wanted any more stops."""
         if self._end.is_set():
             raise _Cancelled
-        slowdown = self.station.slowdown * self.station.factor
         if slowdown <= 1:
             return
         jax.block_until_ready(replica)

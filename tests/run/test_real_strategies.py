@@ -1,5 +1,7 @@
 """Every strategy, run for real and then replayed: the same parameters, bit for bit."""
 
+import json
+
 import chex
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hetjax.run import forms
 from hetjax.run.bench import Bench
 from hetjax.run.progress import Progress
 from hetjax.run.recorded import digest
+from hetjax.run.steps import Steps
 
 EPOCHS = 5  # at least; a few merges of the longest rounds
 SETTINGS = {
@@ -31,9 +34,10 @@ SETTINGS = {
 }
 
 
-def strategy(name):
+def strategy(name, **changes):
     size = {} if name == "adaptive_sgd" else {"batch_size": 4}
-    return hj.STRATEGIES[name](rate=0.05, **size, **SETTINGS.get(name, {}))
+    settings = {**size, **SETTINGS.get(name, {}), **changes}
+    return hj.STRATEGIES[name](rate=0.05, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +134,65 @@ def test_a_form_is_measured_once(monkeypatch, tmp_path):
     assert histories[0].forms == histories[1].forms
     assert histories[0].trace.load().header["forms"] == histories[0].forms
     assert len(list((tmp_path / "forms").glob("*.json"))) == 1
+
+
+LEARNERS = {
+    "rounds": ("local_sgd", {"steps": (3, 2, 3, 3)}),  # cpu:0's differ: each alone
+    "one step": ("sync_sgd", {}),
+    "tree": ("hier_sgd", {"levels": ((2, 2),), "intervals": (2, 2)}),
+    "async": ("async_sgd", {}),
+    "moved": ("ad_psgd", {}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners_of_a_device_run_as_one_program(name):
+    """Equal up to rounding to each by itself, and replayed to its own bits."""
+    strategy_name, settings = LEARNERS[name]
+    chosen = hj.STRATEGIES[strategy_name](batch_size=4, rate=0.05, **settings)
+    machine = hj.local_machine(["cpu:0", "cpu:1"], learners=2, form="vmapped")
+    history = real(chosen, machine, points=1)
+    assert history.forms == {"cpu": "vmapped"}
+    assert history.merges > 0
+    assert {w.updates > 0 for w in history.workers} == {True}
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    trace = history.trace.load()
+    trace.header["forms"] = {"cpu": "dispatch"}
+    apart = hj.replay(trace, TASK, DATA, chosen, progress=False)
+    chex.assert_trees_all_close(apart.params, history.params, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_learners_of_a_device_are_measured_side_by_side(steps, monkeypatch, tmp_path):
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+    machine = hj.local_machine(["cpu:0"], learners=2)
+    history = real(strategy("local_sgd", steps=steps), machine, seconds=0.1)
+    (file,) = (tmp_path / "forms").glob("*.json")
+    seconds = json.loads(file.read_text())
+    tried = {"dispatch", "vmapped"} | ({"fused", "unrolled"} if steps > 1 else set())
+    assert set(seconds) == tried
+    (form,) = history.forms.values()
+    assert form in ("dispatch", min(seconds, key=seconds.get))
+
+
+def test_which_learners_run_together(monkeypatch):
+    """Those of one device that begin in one turn, with as many steps of one size."""
+    groups = []
+    inner = Steps.together
+
+    def together(self, group, *rest):
+        groups.append([a.worker for a in group])
+        return inner(self, group, *rest)
+
+    monkeypatch.setattr(Steps, "together", together)
+    machine = hj.local_machine(["cpu:0", "cpu:1"], learners=2, form="vmapped")
+    chosen = hj.local_sgd(batch_size=4, rate=0.05, steps=(3, 2, 3, 3))
+    real(chosen, machine, points=1, epochs=2)
+    # throw-away replicas of the preparation are numbered anew
+    assert [2, 3] in groups
+    assert all(group in ([0, 1], [2, 3]) for group in groups)
+    begun = groups.index([2, 3])
+    assert set(map(tuple, groups[begun:])) == {(2, 3)}
 
 
 def test_several_learners_share_a_device_and_the_tuner_starts_them():

@@ -110,6 +110,21 @@ def test_killed_slowed_and_joining_workers(name):
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
+def test_who_is_killed_takes_nobody_along_that_it_ran_with():
+    """Learner 0's thread runs them both; it is killed while they work."""
+    killed = (Incident(0.1, "kill", "cpu:0/0"),)
+    machine = hj.local_machine(
+        ["cpu:0"], learners=2, form="vmapped", slowdown=20.0, incidents=killed
+    )
+    history = real(rounds(), machine, seconds=0.5)
+    assert what_happened(history) == [("cpu:0/0", "lost")]
+    late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
+    assert late, "the other one works on"
+    assert not history.stuck
+    assert not own_threads()
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
 def test_a_silent_worker_is_dropped_and_let_in_again(meddle):
     """It hangs for longer than its own times allow, which is a second and a bit."""
     hung = []
