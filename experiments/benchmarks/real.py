@@ -10,6 +10,7 @@ with "ratios":
 prediction_error/NAME   |predicted / measured - 1| of the median time between merges
 time_to_target/NAME     seconds to the target over those of the fast device alone
 waiting/NAME            share of the workers' time, measured; replay/NAME: 1 if equal
+advice/NAME             measured examples/s over what `hj.advise` says of the strategy
 
 and the raw medians over --runs. Marks: errors of 0.2 where the devices share two cores,
 0.1 where they have cores of their own. Figures of the first run go to --out.
@@ -36,12 +37,20 @@ flags.DEFINE_list("devices", ["cpu:0", "cpu:1"], "the fast one first")
 flags.DEFINE_float("slowdown", 3.0, "of the second device, on purpose")
 flags.DEFINE_integer("hidden", 2048, "hidden units of the MLP: how long a step is")
 flags.DEFINE_integer("batch_size", 64, "the largest where sizes vary")
-flags.DEFINE_float("rate", 0.05, "learning rate")
+flags.DEFINE_float("rate", 0.01, "learning rate")
 flags.DEFINE_float("seconds", 6.0, "of every run")
 flags.DEFINE_float("target", 0.95, "test accuracy to reach")
 flags.DEFINE_integer("runs", 3, "of every strategy")
 flags.DEFINE_string("out", None, "folder of the timelines, if wanted")
 STEPS = 8
+MEASURED = (
+    "measured",  # [s] between merges
+    "predicted",
+    "waiting",
+    "target",  # [s]
+    "replay",
+    "examples_per_second",
+)
 
 
 def strategies() -> dict[str, hj.Strategy]:
@@ -68,20 +77,19 @@ def run_all(
     task: hj.Task, data: hj.data.Dataset, machine: Any, profile: hj.machine.Machine
 ) -> dict[str, Any]:
     """Every strategy, for real and simulated, --runs times in turn."""
-    common: dict[str, Any] = {"seconds": FLAGS.seconds, "points": 60}
+    common: dict[str, Any] = {"seconds": FLAGS.seconds, "points": 240}
     table = strategies()
     found: dict[str, dict[str, list[float]]] = {
-        name: {k: [] for k in ("measured", "predicted", "waiting", "target", "replay")}
-        for name in table
+        name: {k: [] for k in MEASURED} for name in table
     }
-    alone = []
+    alone: list[hj.History] = []
     fast = machine.subset([machine.workers[0].name])
     single = hj.sequential_sgd(batch_size=FLAGS.batch_size, rate=FLAGS.rate)
     for number in range(FLAGS.runs):
         history = hj.train(
             task, data, fast, single, seed=number, progress=False, **common
         )
-        alone.append(history.seconds_to(FLAGS.target))
+        alone.append(history)
         for name, strategy in table.items():
             real, virtual = (
                 hj.train(task, data, m, strategy, seed=number, progress=False, **common)
@@ -93,12 +101,49 @@ def run_all(
             row["predicted"].append(gap(virtual))
             row["waiting"].append(real.waiting_share())
             row["target"].append(real.seconds_to(FLAGS.target))
+            row["examples_per_second"].append(speed(real))
             row["replay"].append(float(again.replayed == "equal"))
             print(f"run {number}, {name}: {real!r}", file=sys.stderr)
             if FLAGS.out and not number:
                 save(real, name)
     raw = {n: {k: median(v) for k, v in row.items()} for n, row in found.items()}
-    return {"alone": median(alone), **raw}
+    raw["alone"] = {
+        "target": median(h.seconds_to(FLAGS.target) for h in alone),
+        "examples_per_second": median(map(speed, alone)),
+    }
+    return raw
+
+
+def speed(history: hj.History) -> float:
+    return history.points[-1]["examples"] / history.span
+
+
+def advised(task: hj.Task, data: hj.data.Dataset, profile: hj.machine.Machine) -> Any:
+    """What the advisor says: of the fast worker alone, and of all."""
+    names = [w.name for w in profile.workers]
+    single = hj.sequential_sgd(batch_size=FLAGS.batch_size, rate=FLAGS.rate)
+    advice = hj.advise(
+        task,
+        data,
+        profile,
+        strategies={"alone": single, **strategies()},
+        target=FLAGS.target,
+        seconds=FLAGS.seconds,
+        subsets=[names[:1], names],
+        progress=False,
+    )
+    print(advice, file=sys.stderr)
+    chosen = [
+        c for c in advice.choices if (len(c.workers) == 1) == (c.strategy == "alone")
+    ]
+    return {
+        c.strategy: {
+            "target": c.seconds_to_target,
+            "examples_per_second": c.examples_per_second,
+            "waiting": c.waiting,
+        }
+        for c in chosen
+    }
 
 
 def save(history: hj.History, name: str) -> None:
@@ -109,15 +154,17 @@ def save(history: hj.History, name: str) -> None:
     hj.plot.chrome_trace(history, folder / f"{name}.json")
 
 
-def ratios(raw: dict[str, Any]) -> dict[str, float | None]:
+def ratios(raw: dict[str, Any], advice: dict[str, Any]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, row in raw.items():
+        key = "examples_per_second"
+        found[f"advice/{name}"] = round(row[key] / advice[name][key], 3)
         if name == "alone":
             continue
         error = abs(row["predicted"] / row["measured"] - 1)
-        speed = row["target"] / raw["alone"]
+        longer = row["target"] / raw["alone"]["target"]
         found[f"prediction_error/{name}"] = round(error, 3)
-        found[f"time_to_target/{name}"] = round(speed, 3) if speed == speed else None
+        found[f"time_to_target/{name}"] = round(longer, 3) if longer == longer else None
         found[f"waiting/{name}"] = round(row["waiting"], 3)
         found[f"replay/{name}"] = row["replay"]
     return found
@@ -136,10 +183,11 @@ def main() -> None:
     )
     about = profile.calibration
     assert about is not None
-    raw = run_all(task, data, machine, profile)
+    raw, advice = run_all(task, data, machine, profile), advised(task, data, profile)
     result = {
-        "ratios": ratios(raw),
-        "seconds": raw,
+        "ratios": ratios(raw, advice),
+        "measured": raw,
+        "advised": advice,
         "calibration": {
             "median_error": about.error,
             "worst": about.worst,

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable
 
-import jax
 import numpy as np
 
 from hetjax.data.batching import nonzeros_of
@@ -34,7 +33,7 @@ from hetjax.run.executor import Assignment
 from hetjax.run.holdings import Holdings
 from hetjax.run.interrupt import interruptible
 from hetjax.run.job import Clock, Job
-from hetjax.run.programs import mean_metrics
+from hetjax.run.losses import Losses
 from hetjax.run.steps import Steps
 from hetjax.schedule.rates import Progress, rate_at
 from hetjax.schedule.types import Orders
@@ -42,7 +41,6 @@ from hetjax.strategies.types import Strategy
 
 INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
 _EVALUATE = "evaluate"  # the loop's alarm: it rings behind all arrivals of a time
-_FORWARD = 1 / 3  # of a training step's seconds: looking at an example without learning
 
 
 class Loop:
@@ -63,11 +61,9 @@ class Loop:
         metric = job.programs.task.metric
         self.history = History(name, job.seed, strategy.settings, metric)
         self.on_point = on_point
-        self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
-        self._unobserved: dict[int, list] = {}
+        self.losses = Losses()
         self._last_members: tuple[int | str, ...] = ()
         self._there = {w.index for w in clock.workers if w.present}
-        self._train_loss = [0.0, 0]  # sum and number of works since the last evaluation
 
     def run(self) -> History:
         """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
@@ -75,6 +71,7 @@ class Loop:
         with self.compilations.counting(), interruptible() as self._interrupted:
             self._set_up()
             try:
+                self._begin()
                 self.executor.play(self)
             except RunEnded as ended:
                 self._stop(str(ended))
@@ -105,7 +102,7 @@ class Loop:
             places=job.places,
         )
         self.evaluations = Evaluations(
-            job, self.clock, self.holdings, self.compilations
+            self.history.strategy, job, self.clock, self.holdings, self.compilations
         )
         steps = Steps(
             strategy,
@@ -119,10 +116,13 @@ class Loop:
         self.executor = job.executor(steps)
         n = len(job.train)
         self.sampler = strategy.sampler.init(self.clock.workers, n, job.seed)
-        for instant in job.instants:
+
+    def _begin(self) -> None:
+        for instant in self.job.instants:
             self.clock.set_alarm(_EVALUATE, instant)
         self.clock.begin()
-        self.policy, orders = strategy.policy.init(self.clock.workers, n)
+        workers, n = self.clock.workers, len(self.job.train)
+        self.policy, orders = self.strategy.policy.init(workers, n)
         self._carry_out(orders)
 
     # -- events --------------------------------------------------------------
@@ -167,37 +167,24 @@ class Loop:
             why = f"its loss was {float(outcome.mean):.6g}; it begins anew"
             self._note(arrival.time, worker, "nan", why)
             return
-        self._unobserved.setdefault(worker, []).extend(outcome.losses)
-        # one arrival late, so that looking does not hold up what was just dispatched
         self._check_losses()
-        self._unchecked = (arrival, outcome.mean)
+        self.losses.land(arrival, outcome)
 
     def _observe(self, worker: int) -> None:
         """Losses count for draws after the merge that their worker takes part in."""
-        observe = self.strategy.sampler.observe
-        for indices, values in self._unobserved.pop(worker, ()):
-            if not observe:
-                continue
-            # of one step, or of several that ran at once
-            for rows, losses in zip(
-                np.atleast_2d(indices), np.atleast_2d(values), strict=True
-            ):
-                losses = losses[: len(rows)]
+        if self.strategy.sampler.observe:
+            for rows, losses in self.losses.of_steps(worker):
+                observe = self.strategy.sampler.observe
                 self.sampler = observe(self.sampler, worker, rows, losses)
 
     def _check_losses(self) -> None:
-        if self._unchecked is None:
-            return
-        (arrival, mean), self._unchecked = self._unchecked, None
-        loss = float(np.asarray(mean))
-        if arrival.work.steps:
-            self._train_loss[0] += loss
-            self._train_loss[1] += 1
-        if not math.isfinite(loss):
-            worker = self.clock.workers[arrival.worker].name
+        diverged = self.losses.diverged()
+        if diverged:
+            arrival, loss = diverged
             self._stop(
-                f"{self.history.strategy}: the loss of worker {worker} became "
-                f"{loss} at {arrival.time:.6g} s; a smaller rate may help"
+                f"{self.history.strategy}: the loss of worker "
+                f"{self.clock.workers[arrival.worker].name} became {loss} at "
+                f"{arrival.time:.6g} s; a smaller rate may help"
             )
 
     # -- workers that come and go ---------------------------------------------
@@ -216,7 +203,7 @@ class Loop:
         self.executor.drop(worker)
         self.accounts.lost(worker, event.time)
         self.holdings.forget(worker)
-        self._unobserved.pop(worker, None)
+        self.losses.forget(worker)
         name = self.clock.workers[worker].name
         if self.job.on_loss == "stop":
             self._stop(f"worker {name} was lost: {event.why}")
@@ -248,7 +235,7 @@ class Loop:
     def _carry_out_merge(self, order: MergeOrder) -> None:
         now = self.clock.now
         looks = self.holdings.merge_of(order).measures and "push" in order.words
-        accuracy, seconds = self._measured(order) if looks else (None, 0.0)
+        accuracy, seconds = self.evaluations.of_members(order) if looks else (None, 0.0)
         transfer = self.clock.merge(order, self.holdings.num_bytes, seconds)
         at_root = order.node == ROOT and order.op != "fetch"
         if at_root:
@@ -277,32 +264,6 @@ class Loop:
         if order.op != "fetch":
             self._last_members = order.members
             self.history.merges += 1
-
-    def _measured(self, order: MergeOrder) -> tuple[list[float], float]:
-        """Each member's metric on the held-out data, and the seconds it takes them.
-
-        A look costs a third of a training step. Each looks at its own at the same time,
-        or the fastest at all of them one after the other, whichever is sooner.
-        """
-        programs, job = self.job.programs, self.job
-        members = (*order.members, *order.passive)
-        models = [self.holdings.seen(m) for m in members]
-        self.compilations.purpose = "evaluate"
-        measured = [
-            mean_metrics(programs.evaluate, m, job.held_out, job.num_held_out)[
-                programs.task.metric
-            ]
-            for m in models
-        ]
-        self.compilations.purpose = "other"
-        if min(measured) < 0:
-            raise ValueError(
-                f"{self.history.strategy}: {programs.task.metric} serves as a weight "
-                f"from 0 on, but a worker's is {min(measured):.4g}"
-            )
-        workers = [self.clock.workers[m] for m in order.members if isinstance(m, int)]
-        looks = [w.seconds(job.num_held_out) * _FORWARD for w in workers]
-        return measured, min(max(looks), len(looks) * min(looks)) if looks else 0.0
 
     def _dispatch(self, worker: int, work: Work) -> None:
         """Draw the examples, start the clock, and have the steps run.
@@ -359,10 +320,7 @@ class Loop:
         elif self.on_point(point):
             self._stop(f"stopped at {instant:.6g} s as asked")
         elif self.evaluations.due:
-            total, works = self._train_loss
-            self._train_loss = [0.0, 0]
-            seen = {"train_loss": total / works} if works else {}
-            self._tell(Evaluated(metrics | seen, instant))
+            self._tell(Evaluated(metrics | self.losses.mean(), instant))
 
     # -- the end -------------------------------------------------------------
 

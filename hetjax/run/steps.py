@@ -1,8 +1,8 @@
 """How the K local steps of an assignment run: one by one, or fused into one program.
 
-No form is best everywhere: a convolution inside a loop is an order of magnitude slower
-on a CPU, while dispatching small steps one by one starves a GPU. The form changes the
-last bits of a result, so it is part of a run's record.
+No form is best everywhere: a convolution inside a loop, or vmapped over learners, is an
+order of magnitude slower on a CPU, while dispatching small steps one by one starves a
+GPU. The form changes the last bits of a result, so it is part of a run's record.
 """
 
 import threading
