@@ -61,23 +61,28 @@ class Threads:
     def play(self, loop: Turns) -> None:
         """Take the turns that no worker's thread takes, until there are no more."""
         self._loop = loop
-        while True:
+        try:
+            while self._take_turns(loop):
+                self._clock.wait()
+        finally:  # also where Ctrl-C, pressed again, ends the wait
             with self._turns:
-                try:
-                    self._hand_out()  # what was ordered before the first turn
-                    while self._raised is None and not loop.over and loop.turn():
-                        self._hand_out()
-                        if self._others:  # who arrived goes on
-                            break
-                    self._clock.rest()
-                except BaseException as error:
-                    self._raised = error
-                if self._raised is not None or loop.over:
-                    self._loop = None
-                    break
-            self._clock.wait()
+                self._loop = None
         if self._raised is not None:
             raise self._raised
+
+    def _take_turns(self, loop: Turns) -> bool:
+        """At home: while something is due and nobody arrived; is there more to do?"""
+        with self._turns:
+            try:
+                self._hand_out()  # what was ordered before the first turn
+                while self._raised is None and not loop.over and loop.turn():
+                    self._hand_out()
+                    if self._others:
+                        break
+                self._clock.rest()
+            except BaseException as error:
+                self._raised = error
+            return self._raised is None and not loop.over
 
     def _completed(
         self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]

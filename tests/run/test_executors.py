@@ -1,0 +1,134 @@
+"""Where assignments run: nobody sees a difference, but for the time it takes."""
+
+import threading
+import time
+
+import chex
+import numpy as np
+import pytest
+from real_runs import DATA, TASK
+
+import hetjax as hj
+from hetjax.machine import preset
+from hetjax.run import bench, executor
+from hetjax.run.executor import FIRST, Assignment, Outcome, Pooled, grouped
+
+
+def assignment(worker, steps=1, size=2):
+    rows = [np.zeros(size, np.int64)] * steps
+    return Assignment(worker, np.float32(worker), rows, np.float32(0.1), 0)
+
+
+@pytest.fixture
+def pool():
+    """A maker of one that runs a function; all are closed."""
+    made = []
+
+    def make(run, threads=2):
+        made.append(Pooled(run, threads))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def slowly(a):
+    time.sleep(2 * executor.LONG)
+    return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+
+
+def play(one, works):
+    """Who ran each of so many works of one worker."""
+    found = []
+    for _ in range(works):
+        one.start(assignment(0))
+        found.append(one.finish(0).padded)
+    return found
+
+
+def test_the_first_works_tell_that_they_are_long(pool):
+    here = threading.get_ident()
+    threads = play(pool(slowly), FIRST + 3)
+    assert threads[:FIRST] == [here] * FIRST
+    assert here not in threads[FIRST:]
+
+
+def test_short_works_stay_on_the_caller_s_thread(pool):
+    def run(a):
+        return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+
+    assert set(play(pool(run), FIRST + 3)) == {threading.get_ident()}
+
+
+def test_long_works_run_at_the_same_time(pool):
+    """Two wait for each other."""
+    both = threading.Barrier(2, timeout=10)
+
+    def run(a):
+        if a.worker:
+            both.wait()
+        return slowly(a)
+
+    one = pool(run)
+    play(one, FIRST)
+    for k in (1, 2):
+        one.start(assignment(k))
+    assert [one.finish(k).replica for k in (2, 1)] == [2.0, 1.0]
+
+
+def test_an_error_of_a_thread_is_raised_where_its_outcome_is_fetched(pool):
+    def run(a):
+        if a.worker:
+            raise ZeroDivisionError
+        return slowly(a)
+
+    one = pool(run)
+    play(one, FIRST)
+    one.start(assignment(1))
+    with pytest.raises(ZeroDivisionError):
+        one.finish(1)
+
+
+def test_what_is_dropped_is_not_asked_for(pool):
+    one = pool(slowly)
+    play(one, FIRST)
+    one.start(assignment(1))
+    one.drop(1)
+    one.start(assignment(1))
+    assert one.finish(1).replica == 1.0
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "async_sgd", "ad_psgd", "adaptive_sgd"])
+def test_a_run_on_several_threads_has_the_same_bits(name, monkeypatch):
+    """On the virtual clock; every work counts as a long one."""
+    size = {"b_max": 8} if name == "adaptive_sgd" else {"batch_size": 8}
+    strategy = hj.STRATEGIES[name](rate=0.1, **size)
+    monkeypatch.setattr(executor, "LONG", 0.0)
+    found = []
+    for cores in (1, 4):
+        monkeypatch.setattr(bench, "cores", lambda cores=cores: cores)
+        history = hj.train(
+            TASK, DATA, preset("v100x4"), strategy, seconds=0.2, progress=False
+        )
+        found.append(history)
+    one, several = found
+    assert one.points == several.points
+    assert one.workers == several.workers
+    chex.assert_trees_all_equal(one.params, several.params)
+
+
+def test_one_program_runs_works_of_one_device_and_shape():
+    works = [
+        assignment(0, 2),
+        assignment(1, 2),
+        assignment(2, 2),  # of another device
+        assignment(3, 1),  # of other steps
+        assignment(4, 2, size=3),
+        assignment(5, 0),  # a copy alone
+        assignment(6, 0),
+        assignment(7, 2),
+    ]
+    devices = ["a", "a", "b", "a", "a", "a", "a", "a"]
+    groups = [[a.worker for a in group] for group in grouped(works, devices)]
+    assert groups == [[0, 1, 7], [2], [3], [4], [5], [6]]
