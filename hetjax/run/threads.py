@@ -92,9 +92,8 @@ class Threads:
         Until nothing is due, or it has new work and another is there to take them. The
         outcomes are taken over: the list is empty behind it.
         """
-        for completion, outcome in zip(
-            done, outcomes, strict=False
-        ):  # of a failure none
+        # of a failure there are none
+        for completion, outcome in zip(done, outcomes, strict=False):
             if self._at.get(completion.worker) is thread:
                 self._outcomes[completion.worker] = outcome
         outcomes.clear()
