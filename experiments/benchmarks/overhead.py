@@ -1,6 +1,6 @@
 """What the loop adds around a step: real runs against the same programs by hand.
 
-    python experiments/benchmarks/overhead.py                           (two minutes)
+    python experiments/benchmarks/overhead.py                          (four minutes)
 
 One worker on one device, so that nothing is hidden behind another's work. Rounds: 8
 steps of about 0.1, 1 and 10 ms (the width of an MLP is chosen for it), then a merge.

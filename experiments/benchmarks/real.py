@@ -1,6 +1,6 @@
 """Real runs on two CPU devices, one slowed three times: predicted and measured.
 
-    python experiments/benchmarks/real.py                               (three minutes)
+    python experiments/benchmarks/real.py                                 (six minutes)
     python experiments/benchmarks/real.py --devices=gpu:0,cpu:0 --slowdown=1
 
 The devices are calibrated; then local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
