@@ -60,9 +60,8 @@ class StepTimer:
     ) -> tuple[Any, float]:
         """(the replica behind the steps, their seconds)."""
         assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
-        target = None if device.platform == "cpu" else device
         began = time.perf_counter()
-        outcome = self.steps.run(assignment, form, target)
+        outcome = self.steps.run(assignment, form, device)
         jax.block_until_ready((outcome.replica, outcome.mean, outcome.finite))
         return outcome.replica, time.perf_counter() - began
 
@@ -124,8 +123,6 @@ class StepTimer:
             Assignment(k, replica, self.rows(steps, size), np.float32(1e-6), 0)
             for k, replica in enumerate(replicas)
         ]
-        outcomes = self.steps.together(
-            group, None if device.platform == "cpu" else device
-        )
+        outcomes = self.steps.together(group, device)
         jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
         return [o.replica for o in outcomes]

@@ -79,8 +79,7 @@ class Steps:
         mean = np.zeros(())
         for number, batch in enumerate(self._batches(a.rows)):
             padded += len(batch.weight) - len(a.rows[number])
-            if device is not None:
-                batch = jax.device_put(batch, device)
+            batch = _sent(batch, device)
             replica, values, mean = self._called(
                 self._step, replica, batch, a.rate, words[number]
             )
@@ -105,8 +104,7 @@ class Steps:
         )
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
         words = self._words(a)
-        if device is not None:
-            batches = jax.device_put(batches, device)
+        batches = _sent(batches, device)
         replica, values, mean = self._called(program, a.replica, batches, a.rate, words)
         if between:
             between(replica)
@@ -127,8 +125,7 @@ class Steps:
         batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
         rates = np.array([a.rate for a in group])
         words = np.stack([self._words(a) for a in group])
-        if device is not None:
-            batches = jax.device_put(batches, device)
+        batches = _sent(batches, device)
         self.compilations.purpose = "step"
         replicas = tuple(a.replica for a in group)
         replicas, values, means = self._called(program, replicas, batches, rates, words)
@@ -182,3 +179,13 @@ class Steps:
         """[K, 3]: what each step's random key is made of."""
         numbers = range(a.first_step, a.first_step + len(a.rows))
         return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
+
+
+def _sent(batch: Batch, device: Device | None) -> Batch:
+    """The batch on its way to a device.
+
+    NumPy arrays go to a CPU device within the call, without a copy of their own.
+    """
+    if device is None or device.platform == "cpu":
+        return batch
+    return jax.device_put(batch, device)

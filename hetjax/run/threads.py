@@ -235,8 +235,6 @@ class _Thread(threading.Thread):
         station = self._stations[group[0].worker]
         self._since = time.perf_counter()
         self._compiled = self._compilations.own_seconds
-        # NumPy arrays go to a CPU device within the call, without a copy of their own
-        device = None if station.device.platform == "cpu" else station.device
         # together they are as slow as the slowest of them
         slowdown = max(
             self._stations[a.worker].slowdown * self._stations[a.worker].factor
@@ -244,9 +242,11 @@ class _Thread(threading.Thread):
         )
         between = partial(self._between, slowdown)
         if len(group) > 1:
-            outcomes = self._steps.together(group, device, between)
+            outcomes = self._steps.together(group, station.device, between)
         else:
-            outcomes = [self._steps.run(group[0], station.form, device, between)]
+            outcomes = [
+                self._steps.run(group[0], station.form, station.device, between)
+            ]
         jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
         return outcomes
 
