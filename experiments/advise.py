@@ -31,7 +31,7 @@ flags.DEFINE_multi_string("workers", [], "a set of workers to try: cpu:0,gpu:0")
 flags.DEFINE_integer("seed", 0, "of the runs")
 
 
-def main() -> None:
+def main() -> int:
     local = FLAGS.machine == "local"
     machine = (
         local_devices.machine() if local else hj.machine.load_machine(FLAGS.machine)
@@ -54,6 +54,7 @@ def main() -> None:
         seed=FLAGS.seed,
     )
     print(advice.table())
+    return 130 if advice.interrupted else 0
 
 
 if __name__ == "__main__":

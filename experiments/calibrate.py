@@ -18,6 +18,7 @@ import hetjax as hj
 from hetjax.report import Table
 
 FLAGS = flags.FLAGS
+POOR = 0.25  # median error of a fit that is worth a word
 flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
@@ -51,6 +52,8 @@ def table(machine: hj.machine.Machine) -> Table:
         f"error of the fit: median {100 * about.error:.1f} %, 90th percentile "
         f"{100 * about.worst:.1f} %, of {about.works} works",
     )
+    if about.error > POOR:
+        caption += ("a poor fit: is something else running? or raise --repeats",)
     return Table(header, tuple(rows), caption)
 
 

@@ -88,7 +88,6 @@ def compare() -> tuple[hj.Runs, list[Any]]:
     if FLAGS.machine == "local":
         machine = local_devices.machine()
         traces = Path(FLAGS.out) / "traces"
-        traces.mkdir(parents=True, exist_ok=True)
     else:
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies

@@ -9,7 +9,8 @@ with "ratios":
 
 prediction_error/NAME   |predicted / measured - 1| of the median time between merges
 time_to_target/NAME     seconds to the target over those of the fast device alone
-waiting/NAME            share of the workers' time, measured; replay/NAME: 1 if equal
+waiting/NAME            share of the workers' time, measured
+replay/NAME             1 if every run was replayed to the same bits, else 0
 advice/NAME             measured examples/s over what `hj.advise` says of the strategy
 
 and the raw medians over --runs. Marks: errors of 0.2 where the devices share two cores,
@@ -41,6 +42,7 @@ flags.DEFINE_float("rate", 0.01, "learning rate")
 flags.DEFINE_float("seconds", 6.0, "of every run")
 flags.DEFINE_float("target", 0.95, "test accuracy to reach")
 flags.DEFINE_integer("runs", 3, "of every strategy")
+flags.DEFINE_list("strategies", [], "which of them; default all four")
 flags.DEFINE_string("out", None, "folder of the timelines, if wanted")
 STEPS = 8
 MEASURED = (
@@ -56,7 +58,7 @@ MEASURED = (
 def strategies() -> dict[str, hj.Strategy]:
     common: dict[str, Any] = {"batch_size": FLAGS.batch_size, "rate": FLAGS.rate}
     biased = hj.biased_local_sgd(**common, momentum=0.0, steps=f"measured:{STEPS}")
-    return {
+    table = {
         "local_sgd": hj.local_sgd(**common, momentum=0.0, steps=STEPS),
         "biased_local_sgd": biased,
         "adaptive_sgd": hj.adaptive_sgd(
@@ -64,6 +66,10 @@ def strategies() -> dict[str, hj.Strategy]:
         ),
         "eamsgd": hj.eamsgd(**common, momentum=0.5),
     }
+    unknown = set(FLAGS.strategies) - set(table)
+    if unknown:
+        raise ValueError(f"--strategies: some of {', '.join(table)}")
+    return {name: table[name] for name in FLAGS.strategies or table}
 
 
 def gap(history: hj.History) -> float:
@@ -107,6 +113,8 @@ def run_all(
             if FLAGS.out and not number:
                 save(real, name)
     raw = {n: {k: median(v) for k, v in row.items()} for n, row in found.items()}
+    for name, row in found.items():
+        raw[name]["replay"] = min(row["replay"])
     raw["alone"] = {
         "target": median(h.seconds_to(FLAGS.target) for h in alone),
         "examples_per_second": median(map(speed, alone)),
@@ -171,6 +179,7 @@ def ratios(raw: dict[str, Any], advice: dict[str, Any]) -> dict[str, float | Non
 
 
 def main() -> None:
+    strategies()  # is the choice right?
     cpus = sum(name.startswith("cpu") for name in FLAGS.devices)
     jax.config.update("jax_num_cpu_devices", max(1, cpus))
     jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -3,7 +3,8 @@
 from hetjax.machine.clock import SimulatedClock, Stamps, Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Incident, Link, Machine, Profile
-from hetjax.machine.trace import RecordedClock, Recorder, Recording, Trace
+from hetjax.machine.recorded_clock import RecordedClock, Recorder
+from hetjax.machine.trace import Recording, Trace
 from hetjax.machine.types import (
     ROOT,
     Alarm,
@@ -15,6 +16,7 @@ from hetjax.machine.types import (
     Merged,
     MergeOrder,
     RunEnded,
+    Slow,
     Work,
     WorkerInfo,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "Recording",
     "RunEnded",
     "SimulatedClock",
+    "Slow",
     "Stamps",
     "Trace",
     "Transfer",

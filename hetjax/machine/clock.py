@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetjax.machine.contention import Contention
-from hetjax.machine.profile import Incident, Machine, check_seed
+from hetjax.machine.profile import AS_SCRIPTED, Incident, Machine, check_seed
 from hetjax.machine.types import (
     ROOT,
     Alarm,
@@ -24,6 +24,7 @@ from hetjax.machine.types import (
     Leave,
     Merged,
     MergeOrder,
+    Slow,
     Work,
 )
 
@@ -299,7 +300,7 @@ class SimulatedClock:
         worker = self._indices[incident.worker]
         if incident.what == "slow":  # from its next work on
             self._factors[worker] = incident.factor
-            return None
+            return Slow(worker, self.now, incident.factor)
         joins = incident.what == "join"
         self._to_join -= joins
         if joins != (worker in self._absent):
@@ -309,7 +310,7 @@ class SimulatedClock:
             self._there.add(worker)
             self._staff[self.workers[worker].device] += 1
             self._worker_free[worker] = self.now
-            return Join(worker, self.now, "as scripted")
+            return Join(worker, self.now, AS_SCRIPTED)
         self._absent.add(worker)
         if worker in self._there:
             self._there.remove(worker)
@@ -320,7 +321,7 @@ class SimulatedClock:
             heapq.heapify(self._heap)
             if self._contention:
                 self._replan(self._contention.end(worker, self.now))
-        why = "killed, as scripted"
+        why = f"killed, {AS_SCRIPTED}"
         return Leave(worker, self.now, lost=True, why=why)
 
     def _step_seconds(self, worker: int, size: int, nonzeros: int, time: float):

@@ -6,6 +6,7 @@ from what it did.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from hetjax.machine.profile import Cost, Link, Machine, Profile
+from hetjax.machine.profile import AS_SCRIPTED, Cost, Incident, Link, Machine, Profile
 from hetjax.machine.trace import Trace
 
 ALONE = 0.1  # a work counts as alone while the others compute for less of its time
@@ -61,10 +62,12 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     from works alone, where there are any; then its contention from those side by side.
     Noise is the spread of the residuals of a step; the link, and every worker's way to
     it, are fitted to the gaps between the last arrival before a merge and the members'
-    next beginning.
+    next beginning. What was scripted (who is killed, slow, joins) is scripted again;
+    whoever else failed is not to fail again. Learners of a device are no slower
+    together than their contention says.
     """
-    workers = trace.workers
-    slowdowns = trace.header.get("slowdowns", [1.0] * len(workers))
+    workers, slowdowns = trace.workers, trace.header["slowdowns"]
+    learners = Counter(info.device for info in workers)
     bursts = _bursts(trace)
     works = measured_works(trace, slowdowns, bursts)
     link, ways = _ways(trace)
@@ -79,6 +82,8 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
             cost,
             factor=slowdown,
             place=info.place,
+            device=info.device if learners[info.device] > 1 else "",
+            curve=tuple(1.0 + k for k in range(learners[info.device])),
             contention=contention,
             duty=1 / slowdown,
             bursts=bursts[info.index] and slowdown > 1,
@@ -93,8 +98,20 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
         tuple(profiles),
         {"": link},
         noise=median(spreads) if spreads else 0.0,
+        incidents=_incidents(trace),
     )
     return Fit(machine, tuple(errors) or (math.nan,))
+
+
+def _incidents(trace: Trace) -> tuple[Incident, ...]:
+    """What happened to the workers because a script said so."""
+    found, whats = [], {"leave": "kill", "join": "join", "slow": "slow"}
+    for line in trace.lines:
+        kind = next(iter(line))
+        if kind == "slow" or AS_SCRIPTED in str(line.get("why", "")):
+            name, factor = trace.workers[line[kind]].name, line.get("factor", 1.0)
+            found.append(Incident(line["time"], whats[kind], name, factor))
+    return tuple(found)
 
 
 class _Span(NamedTuple):
@@ -107,6 +124,7 @@ class _Span(NamedTuple):
     line: dict
     until: float
     weight: float
+    slowdown: float  # on purpose, by its machine and its script
 
 
 def measured_works(
@@ -117,12 +135,12 @@ def measured_works(
     found = []
     spans = list(_spans(trace, slowdowns, bursts))
     busy = _Busy(spans, len(slowdowns))
-    for k, start, finish, work, until, _ in spans:
+    for k, start, finish, work, until, _, slowdown in spans:
         seen[k] += 1
         if not work["steps"] or finish <= start or seen[k] <= FIRST:
             continue
         examples = work["steps"] * max(1, round(work["batch_size"]))
-        seconds = (finish - start - work["seconds"]) / slowdowns[k]
+        seconds = (finish - start - work["seconds"]) / slowdown
         share = busy.others(k, start, until)
         nonzeros = work["nonzeros"]
         found.append(Measured(k, work["steps"], examples, nonzeros, seconds, share))
@@ -133,17 +151,22 @@ def _spans(
     trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
 ) -> Iterator[_Span]:
     given: dict[int, dict] = {}
+    slowdowns = list(slowdowns)
     for line in trace.lines:
-        if "dispatch" in line:
+        if "slow" in line:  # from within a work: of that one nobody knows
+            k = line["slow"]
+            slowdowns[k] = trace.header["slowdowns"][k] * line["factor"]
+            given.pop(k, None)
+        elif "dispatch" in line:
             given[line["dispatch"]] = line
         elif "arrival" in line and line["arrival"] in given:
             k, start, finish = line["arrival"], line["start"], line["finish"]
             work, duty = given.pop(k), 1 / slowdowns[k]
             if bursts[k] or work["steps"] == 1:
                 until = start + duty * (finish - start)
-                yield _Span(k, start, finish, work, until, 1.0)
+                yield _Span(k, start, finish, work, until, 1.0, slowdowns[k])
             else:
-                yield _Span(k, start, finish, work, finish, duty)
+                yield _Span(k, start, finish, work, finish, duty, slowdowns[k])
 
 
 def _bursts(trace: Trace) -> list[bool]:
@@ -208,14 +231,20 @@ def _cost(works: Sequence[Measured]) -> Cost | None:
 
 
 def _contention(works: Sequence[Measured], cost: Cost, workers: int) -> float:
-    """How many times as long works take while all the others compute."""
+    """How many times as long works take while all the others compute.
+
+    By the sums of their seconds: short works, which leave cores to the others, contend
+    less, and what they take matters less.
+    """
     alone = [w for w in works if w.share < ALONE]
     most = max((w.share for w in works), default=0.0)  # less beside a slowed worker
     beside = [w for w in works if w.share > max(ALONE, TOGETHER * most)]
     if workers < 2 or len(alone) < 4 or not beside:
         return 1.0
-    grown = [(w.seconds / _seconds(cost, 1.0, w) - 1) / w.share for w in beside]
-    return max(1.0, 1 + median(grown))
+    alone_seconds = [_seconds(cost, 1.0, w) for w in beside]
+    more = sum(w.seconds for w in beside) - sum(alone_seconds)
+    shared = sum(s * w.share for s, w in zip(alone_seconds, beside, strict=True))
+    return max(1.0, 1 + more / shared)
 
 
 def _seconds(cost: Cost, contention: float, w: Measured) -> float:

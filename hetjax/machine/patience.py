@@ -49,6 +49,20 @@ class Patience:
         if self._counts[worker] < ENOUGH or self._counts[worker] % EVERY == ENOUGH:
             self._limits[worker] = self._limit(self._seen[worker])
 
+    def usual(self, worker: int, work: Work) -> float:
+        """Seconds that a work usually takes."""
+        return median(self._seen[worker] or [1.0]) * self.expected(worker, work)
+
+    def doubled(self, worker: int) -> None:
+        """A worker answered behind its deadline: it was taken to be faster than it is.
+
+        What it took before tells nothing any more; it has twice the time until it is
+        known anew.
+        """
+        self._seen[worker].clear()
+        self._counts[worker] = 0
+        self._limits[worker] *= 2
+
     def allowed(self, worker: int, work: Work) -> float:
         """Seconds that a work may take."""
         return self._limits[worker] * self.expected(worker, work) + HICCUP

@@ -104,6 +104,11 @@ def load_machine(
     Without a seed or a noise it is the file's, or the preset's default.
     """
     is_file = str(name_or_path).endswith(".json")
+    if is_file and not Path(name_or_path).exists():
+        raise FileNotFoundError(
+            f"there is no file {str(name_or_path)!r}: give a preset's name "
+            f"({', '.join(PRESETS)}), or a file that `calibrate` wrote"
+        )
     machine = Machine.load(name_or_path) if is_file else preset(str(name_or_path))
     changes = {"seed": seed, "noise": noise}
     changes = {name: value for name, value in changes.items() if value is not None}

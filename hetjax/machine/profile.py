@@ -131,6 +131,7 @@ class Profile:
 
 
 INCIDENTS = ("kill", "slow", "join")
+AS_SCRIPTED = "as scripted"  # why an incident's event took place
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,18 @@ class Join(NamedTuple):
     why: str = ""
 
 
-Event = Arrival | Merged | Evaluated | Alarm | Leave | Join
+class Slow(NamedTuple):
+    """A worker's steps take `factor` times as long from now on, as scripted.
+
+    Of the books alone: a policy sees what it measures.
+    """
+
+    worker: int
+    time: float
+    factor: float
+
+
+Event = Arrival | Merged | Evaluated | Alarm | Leave | Join | Slow
 
 
 class RunEnded(Exception):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from hetjax.machine.clock import Stamps, Transfer
 from hetjax.machine.patience import Patience
-from hetjax.machine.profile import Incident
+from hetjax.machine.profile import AS_SCRIPTED, Incident
 from hetjax.machine.types import (
     Alarm,
     Arrival,
@@ -28,6 +28,7 @@ from hetjax.machine.types import (
     Leave,
     Merged,
     MergeOrder,
+    Slow,
     Work,
     WorkerInfo,
 )
@@ -55,6 +56,7 @@ class _UnderWay:
     deadline: float
     stamp: float  # when it was given
     reported: bool = False  # it is done, or failed, and the loop will hear of it
+    given_up: bool = False  # a pause waited for it until its deadline
 
 
 class WallClock:
@@ -62,7 +64,7 @@ class WallClock:
 
     A worker whose thread fails, or does not answer by its deadline (see `Patience`),
     leaves: Leave(lost=True). One that answers late joins again; what it did is not
-    asked for.
+    asked for. Who fails while it is silent leaves once more: now it is known why.
     """
 
     def __init__(
@@ -202,17 +204,27 @@ class WallClock:
             self._add_pause(paused, time.perf_counter())
 
     def _await_all(self) -> None:
-        """Collect completions until nobody computes, or has a deadline to come."""
+        """Collect completions until nobody computes, or has a deadline to come.
+
+        Who lets that pass is lost behind the pause, which begins before: the clock
+        would be back where the deadline is to come, and the next pause waits again.
+        """
         self._collect()
         while True:
-            waiting = [u for u in self._under_way.values() if not u.reported]
-            left = max((u.deadline for u in waiting), default=0.0) - self._time()
-            if not waiting or left <= 0:
-                return
-            try:
-                self._take(self._completions.get(timeout=min(left, _LOOK_UP)))
-            except queue.Empty:
-                continue
+            late = self._late(self._time())
+            waiting = {
+                k: u
+                for k, u in self._under_way.items()
+                if not u.reported and k not in late
+            }
+            if not waiting:
+                break
+            left = max(u.deadline for u in waiting.values()) - self._time()
+            with suppress(queue.Empty):
+                left = min(max(left, 0.0), _LOOK_UP)
+                self._take(self._completions.get(timeout=left))
+        for worker in late:
+            self._under_way[worker].given_up = True
 
     def _add_pause(self, since: float, until: float) -> None:
         """What lies between these stamps was a pause."""
@@ -224,6 +236,22 @@ class WallClock:
     def completed(self, completion: Completion) -> None:
         """A worker's thread reports (from that thread)."""
         self._completions.put(completion)
+
+    @property
+    def left(self) -> float:
+        """Seconds until those who compute are usually done."""
+        self._collect()
+        ends = [
+            u.start + self.patience.usual(k, u.work)
+            for k, u in self._under_way.items()
+            if not u.reported
+        ]
+        return max(0.0, max(ends, default=0.0) - self._time())
+
+    @property
+    def has_news(self) -> bool:
+        """Did a thread report what `next` has not looked at?"""
+        return not self._completions.empty()
 
     def next(self) -> Event | None:
         """The earliest event whose time has come; None if there is none now.
@@ -277,17 +305,17 @@ class WallClock:
         worker = self._index[incident.worker]
         if incident.what == "slow":
             self._on_slow(worker, incident.factor)
-            return None
+            return Slow(worker, seconds, incident.factor)
         if incident.what == "join":
             self._joins -= 1
             if worker not in self._absent or worker in self._silent:
                 return None
             self._come(worker)
-            return Join(worker, seconds, "as scripted")
-        self._silent.pop(worker, None)  # if it answers, nobody listens
-        if worker in self._absent:
+            return Join(worker, seconds, AS_SCRIPTED)
+        silent = self._silent.pop(worker, None)  # if it answers, nobody listens
+        if worker in self._absent and not silent:
             return None
-        return Leave(worker, seconds, lost=True, why="killed, as scripted")
+        return Leave(worker, seconds, lost=True, why=f"killed, {AS_SCRIPTED}")
 
     def _come(self, worker: int) -> None:
         self._absent.remove(worker)
@@ -304,17 +332,27 @@ class WallClock:
     def _overdue(self) -> Event | None:
         """The Leave of a worker that has not answered by its deadline."""
         now = self._time()
+        for worker in self._late(now):
+            under_way = self._under_way[worker]
+            self._lose(worker)
+            self._silent[worker] = under_way
+            why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
+            return Leave(worker, now, lost=True, why=why)
+        return None
+
+    def _late(self, now: float) -> list[int]:
+        """Who has not answered by its deadline; who is excused is given more time."""
+        late = []
         for worker, under_way in self._under_way.items():
-            if under_way.deadline > now or under_way.reported:
+            on_time = under_way.deadline > now and not under_way.given_up
+            if on_time or under_way.reported:
                 continue
             if self._is_excused(worker):
                 under_way.deadline = now + (under_way.deadline - under_way.start)
+                under_way.given_up = False
                 continue
-            self._lose(worker)
-            self._silent[worker] = under_way
-            why = f"no answer for {now - under_way.start:.3g} s"
-            return Leave(worker, now, lost=True, why=why)
-        return None
+            late.append(worker)
+        return late
 
     def _collect(self) -> None:
         """Everything that was completed, onto the heap."""
@@ -331,14 +369,17 @@ class WallClock:
         began = self.time_of(completion.began)
         # what it does, it does in a pause as well
         finished = began + completion.finished - completion.began
-        self.patience.observe(worker, under_way.work, finished - began)
         if worker in self._silent:
             del self._silent[worker]
-            if not failure:
-                self._come(worker)
-                why = f"answered after {finished - under_way.start:.3g} s"
-                self._push(finished, _STAFF, Join(worker, finished, why))
+            if failure:  # that it is lost is known, but not why
+                self._push(finished, _STAFF, Leave(worker, finished, True, failure))
+                return
+            self.patience.doubled(worker)
+            self._come(worker)
+            why = f"answered after {completion.finished - under_way.stamp:.3g} s"
+            self._push(finished, _STAFF, Join(worker, finished, why))
             return
+        self.patience.observe(worker, under_way.work, finished - began)
         under_way.reported = True
         if failure:
             self._push(finished, _STAFF, Leave(worker, finished, True, failure))
@@ -361,7 +402,7 @@ class WallClock:
 
 
 def _is_of(event: Event | Incident, worker: int) -> bool:
-    """Is this what comes of a worker's work?"""
+    """Does this come of a worker's work, or of its answer?"""
     if isinstance(event, Leave):
         return event.lost and event.worker == worker
-    return isinstance(event, Arrival) and event.worker == worker
+    return isinstance(event, Arrival | Join) and event.worker == worker

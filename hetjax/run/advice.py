@@ -20,8 +20,9 @@ from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
 from hetjax.run.bench import Bench, nonzeros_per_example
-from hetjax.run.calibration import calibrate, check_calibration
+from hetjax.run.calibration import calibrate
 from hetjax.run.local import LocalMachine
+from hetjax.run.loop import INTERRUPTED
 from hetjax.run.progress import Progress
 from hetjax.schedule import play
 from hetjax.strategies import (
@@ -35,6 +36,8 @@ from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 
 EVENTS = 50_000  # of a strategy that is played, at most
+POINTS = 100  # looks at the metric of a choice that trains
+ROUNDS = 3  # merges of the model that are played, however long they take
 STEPS = 8  # local steps of the default strategies
 
 
@@ -45,7 +48,7 @@ class Choice(NamedTuple):
     workers: tuple[str, ...]
     examples_per_second: float
     round_seconds: float  # between merges of the model
-    waiting: float  # share of the workers' time
+    waiting: float  # share of the workers' time in which they do not compute
     seconds_to_target: float  # inf where it is not reached, nan where none was given
     best: float  # metric in that time; nan where none was given
     works: dict[str, str]  # by worker: what it does, as "8 x 32": steps, batch size
@@ -59,6 +62,8 @@ class Advice:
     target: float | None
     metric: str
     machine: str
+    seconds: float = 10.0  # that every choice was played for
+    interrupted: bool = False  # by Ctrl-C: not all choices are here
 
     @property
     def best(self) -> Choice:
@@ -78,12 +83,13 @@ class Advice:
             said = f"{gain:.2f} x the examples/s"
             worth = gain > 1
         else:
-            gain = one.seconds_to_target / more.seconds_to_target
             worth = more.seconds_to_target < one.seconds_to_target
             said = (
                 f"{more.seconds_to_target:.3g} s to {self.target:g} against "
                 f"{one.seconds_to_target:.3g} s"
             )
+            if more.seconds_to_target == one.seconds_to_target < math.inf:
+                said += f" (looked at every {self.seconds / POINTS:.3g} s)"
         answer = "worth it" if worth else "not worth it"
         return f"{_named(more)} against {_named(one)}: {said}: {answer}"
 
@@ -106,6 +112,8 @@ class Advice:
                 row += [f"{c.seconds_to_target:.3g}", f"{c.best:.3f}"]
             rows.append(tuple(row))
         caption = (f"predicted for {self.machine}; works are steps x batch size",)
+        if self.interrupted:
+            caption = (*caption, "interrupted: not all choices were tried")
         return Table(tuple(header), tuple(rows), (*caption, self.verdict))
 
     def __repr__(self) -> str:
@@ -147,20 +155,20 @@ def advise(
     it is the best; without, the one with the most examples/s, which says nothing of
     what an example is worth to it.
 
-    Errors: ValueError for a machine that was calibrated with another model, or a subset
-    of nobody.
+    Ctrl-C leaves the choices that were tried to their end. Errors: ValueError for a
+    machine that was calibrated with another model, or a subset of nobody;
+    KeyboardInterrupt where Ctrl-C left nothing.
     """
     if isinstance(machine, LocalMachine):
         sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
         machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
-    check_calibration(machine, task)
     table = strategies or _default(batch_size, rate)
+    bench = Bench(task, data, machine, seconds=seconds, points=POINTS)
     nonzeros = nonzeros_per_example(data)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
     total = len(sets) * len(table) * seconds
     bar = Progress(total, shown=progress and target is not None)
-    bench = Bench(task, data, machine, seconds=seconds, points=100)
-    choices = []
+    choices, interrupted = [], False
     try:
         for names, (name, strategy) in itertools.product(sets, table.items()):
             some = machine.subset(names)
@@ -172,14 +180,21 @@ def advise(
                 history = bench.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, stop_at=target
                 )
+                interrupted = history.stopped == INTERRUPTED
+                if interrupted:
+                    break
                 choice = choice._replace(
                     seconds_to_target=history.seconds_to(target), best=history.best()
                 )
             choices.append(choice)
     finally:
         bar.close()
+    if not choices:
+        raise KeyboardInterrupt
     choices.sort(key=lambda c: _rank(c, target))
-    return Advice(tuple(choices), target, task.metric, machine.name)
+    return Advice(
+        tuple(choices), target, task.metric, machine.name, seconds, interrupted
+    )
 
 
 def _rank(choice: Choice, target: float | None) -> tuple[float, float]:
@@ -217,7 +232,11 @@ def _played(
     machine: Machine,
     seconds: float,
 ) -> Choice:
-    """What a policy does there in so many seconds, without a model."""
+    """What a policy does there in so many seconds, without a model.
+
+    Up to the last merge of the model in them, or to the first few, if those take
+    longer: work that is under way at the end counts nowhere.
+    """
     nonzeros = nonzeros_per_example(data)
     clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
     run = play(
@@ -227,20 +246,23 @@ def _played(
         num_bytes=tree.num_bytes(_params(task)),
         nonzeros=nonzeros,
     )
-    examples, merges, busy, now = 0, 0, 0.0, 0.0
+    examples, merges, busy, span = 0, 0, 0.0, 0.0
+    at_merge = (0, 0.0)  # examples and seconds of computing then
     works: list[Counter] = [Counter() for _ in machine.workers]
     for event, orders in itertools.islice(run, EVENTS):
-        if event is not None and event.time > seconds:
+        if event is not None and event.time > seconds and merges >= ROUNDS:
             break
-        now = event.time if event is not None else 0.0
         if isinstance(event, Arrival):
             examples += event.work.examples
             busy += event.finish - event.start
-        merges += isinstance(event, Merged) and event.node == ROOT
+        if isinstance(event, Merged) and event.node == ROOT:
+            merges, span = merges + 1, event.time
+            at_merge = examples, busy
         for worker, work in orders.dispatch:
             if work.steps:
                 works[worker][work.steps, work.size] += 1
-    span = now or math.inf
+    examples, busy = at_merge
+    span = span or math.inf  # nothing was merged
     used = sum(map(bool, works)) or 1
     return Choice(
         strategy=name,

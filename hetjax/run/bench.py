@@ -32,6 +32,7 @@ from hetjax.run.programs import Programs, evaluation_batches
 from hetjax.run.progress import Progress
 from hetjax.run.real import prepare
 from hetjax.run.recorded import (
+    check_calibration,
     check_same,
     digest,
     header,
@@ -68,6 +69,13 @@ class Bench:
                 f"machine is {machine!r}: give a Machine, such as machine.preset(...), "
                 "or local_machine()"
             )
+        if isinstance(machine, Machine):
+            check_calibration(machine, task)
+            if trace is not None:
+                raise ValueError(
+                    f"trace={str(trace)!r}: only real runs are recorded, not one on "
+                    f"the simulated machine {machine.name!r}"
+                )
         if on_nan is not None and on_nan not in ON_NAN:
             raise ValueError(f"on_nan={on_nan!r}: choose one of {ON_NAN}")
         if on_loss not in ON_LOSS:
@@ -137,11 +145,14 @@ class Bench:
 
         bar.begin(name)
         loop = self._loop(name, strategy, seed, each)
-        history = loop.run()
-        if isinstance(loop.clock, Recorder):
-            loop.clock.close(
-                {"stopped": history.stopped, "params": digest(history.params)}
-            )
+        try:
+            history = loop.run()
+            if isinstance(loop.clock, Recorder):
+                end = {"stopped": history.stopped, "params": digest(history.params)}
+                loop.clock.ends(end)
+        finally:
+            if isinstance(loop.clock, Recorder):
+                loop.clock.close()
         # a run that ended early leaves the rest of its seconds to the bar
         bar.skip(self._instants()[-1] - last)
         return history

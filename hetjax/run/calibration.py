@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
 from hetjax import merge
@@ -13,11 +14,12 @@ from hetjax.local import LocalRule, sgd
 from hetjax.machine import Machine
 from hetjax.machine.fit import Fit, fit_machine
 from hetjax.machine.profile import Calibration
-from hetjax.machine.types import Arrival
 from hetjax.run.executor import Device
 from hetjax.run.local import LocalMachine, local_machine
+from hetjax.run.loop import INTERRUPTED
 from hetjax.run.recorded import model_text
 from hetjax.run.train import train
+from hetjax.sampling.by_weight import by_weight
 from hetjax.schedule.probing import DONE, probing
 from hetjax.schedule.types import Policy
 from hetjax.strategies.types import Strategy
@@ -41,23 +43,33 @@ def calibrate(
     """Measure real devices: the simulated machine that is as fast as they are.
 
     Every device does works of every batch size and number of `steps`, `repeats` times,
-    alone and while all others compute, with a merge behind each round. Fitted to it
-    (`machine.fit`): seconds = per_work + steps fixed + examples per_example + nonzeros
-    per_nonzero, each worker's contention, the noise, and the link that merges take.
+    alone and while all others compute, without pause and as in a synchronous round,
+    with a merge behind each; where inputs are sparse, of light examples and of heavy
+    ones. Fitted to it (`machine.fit`): seconds = per_work + steps fixed + examples
+    per_example + nonzeros per_nonzero, each worker's contention, the noise, and the
+    link that merges take.
     `devices` are as in `local_machine`, or one, with its slowdowns and learners. `rule`
     is the local rule of the steps (default `local.sgd()`).
 
     The machine's `calibration` says what was measured and how well it fits; `path`
     saves it as JSON, which `machine.load_machine` reads. Errors: ValueError for devices
-    that are not there, or a data set smaller than a batch.
+    that are not there, or a data set smaller than a batch; KeyboardInterrupt where
+    Ctrl-C ended it.
     """
+    if isinstance(devices, Machine):
+        raise ValueError(
+            f"the machine {devices.name!r} is a simulated one: devices to measure are "
+            "those of local_machine()"
+        )
+    if path is not None and not Path(path).parent.is_dir():
+        raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
     machine = devices if isinstance(devices, LocalMachine) else local_machine(devices)
     b_max = max(batch_sizes)
     policy = probing(batch_sizes=batch_sizes, steps=steps, repeats=repeats)
     rounds = repeats * len(batch_sizes) * len(steps)
     several = len(machine.workers) > 1
-    total = rounds * len(machine.workers) * (1 + several)
-    bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="work")
+    total = rounds * (len(machine.workers) + 2 * several)
+    bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="round")
     strategy = Strategy(
         _watched(policy, bar),
         rule or sgd(),
@@ -66,16 +78,23 @@ def calibrate(
         1e-6,  # nothing is to be learned
         name="calibration",
     )
-    history = train(
-        task,
-        data,
-        dataclasses.replace(machine, incidents=()),
-        strategy,
-        seconds=_LONG,
-        points=1,
-        progress=False,
-    )
-    bar.close()
+    if data.sparse:  # or nothing tells an example's seconds from a non-zero's
+        weights = np.diff(data.train.x.indptr)
+        strategy = strategy._replace(sampler=by_weight(weights))
+    try:
+        history = train(
+            task,
+            data,
+            dataclasses.replace(machine, incidents=()),
+            strategy,
+            seconds=_LONG,
+            points=1,
+            progress=False,
+        )
+    finally:
+        bar.close()
+    if history.stopped == INTERRUPTED:  # half of the measurements are no machine
+        raise KeyboardInterrupt
     if history.stopped != DONE:
         raise ValueError(f"the calibration did not end: {history.stopped}")
     found = fit_machine(history.trace.load(), "calibrated")
@@ -87,16 +106,16 @@ def calibrate(
 
 
 def _watched(policy: Policy, bar: tqdm) -> Policy:
-    """The policy, whose arrivals move a bar; a rehearsal's are taken back."""
+    """The policy, whose rounds move a bar; a rehearsal's are taken back."""
 
     def init(workers, num_examples):
         bar.reset()
         return policy.init(workers, num_examples)
 
     def react(state, event):
-        if isinstance(event, Arrival):
-            bar.update(1)
-        return policy.react(state, event)
+        state, orders = policy.react(state, event)
+        bar.update(len(orders.merges))
+        return state, orders
 
     return Policy(init, react)
 
@@ -113,13 +132,3 @@ def _about(
         works=len(found.errors),
         versions=f"jax {jax.__version__}",
     )
-
-
-def check_calibration(machine: Machine, task: Task) -> None:
-    """A ValueError if the machine was measured with a model of other shapes."""
-    about = machine.calibration
-    if about is not None and about.model != model_text(task):
-        raise ValueError(
-            f"the machine {machine.name!r} was calibrated with another model "
-            f"({about.model}), not with {model_text(task)}: calibrate it with this one"
-        )

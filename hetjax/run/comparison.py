@@ -63,6 +63,8 @@ def compare(
     _check(strategies, seeds, rates, tune, target, len(data.train))
     bench = Bench(task, data, machine, seconds=seconds, points=points)
     total = len(strategies) * (len(seeds) + len(rates)) * seconds
+    if traces and bench.real:
+        Path(traces).mkdir(parents=True, exist_ok=True)
     bar = Progress(total, shown=progress, real=bench.real)
     histories: list[History] = []
     tuning, interrupted = None, False

@@ -39,6 +39,11 @@ class Outcome(NamedTuple):
     padded: int  # examples of padding computed besides
     finite: Any = True  # are all numbers of the replica?
 
+    def wait(self) -> "Outcome":
+        """Itself, once its arrays are there."""
+        jax.block_until_ready((self.replica, self.mean, self.finite))
+        return self
+
 
 class Turns(Protocol):
     """The loop, as an executor sees it."""
@@ -111,23 +116,27 @@ class Inline:
 
 
 def grouped(
-    assignments: Sequence[Assignment], devices: Sequence[str]
+    assignments: Sequence[Assignment], benches: Sequence[tuple[str, float]]
 ) -> list[list[Assignment]]:
-    """Which of them one program can run: of one device, as many steps of one size."""
+    """Which of them one program can run: of one bench, as many steps of one size.
+
+    A worker's bench is its device, and how much slower it is there on purpose: who
+    waits behind each step must not hold up others.
+    """
     groups: dict[tuple, list[Assignment]] = {}
     for a in assignments:
         shape = (len(a.rows), len(a.rows[0])) if a.rows else (a.worker,)
-        groups.setdefault((devices[a.worker], shape), []).append(a)
+        groups.setdefault((*benches[a.worker], shape), []).append(a)
     return list(groups.values())
 
 
 class Grouped(Inline):
     """Runs what starts in one turn of the loop in groups, as a real run did."""
 
-    def __init__(self, run: Any, devices: Sequence[str]):
-        """`run(assignments) -> outcomes`; the devices of all workers."""
+    def __init__(self, run: Any, benches: Sequence[tuple[str, float]]):
+        """`run(assignments) -> outcomes`; the benches of all workers."""
         super().__init__(run)
-        self._devices = devices
+        self._benches = benches
         self._pending: list[Assignment] = []
 
     def play(self, loop: Turns) -> None:
@@ -147,7 +156,7 @@ class Grouped(Inline):
         super().drop(worker)
 
     def _hand_out(self) -> None:
-        for group in grouped(self._pending, self._devices):
+        for group in grouped(self._pending, self._benches):
             workers = [a.worker for a in group]
             self._outcomes.update(zip(workers, self._run(group), strict=True))
         self._pending = []
@@ -170,20 +179,17 @@ class Pooled(Inline):
 
     def start(self, assignment: Assignment) -> None:
         """Run it, or have a thread run it."""
-        if len(self._seconds) < FIRST:
+        if not assignment.rows:  # nothing to compute: it tells nothing
+            super().start(assignment)
+        elif len(self._seconds) < FIRST:
             began = time.perf_counter()
-            self._outcomes[assignment.worker] = self._to_the_end(assignment)
+            self._outcomes[assignment.worker] = self._run(assignment).wait()
             self._seconds.append(time.perf_counter() - began)
         elif min(self._seconds) < LONG:
             super().start(assignment)
         else:
-            future = self._pool.submit(self._to_the_end, assignment)
+            future = self._pool.submit(lambda: self._run(assignment).wait())
             self._futures[assignment.worker] = future
-
-    def _to_the_end(self, assignment: Assignment) -> Outcome:
-        outcome = self._run(assignment)
-        jax.block_until_ready(outcome.replica)
-        return outcome
 
     def finish(self, worker: int) -> Outcome:
         """Its outcome; waits for a thread, and raises what it raised there."""

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hetjax import tree
+from hetjax.local.slots import OWN
 from hetjax.machine import ROOT, MergeOrder, Stamps
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
@@ -102,6 +103,19 @@ class Holdings:
         """The worker's next work begins with a copy of the root's model."""
         self._replicas.pop(worker, None)
         self._away.pop(worker, None)
+
+    def begin_anew(self, worker: int) -> None:
+        """What the worker holds is of no use: it goes on from the root's model.
+
+        The merge's own slots stay, which no step touches: a model that lies in the
+        mailbox, or a gradient that the server still has of it.
+        """
+        before = self._replicas[worker].carry
+        self.forget(worker)
+        replica = self.replica(worker)
+        own = {k: v for k, v in before.items() if k in OWN and k != "start"}
+        kept = {**replica.carry, **own}
+        self._replicas[worker] = replica._replace(carry=kept)
 
     def take(self, worker: int) -> Replica:
         """The replica that a worker begins its work with."""

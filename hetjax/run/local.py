@@ -81,8 +81,13 @@ class LocalMachine:
 
     def subset(self, names: Sequence[str]) -> "LocalMachine":
         """The same machine with these workers only."""
+        known = [w.name for w in self.workers]
+        for name in names:
+            if name not in known:
+                raise ValueError(f"there is no worker {name!r}; there are {known}")
         chosen = tuple(w for w in self.workers if w.name in names)
-        return dataclasses.replace(self, workers=chosen)
+        incidents = tuple(i for i in self.incidents if i.worker in names)
+        return dataclasses.replace(self, workers=chosen, incidents=incidents)
 
 
 def local_machine(
@@ -97,11 +102,12 @@ def local_machine(
 
     `devices`: JAX devices, or names such as "cpu:1", "gpu:0", "cuda" (all of a
     platform); default: every device of every platform. `learners` share each device.
-    `slowdown` makes workers slower on purpose, by honest waiting after each step: one
-    number, one for each worker, or {name: number}. `incidents` are scripted
+    `slowdown` makes workers slower on purpose, by honest waiting after each step (of
+    steps that are one program, after all of them): one number, one for each worker, or
+    {name: number}. `incidents` are scripted
     (`machine.Incident`). `form` forces how K local steps run, one of "dispatch",
-    "fused", "unrolled", "vmapped" (learners of a device that begin together run side by
-    side in one program); without it a short measurement decides.
+    "fused", "unrolled", "vmapped" (learners of a device that begin together, and are as
+    slow, run side by side in one program); without it a short measurement decides.
 
     Several CPU devices: `jax.config.update("jax_num_cpu_devices", 4)` before anything
     else. Errors: ValueError for a device that is not there, or a wrong slowdown.

@@ -22,6 +22,7 @@ from hetjax.machine import (
     Leave,
     MergeOrder,
     RunEnded,
+    Slow,
     Stamps,
     Work,
 )
@@ -64,6 +65,7 @@ class Loop:
         self.losses = Losses()
         self._last_members: tuple[int | str, ...] = ()
         self._there = {w.index for w in clock.workers if w.present}
+        self._lost: set[int] = set()  # who has not come back
 
     def run(self) -> History:
         """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
@@ -144,13 +146,28 @@ class Loop:
         if isinstance(event, Alarm) and event.name == _EVALUATE:
             self._record(event.time)
             return True
+        if isinstance(event, Slow):
+            why = f"its steps take {event.factor:g} times as long, as scripted"
+            self._note(event.time, event.worker, "slow", why)
+        elif isinstance(event, Leave) and event.lost:
+            self._lose(event)
+        else:
+            self._hear(event)
+        return True
+
+    def _hear(self, event: Event) -> None:
+        """The books, and the policy."""
         if isinstance(event, Arrival):
             self._arrive(event)
-        elif isinstance(event, Join | Leave):
-            self._note_staff(event)
+        elif isinstance(event, Join):
+            self._there.add(event.worker)
+            self._lost.discard(event.worker)
+            self._note(event.time, event.worker, "joined", event.why)
+        elif isinstance(event, Leave):
+            self._there.discard(event.worker)
+            self._note(event.time, event.worker, "left", event.why)
         if not self.history.stopped:
             self._tell(event)
-        return True
 
     def _tell(self, event: Event) -> None:
         self.policy, orders = self.strategy.policy.react(self.policy, event)
@@ -163,7 +180,7 @@ class Loop:
         self.holdings.land(worker, outcome.replica)
         self.accounts.arrived(arrival, outcome.padded, finite=finite)
         if not finite:  # it begins anew, from the centre
-            self.holdings.forget(worker)
+            self.holdings.begin_anew(worker)
             why = f"its loss was {float(outcome.mean):.6g}; it begins anew"
             self._note(arrival.time, worker, "nan", why)
             return
@@ -172,9 +189,9 @@ class Loop:
 
     def _observe(self, worker: int) -> None:
         """Losses count for draws after the merge that their worker takes part in."""
-        if self.strategy.sampler.observe:
+        observe = self.strategy.sampler.observe
+        if observe:
             for rows, losses in self.losses.of_steps(worker):
-                observe = self.strategy.sampler.observe
                 self.sampler = observe(self.sampler, worker, rows, losses)
 
     def _check_losses(self) -> None:
@@ -189,25 +206,22 @@ class Loop:
 
     # -- workers that come and go ---------------------------------------------
 
-    def _note_staff(self, event: Join | Leave) -> None:
-        """Keep the books of who is there; who is lost loses what it did not merge."""
-        worker = event.worker
-        if isinstance(event, Join):
-            self._there.add(worker)
-            self._note(event.time, worker, "joined", event.why)
-            return
-        self._there.discard(worker)
-        self._note(event.time, worker, "lost" if event.lost else "left", event.why)
-        if not event.lost:
-            return
-        self.executor.drop(worker)
-        self.accounts.lost(worker, event.time)
-        self.holdings.forget(worker)
-        self.losses.forget(worker)
-        name = self.clock.workers[worker].name
-        if self.job.on_loss == "stop":
-            self._stop(f"worker {name} was lost: {event.why}")
-        elif not self._there and not self.clock.expects:
+    def _lose(self, event: Leave) -> None:
+        """A worker is lost, with what it did not merge; or it is known now why."""
+        worker, name = event.worker, self.clock.workers[event.worker].name
+        self._note(event.time, worker, "lost", event.why)
+        if worker not in self._lost:
+            self._there.discard(worker)
+            self._lost.add(worker)
+            self.executor.drop(worker)
+            self.accounts.lost(worker, event.time)
+            self.holdings.forget(worker)
+            self.losses.forget(worker)
+            if self.job.on_loss == "stop":
+                self._stop(f"worker {name} was lost: {event.why}")
+                return
+            self._tell(event)  # before the end: others' work may be left to merge
+        if not self._there and not self.clock.expects:
             self._stop(f"worker {name}, the last one, was lost: {event.why}")
 
     def _note(self, seconds: float, worker: int, what: str, why: str) -> None:

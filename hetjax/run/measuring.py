@@ -61,8 +61,7 @@ class StepTimer:
         """(the replica behind the steps, their seconds)."""
         assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
         began = time.perf_counter()
-        outcome = self.steps.run(assignment, form, device)
-        jax.block_until_ready((outcome.replica, outcome.mean, outcome.finite))
+        outcome = self.steps.run(assignment, form, device).wait()
         return outcome.replica, time.perf_counter() - began
 
     def seconds(
@@ -123,6 +122,4 @@ class StepTimer:
             Assignment(k, replica, self.rows(steps, size), np.float32(1e-6), 0)
             for k, replica in enumerate(replicas)
         ]
-        outcomes = self.steps.together(group, device)
-        jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
-        return [o.replica for o in outcomes]
+        return [o.wait().replica for o in self.steps.together(group, device)]

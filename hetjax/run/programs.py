@@ -13,6 +13,7 @@ from hetjax.data.dataset import Split
 from hetjax.local import LocalRule, empty_slots, kept_slots, with_slots
 from hetjax.merge.types import Facts, Merge, restart
 from hetjax.replica import Replica
+from hetjax.run.compilations import FirstCalls
 from hetjax.task.types import Task, make_grad_fn
 
 EVAL_EXAMPLES = 1024  # of an evaluation batch, at most
@@ -26,6 +27,7 @@ class Programs:
         """Nothing is compiled before it is first called."""
         self.task = task
         self._made: dict[Any, Callable] = {}
+        self.first_calls = FirstCalls()
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self._evaluate)

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset
-from hetjax.machine import Recording, Trace
+from hetjax.machine import Machine, Recording, Trace
 from hetjax.run.executor import Assignment, Executor, Grouped, Outcome
 from hetjax.run.holdings import Places
 from hetjax.run.job import Job
@@ -23,8 +23,6 @@ from hetjax.run.steps import Steps
 from hetjax.strategies import STRATEGIES
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
-
-_ROWS = 1000  # of the inputs that a checksum of data looks at
 
 
 def header(
@@ -67,6 +65,10 @@ def as_trace(trace: Trace | Recording | str | Path) -> Trace:
     """A trace, a history's recording of one, or the trace in a file."""
     if isinstance(trace, Recording):
         return trace.load()
+    if not isinstance(trace, Trace | str | Path):
+        raise ValueError(
+            f"{trace!r} is no trace: give that of a real run's history, or a file"
+        )
     return trace if isinstance(trace, Trace) else Trace.load(trace)
 
 
@@ -123,7 +125,9 @@ def recorded_job(trace: Trace, job: Job) -> Job:
                 return steps.together(group, devices[k])
             return [steps.run(a, form, devices[k]) for a in group]
 
-        return Grouped(run, [w.device for w in workers])
+        slowdowns = trace.header["slowdowns"]
+        places = [w.device for w in workers]
+        return Grouped(run, list(zip(places, slowdowns, strict=True)))
 
     return job._replace(
         executor=executor,
@@ -157,17 +161,34 @@ def model_text(task: Task) -> str:
     )
 
 
+def check_calibration(machine: Machine, task: Task) -> None:
+    """A ValueError if the machine was measured with a model of other shapes."""
+    about = machine.calibration
+    if about is not None and about.model != model_text(task):
+        raise ValueError(
+            f"the machine {machine.name!r} was calibrated with another model "
+            f"({about.model}), not with {model_text(task)}: calibrate it with this one"
+        )
+
+
 def _fingerprint(data: Dataset) -> dict[str, Any]:
     return {
         "train_examples": len(data.train),
+        "test_examples": len(data.test),
         "features": data.num_features,
         "classes": data.num_classes,
-        "checksum": _checksum(data.train.x) ^ _checksum(data.train.y),
+        "checksum": [
+            _checksum(part)
+            for split in (data.train, data.test)
+            for part in (split.x, split.y)
+        ],
     }
 
 
 def _checksum(array: Any) -> int:
-    some = array[:_ROWS]
-    if sp.issparse(some):
-        some = np.concatenate([some.data, some.indices, some.indptr])
-    return zlib.crc32(np.ascontiguousarray(some).tobytes())
+    sparse = sp.issparse(array)
+    parts = (array.data, array.indices, array.indptr) if sparse else (array,)
+    found = 0
+    for part in parts:
+        found = zlib.crc32(np.ascontiguousarray(part).data, found)
+    return found

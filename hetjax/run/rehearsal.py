@@ -1,9 +1,9 @@
 """Rehearsals: what a policy will order, found by playing it, compiled before the clock.
 
 A policy is played on a simulated machine that is as fast as the real workers were just
-measured to be. Every shape of work and of merge that it orders there is run once, on
-throw-away replicas. What the real run needs besides is compiled when it comes, and does
-not count as anybody's time.
+measured to be, and noisy. Every shape of work and of merge that it orders there is run
+once, on throw-away replicas. What the real run needs besides is compiled when it comes:
+no worker is charged for that, but the clock goes on while steps are compiled.
 """
 
 import time
@@ -38,6 +38,7 @@ from hetjax.strategies.types import Strategy
 
 EVENTS = 20_000  # of a rehearsal, at most
 SECONDS = 1.0  # of the host, at most
+NOISE = 0.2  # of a step: sizes that follow speeds are to vary here as well
 
 Shape = tuple[int, int]  # steps, batch size
 
@@ -64,7 +65,8 @@ def rehearse(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
     )
-    machine = Machine("rehearsal", workers, {"": Link(1e-5, 1e10)}, incidents=incidents)
+    links = {"": Link(1e-5, 1e10)}
+    machine = Machine("rehearsal", workers, links, NOISE, incidents=incidents)
     found = Rehearsal([Counter() for _ in infos])
     run = play(
         strategy.policy, SimulatedClock(machine, seed=0), num_examples=num_examples
@@ -117,21 +119,22 @@ def compile_steps(
     def run(item: tuple) -> None:
         (device, steps, _), (form, size) = item
         timer.once(timer.replica(device), timer.rows(steps, size), device, form)
-        if form == "vmapped" and learners[device] > 1:
-            several = [timer.replica(device) for _ in range(learners[device])]
-            timer.together(device, several, size, steps)
+        if form == "vmapped":  # not all of them need be there
+            for number in range(2, learners[device] + 1):
+                several = [timer.replica(device) for _ in range(number)]
+                timer.together(device, several, size, steps)
 
     with ThreadPoolExecutor(min(4, len(set(devices)))) as pool:
         list(pool.map(run, wanted.items()))
 
 
 def _between(shapes: Counter[Shape], job: Job) -> list[Shape]:
-    """Where sizes vary, others may come: all buckets from half the smallest on."""
+    """Where sizes vary, others may come: all buckets from a quarter of the smallest."""
     sizes = {size for steps, size in shapes if steps}
     if len(sizes) < 2:
         return []
     steps = {steps for steps, _ in shapes if steps}
-    buckets = {b.size for b in job.buckets if b.size >= min(sizes) / 2}
+    buckets = {b.size for b in job.buckets if b.size >= min(sizes) / 4}
     return [(k, size) for k in steps for size in sorted(buckets)]
 
 
@@ -156,7 +159,9 @@ def compile_merges(
         for member in (*order.members, *order.passive):
             if isinstance(member, int):
                 holdings.replica(member)
-        holdings.merge(order, accounts.facts(order))
+        # one of each kind: what a member had asked for before is not in the books
+        facts = accounts.facts(order._replace(op=""))
+        holdings.merge(order, facts)
     evaluate = job.programs.evaluate
     mean_metrics(evaluate, holdings.model(), job.test[:1], 1)
     if job.held_out:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+
 from hetjax.data.dataset import Dataset
 from hetjax.machine import Recording, Trace
 from hetjax.report.history import History
@@ -48,8 +50,14 @@ def replay(
         history = bench.run(name, strategy, recorded.header["seed"], bar)
     finally:
         bar.close()
-    same = digest(history.params) == recorded.end.get("params")
+    if "params" not in recorded.end:
+        history.replayed = "as far as the trace goes: the run was cut off"
+        return history
+    same = digest(history.params) == recorded.end["params"]
     history.replayed = "equal" if same else "other parameters than recorded"
+    version = recorded.header.get("jax")
+    if version != jax.__version__ and not same:
+        history.replayed += f" with JAX {version}; this is {jax.__version__}"
     kinds = missing_kinds(recorded)
     if kinds and not same:
         history.replayed += f": there is no {', '.join(kinds)} here"

@@ -5,7 +5,6 @@ order of magnitude slower on a CPU, while dispatching small steps one by one sta
 GPU. The form changes the last bits of a result, so it is part of a run's record.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,8 +43,6 @@ class Steps:
         self._exact, self._donate = exact, donate
         self._keeps = strategy.sampler.observe is not None
         self._checks = job.on_nan == "restart"
-        self._compiled: set[tuple] = set()  # programs, and shapes
-        self._compiling = threading.Lock()
         self._step = self._programs.step(self._rule, self._needs, donate=donate)
 
     def run(
@@ -81,7 +78,7 @@ class Steps:
             padded += len(batch.weight) - len(a.rows[number])
             batch = _sent(batch, device)
             replica, values, mean = self._called(
-                self._step, replica, batch, a.rate, words[number]
+                self._step, device, replica, batch, a.rate, words[number]
             )
             if self._keeps:
                 losses.append((a.rows[number], values))
@@ -105,7 +102,9 @@ class Steps:
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
         words = self._words(a)
         batches = _sent(batches, device)
-        replica, values, mean = self._called(program, a.replica, batches, a.rate, words)
+        replica, values, mean = self._called(
+            program, device, a.replica, batches, a.rate, words
+        )
         if between:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
@@ -128,7 +127,9 @@ class Steps:
         batches = _sent(batches, device)
         self.compilations.purpose = "step"
         replicas = tuple(a.replica for a in group)
-        replicas, values, means = self._called(program, replicas, batches, rates, words)
+        replicas, values, means = self._called(
+            program, device, replicas, batches, rates, words
+        )
         self.compilations.purpose = "other"
         if between:
             between(replicas)
@@ -144,15 +145,19 @@ class Steps:
             for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
         ]
 
-    def _called(self, program: Callable, replica: Any, batch: Batch, *rest: Any):
+    def _called(
+        self,
+        program: Callable,
+        device: Device | None,
+        replica: Any,
+        batch: Batch,
+        *rest: Any,
+    ) -> Any:
         """What the program returns; one thread compiles it, others wait for that."""
-        shapes = (program, *[leaf.shape for leaf in jax.tree.leaves(batch)])
-        if shapes in self._compiled:
-            return program(replica, batch, *rest)
-        with self._compiling:
-            outputs = program(replica, batch, *rest)
-        self._compiled.add(shapes)
-        return outputs
+        where = (device, *[leaf.shape for leaf in jax.tree.leaves(batch)])
+        arguments = (replica, batch, *rest)
+        call = self._programs.first_calls.call
+        return call(program, where, arguments, self.compilations)
 
     def _finite(self, replica: Replica) -> Any:
         """Are all of its numbers, where it matters?"""

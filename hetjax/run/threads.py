@@ -12,7 +12,8 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from hetjax.run.executor import Assignment, Device, Outcome, Turns, grouped
 from hetjax.run.local import device_name
 from hetjax.run.steps import Steps
 
-END = 5.0  # [s] that a thread has to end, after its last step
+END = 5.0  # [s] that threads have to end, after what they usually still need
+_TURN: list[Assignment] = []  # in an inbox: take the loop's turns
 
 
 class Station(NamedTuple):
@@ -54,7 +56,7 @@ class Threads:
         self._at: dict[int, _Thread] = {}  # where workers' assignments are
         self._outcomes: dict[int, Outcome] = {}
         self._turns = threading.Lock()  # whose holder takes the loop's turns
-        self._others: set[_Thread] = set()  # who wait for that
+        self._idle: set[_Thread] = set()  # who could take them
         self._loop: Turns | None = None  # while there are turns to take
         self._raised: BaseException | None = None
 
@@ -77,21 +79,29 @@ class Threads:
                 self._hand_out()  # what was ordered before the first turn
                 while self._raised is None and not loop.over and loop.turn():
                     self._hand_out()
-                    if self._others:
+                    if self._is_wanted():
                         break
                 self._clock.rest()
             except BaseException as error:
                 self._raised = error
-            return self._raised is None and not loop.over
+            goes_on = self._raised is None and not loop.over
+        self._pass_on()
+        return goes_on
 
-    def _completed(
+    def _is_wanted(self) -> bool:
+        """Did somebody report whom nobody has heard, and may take the turn itself?"""
+        return self._clock.has_news and bool(self._idle)
+
+    def _pass_on(self) -> None:
+        """Behind one's own turns: what came meanwhile is for somebody who is idle."""
+        if self._is_wanted():
+            with suppress(KeyError):  # somebody else was faster
+                self._idle.pop().inbox.put(_TURN)
+
+    def completed(
         self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
     ) -> None:
-        """From a worker's thread: report, and take turns.
-
-        Until nothing is due, or it has new work and another is there to take them. The
-        outcomes are taken over: the list is empty behind it.
-        """
+        """From a worker's thread: report. The outcomes are taken over from the list."""
         # of a failure there are none
         for completion, outcome in zip(done, outcomes, strict=False):
             if self._at.get(completion.worker) is thread:
@@ -100,20 +110,32 @@ class Threads:
         outcome = None
         for completion in done:
             self._clock.completed(completion)
-        self._others.add(thread)
-        with self._turns:
-            self._others.discard(thread)
+
+    def take_over(self, thread: "_Thread") -> None:
+        """From a worker's thread: take turns, unless another does.
+
+        Until nothing is due, or it has new work and another is there to take them. It
+        never waits for the other: what that one has for it lies in its inbox.
+        """
+        self._idle.add(thread)  # whoever holds the turns looks here behind them
+        if not self._turns.acquire(blocking=False):
+            return
+        try:
+            self._idle.discard(thread)
             loop = self._loop
             if loop is None or self._raised is not None:
                 return
             try:
-                while not loop.over and (thread.inbox.empty() or not self._others):
-                    if not loop.turn():
-                        break
+                while not loop.over and loop.turn():
                     self._hand_out()
+                    if not thread.inbox.empty() and self._is_wanted():
+                        break
             except BaseException as error:
                 self._raised = error
             self._clock.call(loop.over or self._raised is not None)
+        finally:
+            self._turns.release()
+        self._pass_on()
 
     def start(self, assignment: Assignment) -> None:
         """Hand an assignment to its worker's thread, or to one with others' behind it.
@@ -128,8 +150,8 @@ class Threads:
     def _hand_out(self) -> None:
         """Give what starts in one turn, in groups."""
         if self._pending:
-            devices = [device_name(s.device) for s in self._stations]
-            for group in grouped(self._pending, devices):
+            benches = [(device_name(s.device), s.slowdown) for s in self._stations]
+            for group in grouped(self._pending, benches):
                 self._give(group)
             self._pending = []
 
@@ -137,12 +159,11 @@ class Threads:
         """Have the first one's thread run them all."""
         first = group[0].worker
         if first not in self._threads:
-            self._threads[first] = _Thread(
-                first, self._stations, self._steps, self._completed
-            )
+            self._threads[first] = _Thread(first, self._stations, self._steps, self)
             self._threads[first].start()
         for a in group:
             self._at[a.worker] = self._threads[first]
+        self._idle.discard(self._threads[first])
         self._threads[first].inbox.put(group)
 
     def finish(self, worker: int) -> Outcome:
@@ -157,6 +178,7 @@ class Threads:
         self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
+            self._idle.discard(thread)
             # what it does for others it brings to its end
             thread.cancel(at_once=thread not in self._at.values())
             self._dropped.append(thread)
@@ -175,7 +197,7 @@ class Threads:
         threads = [*self._dropped, *self._threads.values()]
         for thread in threads:
             thread.cancel()
-        deadline = time.perf_counter() + END
+        deadline = time.perf_counter() + self._clock.left + END
         for thread in threads:
             thread.join(max(0.0, deadline - time.perf_counter()))
         self._threads, self._dropped = {}, []
@@ -194,11 +216,11 @@ class _Thread(threading.Thread):
         worker: int,
         stations: Sequence[Station],
         steps: Steps,
-        report: Callable[["_Thread", Sequence[Completion], list[Outcome]], None],
+        crew: Threads,
     ):
         super().__init__(name=f"hetjax worker {stations[worker].name}", daemon=True)
         self.worker, self._stations = worker, stations
-        self._steps, self._report = steps, report
+        self._steps, self._crew = steps, crew
         self._compilations = steps.compilations
         self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
         self._end = threading.Event()
@@ -214,6 +236,9 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         """Take groups of assignments until one is None."""
         while (group := self.inbox.get()) is not None and not self._end.is_set():
+            if group is _TURN:
+                self._crew.take_over(self)
+                continue
             taken, failure, outcomes = time.perf_counter(), "", []
             compiled = self._compilations.own_seconds
             workers = [a.worker for a in group]
@@ -229,17 +254,16 @@ class _Thread(threading.Thread):
             began = min(began, finished)
             done = [Completion(k, began, finished, failure, taken) for k in workers]
             del group  # what is handed over is not held here
-            self._report(self, done, outcomes)
+            self._crew.completed(self, done, outcomes)
+            self._crew.take_over(self)
 
     def _work(self, group: list[Assignment]) -> list[Outcome]:
         station = self._stations[group[0].worker]
         self._since = time.perf_counter()
         self._compiled = self._compilations.own_seconds
-        # together they are as slow as the slowest of them
-        slowdown = max(
-            self._stations[a.worker].slowdown * self._stations[a.worker].factor
-            for a in group
-        )
+        # of several, the slowest by script holds up all
+        factor = max(self._stations[a.worker].factor for a in group)
+        slowdown = station.slowdown * factor
         between = partial(self._between, slowdown)
         if len(group) > 1:
             outcomes = self._steps.together(group, station.device, between)
@@ -247,8 +271,7 @@ class _Thread(threading.Thread):
             outcomes = [
                 self._steps.run(group[0], station.form, station.device, between)
             ]
-        jax.block_until_ready([(o.replica, o.mean, o.finite) for o in outcomes])
-        return outcomes
+        return [outcome.wait() for outcome in outcomes]
 
     def _between(self, slowdown: float, replica: Any) -> None:
         """After each program: who is slow waits, who is not wanted any more stops."""

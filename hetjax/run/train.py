@@ -33,8 +33,8 @@ def train(
     """Train one model with one strategy for `seconds` of the machine's clock.
 
     `machine` is simulated (`machine.preset`, a file) or real (`local_machine`): then
-    the seconds are real ones, workers compute in threads of their own, and everything
-    is compiled before the clock starts.
+    the seconds are real ones, workers compute in threads of their own, and what a
+    rehearsal foresees is compiled before the clock starts.
 
     The test split is evaluated at the start and at `points` instants, evenly spaced
     (never charged to the clock); `on_point` is called with each: {"seconds",

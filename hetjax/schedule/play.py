@@ -6,7 +6,7 @@ For what depends on time alone: batch sizes, waiting, communication, throughput.
 from collections.abc import Iterator
 
 from hetjax.machine.clock import SimulatedClock
-from hetjax.machine.types import Event, WorkerInfo
+from hetjax.machine.types import Event, Slow, WorkerInfo
 from hetjax.schedule.types import Orders, Policy
 
 
@@ -41,4 +41,7 @@ def play(
         event = clock.next()
         if event is None:
             return
+        if isinstance(event, Slow):  # no policy is told
+            orders = Orders()
+            continue
         state, orders = policy.react(state, event)

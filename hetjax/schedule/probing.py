@@ -24,6 +24,7 @@ class Probe(NamedTuple):
 
     members: tuple[int, ...]
     work: Work
+    ends: bool = False  # does a member rest once it has arrived?
 
 
 class ProbingState(NamedTuple):
@@ -32,6 +33,7 @@ class ProbingState(NamedTuple):
     probes: tuple[Probe, ...]  # this one first
     owing: frozenset[int]  # members that have not arrived in this one
     working: frozenset[int]
+    names: tuple[str, ...]  # of all workers
 
 
 def probing(
@@ -41,7 +43,9 @@ def probing(
 
     `repeats` times in turn: each worker alone, then all at once, all followed by a
     merge. Side by side the faster ones begin again until the slowest has arrived, so
-    that nobody computes alone. The run ends (RunEnded) with the last round.
+    that nobody computes alone; and once more each does one work and waits, as in a
+    synchronous round: cores that were idle are slower to begin. The run ends (RunEnded)
+    with the last round.
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
@@ -56,41 +60,42 @@ def probing(
     ) -> tuple[ProbingState, Orders]:
         del num_examples
         everybody_here = tuple(i.index for i in infos)
-        alone = [(k,) for k in everybody_here]
-        sets = [*alone, everybody_here] if len(infos) > 1 else alone
+        sets = [((k,), True) for k in everybody_here]
+        if len(infos) > 1:
+            sets += [(everybody_here, False), (everybody_here, True)]
         probes = tuple(
-            Probe(members, Work(k, size, size / largest))
+            Probe(members, Work(k, size, size / largest), ends)
             for _ in range(repeats)
             for size, k in itertools.product(batch_sizes, steps)
-            for members in sets
+            for members, ends in sets
         )
-        return _begun(probes, ())
+        return _begun(probes, (), tuple(i.name for i in infos))
 
     def react(state: ProbingState, event: Event) -> tuple[ProbingState, Orders]:
         if isinstance(event, Leave) and event.lost:
             raise ValueError(
-                f"calibration: worker {event.worker} was lost: {event.why}"
+                f"calibration: worker {state.names[event.worker]} was lost: {event.why}"
             )
         if not isinstance(event, Arrival):
             return state, Orders()
         probe, owing = state.probes[0], state.owing - {event.worker}
         state = state._replace(owing=owing)
-        if owing:
+        if owing and not probe.ends:
             return state, Orders(dispatch=((event.worker, probe.work),))
         working = state.working - {event.worker}
         if working:
             return state._replace(working=working), Orders()
-        return _begun(state.probes[1:], (everybody(probe.members),))
+        return _begun(state.probes[1:], (everybody(probe.members),), state.names)
 
     return Policy(init, react)
 
 
 def _begun(
-    probes: tuple[Probe, ...], merges: tuple[MergeOrder, ...]
+    probes: tuple[Probe, ...], merges: tuple[MergeOrder, ...], names: tuple[str, ...]
 ) -> tuple[ProbingState, Orders]:
     """The next round, behind the merge of the last one."""
     if not probes:
         raise RunEnded(DONE)
-    members, work = probes[0]
-    state = ProbingState(probes, frozenset(members), frozenset(members))
+    members, work, _ = probes[0]
+    state = ProbingState(probes, frozenset(members), frozenset(members), names)
     return state, Orders(merges, tuple((k, work) for k in members))

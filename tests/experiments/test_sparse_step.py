@@ -1,15 +1,8 @@
 """The benchmark of one sparse step: on tiny sizes it prints what it promises."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from benchmark_json import printed
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "experiments" / "benchmarks" / "sparse_step.py"
 TINY = ["--features=200", "--labels=4", "--batch=8", "--nonzeros=5", "--batches=2"]
 CASES = ["4/zipf", "4/uniform"]
 OTHERS = ("bcoo_dense_gradient", "torch_sparse")
@@ -18,18 +11,7 @@ OTHERS = ("bcoo_dense_gradient", "torch_sparse")
 @pytest.fixture(scope="module")
 def result():
     """What is on standard output: one JSON object and nothing else."""
-    paths = [str(ROOT / "experiments"), str(ROOT)]
-    more = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
-    process = subprocess.run(
-        [sys.executable, str(SCRIPT), *TINY, "--repeats=1"],
-        env={**os.environ, **more},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return printed("sparse_step.py", *TINY, "--repeats=1")
 
 
 def test_what_is_on_standard_output(result):

@@ -12,6 +12,7 @@ from hetjax.machine import (
     Recorder,
     RunEnded,
     SimulatedClock,
+    Slow,
 )
 from hetjax.schedule import Orders, Policy
 
@@ -20,6 +21,10 @@ HEADER = {
     "seed": 0,
     "instants": [9.0],
     "forms": {"gpu": "dispatch"},
+    "nodes": 0,
+    "slowdowns": [1.0],
+    "on_nan": "restart",
+    "on_loss": "go_on",
 }
 
 
@@ -71,20 +76,25 @@ def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
             event = clock.next()
             if event is None:
                 return
-            state, orders = policy.react(state, event)
+            orders = Orders()
+            if not isinstance(event, Slow):
+                state, orders = policy.react(state, event)
     except RunEnded as ended:
         yield ended.args[0], None
 
 
 def recorded(policy, machine, *, path=None, count=None, header=HEADER, **settings):
     """The first `count` events of a run (all: None), with their orders; its trace."""
+    if header is HEADER:
+        header = HEADER | {"slowdowns": [1.0] * len(machine.workers)}
     recorder = Recorder(SimulatedClock(machine, seed=0), header, path)
     run = []
     for entry in carried_out(policy, recorder, **settings):
         run.append(entry)
         if len(run) == count:
             break
-    recorder.close({"stopped": "as asked"})
+    recorder.ends({"stopped": "as asked"})
+    recorder.close()
     return run, recorder.recording.load()
 
 

@@ -13,6 +13,7 @@ from recorded_runs import HEADER, carried_out, profiles, recorded
 from hetjax.machine import (
     Arrival,
     Cost,
+    Incident,
     Link,
     Machine,
     MergeOrder,
@@ -276,3 +277,26 @@ def test_a_noisy_machine_is_no_faster_than_it_was():
     for size in (16, 32, 64):
         ratio = seconds(found, 1, size) / seconds(cost, 1, size)
         assert ratio == pytest.approx(1.0, abs=4 * sigma / math.sqrt(200))
+
+
+def test_what_was_scripted_is_scripted_again():
+    """Who is slow for a while has its own cost; what it did just then tells nothing."""
+    true = machine(Cost(0.1, 0.01), Cost(0.2, 0.01))
+    script = (Incident(40.0, "slow", "w0", 3.0), Incident(90.0, "slow", "w0"))
+    found = fitted(dataclasses.replace(true, incidents=script)).machine
+    assert found.incidents == script
+    assert_same_costs(found, true)
+
+
+def test_learners_of_a_device_share_it_again():
+    """How slow they are together their contention says, and nothing else."""
+    workers = profiles(Cost(0.1, 0.01), Cost(0.1, 0.01), contention=1.5)
+    workers = tuple(
+        dataclasses.replace(w, device="gpu:0", curve=(1.0, 2.0)) for w in workers
+    )
+    true = Machine("m", workers, LINKS)
+    found = fitted(true).machine
+    assert [w.device for w in found.workers] == ["gpu:0", "gpu:0"]
+    assert [w.curve for w in found.workers] == [(1.0, 2.0)] * 2
+    assert_same_costs(found, true)
+    assert [w.contention for w in found.workers] == pytest.approx([1.5, 1.5])

@@ -100,7 +100,10 @@ def test_the_header_holds_the_workers(tmp_path):
     _, trace = recorded(POLICIES["rounds"], m, count=3)
     assert trace.workers == m.worker_infos(0.0)
     assert [w.present for w in trace.workers] == [True, False]
-    assert {k: trace.header[k] for k in HEADER} == HEADER
+    assert {k: trace.header[k] for k in HEADER} == {
+        **HEADER,
+        "slowdowns": [1.0, 1.0],
+    }
 
 
 def test_a_line_says_what_was_given_and_when():
@@ -154,7 +157,8 @@ def test_many_lines_do_not_wait_for_a_pause(tmp_path):
 def test_without_a_path_it_can_be_saved(tmp_path):
     recorder = Recorder(SimulatedClock(machine(1.0), seed=0), HEADER)
     recorder.dispatch(0, Work(1, 8), [0])
-    recorder.close({"stopped": ""})
+    recorder.ends({"stopped": ""})
+    recorder.close()
     recorder.recording.save(tmp_path / "t.jsonl")
     assert Trace.load(tmp_path / "t.jsonl") == recorder.recording.load()
 

@@ -33,6 +33,21 @@ def _set(lines, index, text):
     lines[index] = text
 
 
+def _changed(index, **fields):
+    """A change of fields of a line; those that are None are taken out."""
+
+    def change(lines):
+        line = json.loads(lines[index]) | fields
+        kept = {k: v for k, v in line.items() if v is not None}
+        lines[index] = json.dumps(kept)
+
+    return change
+
+
+def _arrival_first(lines):
+    lines[1:1] = ['{"arrival": 0, "start": 0.0, "finish": 1.0}']
+
+
 def _other_version(lines):
     lines[0] = json.dumps(json.loads(lines[0]) | {"trace": 2})
 
@@ -48,6 +63,19 @@ def _other_version(lines):
         (r", line 1: this is no trace of hetjax: trace, str", lambda ls: ls.pop(0)),
         (r", line 1: a trace of version 2; .* version 1", _other_version),
         (r": an empty file is no trace", lambda ls: ls.clear()),
+        (r", line 1: damaged: 2 workers, 1 slowdowns", _changed(0, slowdowns=[1.0])),
+        (r", line 1: damaged: .* 0 instants do not", _changed(0, instants=[])),
+        (r", line 1: damaged: .* nodes at worker 7", _changed(0, nodes=7)),
+        (r", line 1: damaged: seed is \"a\", not a whole", _changed(0, seed="a")),
+        (r", line 1: damaged: workers: ", _changed(0, workers=[{"name": "w0"}])),
+        (r", line 2: damaged: start is null, not a numb", _changed(1, start=None)),
+        (r", line 2: damaged: steps is true, not a whole", _changed(1, steps=True)),
+        (r", line 2: damaged: it has colour besides", _changed(1, colour="red")),
+        (
+            r", line 2: damaged: there is no worker 5; .* 0 to 1",
+            _changed(1, dispatch=5),
+        ),
+        (r", line 2: damaged: worker 0 had no work", _arrival_first),
     ],
 )
 def test_damage_is_named_with_file_and_line(damaged, message, change):
@@ -55,7 +83,10 @@ def test_damage_is_named_with_file_and_line(damaged, message, change):
         damaged(change)
 
 
-@pytest.mark.parametrize("field", ["strategy", "seed", "workers", "instants", "forms"])
+FIELDS = ("strategy", "seed", "workers", "instants", "forms", "nodes", "on_nan")
+
+
+@pytest.mark.parametrize("field", FIELDS)
 def test_a_header_without_a_field_is_refused(damaged, field):
     def change(lines):
         header = json.loads(lines[0])
@@ -64,6 +95,14 @@ def test_a_header_without_a_field_is_refused(damaged, field):
 
     with pytest.raises(ValueError, match=f"line 1: this is no .*: {field} missing"):
         damaged(change)
+
+
+def test_half_a_line_at_the_end_is_of_a_run_cut_off(damaged, tmp_path):
+    whole = damaged(lambda lines: None)
+    path = tmp_path / "t.jsonl"
+    path.write_text(path.read_text()[:-9])  # of the last line, which says how it ended
+    cut = Trace.load(path)
+    assert (cut.lines, cut.end) == (whole.lines, {})
 
 
 @pytest.mark.parametrize("lines_kept", range(1, 12))
@@ -124,7 +163,7 @@ def merge(clock, *members, **changes):
     ],
 )
 def test_another_order_is_refused(orders, message, act):
-    with pytest.raises(ValueError, match=r"trace of sync, .*the strategy .*" + message):
+    with pytest.raises(ValueError, match=r"the trace, .*the strategy .*" + message):
         act(clock_behind(orders))
 
 
@@ -151,7 +190,7 @@ def test_other_partners_are_refused():
 )
 def test_the_line_that_differs_is_named(orders, act):
     """The header is line 1, what is ordered first is line 2."""
-    with pytest.raises(ValueError, match="trace of sync, line 2:"):
+    with pytest.raises(ValueError, match="the trace, line 2:"):
         act(clock_behind(orders))
 
 

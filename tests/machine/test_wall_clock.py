@@ -166,14 +166,29 @@ def test_a_pause_does_not_wait_for_who_has_arrived(world):
 
 
 def test_a_pause_waits_for_nobody_who_is_silent(world):
-    """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway."""
+    """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway.
+
+    It is lost behind it, or the next pause would wait as long: the clock is back.
+    """
     c = wall_clock(1.0)
     c.dispatch(0, STEP, [0])
     with c.paused():
         assert world.now == 21.0
         world.busy_until(30.0)
-    assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
-    assert world.now == 30.0 + 21.0
+    assert world.awaited(c) == Leave(0, 0.0, True, "no answer for 30 s")
+    assert world.now == 30.0
+    with c.paused():
+        assert world.now == 30.0
+
+
+def test_a_pause_waits_on_for_who_is_excused(world):
+    """It compiles until 70 s: deadlines are at 21, 42 and 84 s; then it is done."""
+    c = wall_clock(1.0, is_excused=lambda worker: world.now < 70.0)
+    c.dispatch(0, STEP, [0])
+    world.report(0, 0.0, 75.0)
+    with c.paused():
+        assert world.now == 75.0
+    assert world.awaited(c) == Arrival(0, STEP, 0.0, 75.0)
 
 
 def test_time_goes_on_after_an_error_within_a_pause(world):

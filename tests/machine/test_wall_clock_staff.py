@@ -5,7 +5,7 @@ import math
 import pytest
 from fake_time import START, STEP, wall_clock
 
-from hetjax.machine import Arrival, Incident, Join, Leave, MergeOrder, Work
+from hetjax.machine import Arrival, Incident, Join, Leave, MergeOrder, Slow, Work
 from hetjax.machine.wall_clock import Completion
 
 LONG = Work(10, 1)
@@ -82,15 +82,45 @@ def test_who_answers_late_joins(world):
     assert isinstance(world.awaited(c), Leave)
     assert world.awaited(c) == Join(0, 30.0, "answered after 30 s")
     assert not c.expects
-    # what it did is not asked for, but it is known to be slow: 20 * 30 + 1 s
-    busy(world, c, 0, 30.0, 630.0)
-    assert world.awaited(c) == Arrival(0, STEP, 30.0, 630.0)
+    # what it did is not asked for, but it is known to be slow: 2 * 20 + 1 s
+    busy(world, c, 0, 30.0, 70.0)
+    assert world.awaited(c) == Arrival(0, STEP, 30.0, 70.0)
+
+
+def test_who_became_slow_is_not_thrown_out_for_ever(world):
+    """Eight times as slow as it was known to be; each time it has twice as long."""
+    c, now = wall_clock(1.0), 0.0
+    for _ in range(5):
+        busy(world, c, 0, now, now + 1.0)
+        now += 1.0
+        assert isinstance(world.awaited(c), Arrival)
+    losses = 0
+    for _ in range(20):
+        busy(world, c, 0, now, now + 40.0)
+        now += 40.0
+        event = world.awaited(c)
+        if isinstance(event, Leave):
+            losses += 1
+            assert isinstance(world.awaited(c), Join)
+    assert losses == 3  # limits of 5, 10 and 20 steps
+
+
+def test_a_join_does_not_outlive_a_kill(world):
+    """It answers in a pause, which a scripted kill is due in as well."""
+    c = wall_clock(1.0, 1.0, incidents=(Incident(25.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 30.0)
+    assert isinstance(world.awaited(c), Leave)
+    world.busy_until(31.0)
+    assert world.awaited(c) == Leave(0, 25.0, True, "killed, as scripted")
+    assert world.awaited(c, seconds=50.0) is None
 
 
 def test_who_fails_late_stays_away(world):
+    """And it is said why."""
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 30.0, failure="why")
     assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Leave(0, 30.0, True, "why")
     assert world.awaited(c, seconds=50.0) is None
     assert not c.expects
     assert_lost(c, 0)
@@ -164,7 +194,10 @@ def test_a_slowdown_as_scripted(world):
         incidents=(Incident(2.0, "slow", "w1", 3.0), Incident(4.0, "slow", "w1")),
         on_slow=lambda *about: slowed.append((*about, world.now)),
     )
-    assert world.awaited(c, seconds=9.0) is None  # the policy is not told
+    assert [world.awaited(c), world.awaited(c)] == [
+        Slow(1, 2.0, 3.0),
+        Slow(1, 4.0, 1.0),
+    ]
     assert slowed == [(1, 3.0, 2.0), (1, 1.0, 4.0)]
 
 
@@ -202,6 +235,8 @@ def test_who_is_killed_while_silent_does_not_come_back(world):
     c = wall_clock(1.0, incidents=(Incident(25.0, "kill", "w0"),))
     busy(world, c, 0, 0.0, 30.0)
     assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
+    assert world.awaited(c) == Leave(0, 25.0, True, "killed, as scripted")
+    assert not c.expects
     assert world.awaited(c, seconds=50.0) is None
 
 

@@ -1,6 +1,8 @@
 """How often XLA compiles: few step programs, and none for what is only other data."""
 
 import itertools
+import threading
+import time
 from contextlib import contextmanager
 
 import jax
@@ -19,7 +21,7 @@ from tiny_runs import (
 import hetjax as hj
 from hetjax import sparse as sparse_ops
 from hetjax.run.bench import Bench
-from hetjax.run.compilations import Compilations
+from hetjax.run.compilations import Compilations, FirstCalls
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 B_MAX = 64
@@ -188,3 +190,56 @@ def test_what_is_compiled_after_counting_is_not_counted():
     jax.jit(lambda x: x + 2)(1.0)
     assert compilations.programs == {"inside": 1}
     assert compilations.seconds == seconds > 0
+
+
+class Meeting:
+    """A program whose first calls last until the test says so."""
+
+    def __init__(self, parties):
+        self.barrier = threading.Barrier(parties, timeout=10)
+        self.calls, self.met = [], False
+
+    def __call__(self, x):
+        self.calls.append(x)
+        if not self.met:
+            self.barrier.wait()
+            self.met = True
+        return 2 * x
+
+
+def calling(calls, counts, program, where, results):
+    def run():
+        results.append(calls.call(program, where, (3,), counts))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_waits_for_another_s_program_is_compiling():
+    """It is excused, and the time is not its own; the program is called once more."""
+    counts, calls, results = Compilations(), FirstCalls(), []
+    program = Meeting(parties=2)  # the first thread and this one
+    first = calling(calls, counts, program, "here", results)
+    while not program.calls:
+        time.sleep(1e-3)
+    second = calling(calls, counts, program, "here", results)
+    while not counts.is_compiling(second):
+        time.sleep(1e-3)
+    assert not counts.is_compiling(first)
+    assert len(program.calls) == 1
+    program.barrier.wait()
+    for thread in (first, second):
+        thread.join(timeout=10)
+    assert results == [6, 6]
+    assert len(program.calls) == 2
+    assert not counts.is_compiling(second)
+
+
+def test_programs_of_different_devices_are_compiled_side_by_side():
+    counts, calls, results = Compilations(), FirstCalls(), []
+    program = Meeting(parties=2)  # neither goes on without the other
+    threads = [calling(calls, counts, program, k, results) for k in ("here", "there")]
+    for thread in threads:
+        thread.join(timeout=10)
+    assert results == [6, 6]

@@ -1,17 +1,21 @@
 """Where assignments run: nobody sees a difference, but for the time it takes."""
 
+import queue
 import threading
 import time
 
 import chex
+import jax
 import numpy as np
 import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.machine import preset
+from hetjax.machine import WallClock, preset
 from hetjax.run import bench, executor
+from hetjax.run.compilations import Compilations
 from hetjax.run.executor import FIRST, Assignment, Outcome, Pooled, grouped
+from hetjax.run.threads import Station, Threads
 
 
 def assignment(worker, steps=1, size=2):
@@ -128,7 +132,46 @@ def test_one_program_runs_works_of_one_device_and_shape():
         assignment(5, 0),  # a copy alone
         assignment(6, 0),
         assignment(7, 2),
+        assignment(8, 2),  # slowed on purpose
     ]
-    devices = ["a", "a", "b", "a", "a", "a", "a", "a"]
-    groups = [[a.worker for a in group] for group in grouped(works, devices)]
-    assert groups == [[0, 1, 7], [2], [3], [4], [5], [6]]
+    benches = [("b" if k == 2 else "a", 3.0 if k == 8 else 1.0) for k in range(9)]
+    groups = [[a.worker for a in group] for group in grouped(works, benches)]
+    assert groups == [[0, 1, 7], [2], [3], [4], [5], [6], [8]]
+
+
+class Immediate:
+    """Steps that are done at once."""
+
+    def __init__(self):
+        self.compilations = Compilations()
+
+    def run(self, a, *_):
+        return Outcome(a.replica, [], np.zeros(()), 0)
+
+
+class TwoWorks:
+    """A loop whose one turn gives a worker two works, and waits for each."""
+
+    over = False
+
+    def __init__(self):
+        self.reports = queue.SimpleQueue()
+        self.clock = WallClock(())
+        self.clock.completed = self.reports.put
+        station = Station("cpu:0", jax.devices()[0], 1.0, "dispatch")
+        self.threads = Threads(Immediate(), [station], self.clock)
+
+    def turn(self):
+        for _ in range(2):
+            self.threads.start(assignment(0))
+            self.reports.get(timeout=10)
+            self.threads.finish(0)
+        self.over = True
+        return True
+
+
+def test_a_worker_does_its_work_while_another_takes_the_loop_s_turn():
+    """An evaluation, say, that waits for all: nobody waits for it in turn."""
+    loop = TwoWorks()
+    loop.threads.play(loop)
+    assert loop.threads.close() == []

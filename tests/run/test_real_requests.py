@@ -1,13 +1,17 @@
 """Requests that cannot be meant: devices, slowdowns, traces, other models' machines."""
 
 import json
+import signal
+import threading
+import time
 
 import jax
 import pytest
 from real_runs import DATA, TASK, real, rounds, small_data, three_workers
 
 import hetjax as hj
-from hetjax.machine import Incident
+from hetjax.machine import Cost, Incident, Link, Machine, Profile
+from hetjax.run.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_a_trace_of_something_else(recorded):
 
 
 def test_a_strategy_with_other_settings_is_found_out_where_it_differs(recorded):
-    with pytest.raises(ValueError, match=r"trace of local_sgd, line \d+: the strategy"):
+    with pytest.raises(ValueError, match=r"\.jsonl, line \d+: the strategy"):
         hj.replay(recorded, TASK, DATA, rounds(steps=3), progress=False)
 
 
@@ -121,6 +125,7 @@ def test_a_trace_that_was_cut_off_is_replayed_as_far_as_it_goes(recorded, tmp_pa
     history = hj.replay(path, TASK, DATA, progress=False)
     assert history.stopped == "the trace was cut off here"
     assert history.merges > 0
+    assert history.replayed == "as far as the trace goes: the run was cut off"
 
 
 def test_a_machine_of_another_model_gives_no_advice(tmp_path):
@@ -162,3 +167,134 @@ def test_a_machine_of_another_model_gives_no_advice(tmp_path):
     wide = hj.classification(hj.models.mlp(hidden=6), DATA)
     with pytest.raises(ValueError, match="was calibrated with another model"):
         hj.advise(wide, DATA, machine, progress=False)
+    with pytest.raises(ValueError, match="was calibrated with another model"):
+        hj.train(wide, DATA, machine, rounds(), seconds=0.1, progress=False)
+
+
+def test_advice_counts_whole_rounds():
+    """Eight steps of 100 s beside eight of 1 s: a round is longer than all the time."""
+    machine = Machine(
+        "m",
+        (
+            Profile("fast", "gpu", Cost(1.0, 0.0)),
+            Profile("slow", "cpu", Cost(1e2, 0.0)),
+        ),
+        {"": Link(0.0, 1e18)},
+    )
+    advice = hj.advise(
+        TASK,
+        DATA,
+        machine,
+        strategies={"rounds": rounds(steps=8)},
+        subsets=[("fast",), ("fast", "slow")],
+        seconds=10.0,
+        progress=False,
+    )
+    alone, both = advice.choices  # 4 examples a step
+    assert alone.examples_per_second == pytest.approx(4.0)
+    assert alone.waiting == pytest.approx(0.0, abs=1e-9)
+    assert both.round_seconds == pytest.approx(800.0)
+    assert both.examples_per_second == pytest.approx(2 * 8 * 4 / 800)
+    assert both.waiting == pytest.approx((800 - 8) / 1600)
+
+
+def test_only_a_real_run_is_recorded(tmp_path):
+    machine = hj.machine.preset("v100x2")
+    with pytest.raises(ValueError, match="trace='.*': only real runs are recorded"):
+        hj.train(TASK, DATA, machine, rounds(), seconds=0.1, trace=tmp_path / "t.jsonl")
+
+
+def test_a_part_of_a_local_machine():
+    script = (Incident(0.1, "kill", "cpu:2"), Incident(0.1, "slow", "cpu:0", 2.0))
+    machine = three_workers(incidents=script)
+    part = machine.subset(["cpu:0"])
+    assert [w.name for w in part.workers] == ["cpu:0"]
+    assert part.incidents == script[1:]
+    with pytest.raises(ValueError, match="there is no worker 'cpu:7'"):
+        machine.subset(["cpu:7"])
+
+
+def test_ctrl_c_ends_a_calibration():
+    """Half of the measurements are no machine."""
+
+    def press():
+        while not any(
+            t.name.startswith("hetjax worker") for t in threading.enumerate()
+        ):
+            time.sleep(1e-3)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        hj.calibrate(
+            TASK,
+            DATA,
+            three_workers(),
+            batch_sizes=(2, 4),
+            repeats=10**4,
+            progress=False,
+        )
+
+
+def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
+    """A choice that was interrupted is none; before the first one there is nothing."""
+    machine = hj.machine.preset("v100x2")
+    bar = Progress.advance
+    pressed = []
+
+    def advance(self, *about):
+        bar(self, *about)
+        pressed.append(about)
+        if len(pressed) == after:
+            signal.raise_signal(signal.SIGINT)
+
+    def advise():
+        return hj.advise(
+            TASK,
+            DATA,
+            machine,
+            strategies={"one": rounds(), "two": rounds(steps=3)},
+            subsets=[("gpu0",)],
+            target=2.0,  # is never reached
+            seconds=0.1,
+            progress=False,
+        )
+
+    monkeypatch.setattr(Progress, "advance", advance)
+    after = 10**9
+    assert not advise().interrupted
+    looks = len(pressed) // 2
+    pressed, after = [], looks + 5
+    advice = advise()
+    assert advice.interrupted
+    assert [c.strategy for c in advice.choices] == ["one"]
+    assert "interrupted: not all choices were tried" in str(advice)
+    pressed, after = [], 5
+    with pytest.raises(KeyboardInterrupt):
+        advise()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: hj.calibrate(TASK, DATA, hj.machine.preset("v100x2")),
+            "'v100x2' is a simulated one: devices to measure are those of local_mach",
+        ),
+        (
+            lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
+            "path='no/folder/m.json': there is no folder no/folder",
+        ),
+        (lambda: hj.replay(None, TASK, DATA), "None is no trace: give that of a real"),
+    ],
+)
+def test_what_cannot_be_measured_or_replayed(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_file_that_is_no_text_is_no_trace(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"t\.jsonl: this is no text, and no trace"):
+        hj.replay(path, TASK, DATA)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from real_runs import (
+    DATA,
     own_threads,
     poisoned_task,
     real,
@@ -17,7 +18,9 @@ from real_runs import (
 )
 
 import hetjax as hj
-from hetjax.machine import Arrival, Incident
+from hetjax.machine import Arrival, Incident, Trace
+from hetjax.machine.fit import fit_machine
+from hetjax.run.holdings import Holdings
 from hetjax.run.steps import Steps
 
 
@@ -87,6 +90,38 @@ def test_without_the_last_worker_the_run_ends():
     assert np.isfinite(history.points[-1]["loss"])
 
 
+def test_what_others_have_merged_is_in_the_model_when_the_last_one_is_lost():
+    """Of a tree: the root has not heard of it yet. A replay hears as much."""
+    names = ("cpu:0", "cpu:1", "cpu:2")
+    killed = tuple(Incident(0.1, "kill", name) for name in names)
+    tree = hj.hier_sgd(batch_size=4, rate=0.05, levels=((2, 1),), intervals=(1, 10**6))
+    history = real(tree, three_workers(incidents=killed), seconds=5.0)
+    assert history.stopped.startswith("worker cpu:2, the last one, was lost")
+    assert len(history.merge_times) > 0
+    again = hj.replay(history.trace, progress=False)
+    assert (again.replayed, again.stopped) == ("equal", history.stopped)
+
+
+def test_who_hangs_and_then_breaks_says_why(meddle):
+    """Nobody is left, and nobody will come: the run ends."""
+
+    def hang(worker, works):
+        if works == 8:
+            time.sleep(2.0)
+            raise RuntimeError("the card fell off the bus")
+
+    meddle(hang)
+    history = real(rounds(), hj.local_machine(["cpu:0"]), seconds=60.0, points=60)
+    assert what_happened(history) == [("cpu:0", "lost"), ("cpu:0", "lost")]
+    first, then = history.incidents
+    assert first.why.startswith("no answer for")
+    assert "RuntimeError: the card fell off the bus" in then.why
+    assert history.stopped.startswith("worker cpu:0, the last one, was lost")
+    assert history.span < 30
+    meddle(lambda worker, works: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_killed_slowed_and_joining_workers(name):
     """As a script says; what was not merged of the killed one is all that is lost."""
@@ -101,13 +136,18 @@ def test_killed_slowed_and_joining_workers(name):
     assert not history.stopped
     assert what_happened(history) == [
         ("cpu:0", "lost"),
+        ("cpu:1", "slow"),
         ("cpu:2", "joined"),
         ("cpu:0", "joined"),
     ]
     assert all(worker.updates for worker in history.workers)
     times = [i.seconds for i in history.incidents]
-    assert times == pytest.approx([0.05, 0.15, 0.25])
+    assert times == pytest.approx([0.05, 0.1, 0.15, 0.25])
     assert hj.replay(history.trace, progress=False).replayed == "equal"
+    again = fit_machine(history.trace.load()).machine
+    assert [(i.what, i.worker, i.factor) for i in again.incidents] == [
+        (i.what, i.worker, i.factor) for i in script
+    ]
 
 
 def test_who_is_killed_takes_nobody_along_that_it_ran_with():
@@ -197,6 +237,30 @@ def test_a_nan_replica_on_the_virtual_clock():
     assert "became nan" in stopped.stopped
 
 
+def test_who_begins_anew_keeps_what_lies_in_its_mailbox(monkeypatch):
+    """A model that was requested before is delivered, not an empty slot."""
+    taken = []
+
+    def take(self, worker):
+        replica = inner(self, worker)
+        taken.append(np.array(replica.params["layers"][0]["kernel"]))
+        return replica
+
+    inner = Holdings.take
+    monkeypatch.setattr(Holdings, "take", take)
+    history = hj.train(
+        poisoned_task(),
+        DATA,
+        hj.machine.preset("v100x2"),
+        hj.downpour(batch_size=4, rate=0.01, n_fetch=3),
+        on_nan="restart",
+        seconds=0.2,
+        progress=False,
+    )
+    assert sum(worker.nans for worker in history.workers) > 1
+    assert all(np.any(kernel) for kernel in taken)
+
+
 def test_ctrl_c_leaves_a_result_and_no_thread():
     points = []
 
@@ -236,14 +300,20 @@ def policy_that(asks, strategy=None):
     return strategy._replace(policy=strategy.policy._replace(react=asking))
 
 
-def test_an_error_in_a_turn_that_a_worker_takes_reaches_the_caller():
+def test_an_error_in_a_turn_that_a_worker_takes_reaches_the_caller(tmp_path):
+    """The trace of what was before, up to that event, is in its file."""
+    path = tmp_path / "t.jsonl"
+
     def fail(event):
         if threading.current_thread() is not threading.main_thread():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        real(policy_that(fail), seconds=60.0, points=1)
+        real(policy_that(fail), seconds=60.0, points=1, trace=path)
     assert not own_threads()
+    trace = Trace.load(path)
+    assert next(iter(trace.lines[-1])) in ("arrival", "merged")
+    assert not trace.end
 
 
 def test_who_arrives_takes_the_turn_and_evaluations_are_the_caller_s():

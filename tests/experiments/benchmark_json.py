@@ -1,0 +1,25 @@
+"""What a benchmark prints, run as its users run it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(script, *flags):
+    """What is on its standard output: one JSON object and nothing else."""
+    paths = [str(ROOT / "experiments"), str(ROOT)]
+    more = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "experiments" / "benchmarks" / script), *flags],
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

@@ -1,0 +1,61 @@
+"""Benchmarks of real runs and local SGD, on tiny settings: the JSON that they promise.
+
+How large the numbers are is not tested: they belong to the machine.
+"""
+
+import json
+import math
+
+import pytest
+from benchmark_json import printed
+
+CHOSEN = ("local_sgd", "eamsgd")  # one of each kind
+ASYNCHRONOUS = ("async_sgd", "easgd")
+
+
+def test_overhead():
+    result = printed("overhead.py", "--step_ms=0.1", "--seconds=0.2", "--turns=1")
+    ratios, medians = result["ratios"], result["medians"]
+    assert list(ratios) == ["rounds/0.1ms", "arrival_us"]
+    assert list(medians) == ["rounds/0.1ms", *ASYNCHRONOUS]
+    rounds = medians["rounds/0.1ms"]
+    added = rounds["hetjax_us"] / rounds["bare_us"] - 1
+    assert ratios["rounds/0.1ms"] == pytest.approx(added, abs=1e-2)
+    above = [medians[k]["hetjax_us"] - medians[k]["bare_us"] for k in ASYNCHRONOUS]
+    assert ratios["arrival_us"] == pytest.approx(max(above), abs=0.2)
+
+
+def test_real(tmp_path):
+    flags = ("--hidden=32", "--seconds=0.5", "--runs=1")
+    chosen = f"--strategies={','.join(CHOSEN)}"
+    result = printed("real.py", *flags, chosen, f"--out={tmp_path}")
+    ratios, measured = result["ratios"], result["measured"]
+    assert set(measured) == set(result["advised"]) == {*CHOSEN, "alone"}
+    for name in CHOSEN:
+        row = measured[name]
+        error = abs(row["predicted"] / row["measured"] - 1)
+        assert ratios[f"prediction_error/{name}"] == pytest.approx(error, abs=1e-3)
+        assert 0 < ratios[f"waiting/{name}"] < 1
+        assert ratios[f"replay/{name}"] == 1
+        assert ratios[f"advice/{name}"] > 0
+        assert f"time_to_target/{name}" in ratios
+        assert (tmp_path / f"{name}.png").stat().st_size > 0
+        assert json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"]
+    assert result["calibration"]["contention"].keys() == {"cpu:0", "cpu:1"}
+
+
+def test_local_sgd():
+    result = printed("local_sgd.py", "--models=mlp", "--rounds=1")
+    speeds = result["replica_steps_per_s"]["mlp"]
+    by_hand = [speeds[f"jax_{form}"] for form in ("scan", "unrolled", "dispatch")]
+    peers = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
+    assert list(speeds)[4:] == list(peers)  # null where they are not installed
+    there = [speeds[peer] for peer in peers if speeds[peer] is not None]
+    assert all(speed > 0 and math.isfinite(speed) for speed in by_hand + there)
+    ratio = speeds["hetjax"] / max(by_hand)
+    assert result["ratios"]["mlp/hetjax_over_jax"] == pytest.approx(ratio, rel=1e-2)
+    ratio = result["ratios"]["mlp/hetjax_over_best_peer"]
+    if there:
+        assert ratio == pytest.approx(speeds["hetjax"] / max(there), rel=1e-2)
+    else:
+        assert ratio is None
