@@ -32,6 +32,7 @@ from hetjax.run.bench import Bench
 from hetjax.run.compilations import Compilations
 from hetjax.run.holdings import Holdings, Places
 from hetjax.run.job import Job
+from hetjax.run.local import device_name
 from hetjax.run.measuring import StepTimer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -74,7 +75,9 @@ def width_for(milliseconds: float, data: hj.data.Dataset, device: Any) -> int:
 
 def by_hand(job: Job, strategy: hj.Strategy, device: Any, steps: int) -> Any:
     """A function that does rounds for so many seconds: the median one's seconds."""
-    accounts = Accounts(hj.local_machine([device]).infos({name(device): (0.0, 1.0)}))
+    accounts = Accounts(
+        hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
+    )
     holdings = Holdings(
         strategy,
         job.programs,
@@ -126,10 +129,6 @@ def usual_gap(times: Sequence[float]) -> float:
     """Median seconds between two; the first ones find cold caches and no memory."""
     gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     return median(gaps[2:] or gaps)
-
-
-def name(device: Any) -> str:
-    return f"{device.platform}:{device.id}"
 
 
 def compare(

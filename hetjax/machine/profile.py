@@ -178,6 +178,13 @@ def check_incidents(incidents: Sequence[Incident], names: Sequence[str]) -> None
         raise ValueError("no worker is there when the run begins: let one not join")
 
 
+def check_chosen(chosen: Sequence[str], names: Sequence[str]) -> None:
+    """A ValueError for a chosen worker who is none of these."""
+    for name in chosen:
+        if name not in names:
+            raise ValueError(f"there is no worker {name!r}; there are {list(names)}")
+
+
 @dataclass(frozen=True)
 class Link:
     """What connects the workers below one place, and what a merge over it takes.
@@ -301,11 +308,8 @@ class Machine:
 
     def subset(self, names: Sequence[str]) -> "Machine":
         """The same machine with these workers only, which contend accordingly less."""
-        known = [worker.name for worker in self.workers]
-        for name in names:
-            if name not in known:
-                raise ValueError(f"there is no worker {name!r}; there are {known}")
-        share = (len(set(names)) - 1) / max(1, len(known) - 1)
+        check_chosen(names, [w.name for w in self.workers])
+        share = (len(set(names)) - 1) / max(1, len(self.workers) - 1)
         workers = tuple(
             dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
             for w in self.workers

@@ -136,9 +136,9 @@ class Recorder:
                 }
             )
         elif event is not None:
-            fields = event._asdict()
-            name = _NAMES[type(event)]
-            self.recording.write({name: next(iter(fields.values())), **_rest(fields)})
+            # the kind stands for the name of the first field
+            names = (_NAMES[type(event)], *event._fields[1:])
+            self.recording.write(dict(zip(names, event, strict=True)))
         return event
 
     def ends(self, end: Line) -> None:
@@ -150,20 +150,15 @@ class Recorder:
         self.recording.close()
 
 
-def _rest(fields: dict[str, Any]) -> dict[str, Any]:
-    """All but the first field, whose value stands beside the event's name."""
-    return dict(list(fields.items())[1:])
-
-
 def _event(line: Line) -> Event | None:
     """The event of a line, but for arrivals; None for a line that is none."""
-    for name, kind in _EVENTS.items():
-        if name in line:
-            rest = {k: v for k, v in line.items() if k != name}
-            if "members" in rest:
-                rest["members"] = tuple(rest["members"])
-            return kind(line[name], **rest)
-    return None
+    (name, first), *others = line.items()
+    if name not in _EVENTS:
+        return None
+    rest = dict(others)
+    if "members" in rest:
+        rest["members"] = tuple(rest["members"])
+    return _EVENTS[name](first, **rest)
 
 
 class RecordedClock:

@@ -97,7 +97,12 @@ class Trace:
     @classmethod
     def read(cls, file: TextIO, name: str) -> "Trace":
         """Read an open file, called `name` in errors."""
-        numbered = list(_parsed(name, file))
+        try:
+            numbered = list(_parsed(name, file))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}: this is no text, and no trace: {error}"
+            ) from error
         if not numbered:
             raise ValueError(f"{name}: an empty file is no trace")
         (_, header), *lines = numbered
@@ -114,12 +119,13 @@ class Recording:
 
     def __init__(self, path: str | Path | None = None):
         """Opens the file."""
-        self._path, self._name = Path(path or "."), str(path)
         if path is None:
             number, temporary = tempfile.mkstemp(".jsonl", "hetjax-trace-")
             os.close(number)
             self._path, self._name = Path(temporary), "the trace"
             weakref.finalize(self, self._path.unlink, missing_ok=True)
+        else:
+            self._path, self._name = Path(path), str(path)
         self._waiting: list[Line] = []
         self.context: Any = None  # what it was recorded of, while that is in memory
         self._file = self._path.open("w", encoding="utf-8")
@@ -223,16 +229,7 @@ def _check_fields(place: str, line: Line, fields: dict[str, type]) -> None:
 
 def _parsed(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
     """Every line with its number; but for half a line at the end of a run cut off."""
-    lines = enumerate(file, 1)
-    while True:
-        try:
-            number, text = next(lines, (0, ""))
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}: this is no text, and no trace: {error}"
-            ) from error
-        if not number:
-            return
+    for number, text in enumerate(file, 1):
         try:
             line = json.loads(text)
         except ValueError as error:

@@ -8,7 +8,7 @@ import jax
 from jax.extend import backend
 
 from hetjax.machine import Incident
-from hetjax.machine.profile import absent_at_first, check_incidents
+from hetjax.machine.profile import absent_at_first, check_chosen, check_incidents
 from hetjax.machine.types import WorkerInfo
 from hetjax.run.executor import Device
 from hetjax.run.steps import FORMS
@@ -81,10 +81,7 @@ class LocalMachine:
 
     def subset(self, names: Sequence[str]) -> "LocalMachine":
         """The same machine with these workers only."""
-        known = [w.name for w in self.workers]
-        for name in names:
-            if name not in known:
-                raise ValueError(f"there is no worker {name!r}; there are {known}")
+        check_chosen(names, [w.name for w in self.workers])
         chosen = tuple(w for w in self.workers if w.name in names)
         incidents = tuple(i for i in self.incidents if i.worker in names)
         return dataclasses.replace(self, workers=chosen, incidents=incidents)

@@ -50,6 +50,7 @@ class Threads:
         """The clock is told each completion, from the worker's thread."""
         self._steps, self._clock = steps, clock
         self._stations = list(stations)
+        self._benches = [(device_name(s.device), s.slowdown) for s in stations]
         self._threads: dict[int, _Thread] = {}
         self._dropped: list[_Thread] = []
         self._pending: list[Assignment] = []  # until the turn is over
@@ -150,8 +151,7 @@ class Threads:
     def _hand_out(self) -> None:
         """Give what starts in one turn, in groups."""
         if self._pending:
-            benches = [(device_name(s.device), s.slowdown) for s in self._stations]
-            for group in grouped(self._pending, benches):
+            for group in grouped(self._pending, self._benches):
                 self._give(group)
             self._pending = []
 
