@@ -4,31 +4,32 @@
     python experiments/advise.py --machine=laptop.json --target=0.95
     python experiments/advise.py --machine=rtx4090+epyc7543 --batch_size=128
 
-Without --target the ranking is by examples/s, which takes a second; with it every
-choice also trains on the virtual clock. --machine=local calibrates this machine first.
+Without --target the ranking is by examples/s, which takes a second. With it every
+choice also trains on the virtual clock. --machine=local calibrates this host first.
 """
 
-import datasets
-import local_devices
-import scripts
 from absl import flags
-from strategy_flags import build_strategies
 
 import hetjax as hj
+from experiments.common import bounds, local_devices, named_data, scripts
+from experiments.common.bounds import bounded
+from experiments.common.strategy_flags import build_strategies
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("machine", "local", "a calibrated machine's file, a preset, local")
 flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
-flags.DEFINE_integer("batch_size", 64, "the largest, where sizes vary")
-flags.DEFINE_float("rate", 0.1, "learning rate")
-flags.DEFINE_list("strategies", [], "names; default five, see hetjax.advise")
-flags.DEFINE_multi_string("set", [], "one strategy's setting: local_sgd.steps=4")
+flags.DEFINE_integer("batch_size", 64, "batch size; the largest where it adapts")
+flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
+flags.DEFINE_list("strategies", [], "names; default: five, see hetjax.advise")
+flags.DEFINE_multi_string("set", [], "one strategy's setting: local_sgd.local_steps=4")
 flags.DEFINE_float("target", None, "metric to reach")
-flags.DEFINE_float("seconds", 10.0, "virtual budget of every choice [s]")
+flags.DEFINE_float("seconds", 10.0, "virtual seconds of every choice")
 flags.DEFINE_multi_string("workers", [], "a set of workers to try: cpu:0,gpu:0")
-flags.DEFINE_integer("seed", 0, "of the runs")
+flags.DEFINE_integer("seed", 0, "seed of the runs")
+bounded("hidden", *bounds.HIDDEN)
+bounded("seed", *bounds.SEED)
 
 
 def main() -> int:
@@ -36,10 +37,10 @@ def main() -> int:
     machine = (
         local_devices.machine() if local else hj.machine.load_machine(FLAGS.machine)
     )
-    data = datasets.load(FLAGS.data)
-    task = hj.classification(datasets.model(FLAGS.model, data, FLAGS.hidden), data)
+    data = named_data.load(FLAGS.data)
+    task = hj.classification(named_data.model(FLAGS.model, data, FLAGS.hidden), data)
     strategies = build_strategies(
-        FLAGS.strategies, FLAGS.set, FLAGS.batch_size, FLAGS.rate
+        FLAGS.strategies, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
     )
     advice = hj.advise(
         task,
@@ -47,7 +48,7 @@ def main() -> int:
         machine,
         strategies=strategies or None,
         batch_size=FLAGS.batch_size,
-        rate=FLAGS.rate,
+        learning_rate=FLAGS.learning_rate,
         target=FLAGS.target,
         seconds=FLAGS.seconds,
         subsets=[names.split(",") for names in FLAGS.workers] or None,

@@ -1,41 +1,41 @@
-"""Measure this machine's devices: a simulated machine that is as fast as they are.
+"""Measure this host's devices, and save a simulated machine that is as fast.
 
     python experiments/calibrate.py --cpu_devices=2 --out=laptop.json   (half a minute)
     python experiments/calibrate.py --devices=cpu:0,gpu:0 --data=mnist --model=lenet
 
-Every device does works of several batch sizes and numbers of steps, alone and while the
-others compute; costs, contention, noise and merges are fitted to it. The file is a
-machine for every script's --machine, and for advise.py. Expected: a median error of the
-fit below 15 % (of works of a few milliseconds on a busy laptop; less of longer ones).
+Every device runs local rounds of several batch sizes and numbers of steps, alone and
+while the others compute; costs, contention, noise and merge times are fitted to them.
+Every script's --machine takes the file. Expected: a median error of the fit below 15 %
+for rounds of a few milliseconds on a busy laptop, and less for longer ones.
 """
 
-import datasets
-import local_devices
-import scripts
 from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds, local_devices, named_data, scripts
+from experiments.common.bounds import bounded, whole_numbers
 from hetjax.report import Table
 
 FLAGS = flags.FLAGS
-POOR = 0.25  # median error of a fit that is worth a word
+POOR = 0.25  # a median error of the fit above this is pointed out
 flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
-flags.DEFINE_list("batch_sizes", ["16", "32", "64", "128"], "to measure")
-flags.DEFINE_list("steps", ["1", "8"], "local steps of a work, to measure")
-flags.DEFINE_integer("repeats", 8, "of every measurement")
-flags.DEFINE_string("out", "machine.json", "file of the machine")
+flags.DEFINE_list("batch_sizes", ["16", "32", "64", "128"], "batch sizes to measure")
+flags.DEFINE_list("local_steps", ["1", "8"], "local steps of a round, to measure")
+flags.DEFINE_integer("repeats", 8, "repetitions of every measurement")
+flags.DEFINE_string("out", "machine.json", "file that the machine is saved to")
+bounded("hidden", *bounds.HIDDEN)
 
 
 def table(machine: hj.machine.Machine) -> Table:
-    """What was fitted."""
-    header = ("worker", "per work [ms]", "fixed [ms]", "per example [us]")
+    """The fitted costs, a row for each worker."""
+    header = ("worker", "per round [ms]", "fixed [ms]", "per example [us]")
     header += ("per non-zero [ns]", "slowdown", "contention")
     rows = [
         (
             worker.name,
-            f"{1e3 * worker.cost.per_work:.3f}",
+            f"{1e3 * worker.cost.per_round:.3f}",
             f"{1e3 * worker.cost.fixed:.3f}",
             f"{1e6 * worker.cost.per_example:.3f}",
             f"{1e9 * worker.cost.per_nonzero:.3f}",
@@ -46,29 +46,30 @@ def table(machine: hj.machine.Machine) -> Table:
     ]
     about = machine.calibration
     assert about is not None
+    merging = 1e3 * 2 * machine.links[""].latency
     caption = (
-        f"merges {1e3 * 2 * machine.links[''].latency:.3f} ms and each worker's way, "
+        f"merges {merging:.3f} ms and each worker's transfer, "
         f"noise {machine.noise:.3f}",
         f"error of the fit: median {100 * about.error:.1f} %, 90th percentile "
-        f"{100 * about.worst:.1f} %, of {about.works} works",
+        f"{100 * about.worst:.1f} %, of {about.local_rounds} rounds",
     )
     if about.error > POOR:
-        caption += ("a poor fit: is something else running? or raise --repeats",)
+        caption += ("a poor fit: end what else is running, or raise --repeats",)
     return Table(header, tuple(rows), caption)
 
 
 def main() -> None:
+    sizes = whole_numbers("batch_sizes", FLAGS.batch_sizes)
+    local_steps = whole_numbers("local_steps", FLAGS.local_steps)
     machine = local_devices.machine()
-    data = datasets.load(FLAGS.data)
-    task = hj.classification(datasets.model(FLAGS.model, data, FLAGS.hidden), data)
-    sizes = [int(b) for b in scripts.numbers("batch_sizes", FLAGS.batch_sizes)]
-    steps = [int(k) for k in scripts.numbers("steps", FLAGS.steps)]
+    data = named_data.load(FLAGS.data)
+    task = hj.classification(named_data.model(FLAGS.model, data, FLAGS.hidden), data)
     measured = hj.calibrate(
         task,
         data,
         machine,
         batch_sizes=sizes,
-        steps=steps,
+        local_steps=local_steps,
         repeats=FLAGS.repeats,
         path=FLAGS.out,
     )

@@ -1,30 +1,29 @@
 """Train one model with several strategies on one machine, and compare them.
 
     python experiments/compare.py                                   (half a minute)
-    python experiments/compare.py --data=DIR --b_max=64 --rate=2 --seconds=20
+    python experiments/compare.py --data=DIR --batch_size=64 --learning_rate=2
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
     python experiments/compare.py --all                             (three minutes)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
 
 The default trains on scikit-learn's handwritten digits, on the simulated machine
-v100x4, and ends with a table; results.json, results.csv and three plots go to --out.
-DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM; image
-sets by name (mnist, ...) are looked for in $HETJAX_DATA and else downloaded. With
---machine=local all strategies run on this machine's own devices, in real seconds, and
-a trace of each run goes to the folder traces in --out.
+v100x4. It prints a table and writes results.json, results.csv and three plots to --out.
+DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM. Image data
+sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded. With
+--machine=local the strategies run on this host's own devices, in real seconds, and a
+trace of each run is written to the folder traces in --out.
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import datasets
-import local_devices
-import scripts
 from absl import flags
-from strategy_flags import build_strategies
 
 import hetjax as hj
+from experiments.common import bounds, local_devices, named_data, scripts
+from experiments.common.bounds import bounded
+from experiments.common.strategy_flags import build_strategies
 from hetjax.report import check_out, write_results
 
 FLAGS = flags.FLAGS
@@ -35,20 +34,20 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("machine", "v100x4", "a preset, a machine's JSON file, or local")
 flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
-flags.DEFINE_boolean("all", False, "every strategy there is")
-flags.DEFINE_float("seconds", 4.0, "virtual budget of every run [s]")
-flags.DEFINE_integer("points", 50, "evaluations, after the one at the start")
+flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
+flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
+flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
-flags.DEFINE_integer("b_max", 128, "batch size; the largest where sizes vary")
-flags.DEFINE_float("rate", 0.1, "learning rate at b_max")
-flags.DEFINE_list("rates", [], "learning rates to choose from, on held-out data")
-flags.DEFINE_string("tune", "common", "one rate for all (common) or one for each")
+flags.DEFINE_integer("batch_size", 128, "batch size; the largest where it adapts")
+flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
+flags.DEFINE_list("learning_rates", [], "rates to choose from, on held-out data")
+flags.DEFINE_string("tune", "common", "one learning rate for all (common), or for each")
 flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, vgg16, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
-flags.DEFINE_float("dirichlet", None, "unlike shards: their concentration, as 0.3")
+flags.DEFINE_float("dirichlet", None, "deal examples out unevenly: concentration, 0.3")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
-flags.DEFINE_float("noise", None, "noise of a step's seconds, over the machine's own")
+flags.DEFINE_float("noise", None, "noise of step times, instead of the machine's")
 flags.DEFINE_string("out", "results", "folder of the results")
 flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
 flags.DEFINE_integer("first_index", 0, "a folder's first feature: 1 in much libSVM")
@@ -59,6 +58,11 @@ flags.DEFINE_integer("labels", 200, "synthetic_xmc: labels")
 flags.DEFINE_float("nonzeros", 70.0, "synthetic_xmc: mean non-zeros of a row")
 flags.DEFINE_float("labels_per_row", 3.0, "synthetic_xmc: mean labels of a row")
 flags.DEFINE_integer("data_seed", 0, "synthetic_xmc: seed of the data")
+bounded("num_evals", *bounds.EVALS)
+bounded("seeds", *bounds.SEEDS)
+bounded("hidden", *bounds.HIDDEN)
+bounded("dirichlet", 1e-6, 1_000_000, "it is a concentration, about 0.3")
+bounded("data_seed", *bounds.SEED)
 SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row")
 
 
@@ -66,13 +70,13 @@ def load_data() -> hj.data.Dataset:
     if FLAGS.data == "synthetic_xmc":
         sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
-    return datasets.load(FLAGS.data, first_index=FLAGS.first_index)
+    return named_data.load(FLAGS.data, first_index=FLAGS.first_index)
 
 
 def with_shards(
     strategies: dict[str, hj.Strategy], data: hj.data.Dataset
 ) -> dict[str, hj.Strategy]:
-    """The strategies, with every worker on a shard of its own."""
+    """The strategies, with every worker on its own shard of the data."""
 
     def partition(workers: int, seed: int) -> Any:
         labels, alpha = data.train.y, FLAGS.dirichlet
@@ -82,7 +86,7 @@ def with_shards(
     return {k: s._replace(sampler=sampler) for k, s in strategies.items()}
 
 
-def compare() -> tuple[hj.Runs, list[Any]]:
+def compare() -> tuple[hj.Comparison, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
     traces = None
     if FLAGS.machine == "local":
@@ -91,35 +95,37 @@ def compare() -> tuple[hj.Runs, list[Any]]:
     else:
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
-    strategies = build_strategies(names, FLAGS.set, FLAGS.b_max, FLAGS.rate)
+    strategies = build_strategies(
+        names, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
+    )
     data = load_data()
     if FLAGS.dirichlet is not None:
         strategies = with_shards(strategies, data)
     for note in data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
-    model = datasets.model(FLAGS.model, data, FLAGS.hidden)
+    model = named_data.model(FLAGS.model, data, FLAGS.hidden)
     task = hj.classification(model, data)
-    runs = hj.compare(
+    comparison = hj.compare(
         task,
         data,
         machine,
         strategies,
         seconds=FLAGS.seconds,
         seeds=FLAGS.seeds,
-        points=FLAGS.points,
+        num_evals=FLAGS.num_evals,
         target=FLAGS.target,
-        rates=scripts.numbers("rates", FLAGS.rates),
+        learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,
         traces=traces,
     )
-    return runs, write_results(runs, FLAGS.out, overwrite=FLAGS.overwrite)
+    return comparison, write_results(comparison, FLAGS.out, overwrite=FLAGS.overwrite)
 
 
 def main() -> int:
-    runs, paths = compare()
-    print(runs.table())
+    comparison, paths = compare()
+    print(comparison.table())
     print("wrote " + ", ".join(str(path) for path in paths))
-    return 130 if runs.interrupted else 0
+    return 130 if comparison.interrupted else 0
 
 
 if __name__ == "__main__":

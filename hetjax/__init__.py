@@ -1,16 +1,29 @@
-"""hetjax: train one model with workers that are not alike.
+"""hetjax: train one model with heterogeneous workers.
 
 data, task    `data`, `models`, `classification`, `Task`
 machines      `machine`
 algorithms    `adaptive_sgd` ... ; parts: `schedule`, `merge`, `local`, `sampling`
-runs          `train`, `compare`; what they return: `History`, `Runs`
+runs          `train`, `compare`; what they return: `History`, `Comparison`
 real devices  `local_machine`, `calibrate`, `advise`, `replay`; pictures: `plot`
+by hand       `Replica`, `make_batch`, `make_grad_fn`, `local.step_fn`, `merge`
 """
 
-from hetjax import data, local, machine, merge, models, sampling, schedule, sparse
-from hetjax.report import History, Runs, plot
-from hetjax.run import advise, calibrate, compare, local_machine, replay, train
-from hetjax.schedule import Rate
+from hetjax import (
+    data,
+    local,
+    machine,
+    merge,
+    models,
+    sampling,
+    schedule,
+    sparse,
+    tracing,
+)
+from hetjax.api import advise, calibrate, compare, local_machine, replay, train
+from hetjax.data.batching import make_batch, make_buckets
+from hetjax.replica import ModelState, OptState, Params, Replica
+from hetjax.report import Comparison, History, plot
+from hetjax.schedule import LearningRate
 from hetjax.strategies import (
     STRATEGIES,
     Strategy,
@@ -35,14 +48,21 @@ from hetjax.strategies import (
     sync_sgd,
 )
 from hetjax.task import Task, classification, from_functions
+from hetjax.task.types import make_grad_fn
+from hetjax.tree import PyTree
 
 __version__ = "0.1.0"
 
 __all__ = [
     "STRATEGIES",
+    "Comparison",
     "History",
-    "Rate",
-    "Runs",
+    "LearningRate",
+    "ModelState",
+    "OptState",
+    "Params",
+    "PyTree",
+    "Replica",
     "Strategy",
     "Task",
     "ad_psgd",
@@ -70,6 +90,9 @@ __all__ = [
     "local_sgd",
     "machine",
     "magma_async_sgd",
+    "make_batch",
+    "make_buckets",
+    "make_grad_fn",
     "merge",
     "models",
     "plot",
@@ -80,5 +103,6 @@ __all__ = [
     "sma",
     "sparse",
     "sync_sgd",
+    "tracing",
     "train",
 ]

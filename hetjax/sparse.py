@@ -5,7 +5,7 @@ rows that a batch touches and summing them by example is several times faster th
 BCOO's own product, and its gradient is rows instead of a dense matrix. The **row
 view** of a weight W [F, H] for a batch of C non-zeros is W[ids] [C, H], one row per
 non-zero. A model is differentiated with respect to the view; the result is a
-`RowGradient`, which local rules add into W (plain SGD), compress to unique rows (lazy
+`RowSparseGrad`, which local rules add into W (plain SGD), compress to unique rows (lazy
 optimizers) or make dense.
 """
 
@@ -27,7 +27,7 @@ class RowParam(nnx.Param):
 
 
 @flax.struct.dataclass
-class Aligned:
+class GatheredColumns:
     """A sparse matrix whose columns are its non-zeros: what stands beside a row view.
 
     Non-zero j has value `values[j]`, row `rows[j]` and column j.
@@ -49,7 +49,7 @@ class Aligned:
 
 
 @flax.struct.dataclass
-class RowGradient:
+class RowSparseGrad:
     """Gradient of a weight [F, ...] that is zero but for rows `ids`.
 
     An id may occur several times (the rows add up); ids of F or more are padding.
@@ -61,14 +61,16 @@ class RowGradient:
 
 
 def matmul(x: Any, w: jax.Array) -> jax.Array:
-    """x @ w for dense x [B, F], BCOO [B, F] or `Aligned` [B, C]; w [F, H] or [C, H].
+    """x @ w for x dense [B, F], BCOO [B, F] or `GatheredColumns` [B, C].
+
+    w is [F, H], of gathered columns [C, H].
 
     For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]; rows must be sorted,
     indices out of bounds are padding. w may be a vector, too: [F] or [C].
     """
     if isinstance(x, BCOO):
         rows, ids = x.indices[:, 0], x.indices[:, 1]
-        return Aligned(x.data, rows, x.shape[0]) @ w.at[ids].get(mode="clip")
+        return GatheredColumns(x.data, rows, x.shape[0]) @ w.at[ids].get(mode="clip")
     return x @ w
 
 
@@ -92,18 +94,18 @@ def row_view(params: Any, x: Any, paths: Collection[str]) -> tuple[Any, Any]:
         return w.at[ids].get(mode="clip") if path_name(path) in paths else w
 
     view_params = jax.tree_util.tree_map_with_path(view, params)
-    return view_params, Aligned(x.data, x.indices[:, 0], x.shape[0])
+    return view_params, GatheredColumns(x.data, x.indices[:, 0], x.shape[0])
 
 
-def row_gradients(grads: Any, params: Any, x: Any, paths: Collection[str]) -> Any:
-    """The gradients of a row view as `RowGradient`s of the weights in `params`."""
+def row_sparse_grads(grads: Any, params: Any, x: Any, paths: Collection[str]) -> Any:
+    """The gradients of a row view as `RowSparseGrad`s of the weights in `params`."""
     if not paths or not isinstance(x, BCOO):
         return grads
     ids = x.indices[:, 1]
 
     def name(path: Any, g: jax.Array, w: jax.Array) -> Any:
         named = path_name(path) in paths
-        return RowGradient(ids, g, w.shape[0]) if named else g
+        return RowSparseGrad(ids, g, w.shape[0]) if named else g
 
     return jax.tree_util.tree_map_with_path(name, grads, params)
 
@@ -113,35 +115,37 @@ def path_name(path: Any) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
 
 
-def is_row_gradient(x: Any) -> bool:
-    """Is this leaf a `RowGradient`?"""
-    return isinstance(x, RowGradient)
+def is_row_sparse(x: Any) -> bool:
+    """Is this leaf a `RowSparseGrad`?"""
+    return isinstance(x, RowSparseGrad)
 
 
 def dense(grads: Any) -> Any:
-    """The gradient tree with every `RowGradient` written out as a whole array."""
+    """The gradient tree with every `RowSparseGrad` written out as a whole array."""
 
     def full(g: Any) -> jax.Array:
-        if not is_row_gradient(g):
+        if not is_row_sparse(g):
             return g
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
 
-    return jax.tree.map(full, grads, is_leaf=is_row_gradient)
+    return jax.tree.map(full, grads, is_leaf=is_row_sparse)
 
 
-def subtract(params: Any, grads: Any, rate: jax.Array) -> Any:
+def subtract(params: Any, grads: Any, learning_rate: jax.Array) -> Any:
     """w - rate g, exactly plain SGD: a scatter-add per non-zero for row gradients."""
 
     def step(g: Any, w: jax.Array) -> jax.Array:
-        if is_row_gradient(g):
-            return w.at[g.ids].add((-rate * g.rows).astype(w.dtype), mode="drop")
-        return (w - rate * g).astype(w.dtype)
+        if is_row_sparse(g):
+            return w.at[g.ids].add(
+                (-learning_rate * g.rows).astype(w.dtype), mode="drop"
+            )
+        return (w - learning_rate * g).astype(w.dtype)
 
-    return jax.tree.map(step, grads, params, is_leaf=is_row_gradient)
+    return jax.tree.map(step, grads, params, is_leaf=is_row_sparse)
 
 
-def unique(g: RowGradient) -> RowGradient:
+def unique(g: RowSparseGrad) -> RowSparseGrad:
     """The same gradient with every id once; the rest of `ids` is padding (F)."""
     ids, place = jnp.unique(
         jnp.minimum(g.ids, g.num_rows),
@@ -150,4 +154,4 @@ def unique(g: RowGradient) -> RowGradient:
         return_inverse=True,
     )
     rows = jnp.zeros_like(g.rows).at[place.reshape(-1)].add(g.rows)
-    return RowGradient(ids, rows, g.num_rows)
+    return RowSparseGrad(ids, rows, g.num_rows)

@@ -1,13 +1,15 @@
-"""Pytree arithmetic for merges and local rules: float32 inside, own dtype outside.
+"""Pytree arithmetic for merges and local updates: float32 inside, own dtype outside.
 
 Only floating leaves take part; any other leaf (a counter, a key) is left as it is.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+PyTree: TypeAlias = Any  # nested containers with arrays at their leaves
 
 
 def is_float(leaf: Any) -> bool:
@@ -15,45 +17,37 @@ def is_float(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
-def map_floats(fn: Callable, tree: Any, *rest: Any) -> Any:
+def map_floats(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
     """`jax.tree.map` over the floating leaves of `tree`; the others stay."""
     return jax.tree.map(lambda x, *ys: fn(x, *ys) if is_float(x) else x, tree, *rest)
 
 
-def float32(tree: Any) -> Any:
+def float32(tree: PyTree) -> PyTree:
     """A copy of the tree with floating leaves in float32: what merges accumulate in."""
     return map_floats(lambda x: jnp.array(x, jnp.float32, copy=True), tree)
 
 
-def cast_like(tree: Any, like: Any) -> Any:
+def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     """The tree with each floating leaf in the dtype of the leaf beside it."""
     return map_floats(lambda x, y: x.astype(jnp.result_type(y)), tree, like)
 
 
-def copies(tree: Any) -> Any:
+def copies(tree: PyTree) -> PyTree:
     """The same values in buffers of their own, so that they can be donated."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), tree)
 
 
-def weighted_move(center: Any, trees: Sequence[Any], weights: jax.Array) -> Any:
-    """sum_i w_i (x_i - z) in float32, over members i of weight w_i.
+def difference(x: PyTree, z: PyTree) -> PyTree:
+    """x - z in float32, over the floating leaves of z."""
+    return map_floats(lambda z, x: x.astype(jnp.float32) - z, z, x)
 
-    A difference first, so that members equal to the centre give exactly zero also
-    under jit; a weight of zero keeps even a NaN out (0 x NaN is NaN: hence `where`).
+
+def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
+    """sum_i w_i x_i in float32, one after the other.
+
+    A weight of zero is absence and keeps even a NaN out (0 x NaN is NaN: hence
+    `where`). Any number of trees is folded into one running sum.
     """
-    return weighted_sum(
-        [map_floats(lambda z, x: x.astype(jnp.float32) - z, center, t) for t in trees],
-        weights,
-    )
-
-
-def moved(center: Any, trees: Sequence[Any], weights: jax.Array) -> Any:
-    """z + sum_i w_i (x_i - z): exactly the centre where all members equal it."""
-    return map_floats(jnp.add, center, weighted_move(center, trees, weights))
-
-
-def weighted_sum(trees: Sequence[Any], weights: jax.Array) -> Any:
-    """sum_i w_i x_i in float32, over members of weight w_i; zero weight is absence."""
 
     def total(first: jax.Array, *others: jax.Array) -> jax.Array:
         if not is_float(first):
@@ -67,32 +61,32 @@ def weighted_sum(trees: Sequence[Any], weights: jax.Array) -> Any:
     return jax.tree.map(total, *trees)
 
 
-def all_finite(tree: Any) -> jax.Array:
+def all_finite(tree: PyTree) -> jax.Array:
     """[] bool: is there neither a NaN nor an infinity among the floating numbers?"""
     # 0 times a number is 0, times all else NaN: a sum is found sooner than an "all"
     sums = [jnp.sum(x * 0) for x in jax.tree.leaves(tree) if is_float(x)]
     return jnp.all(jnp.isfinite(jnp.array(sums)))
 
 
-def mean_square(tree: Any) -> jax.Array:
+def mean_square(tree: PyTree) -> jax.Array:
     """Mean of the squares of all floating numbers of a tree."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     squares = sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in leaves)
     return jnp.asarray(squares / sum(x.size for x in leaves), jnp.float32)
 
 
-def size(tree: Any) -> int:
+def size(tree: PyTree) -> int:
     """How many floating numbers a tree holds."""
     return sum(x.size for x in jax.tree.leaves(tree) if is_float(x))
 
 
-def num_bytes(tree: Any) -> int:
+def num_bytes(tree: PyTree) -> int:
     """Bytes of all floating leaves: what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     return sum(x.size * jnp.result_type(x).itemsize for x in leaves)
 
 
-def dot(a: Any, b: Any) -> jax.Array:
+def dot(a: PyTree, b: PyTree) -> jax.Array:
     """The inner product of all floating numbers of two trees, in float32."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     products = [

@@ -24,8 +24,10 @@ def test_the_ten_lines_of_the_readme_run(tmp_path, monkeypatch):
         .replace("train.txt.gz", "train.txt")
         .replace("test.txt.gz", "test.txt")
     )
-    code = code.replace("seconds=6, seeds=3", "seconds=0.02, points=2, progress=False")
-    assert "points=2" in code
+    code = code.replace(
+        "seconds=6, seeds=3", "seconds=0.02, num_evals=2, progress=False"
+    )
+    assert "num_evals=2" in code
     names = {}
     exec(code, names)
     assert [h.strategy for h in names["runs"].histories] == ["elastic", "adaptive"]
@@ -41,15 +43,15 @@ def test_the_algorithm_of_the_readme_trains():
         hj.machine.preset("v100x4"),
         names["strategy"],
         seconds=1.0,
-        points=2,
+        num_evals=2,
         progress=False,
     )
-    assert history.points[0]["accuracy"] < 0.5
+    assert history.evals[0]["accuracy"] < 0.5
     assert history.best() > 0.9
 
 
 @pytest.mark.parametrize(
-    "name", ["biased_adaptive", "tree_of_adaptive", "easgd_of_unlike_batches"]
+    "name", ["biased_adaptive", "tree_of_adaptive", "easgd_of_adapted_batches"]
 )
 def test_the_combinations_of_the_readme_train(name):
     names = {}
@@ -61,10 +63,10 @@ def test_the_combinations_of_the_readme_train(name):
         hj.machine.preset("v100x4"),
         names[name],
         seconds=1.0,
-        points=2,
+        num_evals=2,
         progress=False,
     )
-    assert history.points[0]["accuracy"] < 0.5
+    assert history.evals[0]["accuracy"] < 0.5
     assert history.best() > 0.9
 
 
@@ -73,10 +75,11 @@ def test_what_the_readme_shows_of_real_devices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     code = BLOCKS[3]
+    tiny = 'path="machine.json", batch_sizes=(8,), local_steps=(1,)'
     for shown, short in {
         "local_machine()": 'local_machine(["cpu:0", "cpu:1"])',
-        "seconds=60": "seconds=0.5, points=2, progress=False",
-        'path="machine.json"': 'path="machine.json", batch_sizes=(8,), steps=(1,)',
+        "seconds=60": "seconds=0.5, num_evals=2, progress=False",
+        'path="machine.json"': tiny,
         "target=0.95": "target=0.2, seconds=0.2, progress=False",
     }.items():
         assert shown in code

@@ -63,7 +63,7 @@ def test_machines_import_nothing_but_machines(path):
 
 def test_there_is_something_to_check():
     ids = {param.id for param in modules(*HOST)}
-    assert {"hetjax/machine/clock.py", "hetjax/schedule/types.py"} <= ids
+    assert {"hetjax/machine/simulated_clock.py", "hetjax/schedule/types.py"} <= ids
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_there_is_something_to_check():
         ("def f():\n    from flax import nnx", ["flax.nnx"]),
         ("import hetjax", ["hetjax"]),
         ("from hetjax import merge", ["hetjax.merge"]),
-        ("from hetjax.run.loop import run", ["hetjax.run.loop.run"]),
+        ("from hetjax.engine.loop import run", ["hetjax.engine.loop.run"]),
         ("from ..merge import base", ["hetjax.merge.base"]),
         ("from .. import merge", ["hetjax.merge"]),
         ("from . import types", []),

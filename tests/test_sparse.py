@@ -92,7 +92,7 @@ def test_padding_is_ignored_whatever_its_value_and_weight():
 def random_gradient(seed=0):
     """Ids 1 and 4 several times; F and more is padding, of garbage."""
     ids = jnp.array([4, 1, F, 1, 0, 4, 4, F + 2])
-    return sparse.RowGradient(ids, random_array(seed, 8, H), F)
+    return sparse.RowSparseGrad(ids, random_array(seed, 8, H), F)
 
 
 def whole(gradient):
@@ -164,7 +164,7 @@ def test_row_gradients_equal_dense_autodiff_for_two_flagged_weights():
     params, grad_fn = random_params(), make_grad_fn(TASK, jax.random.key(0))
     losses, _, grads = jax.jit(grad_fn)(params, (), random_batch(x))
     flagged = grads["tower"]["rows"], grads["gate"]
-    assert all(map(sparse.is_row_gradient, flagged))
+    assert all(map(sparse.is_row_sparse, flagged))
     assert [g.rows.shape for g in flagged] == [(x.nse, H), (x.nse,)]
     expected = jax.value_and_grad(
         lambda p: jnp.mean(loss(p, (), random_batch(csr.toarray()), None)[0])
@@ -179,7 +179,7 @@ def test_dense_inputs_and_tasks_without_row_weights_have_no_view():
         view, seen = sparse.row_view(params, inputs, paths)
         assert view is params
         assert seen is inputs
-        assert sparse.row_gradients(params, params, inputs, paths) is params
+        assert sparse.row_sparse_grads(params, params, inputs, paths) is params
 
 
 def test_path_names():

@@ -1,37 +1,37 @@
-"""How many events a second the host world handles: every policy, many workers.
+"""How many events per second the host world handles: every policy, many workers.
 
     python experiments/benchmarks/events.py                    (one minute, one core)
-    python experiments/benchmarks/events.py --policies=rounds,groups --events=10000
+    python experiments/benchmarks/events.py --policies=rounds,downpour --events=10000
 
-Plays each policy on the virtual clock, `schedule.play`, without a model: unlike workers
-with noisy steps and a link that merges queue for. One JSON object on standard output:
-{policy: {"events", "seconds", "events_per_s"}}; seconds are the processor's, so that
-others on the machine count little. Expected: less than 5 for each policy's 100,000
-events with 1,000 workers.
+Runs each policy on the virtual clock (`schedule.simulate`) without a model, with
+heterogeneous workers, noisy step times, and a link that merges queue for. One JSON
+object on standard output: {policy: {"events", "seconds", "events_per_s"}}. Seconds are
+processor time, so that other programs on the machine matter little. Expected: less than
+5 for each policy's 100,000 events with 1,000 workers.
 """
 
 import itertools
 import json
-import sys
 import time
 from functools import partial
-from pathlib import Path
 
 from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds, scripts
+from experiments.common.bounds import bounded
 from hetjax.machine import Cost, Link, Machine, Profile, SimulatedClock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import scripts
-
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("workers", 1_000, "how many, at least 16, in nodes of 4")
-flags.DEFINE_integer("events", 100_000, "events to play with each policy")
-flags.DEFINE_list("policies", [], "which of them; default all")
-flags.DEFINE_float("noise", 0.02, "noise of a step's seconds (lognormal sigma)")
-flags.DEFINE_integer("seed", 0, "of the noise")
-B_MAX = 64
+flags.DEFINE_integer("workers", 1_000, "workers: a multiple of 4, at least 16")
+flags.DEFINE_integer("events", 100_000, "events to simulate with each policy")
+flags.DEFINE_list("policies", [], "names of policies; default: all")
+flags.DEFINE_float("noise", 0.02, "noise of step times (lognormal sigma)")
+flags.DEFINE_integer("seed", 0, "seed of the noise")
+bounded("workers", 16, 100_000, "nodes have 4 workers, and some groups have 4 nodes")
+bounded("events", 1, 100_000_000, "every event is simulated")
+bounded("seed", *bounds.SEED)
+BATCH_SIZE = 64
 
 
 def make_machine() -> Machine:
@@ -54,54 +54,62 @@ def make_machine() -> Machine:
 
 
 def make_policies() -> dict[str, hj.schedule.Policy]:
-    """One of every kind."""
+    """Policies of every kind."""
     s = hj.schedule
-    bounds = {"b_min": B_MAX / 8, "b_max": B_MAX}
-    examples = 10 * FLAGS.workers * B_MAX
-    mega = partial(s.mega_batch, examples=examples, b_max=B_MAX)
-    linear = partial(s.linear_scaling, **bounds, beta=B_MAX / 16)
-    free = partial(s.free_running, batch_size=B_MAX)
-    rounds = partial(s.rounds, batch_size=B_MAX)
+    limits = {"min_batch_size": BATCH_SIZE / 8, "batch_size": BATCH_SIZE}
+    examples = 10 * FLAGS.workers * BATCH_SIZE
+    mega = partial(s.mega_batch, examples=examples, batch_size=BATCH_SIZE)
+    linear = partial(s.linear_scaling, **limits, beta=BATCH_SIZE / 16)
+    free = partial(s.asynchronous, batch_size=BATCH_SIZE)
+    rounds = partial(s.rounds, batch_size=BATCH_SIZE)
     return {
         "rounds": rounds(),
-        "equal_time": rounds(steps=s.equal_time(8, B_MAX)),
+        "equal_time": rounds(local_steps=s.equal_time(8, BATCH_SIZE)),
         "mega_batch": mega(scaling=linear),
         "mega_batch_hgpu_code": mega(scaling=s.fixed_scaling, rule="hgpu_code"),
         "mega_batch_measured": mega(
-            scaling=s.measured_scaling(**bounds, examples=examples)
+            scaling=s.measured_scaling(**limits, examples=examples)
         ),
-        "free_running": free(),
-        "free_running_stale": free(max_staleness=4),
-        "free_running_gossip": free(partners=s.random_partner()),
-        "free_running_scaled": free(scaling=linear, window=examples),
-        "mailbox": s.mailbox(batch_size=B_MAX, n_push=2, n_fetch=3),
-        "ticking": s.ticking(batch_size=B_MAX),
-        "groups": s.groups(rounds(), sizes=4, every=4),
-        "groups_by_place": s.groups(s.groups(rounds(), every=2), every=2),
-        "groups_mega_batch": s.groups(
-            s.mega_batch(examples=40 * B_MAX, b_max=B_MAX, scaling=linear), sizes=4
+        "asynchronous": free(),
+        "asynchronous_stale": free(max_staleness=4),
+        "asynchronous_gossip": free(partners=s.random_partner()),
+        "asynchronous_scaled": free(scaling=linear, window=examples),
+        "downpour": s.downpour(batch_size=BATCH_SIZE, push_every=2, fetch_every=3),
+        "magma_async": s.magma_async(batch_size=BATCH_SIZE),
+        "hierarchical": s.hierarchical(rounds(), sizes=4, every=4),
+        "hierarchical_by_place": s.hierarchical(
+            s.hierarchical(rounds(), every=2), every=2
         ),
-        "groups_free_running": s.groups(free(), sizes=4, every=8),
-        "tuned_learners": s.tuned_learners(rounds(first=s.one_per_device), window=4),
-        "restarting": s.restarting(rounds(), s.on_rate_drop(0.1)),
+        "hierarchical_mega_batch": s.hierarchical(
+            s.mega_batch(
+                examples=40 * BATCH_SIZE, batch_size=BATCH_SIZE, scaling=linear
+            ),
+            sizes=4,
+        ),
+        "hierarchical_asynchronous": s.hierarchical(free(), sizes=4, every=8),
+        "tuned_workers": s.tuned_workers(rounds(first=s.one_per_device), window=4),
+        "sma_restarts": s.sma_restarts(rounds(), s.on_rate_drop(0.1)),
     }
 
 
 def measure(policy: hj.schedule.Policy, machine: Machine) -> dict[str, float]:
-    """Events, the seconds they took, and how many that is in one."""
+    """The number of events, their seconds, and events per second."""
     clock = SimulatedClock(machine, seed=FLAGS.seed)
-    run = hj.schedule.play(policy, clock, num_examples=1_000_000, num_bytes=1e6)
-    next(run)  # the first orders answer no event
+    run = hj.schedule.simulate(policy, clock, num_examples=1_000_000, num_bytes=1e6)
+    next(run)  # the initial actions come without an event
     began = time.process_time()
     events = sum(1 for _ in itertools.islice(run, FLAGS.events))
     seconds = time.process_time() - began
-    rate = round(events / seconds)
-    return {"events": events, "seconds": round(seconds, 3), "events_per_s": rate}
+    return {
+        "events": events,
+        "seconds": round(seconds, 3),
+        "events_per_s": round(events / seconds),
+    }
 
 
 def main() -> None:
-    if FLAGS.workers < 16 or FLAGS.workers % 4 or FLAGS.events < 1:
-        raise ValueError("--workers: a multiple of 4 from 16 on; --events: at least 1")
+    if FLAGS.workers % 4:
+        raise ValueError(f"--workers={FLAGS.workers}: give a multiple of 4")
     machine, policies = make_machine(), make_policies()
     unknown = set(FLAGS.policies) - set(policies)
     if unknown:

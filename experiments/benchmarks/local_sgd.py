@@ -3,14 +3,14 @@
     python experiments/benchmarks/local_sgd.py                         (three minutes)
     python experiments/benchmarks/local_sgd.py --models=mlp --rounds=3
 
-K replicas do T steps of B examples each, then all are averaged: K=32, T=8, B=32 on the
+K replicas do T steps of B examples each, then they are averaged: K=32, T=8, B=32 on an
 MLP 784-128-64-10; K=8, T=4, B=32 on a CNN (conv 5x5x16, pool, conv 5x5x32, pool, fc 64,
-fc 10). Random data, plain SGD, everything on this process's default device; every
-contender draws its batches in its own way. They take turns, round by round.
+fc 10). The data are random, the steps plain SGD on the default device. Every contender
+draws its batches in its own way. They take turns, round by round.
 
 One JSON object on standard output: "replica_steps_per_s" (medians over the rounds) of
 hetjax, of hand-written JAX (scan, unrolled, dispatch), of FedJAX, DrJAX and PyTorch
-with 1 and 2 threads (null where it is not installed: pip install 'hetjax[bench]'), and
+with 1 and 2 threads (null where one is not installed: pip install 'hetjax[bench]'), and
 "ratios". Expected: hetjax at least 0.9 of the best hand-written JAX.
 """
 
@@ -19,7 +19,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,19 +27,18 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
-from hetjax.run.bench import Bench
-from hetjax.run.progress import Progress
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import scripts
-
-sys.path.insert(0, str(Path(__file__).parent))
-import local_sgd_peers as peers
+from experiments.benchmarks import local_sgd_peers as peers
+from experiments.common import bounds, scripts
+from experiments.common.bounds import bounded
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", ["mlp", "cnn"], "which of mlp, cnn")
-flags.DEFINE_integer("rounds", 10, "rounds of every contender that count")
-flags.DEFINE_integer("seed", 0, "of data and parameters")
+flags.DEFINE_list("models", ["mlp", "cnn"], "some of mlp, cnn")
+flags.DEFINE_integer("rounds", 10, "measured rounds of every contender")
+flags.DEFINE_integer("seed", 0, "seed of data and parameters")
+bounded("rounds", 1, 10_000, "every round is run")
+bounded("seed", *bounds.SEED)
 
 SETTINGS = {"mlp": (32, 8, 32), "cnn": (8, 4, 32)}  # K, T, B
 PEERS = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
@@ -48,7 +46,7 @@ EXAMPLES = 4096
 
 
 def make_data(name: str) -> hj.data.Dataset:
-    """Random images; the test split is one batch, so that looking costs nothing."""
+    """Random images; the test split is one batch, so that evaluation is cheap."""
     rng = np.random.default_rng(FLAGS.seed)
     shape = (784,) if name == "mlp" else (28, 28, 1)
     x = rng.normal(size=(EXAMPLES, *shape)).astype(np.float32)
@@ -57,25 +55,26 @@ def make_data(name: str) -> hj.data.Dataset:
 
 
 def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
-    """Seconds of a round on the virtual machine: of runs of a few of them.
+    """Seconds of a round on the virtual machine, from runs of a few rounds.
 
-    The first run compiles; a run's set-up is taken off by one without rounds.
+    A run compiles first. The difference of a long and a short run leaves out what
+    every run takes for its set-up.
     """
     k, t, b = SETTINGS[name]
     model = hj.from_functions(*peers.MODELS[name])
     task = hj.classification(model, data)
     machine = hj.machine.preset(f"uniform:{k}", noise=0.0)
-    strategy = hj.local_sgd(batch_size=b, rate=0.01, steps=t)
+    strategy = hj.local_sgd(batch_size=b, learning_rate=0.01, local_steps=t)
     (info, *_) = machine.worker_infos(0.0)
-    one = t * info.seconds(b)  # [s] of a round on the virtual clock, and a little more
-    bench = Bench(task, data, machine, seconds=one, points=1)
+    one = t * info.seconds(b)  # [s] of a round on the virtual clock
+    session = Session(task, data, machine, seconds=one, num_evals=1)
 
     def run(rounds: int) -> tuple[float, int]:
-        """(seconds, rounds that were merged)."""
-        bench.instants = (0.0, rounds * one * 1.02)
-        bar = Progress(1.0, shown=False)
+        """(seconds, number of merges)."""
+        session.instants = (0.0, rounds * one * 1.02)
+        bar = ProgressBar(1.0, shown=False)
         began = time.perf_counter()
-        history = bench.run("local_sgd", strategy, FLAGS.seed, bar)
+        history = session.run("local_sgd", strategy, FLAGS.seed, bar)
         jax.block_until_ready(history.params)
         return time.perf_counter() - began, history.merges
 
@@ -88,20 +87,20 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
 
 
 def contenders(name: str) -> dict[str, Callable[[], float] | None]:
-    """A function for each that runs a round and tells its seconds."""
+    """A function for each that runs a round and returns its seconds."""
     data = make_data(name)
     k, t, b = SETTINGS[name]
     chosen: dict[str, Any] = {"hetjax": hetjax_rounds(name, data)}
-    for form in ("scan", "unrolled", "dispatch"):
-        chosen[f"jax_{form}"] = peers.jax_rounds(name, data, k, t, b, form)
-    for peer, needs, make in (
+    for variant in ("scan", "unrolled", "dispatch"):
+        chosen[f"jax_{variant}"] = peers.jax_rounds(name, data, k, t, b, variant)
+    for peer, package, make in (
         ("fedjax", "fedjax", peers.fedjax_rounds),
         ("drjax", "drjax", peers.drjax_rounds),
         ("torch_1_thread", "torch", lambda *a: peers.torch_rounds(*a, threads=1)),
         ("torch_2_threads", "torch", lambda *a: peers.torch_rounds(*a, threads=2)),
     ):
-        there = importlib.util.find_spec(needs) is not None
-        chosen[peer] = make(name, data, k, t, b) if there else None
+        installed = importlib.util.find_spec(package) is not None
+        chosen[peer] = make(name, data, k, t, b) if installed else None
     return chosen
 
 
@@ -137,8 +136,8 @@ def ratios(name: str, speeds: dict[str, float | None]) -> dict[str, float | None
 
 def main() -> None:
     unknown = set(FLAGS.models) - set(SETTINGS)
-    if unknown or FLAGS.rounds < 1:
-        raise ValueError("--models: some of mlp, cnn; --rounds: at least 1")
+    if unknown or not FLAGS.models:
+        raise ValueError(f"--models={','.join(FLAGS.models)}: give some of mlp, cnn")
     speeds = {name: measure(name) for name in FLAGS.models}
     found = {k: v for name in speeds for k, v in ratios(name, speeds[name]).items()}
     result = {

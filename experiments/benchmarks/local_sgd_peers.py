@@ -1,6 +1,6 @@
 """Rounds of local SGD without hetjax: hand-written JAX, FedJAX, DrJAX, PyTorch.
 
-Each function returns one that runs a round, waits for it, and tells its seconds.
+Each function returns one that runs a round, waits for it, and returns its seconds.
 """
 
 import importlib
@@ -89,9 +89,9 @@ def _timed(run: Callable[[], Any]) -> Callable[[], float]:
 
 
 def jax_rounds(
-    name: str, data: Any, k: int, t: int, b: int, form: str
+    name: str, data: Any, k: int, t: int, b: int, variant: str
 ) -> Callable[[], float]:
-    """By hand: workers in turn; their steps in a scan, unrolled, or dispatched."""
+    """Hand-written JAX, worker by worker; steps in a scan, unrolled, or dispatched."""
     loss = _loss(name)
     x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
     params = MODELS[name][0](jax.random.key(0))
@@ -105,7 +105,7 @@ def jax_rounds(
         return jax.tree.map(lambda *ws: sum(ws) / k, *replicas)
 
     def local(p: Any, rows: jax.Array) -> Any:
-        unroll = t if form == "unrolled" else 1
+        unroll = t if variant == "unrolled" else 1
         return jax.lax.scan(lambda p, r: (step(p, r), None), p, rows, unroll=unroll)[0]
 
     def whole_round(p: Any, rows: jax.Array) -> Any:
@@ -125,9 +125,9 @@ def jax_rounds(
     def run() -> Any:
         nonlocal params
         rows = rng.integers(len(data.train), size=(k, t, b))
-        if form == "scan" and name == "mlp":
+        if variant == "scan" and name == "mlp":
             params = at_once(params, rows)
-        elif form == "dispatch":
+        elif variant == "dispatch":
             replicas = []
             for own in rows:
                 p = copied(params)

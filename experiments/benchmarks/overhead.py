@@ -1,12 +1,12 @@
-"""What the loop adds around a step: real runs against the same programs by hand.
+"""What the loop adds around a step: real runs, and the same programs called by hand.
 
     python experiments/benchmarks/overhead.py                          (four minutes)
 
-One worker on one device, so that nothing is hidden behind another's work. Rounds: 8
-steps of about 0.1, 1 and 10 ms (the width of an MLP is chosen for it), then a merge.
-By hand: the same compiled steps and merge, called in a loop on batches that are there.
-Asynchronous: seconds per arrival above those of a step and a merge by hand. The two
-take turns: medians of the rounds of a turn, but for the first two, and over the turns.
+One worker on one device, so that no work hides behind another worker's. Rounds: 8 steps
+of about 0.1, 1 and 10 ms (the width of an MLP is chosen for it), then a merge. By hand:
+the same compiled steps and merge, called in a loop on batches that are ready.
+Asynchronous strategies: seconds per arrival beyond those of a step and a merge by hand.
+The two take turns: medians over a turn without its first two rounds, and over turns.
 
 One JSON object on standard output: "ratios" with "rounds/0.1ms" ... (hetjax over bare,
 less 1), "arrival_us", and the raw medians. Marks: 0.10, 0.03 and 0.01; 150 us.
@@ -16,7 +16,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,24 +24,25 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds, scripts
+from experiments.common.bounds import bounded
+from hetjax.api.session import Session
 from hetjax.data.batching import make_batch
-from hetjax.machine import MergeOrder
-from hetjax.run.accounts import Accounts
-from hetjax.run.bench import Bench
-from hetjax.run.compilations import Compilations
-from hetjax.run.holdings import Holdings, Places
-from hetjax.run.job import Job
-from hetjax.run.local import device_name
-from hetjax.run.measuring import StepTimer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import scripts
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Placement
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.replicas import ReplicaStore
+from hetjax.machine import PUSH_FETCH, MergeAction
+from hetjax.runtimes.threads.machine import device_name
+from hetjax.runtimes.threads.step_timer import StepTimer
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("step_ms", ["0.1", "1", "10"], "lengths of a step to look for [ms]")
-flags.DEFINE_float("seconds", 2.0, "of every run")
-flags.DEFINE_integer("turns", 5, "runs of each")
-flags.DEFINE_string("device", None, "as cpu:0 or gpu:0; default: JAX's first")
+flags.DEFINE_list("step_ms", ["0.1", "1", "10"], "step times to measure at [ms]")
+flags.DEFINE_float("seconds", 2.0, "seconds of every run")
+flags.DEFINE_integer("turns", 5, "runs of each contender")
+flags.DEFINE_string("device", None, "a device, as cpu:0; default: JAX's first")
+bounded("seconds", 1e-3, 10**6, "it is a time that passes")
+bounded("turns", 1, 1000, "every turn is run")
 STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10
 WIDTHS = [2**k for k in range(4, 17)]
 
@@ -55,38 +55,39 @@ def make_data() -> hj.data.Dataset:
 
 
 def job_of(task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy) -> Job:
-    """What a real run of the strategy is given."""
+    """The job of a real run of the strategy."""
     machine = hj.local_machine(FLAGS.device and [FLAGS.device])
-    return Bench(task, data, machine, seconds=1.0, points=1).job(strategy, 0)
+    return Session(task, data, machine, seconds=1.0, num_evals=1).job(
+        "job", strategy, 0
+    )
 
 
 def width_for(milliseconds: float, data: hj.data.Dataset, device: Any) -> int:
-    """The width whose step comes closest to that."""
-    strategy = hj.elastic_sgd(batch_size=BATCH, rate=1e-3, steps=STEPS)
+    """The width whose step time is closest to that."""
+    strategy = hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
     found = {}
     for width in WIDTHS:
         task = hj.classification(hj.models.mlp(hidden=width), data)
-        timer = StepTimer(strategy, job_of(task, data, strategy), Compilations())
-        found[width] = 1e3 * median(timer.seconds(device, BATCH, steps=STEPS))
+        timer = StepTimer(strategy, job_of(task, data, strategy))
+        found[width] = 1e3 * median(timer.seconds(device, BATCH, local_steps=STEPS))
         if found[width] > 2 * milliseconds:
             break
     return min(found, key=lambda w: abs(np.log(found[w] / milliseconds)))
 
 
-def by_hand(job: Job, strategy: hj.Strategy, device: Any, steps: int) -> Any:
-    """A function that does rounds for so many seconds: the median one's seconds."""
-    accounts = Accounts(
-        hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
-    )
-    holdings = Holdings(
+def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> Any:
+    """A function that runs rounds for some seconds and returns the median one's."""
+    infos = hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
+    topology = strategy.policy.topology(infos)
+    ledger = Ledger(infos, topology)
+    store = ReplicaStore(
         strategy,
-        job.programs,
-        Compilations(),
-        seed=0,
-        on_fetch=accounts.fetched,
-        places=Places([device], device),
+        job,
+        Placement([device], device),
+        topology,
+        on_fetch=ledger.record_fetch,
     )
-    merge, order = strategy.merges[0], MergeOrder((0,))
+    merge, order = strategy.merges[0], MergeAction((0,))
     rng = np.random.default_rng(0)
     batches = [
         jax.device_put(
@@ -97,22 +98,22 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, steps: int) -> Any:
         )
         for _ in range(64)
     ]
-    needs = merge.needs
-    step = job.programs.step(strategy.local, needs)
+    requires = merge.requires
+    step = job.programs.step(strategy.local, requires)
     merged = job.programs.merge(merge)
-    replica = holdings.take(0)
+    replica = store.check_out(0)
     state = jax.device_put(merge.init(replica.params, replica.model_state), device)
     replica = jax.device_put(jax.tree.map(lambda x: x.copy(), replica), device)
-    facts = accounts.facts(order)
-    words, rate = np.zeros(3, np.uint32), np.float32(1e-3)
+    stats = ledger.take_stats(order)
+    key_data, learning_rate = np.zeros(3, np.uint32), np.float32(1e-3)
 
     def one_round(number: int) -> None:
         nonlocal replica, state
-        for i in range(steps):
-            batch = batches[(number * steps + i) % len(batches)]
-            replica, *_ = step(replica, batch, rate, words)
+        for i in range(local_steps):
+            batch = batches[(number * local_steps + i) % len(batches)]
+            replica, *_ = step(replica, batch, learning_rate, key_data)
         jax.block_until_ready(replica)
-        state, (replica,) = merged(state, (replica,), facts, "")
+        state, (replica,) = merged(state, (replica,), stats, PUSH_FETCH)
         jax.block_until_ready((state, replica))
 
     def run(seconds: float) -> float:
@@ -126,17 +127,21 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, steps: int) -> Any:
 
 
 def usual_gap(times: Sequence[float]) -> float:
-    """Median seconds between two; the first ones find cold caches and no memory."""
+    """Median seconds between two times; the first two gaps have cold caches."""
     gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     return median(gaps[2:] or gaps)
 
 
 def compare(
-    task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy, device: Any, steps: int
+    task: hj.Task,
+    data: hj.data.Dataset,
+    strategy: hj.Strategy,
+    device: Any,
+    local_steps: int,
 ) -> tuple[float, float, float]:
-    """Seconds per round (or arrival) of hetjax, by hand, and the ratio less 1."""
-    machine = hj.local_machine([device], form="dispatch")
-    bare = by_hand(job_of(task, data, strategy), strategy, device, steps)
+    """Seconds per round (or arrival) of hetjax and by hand, and their ratio less 1."""
+    machine = hj.local_machine([device], step_mode="dispatch")
+    bare = by_hand(job_of(task, data, strategy), strategy, device, local_steps)
     ours, theirs = [], []
     for _ in range(FLAGS.turns):
         theirs.append(bare(FLAGS.seconds))
@@ -146,7 +151,7 @@ def compare(
             machine,
             strategy,
             seconds=FLAGS.seconds,
-            points=1,
+            num_evals=1,
             progress=False,
         )
         ours.append(usual_gap(history.merge_times))
@@ -155,9 +160,11 @@ def compare(
 
 
 def main() -> None:
-    # both sides: a step runs on the thread that asks for it
+    # for both contenders: a step runs on the thread that dispatches it
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    wanted = scripts.numbers("step_ms", FLAGS.step_ms)
+    wanted = bounds.numbers("step_ms", FLAGS.step_ms)
+    if not all(1e-3 <= ms <= 1e4 for ms in wanted):  # NaN is refused
+        raise ValueError(f"--step_ms={','.join(FLAGS.step_ms)}: give 0.001 to 10,000")
     data = make_data()
     device = hj.local_machine(FLAGS.device and [FLAGS.device]).workers[0].device
     ratios: dict[str, float] = {}
@@ -165,7 +172,7 @@ def main() -> None:
     for ms in wanted:
         width = width_for(ms, data, device)
         task = hj.classification(hj.models.mlp(hidden=width), data)
-        rounds = hj.elastic_sgd(batch_size=BATCH, rate=1e-3, steps=STEPS)
+        rounds = hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
         ours, bare, added = compare(task, data, rounds, device, STEPS)
         ratios[f"rounds/{ms:g}ms"] = round(added, 4)
         raw[f"rounds/{ms:g}ms"] = {
@@ -176,8 +183,8 @@ def main() -> None:
         print(f"{ms:g} ms: {raw[f'rounds/{ms:g}ms']}", file=sys.stderr)
     task = hj.classification(hj.models.mlp(hidden=128), data)
     for key, strategy in {
-        "async_sgd": hj.async_sgd(batch_size=BATCH, rate=1e-3),
-        "easgd": hj.easgd(batch_size=BATCH, rate=1e-3),
+        "async_sgd": hj.async_sgd(batch_size=BATCH, learning_rate=1e-3),
+        "easgd": hj.easgd(batch_size=BATCH, learning_rate=1e-3),
     }.items():
         ours, bare, _ = compare(task, data, strategy, device, 1)
         raw[key] = {"hetjax_us": round(1e6 * ours, 1), "bare_us": round(1e6 * bare, 1)}

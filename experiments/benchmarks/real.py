@@ -1,20 +1,20 @@
-"""Real runs on two CPU devices, one slowed three times: predicted and measured.
+"""Real runs on two CPU devices, one slowed down by 3: predictions and measurements.
 
     python experiments/benchmarks/real.py                                 (six minutes)
     python experiments/benchmarks/real.py --devices=gpu:0,cpu:0 --slowdown=1
 
-The devices are calibrated; then local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
-run for real and on the calibrated machine, in turn. One JSON object on standard output,
-with "ratios":
+The devices are calibrated. Then local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
+run on the devices and on the calibrated machine, in turn. One JSON object on standard
+output, with "ratios":
 
 prediction_error/NAME   |predicted / measured - 1| of the median time between merges
-time_to_target/NAME     seconds to the target over those of the fast device alone
+time_to_target/NAME     seconds to the target, over those of the fast device alone
 waiting/NAME            share of the workers' time, measured
 replay/NAME             1 if every run was replayed to the same bits, else 0
-advice/NAME             measured examples/s over what `hj.advise` says of the strategy
+advice/NAME             measured examples/s over those that `hj.advise` predicts
 
 and the raw medians over --runs. Marks: errors of 0.2 where the devices share two cores,
-0.1 where they have cores of their own. Figures of the first run go to --out.
+0.1 where each has its own cores. Timelines of the first run are saved to --out.
 """
 
 import json
@@ -28,22 +28,23 @@ import jax
 from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds, scripts
+from experiments.common.bounds import bounded
 from hetjax.report.record import plain
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import scripts
-
 FLAGS = flags.FLAGS
-flags.DEFINE_list("devices", ["cpu:0", "cpu:1"], "the fast one first")
-flags.DEFINE_float("slowdown", 3.0, "of the second device, on purpose")
-flags.DEFINE_integer("hidden", 2048, "hidden units of the MLP: how long a step is")
-flags.DEFINE_integer("batch_size", 64, "the largest where sizes vary")
-flags.DEFINE_float("rate", 0.01, "learning rate")
-flags.DEFINE_float("seconds", 6.0, "of every run")
+flags.DEFINE_list("devices", ["cpu:0", "cpu:1"], "two devices, the fast one first")
+flags.DEFINE_float("slowdown", 3.0, "slowdown of the second device, on purpose")
+flags.DEFINE_integer("hidden", 2048, "hidden units of the MLP: they set the step time")
+flags.DEFINE_integer("batch_size", 64, "batch size; the largest where it adapts")
+flags.DEFINE_float("learning_rate", 0.01, "learning rate")
+flags.DEFINE_float("seconds", 6.0, "seconds of every run")
 flags.DEFINE_float("target", 0.95, "test accuracy to reach")
-flags.DEFINE_integer("runs", 3, "of every strategy")
-flags.DEFINE_list("strategies", [], "which of them; default all four")
-flags.DEFINE_string("out", None, "folder of the timelines, if wanted")
+flags.DEFINE_integer("runs", 3, "runs of every strategy")
+flags.DEFINE_list("strategies", [], "some of the four strategies; default: all")
+flags.DEFINE_string("out", None, "folder of the timelines; default: none are saved")
+bounded("hidden", *bounds.HIDDEN)
+bounded("runs", 1, 1000, "every run takes --seconds")
 STEPS = 8
 MEASURED = (
     "measured",  # [s] between merges
@@ -56,13 +57,20 @@ MEASURED = (
 
 
 def strategies() -> dict[str, hj.Strategy]:
-    common: dict[str, Any] = {"batch_size": FLAGS.batch_size, "rate": FLAGS.rate}
-    biased = hj.biased_local_sgd(**common, momentum=0.0, steps=f"measured:{STEPS}")
+    common: dict[str, Any] = {
+        "batch_size": FLAGS.batch_size,
+        "learning_rate": FLAGS.learning_rate,
+    }
+    biased = hj.biased_local_sgd(
+        **common, momentum=0.0, local_steps=f"measured:{STEPS}"
+    )
     table = {
-        "local_sgd": hj.local_sgd(**common, momentum=0.0, steps=STEPS),
+        "local_sgd": hj.local_sgd(**common, momentum=0.0, local_steps=STEPS),
         "biased_local_sgd": biased,
         "adaptive_sgd": hj.adaptive_sgd(
-            b_max=FLAGS.batch_size, rate=FLAGS.rate, mega_batch=20 * FLAGS.batch_size
+            batch_size=FLAGS.batch_size,
+            learning_rate=FLAGS.learning_rate,
+            mega_batch=20 * FLAGS.batch_size,
         ),
         "eamsgd": hj.eamsgd(**common, momentum=0.5),
     }
@@ -82,15 +90,17 @@ def gap(history: hj.History) -> float:
 def run_all(
     task: hj.Task, data: hj.data.Dataset, machine: Any, profile: hj.machine.Machine
 ) -> dict[str, Any]:
-    """Every strategy, for real and simulated, --runs times in turn."""
-    common: dict[str, Any] = {"seconds": FLAGS.seconds, "points": 240}
+    """Every strategy, on real devices and simulated, --runs times in turn."""
+    common: dict[str, Any] = {"seconds": FLAGS.seconds, "num_evals": 240}
     table = strategies()
     found: dict[str, dict[str, list[float]]] = {
         name: {k: [] for k in MEASURED} for name in table
     }
     alone: list[hj.History] = []
     fast = machine.subset([machine.workers[0].name])
-    single = hj.sequential_sgd(batch_size=FLAGS.batch_size, rate=FLAGS.rate)
+    single = hj.sequential_sgd(
+        batch_size=FLAGS.batch_size, learning_rate=FLAGS.learning_rate
+    )
     for number in range(FLAGS.runs):
         history = hj.train(
             task, data, fast, single, seed=number, progress=False, **common
@@ -123,13 +133,15 @@ def run_all(
 
 
 def speed(history: hj.History) -> float:
-    return history.points[-1]["examples"] / history.span
+    return history.evals[-1]["examples"] / history.duration
 
 
 def advised(task: hj.Task, data: hj.data.Dataset, profile: hj.machine.Machine) -> Any:
-    """What the advisor says: of the fast worker alone, and of all."""
+    """The predictions of `advise`: for the fast worker alone, and for all workers."""
     names = [w.name for w in profile.workers]
-    single = hj.sequential_sgd(batch_size=FLAGS.batch_size, rate=FLAGS.rate)
+    single = hj.sequential_sgd(
+        batch_size=FLAGS.batch_size, learning_rate=FLAGS.learning_rate
+    )
     advice = hj.advise(
         task,
         data,
@@ -157,7 +169,7 @@ def advised(task: hj.Task, data: hj.data.Dataset, profile: hj.machine.Machine) -
 def save(history: hj.History, name: str) -> None:
     folder = Path(FLAGS.out)
     folder.mkdir(parents=True, exist_ok=True)
-    end = min(history.span, 1.0)
+    end = min(history.duration, 1.0)
     hj.plot.timeline(history, window=(end - 0.4, end)).savefig(folder / f"{name}.png")
     hj.plot.chrome_trace(history, folder / f"{name}.json")
 
@@ -179,7 +191,7 @@ def ratios(raw: dict[str, Any], advice: dict[str, Any]) -> dict[str, float | Non
 
 
 def main() -> None:
-    strategies()  # is the choice right?
+    strategies()  # a wrong name is refused before anything is measured
     cpus = sum(name.startswith("cpu") for name in FLAGS.devices)
     jax.config.update("jax_num_cpu_devices", max(1, cpus))
     jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -188,7 +200,7 @@ def main() -> None:
     task = hj.classification(hj.models.mlp(hidden=FLAGS.hidden), data)
     sizes = [max(1, FLAGS.batch_size // k) for k in (8, 4, 2, 1)]
     profile = hj.calibrate(
-        task, data, machine, batch_sizes=sizes, steps=(1, STEPS), progress=False
+        task, data, machine, batch_sizes=sizes, local_steps=(1, STEPS), progress=False
     )
     about = profile.calibration
     assert about is not None

@@ -17,26 +17,34 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse as sp
-from absl import app, flags
+from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds, scripts
+from experiments.common.bounds import bounded
 from hetjax.data.batching import Batch, make_batch, make_buckets
+from hetjax.engine.compiled.programs import Programs
 from hetjax.replica import Replica
-from hetjax.run.programs import Programs
 from hetjax.task.classification import cross_entropy
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("features", 135_909, "input features")
-flags.DEFINE_list("labels", ["128", "40943"], "numbers of labels")
+flags.DEFINE_list("labels", ["128", "40943"], "numbers of labels to measure with")
 flags.DEFINE_integer("batch", 256, "examples of a step")
 flags.DEFINE_integer("nonzeros", 76, "non-zeros of an example")
 flags.DEFINE_integer("batches", 8, "different batches, taken in turn")
-flags.DEFINE_integer("repeats", 7, "timings, of which the median counts")
-flags.DEFINE_integer("seed", 0, "of the data")
-HIDDEN, RATE = 128, 0.1
+flags.DEFINE_integer("repeats", 7, "timings to take the median of")
+flags.DEFINE_integer("seed", 0, "seed of the data")
+bounded("batch", *bounds.BATCH_SIZE)
+bounded("batches", 1, 10_000, "all batches are kept in memory")
+bounded("repeats", 1, 10_000, "every repetition is run")
+bounded("seed", *bounds.SEED)
+HIDDEN, LEARNING_RATE = 128, 0.1
 
 flags.register_validator(
-    "labels", lambda texts: all(t.isdigit() for t in texts), "give whole numbers"
+    "labels",
+    lambda texts: all(t.isdigit() and 0 < int(t) < 2**31 for t in texts),
+    "give whole numbers of at least 1",
 )
 flags.register_multi_flags_validator(
     ["features", "nonzeros"],
@@ -81,11 +89,13 @@ def hetjax_step(data: hj.data.Dataset) -> Callable[[int], Any]:
     programs = Programs(task)
     step = programs.step(hj.local.sgd(), ())
     replica = Replica(*programs.copies(programs.init(jax.random.key(0))))
-    batches, words = make_batches(data), np.zeros(3, np.uint32)
+    batches, key_data = make_batches(data), np.zeros(3, np.uint32)
 
     def run(i: int) -> Any:
         nonlocal replica
-        replica, _, loss = step(replica, batches[i], np.float32(RATE), words)
+        replica, _, loss = step(
+            replica, batches[i], np.float32(LEARNING_RATE), key_data
+        )
         return loss
 
     return run
@@ -104,7 +114,7 @@ def bcoo_step(data: hj.data.Dataset) -> Callable[[int], Any]:
     @jax.jit
     def gradient_step(p: Any, batch: Batch) -> Any:
         loss, g = jax.value_and_grad(loss_fn)(p, batch)
-        return jax.tree.map(lambda w, d: w - RATE * d, p, g), loss
+        return jax.tree.map(lambda w, d: w - LEARNING_RATE * d, p, g), loss
 
     step = jax.jit(gradient_step, donate_argnums=0)
 
@@ -126,7 +136,9 @@ def torch_step(data: hj.data.Dataset) -> Callable[[int], Any] | None:
     first = torch.nn.EmbeddingBag(FLAGS.features, HIDDEN, mode="sum", sparse=True)
     bias = torch.nn.Parameter(torch.zeros(HIDDEN))
     last = torch.nn.Linear(HIDDEN, data.num_classes)
-    optimizer = torch.optim.SGD([*first.parameters(), bias, *last.parameters()], RATE)
+    optimizer = torch.optim.SGD(
+        [*first.parameters(), bias, *last.parameters()], LEARNING_RATE
+    )
     batches = []
     for start in range(0, x.shape[0], FLAGS.batch):
         part = x[start : start + FLAGS.batch]
@@ -198,8 +210,7 @@ def ratios(seconds: dict[str, float | None]) -> dict[str, float | None]:
     }
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main() -> None:
     result: dict[str, Any] = {"ratios": {}, "medians": {}}
     for labels in map(int, FLAGS.labels):
         for ids in ("zipf", "uniform"):
@@ -214,4 +225,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    scripts.run(main)

@@ -1,16 +1,16 @@
 """Data sets on the host: readers, official and synthetic data, shards of workers."""
 
-from hetjax.data.cifar import read_cifar
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.digits import digits
-from hetjax.data.errors import DataError
-from hetjax.data.idx import read_idx, read_idx_folder
-from hetjax.data.libsvm import read_libsvm
 from hetjax.data.memory import from_arrays
 from hetjax.data.partition import dirichlet, iid
-from hetjax.data.sources import cifar10, cifar100, fashion_mnist, mnist
+from hetjax.data.readers.cifar import read_cifar
+from hetjax.data.readers.errors import DataError
+from hetjax.data.readers.idx import read_idx, read_idx_folder
+from hetjax.data.readers.libsvm import read_libsvm
+from hetjax.data.readers.sources import cifar10, cifar100, fashion_mnist, mnist
+from hetjax.data.readers.xmc import read_folder, read_xmc
 from hetjax.data.synthetic import SHAPES, synthetic_xmc
-from hetjax.data.xmc import read_folder, read_xmc
 
 __all__ = [
     "SHAPES",

@@ -38,32 +38,32 @@ class Bucket(NamedTuple):
     labels: int  # capacity of the labels, 0 where they are class ids
 
 
-def bucket_sizes(b_max: int) -> list[int]:
+def bucket_sizes(batch_size: int) -> list[int]:
     """b_max, b_max/1.25, ... down to 1, rounded up, in rising order."""
-    sizes = [b_max]
+    sizes = [batch_size]
     while sizes[-1] > 1:
         # rounding up keeps the ratio below RATIO, except among the smallest integers
         sizes.append(min(int(np.ceil(sizes[-1] / RATIO)), sizes[-1] - 1))
     return sizes[::-1]
 
 
-def make_buckets(split: Split, b_max: int) -> tuple[Bucket, ...]:
-    """The buckets for batches of up to `b_max` examples of a split.
+def make_buckets(split: Split, batch_size: int) -> tuple[Bucket, ...]:
+    """The buckets for batches of up to `batch_size` examples of a split.
 
     Behind the bucket of size b_max come others of the same size with growing
     capacities, up to what the b_max fullest examples need.
     """
-    sizes = np.array(bucket_sizes(b_max))
+    sizes = np.array(bucket_sizes(batch_size))
     nonzeros, labels = _counts(split.x), _counts(split.y)
     capacity = [_capacities(counts, sizes) for counts in (nonzeros, labels)]
     buckets = [Bucket(*map(int, row)) for row in zip(sizes, *capacity, strict=True)]
-    most = [_most(counts, b_max) for counts in (nonzeros, labels)]
+    most = [_most(counts, batch_size) for counts in (nonzeros, labels)]
     while any(c < m for c, m in zip(buckets[-1][1:], most, strict=True)):
         grown = [
             min(int(np.ceil(c * RATIO)), m)
             for c, m in zip(buckets[-1][1:], most, strict=True)
         ]
-        buckets.append(Bucket(b_max, *grown))
+        buckets.append(Bucket(batch_size, *grown))
     return tuple(buckets)
 
 
@@ -202,6 +202,11 @@ def nonzeros_of(split: Split, rows: np.ndarray) -> int:
     if not sp.issparse(split.x):
         return 0
     return int((split.x.indptr[rows + 1] - split.x.indptr[rows]).sum())
+
+
+def nonzeros_per_example(split: Split) -> float:
+    """Mean non-zeros of an example's sparse input, 0 for dense ones."""
+    return split.x.nnz / split.x.shape[0] if sp.issparse(split.x) else 0.0
 
 
 class _Entries(NamedTuple):

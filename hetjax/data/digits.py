@@ -2,14 +2,18 @@
 
 import numpy as np
 
+from hetjax.data.checks import check_real, check_whole
 from hetjax.data.dataset import Dataset, Split
 
 
 def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 
-    The test split is a share of all images, drawn with `seed`.
+    The test split is a share of all images, drawn with `seed`. A ValueError names the
+    argument that cannot be meant.
     """
+    check_real("test_share", test_share)
+    check_whole("seed", seed, 0)
     from sklearn.datasets import load_digits  # here, as it takes a second to import
 
     pixels, classes = load_digits(return_X_y=True)

@@ -9,9 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
+from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
 
 _LARGEST = 2**31 - 1  # of an int32
+_MOST_CLASSES = 2**24  # that are taken from class ids alone
 
 
 def from_arrays(
@@ -28,6 +30,8 @@ def from_arrays(
     `num_classes` defaults to the largest class id plus one, or to C. What cannot be
     meant is a ValueError.
     """
+    if num_classes is not None:
+        check_whole("num_classes", num_classes, 1, _LARGEST)
     splits = _split("train", train), _split("test", test)
     x_train, x_test = (split.x for split in splits)
     if sp.issparse(x_train) != sp.issparse(x_test):
@@ -83,7 +87,7 @@ def _labels(what: str, y: Any) -> np.ndarray | sp.csr_array:
     if _is_sparse(y):
         y = _csr(what, y)
     else:
-        y = np.asarray(y)
+        y = _array(what, y)
         if y.ndim == 1:
             return _class_ids(what, y)
         if y.ndim != 2:
@@ -128,6 +132,11 @@ def _classes(
             raise ValueError(f"num_classes is {wanted}, but y has {widths[0]} columns")
         return widths[0]
     largest = int(max(train.max(), test.max()))
+    if largest >= _MOST_CLASSES and wanted is None:
+        raise ValueError(
+            f"class id {largest} would make {largest + 1} classes, one output of the "
+            "model each: number the classes from 0, or give num_classes"
+        )
     if wanted is not None and wanted <= largest:
         raise ValueError(f"class id {largest} is out of range: num_classes is {wanted}")
     return largest + 1 if wanted is None else wanted
@@ -159,9 +168,18 @@ def _csr(what: str, matrix: Any) -> sp.csr_array:
     return result
 
 
+def _array(what: str, array: Any) -> np.ndarray:
+    if isinstance(array, np.ma.MaskedArray) and array.mask.any():
+        raise ValueError(f"{what} is masked: give numbers for what is missing")
+    try:
+        return np.asarray(array)
+    except ValueError as error:  # such as rows of several lengths
+        raise ValueError(f"{what} cannot be an array: {error}") from None
+
+
 def _numbers(what: str, array: Any) -> np.ndarray:
     """A float32 copy of real numbers."""
-    array = np.asarray(array)
+    array = _array(what, array)
     # bfloat16, which JAX knows, is of kind V to NumPy
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ValueError(f"{what} must hold real numbers, not {array.dtype}")

@@ -1,9 +1,12 @@
-"""Which examples each worker has: shards of a training split, alike or not."""
+"""Which examples each worker has: IID or heterogeneous shards of a training split."""
 
+import numbers
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from hetjax.data.checks import check_whole
 
 _NONE = -1  # the class of a row without a label
 _MOST = 1e100  # of alpha: beyond, a sum over workers might overflow
@@ -15,6 +18,7 @@ def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...
     Each shard is rising int64 indices; every example is in exactly one.
     """
     _check_workers(num_examples, num_workers)
+    check_whole("seed", seed, 0)
     order = np.random.default_rng(seed).permutation(num_examples)
     return tuple(np.sort(shard) for shard in np.array_split(order, num_workers))
 
@@ -38,8 +42,9 @@ def dirichlet(
 
     Source: Yurochkin et al., ICML 2019; Li et al., ICDE 2022 (arXiv 2102.02079).
     """
-    if not 0 < alpha <= _MOST:
-        raise ValueError(f"alpha is {alpha}; it must be above 0, and finite")
+    if not (isinstance(alpha, numbers.Real) and 0 < alpha <= _MOST):
+        raise ValueError(f"alpha is {alpha!r}; it must be above 0, and finite")
+    check_whole("seed", seed, 0)
     classes = _classes(labels)
     _check_workers(len(classes), num_workers)
     rng = np.random.default_rng(seed)
@@ -71,7 +76,12 @@ def _classes(labels: Any) -> np.ndarray:
         classes = np.full(len(full), _NONE, np.int64)
         classes[full] = matrix.indices[matrix.indptr[:-1][full]]
         return classes
-    classes = np.asarray(labels)
+    try:
+        classes = np.asarray(labels)
+    except ValueError as error:  # such as rows of several lengths
+        raise ValueError(
+            f"labels must be [N] integers or [N, C] CSR: {error}"
+        ) from None
     if classes.ndim != 1 or (classes.size and classes.dtype.kind not in "iu"):
         raise ValueError(
             f"labels must be [N] integers or [N, C] CSR, not {list(classes.shape)} of "
@@ -83,8 +93,8 @@ def _classes(labels: Any) -> np.ndarray:
 
 
 def _check_workers(num_examples: int, num_workers: int) -> None:
-    if num_workers < 1:
-        raise ValueError(f"num_workers is {num_workers}; it must be 1 or more")
+    check_whole("num_examples", num_examples, 0)
+    check_whole("num_workers", num_workers, 1)
     if num_examples < num_workers:
         raise ValueError(
             f"{num_examples} examples are too few for {num_workers} workers: each "

@@ -5,13 +5,15 @@ non-zeros per row is lognormal. Each label has a few prototype features, and a r
 features come partly from the prototypes of its labels, else from the background.
 """
 
+import numbers
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.pieces import GrowingCsr, row_starts
+from hetjax.data.readers.pieces import GrowingCsr, row_starts
 
 # Sizes of public data sets, for measuring speed at scale: synthetic_xmc(**SHAPES[...]).
 SHAPES = {
@@ -33,6 +35,7 @@ SHAPES = {
     },
 }
 
+MOST_NUMBERS = 1_000_000_000  # 8 GB: a value and its column for each non-zero
 _BLOCK = 500_000  # non-zeros to draw at a time; the data depend on it
 _SPREAD = 0.6  # standard deviation of the logarithm of non-zeros per row
 _SIGNAL = 0.2  # share of draws from the row's labels: a centroid rule has P@1 of 0.7
@@ -62,20 +65,22 @@ def synthetic_xmc(
     """Learnable sparse multi-label data; the same seed gives the same data.
 
     `nonzeros` and `labels_per_row` are means per row. Every row has at least one of
-    both, and unit L2 norm. Popularity falls with the rank as `_zipf` says.
+    both, and unit L2 norm. Popularity falls with the rank as `_zipf` says. A ValueError
+    names the argument that cannot be meant, or makes the data larger than MOST_NUMBERS.
     """
-    for argument, size in (
-        ("rows", rows),
-        ("test_rows", test_rows),
-        ("features", features),
-        ("labels", labels),
-    ):
-        if not 1 <= size < 2**31:
-            raise ValueError(f"{argument} is {size}; it must be 1..2**31 - 1")
+    sizes = {"rows": rows, "test_rows": test_rows}
+    for argument, size in (sizes | {"features": features, "labels": labels}).items():
+        check_whole(argument, size, 1, 2**31 - 1)
     _check_mean("nonzeros", nonzeros, "features", features)
     _check_mean("labels_per_row", labels_per_row, "labels", labels)
-    rng = np.random.default_rng(seed)
+    check_whole("seed", seed, 0)
     per_label = max(4, round(nonzeros / labels_per_row))
+    per_row = nonzeros + labels_per_row
+    _check_numbers(
+        {name: int(size * per_row) for name, size in sizes.items()}
+        | {"features": features, "labels": labels * (1 + per_label)}
+    )
+    rng = np.random.default_rng(seed)
     world = _World(
         nonzeros=nonzeros,
         labels_per_row=labels_per_row,
@@ -93,8 +98,21 @@ def synthetic_xmc(
 
 def _check_mean(argument: str, mean: float, of: str, most: int) -> None:
     """Rows of distinct values must be possible: half of all is the most on average."""
-    if not 1 <= mean <= max(1, most / 2):
-        raise ValueError(f"{argument} is {mean}; it must be 1 to half of {most} {of}")
+    real = isinstance(mean, numbers.Real)
+    if not (real and 1 <= mean <= max(1, most / 2)):
+        raise ValueError(f"{argument} is {mean!r}; it must be 1 to half of {most} {of}")
+
+
+def _check_numbers(needed: dict[str, int]) -> None:
+    """All numbers to hold, by the argument that asks for them, must fit in memory."""
+    total = sum(needed.values())
+    if total > MOST_NUMBERS:
+        name = max(needed, key=lambda argument: needed[argument])
+        raise ValueError(
+            f"{name} is too large: the data would be {total:.2g} numbers, about "
+            f"{8e-9 * total:.0f} GB; give fewer, so that they are at most "
+            f"{MOST_NUMBERS:.2g}"
+        )
 
 
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:

@@ -1,28 +1,36 @@
-"""Local rules: what a worker does between two reports (device world)."""
+"""Local updates: what a worker does between two reports (device world)."""
 
-from hetjax.local.rows import ROWS
-from hetjax.local.rules import (
-    LocalRule,
+from hetjax.local.buffers import (
+    check_buffers,
+    empty_buffers,
+    kept_buffers,
+    own_buffers,
+    with_buffers,
+)
+from hetjax.local.by_hand import new_replica, step_fn
+from hetjax.local.updates import (
+    LocalUpdate,
+    eamsgd_nesterov,
+    from_optax,
     gradient,
-    look_ahead,
-    optimizer,
-    polyak,
+    heavy_ball,
     proximal,
     sgd,
 )
-from hetjax.local.slots import check_slots, empty_slots, kept_slots, with_slots
 
 __all__ = [
-    "ROWS",
-    "LocalRule",
-    "check_slots",
-    "empty_slots",
+    "LocalUpdate",
+    "check_buffers",
+    "eamsgd_nesterov",
+    "empty_buffers",
+    "from_optax",
     "gradient",
-    "kept_slots",
-    "look_ahead",
-    "optimizer",
-    "polyak",
+    "heavy_ball",
+    "kept_buffers",
+    "new_replica",
+    "own_buffers",
     "proximal",
     "sgd",
-    "with_slots",
+    "step_fn",
+    "with_buffers",
 ]

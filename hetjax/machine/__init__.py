@@ -1,55 +1,65 @@
 """Machines: how long things take. Host world, no JAX. Start with `clock.py`."""
 
-from hetjax.machine.clock import SimulatedClock, Stamps, Transfer
+from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
-from hetjax.machine.profile import Cost, Drift, Incident, Link, Machine, Profile
-from hetjax.machine.recorded_clock import RecordedClock, Recorder
-from hetjax.machine.trace import Recording, Trace
+from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile, ScriptedFault
+from hetjax.machine.roster import Roster
+from hetjax.machine.simulated_clock import SimulatedClock
+from hetjax.machine.topology import Node, Topology, flat
 from hetjax.machine.types import (
+    PUSH_FETCH,
     ROOT,
-    Alarm,
     Arrival,
     Evaluated,
+    EvaluationDue,
     Event,
     Join,
     Leave,
+    LocalRound,
+    MergeAction,
     Merged,
-    MergeOrder,
+    MergeOp,
+    MergeTimes,
+    PlannedMerge,
     RunEnded,
     Slow,
-    Work,
+    Stamps,
+    Timer,
     WorkerInfo,
 )
-from hetjax.machine.wall_clock import WallClock
 
 __all__ = [
     "PRESETS",
+    "PUSH_FETCH",
     "ROOT",
-    "Alarm",
+    "Timer",
+    "Topology",
+    "Transfer",
+    "flat",
     "Arrival",
     "Cost",
     "Drift",
     "Evaluated",
+    "EvaluationDue",
     "Event",
-    "Incident",
+    "ScriptedFault",
     "Join",
     "Leave",
     "Link",
     "Machine",
-    "MergeOrder",
+    "MergeAction",
+    "MergeOp",
+    "MergeTimes",
     "Merged",
+    "PlannedMerge",
+    "Node",
     "Profile",
-    "RecordedClock",
-    "Recorder",
-    "Recording",
+    "Roster",
     "RunEnded",
     "SimulatedClock",
     "Slow",
     "Stamps",
-    "Trace",
-    "Transfer",
-    "WallClock",
-    "Work",
+    "LocalRound",
     "WorkerInfo",
     "load_machine",
     "preset",

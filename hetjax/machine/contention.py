@@ -49,13 +49,13 @@ class Contention:
         self._since = 0.0  # [s] when `_left` was right
 
     def begin(
-        self, worker: int, seconds: float, now: float, steps: int = 1
+        self, worker: int, seconds: float, now: float, local_steps: int = 1
     ) -> dict[int, float]:
         """A work of so many seconds, alone, begins: everybody's finish as it is now."""
         self._pass(now)
         profile = self._workers[worker]
         duty = profile.duty
-        if profile.bursts or steps == 1:
+        if profile.bursts or local_steps == 1:
             self._left[worker] = _Left(seconds * duty, 1.0, (1 - duty) / duty)
         else:
             self._left[worker] = _Left(seconds, duty, 0.0)

@@ -8,7 +8,14 @@ own: build a `Machine`, or edit what `Machine.save` wrote.
 import dataclasses
 from pathlib import Path
 
-from hetjax.machine.profile import Cost, Link, Machine, Profile
+from hetjax.machine.profile import (
+    MOST_WORKERS,
+    Cost,
+    Link,
+    Machine,
+    Profile,
+    check_num_workers,
+)
 
 # Four V100 cards of one server are not equally fast: 32 % between first and last
 # (Adaptive SGD). A batch of 256 examples spends 3/7 of its time in what every step
@@ -56,11 +63,18 @@ def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
 
 def _uniform(name: str) -> Machine:
     number = name.removeprefix("uniform:")
-    if not (number.isascii() and number.isdigit() and int(number) > 0):
+    if not (number.isascii() and number.isdigit() and number.strip("0")):
         raise ValueError(
             f"{name!r}: uniform:N needs a whole number N of at least 1, "
             "as in 'uniform:8'"
         )
+    number = number.lstrip("0")
+    if len(number) > 18:  # Python itself refuses to read very long ones
+        raise ValueError(
+            f"uniform:{number[:18]}...: so many workers are too many, give at most "
+            f"{MOST_WORKERS:,}: each has a replica of the model"
+        )
+    check_num_workers(name, int(number))
     return _v100s((1.0,) * int(number))
 
 
@@ -83,6 +97,8 @@ def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine
     >>> len(preset("uniform:1000").workers)
     1000
     """
+    if not isinstance(name, str):
+        raise ValueError(f"a machine's name is a string, not {name!r}")
     if name.startswith("uniform:"):
         machine = _uniform(name)
     elif name in _BUILDERS:

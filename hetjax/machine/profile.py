@@ -16,6 +16,8 @@ from typing import Any
 from hetjax.machine.encoding import read_json, to_json
 from hetjax.machine.types import WorkerInfo
 
+MOST_WORKERS = 100_000  # each has a replica of the model
+MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
 TOPOLOGIES = ("ring", "tree", "central")
 
 
@@ -23,19 +25,19 @@ TOPOLOGIES = ("ring", "tree", "central")
 class Cost:
     """Seconds of one step: fixed + per_example * b + per_nonzero * nonzeros.
 
-    A work of several steps takes `per_work` besides.
+    A work of several steps takes `per_round` besides.
     """
 
     fixed: float  # [s] of every step: launches, and the update of the parameters
     per_example: float  # [s/example]
     per_nonzero: float = 0.0  # [s/non-zero] of the step's sparse input
-    per_work: float = 0.0  # [s] of every work: to hand it over, and wait for its end
+    per_round: float = 0.0  # [s] of every work: to hand it over, and wait for its end
 
     def __post_init__(self):
         _check_at_least_zero("fixed", self.fixed)
         _check_at_least_zero("per_example", self.per_example)
         _check_at_least_zero("per_nonzero", self.per_nonzero)
-        _check_at_least_zero("per_work", self.per_work)
+        _check_at_least_zero("per_round", self.per_round)
         if self.fixed + self.per_example + self.per_nonzero == 0:
             raise ValueError(
                 "a Cost of nothing but zeros would keep the clock from moving; "
@@ -130,12 +132,12 @@ class Profile:
         return seconds if self.drift is None else seconds * self.drift.at(time)
 
 
-INCIDENTS = ("kill", "slow", "join")
+FAULTS = ("kill", "slow", "join")
 AS_SCRIPTED = "as scripted"  # why an incident's event took place
 
 
 @dataclass(frozen=True)
-class Incident:
+class ScriptedFault:
     """Something that happens to a worker at a time that a machine's script says.
 
     "kill": it is lost, with what it did not merge. "slow": its steps take `factor`
@@ -151,30 +153,29 @@ class Incident:
     def __post_init__(self):
         _check_at_least_zero("seconds", self.seconds)
         _check_positive("factor", self.factor)
-        if self.what not in INCIDENTS:
-            known = ", ".join(INCIDENTS)
+        if self.what not in FAULTS:
+            known = ", ".join(FAULTS)
             raise ValueError(f"unknown incident {self.what!r}; known: {known}")
 
 
-def absent_at_first(incidents: Sequence[Incident]) -> set[str]:
+def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:
     """Names of the workers whose first incident, but for slowness, is to join."""
     first: dict[str, str] = {}
-    for incident in sorted(incidents, key=lambda i: i.seconds):
-        if incident.what != "slow":
-            first.setdefault(incident.worker, incident.what)
+    for fault in sorted(faults, key=lambda i: i.seconds):
+        if fault.what != "slow":
+            first.setdefault(fault.worker, fault.what)
     return {worker for worker, what in first.items() if what == "join"}
 
 
-def check_incidents(incidents: Sequence[Incident], names: Sequence[str]) -> None:
+def check_faults(faults: Sequence[ScriptedFault], names: Sequence[str]) -> None:
     """A ValueError for an incident of nobody, or a run without anybody."""
-    for incident in incidents:
-        if incident.worker not in names:
+    for fault in faults:
+        if fault.worker not in names:
             known = ", ".join(names[:8])
             raise ValueError(
-                f"an incident of {incident.worker!r}, who is no worker; those are "
-                f"{known}"
+                f"an incident of {fault.worker!r}, who is no worker; those are {known}"
             )
-    if absent_at_first(incidents) >= set(names):
+    if absent_at_first(faults) >= set(names):
         raise ValueError("no worker is there when the run begins: let one not join")
 
 
@@ -236,7 +237,7 @@ class Calibration:
     batch_sizes: tuple[int, ...]
     error: float  # median |fitted / measured - 1| over the measured works
     worst: float  # the 90th percentile
-    works: int  # that were measured
+    local_rounds: int  # that were measured
     versions: str
 
 
@@ -254,20 +255,25 @@ class Machine:
     links: dict[str, Link]
     noise: float = 0.0
     seed: int = 0
-    incidents: tuple[Incident, ...] = ()  # what happens to workers, and when
+    faults: tuple[ScriptedFault, ...] = ()  # what happens to workers, and when
     calibration: Calibration | None = None  # of a measured machine
 
     def __post_init__(self):
         _check_at_least_zero("noise", self.noise)
+        if self.noise > MOST_NOISE:
+            raise ValueError(
+                f"noise must be at most {MOST_NOISE:g}, is {self.noise!r}: steps are "
+                "lognormal with mean one, and with more noise nearly all take no time"
+            )
         check_seed(self.seed)
         self._check_workers()
         self._check_links()
-        check_incidents(self.incidents, [worker.name for worker in self.workers])
+        check_faults(self.faults, [worker.name for worker in self.workers])
 
     def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
         """What policies may know: expected seconds, without drift and noise."""
         _check_at_least_zero("nonzeros_per_example", nonzeros_per_example)
-        absent = absent_at_first(self.incidents)
+        absent = absent_at_first(self.faults)
         infos = (
             _worker_info(index, worker, nonzeros_per_example)
             for index, worker in enumerate(self.workers)
@@ -285,15 +291,20 @@ class Machine:
             place = place[:-1]
         return "/".join(place)
 
-    def with_learners(self, number: int, curve: Sequence[float] = ()) -> "Machine":
+    def with_workers_per_device(
+        self, number: int, curve: Sequence[float] = ()
+    ) -> "Machine":
         """The same devices with so many workers on each of them.
 
         `curve` is a device's throughput with 1, 2, ... of them, relative to one (flat
         behind its end; without one they share the speed of one). What the workers of
         a device send each other is free.
         """
-        if number < 1:
-            raise ValueError(f"with_learners({number}): give at least one per device")
+        if not isinstance(number, numbers.Integral) or number < 1:
+            raise ValueError(
+                f"with_workers_per_device({number!r}): give a whole number, at least 1"
+            )
+        check_num_workers("with_workers_per_device", number * len(self.workers))
         workers = tuple(
             dataclasses.replace(
                 worker,
@@ -324,7 +335,7 @@ class Machine:
             self,
             workers=workers,
             links={key: link for key, link in self.links.items() if key in places},
-            incidents=tuple(i for i in self.incidents if i.worker in names),
+            faults=tuple(i for i in self.faults if i.worker in names),
         )
 
     def device_of(self, worker: int) -> str:
@@ -334,6 +345,10 @@ class Machine:
     def without_noise(self) -> "Machine":
         """The same machine with steps of exactly the expected length."""
         return dataclasses.replace(self, noise=0.0)
+
+    def record(self) -> dict[str, Any]:
+        """The machine in words, for the record."""
+        return dataclasses.asdict(self)
 
     def save(self, path: str | Path) -> None:
         """Writes the machine to a JSON file."""
@@ -388,6 +403,15 @@ def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
 def _common_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     same = map(operator.eq, a, b)
     return a[: next((depth for depth, equal in enumerate(same) if not equal), len(a))]
+
+
+def check_num_workers(what: str, number: int) -> None:
+    """Raises where so many workers are too many to hold."""
+    if number > MOST_WORKERS:
+        raise ValueError(
+            f"{what}: {number} workers are too many, give at most {MOST_WORKERS:,}: "
+            "each has a replica of the model"
+        )
 
 
 def check_seed(seed: Any) -> None:

@@ -4,7 +4,8 @@ These are the words that machines, policies and the loop speak with each other.
 Times are seconds since the start of the run; workers are numbered from 0.
 """
 
-from collections.abc import Iterable, Sequence
+import enum
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 ROOT = "root"  # the node whose model is the run's model
@@ -27,12 +28,12 @@ class WorkerInfo(NamedTuple):
         return self.fixed + self.per_example * batch_size
 
 
-class Work(NamedTuple):
-    """What a worker does between two reports: `steps` steps on `size` examples each."""
+class LocalRound(NamedTuple):
+    """What a worker does between two reports: steps on `size` examples each."""
 
-    steps: int  # 0 is a timed fetch: no examples
+    local_steps: int  # 0 is a timed fetch: no examples
     batch_size: float  # [examples] real-valued, as the policy computes with it
-    rate: float = 1.0  # relative: the loop multiplies by the schedule's value
+    lr_scale: float = 1.0  # of the learning rate that the schedule gives
     seconds: float = 0.0  # [s] before the steps: a timed copy
 
     @property
@@ -43,41 +44,52 @@ class Work(NamedTuple):
     @property
     def examples(self) -> int:
         """Examples that this work consumes."""
-        return self.steps * self.size
+        return self.local_steps * self.size
 
 
-class MergeOrder(NamedTuple):
+class MergeOp(enum.Flag):
+    """What happens in a merge; a combination of these.
+
+    >>> MergeOp.PUSH in PUSH_FETCH, MergeOp.DELIVER in PUSH_FETCH
+    (True, False)
+    """
+
+    PUSH = enum.auto()  # the members give what they have
+    FETCH = enum.auto()  # the members take the node's model
+    RESET_TO_CENTER = enum.auto()  # and forget everything that they remember besides
+    REQUEST = enum.auto()  # the node's model, as it is now, is sent to their mailbox
+    DELIVER = enum.auto()  # what is in their mailbox replaces their model
+    STEP = enum.auto()  # the node first makes its own steps (`server_steps`)
+    SUBTRACT = enum.auto()  # their last gradient is taken out of the node's sum
+    CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
+    FORGET = enum.auto()  # their last gradient is not in the node's sum any more
+
+
+PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge
+
+
+class MergeAction(NamedTuple):
     """Merge the replicas of `members` into the state of `node`.
 
-    `op` is "" (the members give their models and take the node's), or words with "+"
-    between them: "push" (they give), "fetch" (they take), "request" (the node's model
-    as it is now is sent to their mailbox), "deliver" (it replaces theirs), "restart"
-    (as "", and everything that a member remembers starts anew). Not every Merge knows
-    all of them; "fetch" alone the loop does itself.
+    A Merge says which operations it has; FETCH alone is done by the loop for all.
     """
 
     members: tuple[int | str, ...]  # workers at rest, and nodes below this one
     node: str = ROOT
-    op: str = ""  # static under jit
+    op: MergeOp = PUSH_FETCH  # static under jit
     blocking: bool = True  # do the members wait until the merge is done?
-    passive: tuple[int, ...] = ()  # workers that take part, and never wait
-    trips: int = 2  # of the model over the link: there, back; 0 needs no link
-    ticks: int | None = None  # steps of a node that steps itself, since the last merge
-    level: int = 0  # of the node: 0 merges workers, 1 merges such nodes, ...
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """What happens, in words."""
-        if self.op in ("", "restart"):
-            return ("push", "fetch")
-        return tuple(self.op.split("+"))
+    partners: tuple[int, ...] = ()  # workers that take part, and never wait
+    transfers: int = 2  # of the model over the link: there, back; 0 needs no link
+    server_steps: int | None = (
+        None  # steps of a node that steps itself, since the last merge
+    )
 
 
 class Arrival(NamedTuple):
-    """A worker reports back: it computed `work` from `start` to `finish`."""
+    """A worker reports back: it computed `local_round` from `start` to `finish`."""
 
     worker: int
-    work: Work
+    local_round: LocalRound
     start: float
     finish: float
 
@@ -93,7 +105,13 @@ class Merged(NamedTuple):
     node: str
     time: float
     members: tuple[int | str, ...] = ()
-    op: str = ""
+    op: MergeOp = PUSH_FETCH
+
+
+class EvaluationDue(NamedTuple):
+    """The model is about to be evaluated: a policy may order merges before that."""
+
+    time: float
 
 
 class Evaluated(NamedTuple):
@@ -103,7 +121,7 @@ class Evaluated(NamedTuple):
     time: float
 
 
-class Alarm(NamedTuple):
+class Timer(NamedTuple):
     """A time that the policy asked to be told of."""
 
     name: str
@@ -142,7 +160,33 @@ class Slow(NamedTuple):
     factor: float
 
 
-Event = Arrival | Merged | Evaluated | Alarm | Leave | Join | Slow
+Event = Arrival | Merged | EvaluationDue | Evaluated | Timer | Leave | Join | Slow
+
+
+class Stamps(NamedTuple):
+    """When the parts of a merge took place [s]."""
+
+    start: float
+    gathered: float  # the members' models are where the merge is
+    merged: float
+    finish: float  # they are back
+
+
+class MergeTimes(NamedTuple):
+    """A real merge as it was measured: stamps, and seconds of compiling within it."""
+
+    stamps: Stamps
+    compiling: float = 0.0
+
+
+class PlannedMerge(NamedTuple):
+    """A merge that a clock has carried out, and what its seconds depend on."""
+
+    action: MergeAction
+    num_bytes: float  # of a member's model
+    seconds: float  # [s] of the members' own, as for looks at held-out data
+    below: tuple[int, ...]  # the workers that the members are, or stand for
+    run: Callable[[float], MergeTimes]  # carries it out, visible from that time on
 
 
 class RunEnded(Exception):

@@ -1,28 +1,101 @@
-"""Merges: pure functions on pytrees that make one model of several replicas."""
+"""Merges: pure functions on pytrees that make one model of several replicas.
 
-from hetjax.merge.asynchronous import downpour, elastic, gossip, ticking
+merges        `average`, `sma` ...: pairs of functions, `m.init(params)` and
+              `m.apply(state, replicas, stats(local_steps=[8, 4]))`
+formulas      what they are made of, on any pytrees: `weighted_mean`,
+              `normalized_weights`, `sma_correction`, `elastic_move` ...
+on a mesh     `over_axis(m, "workers")` inside `jax.shard_map`
+one's own     `Merge` on tuples of replicas, `masked`; `group_merge` on a `Group`
+"""
+
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.asynchronous import downpour, easgd, gossip, magma_async
 from hetjax.merge.averaging import average
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
-from hetjax.merge.gradient import gradient_aggregation
-from hetjax.merge.hierarchical import hierarchical
+from hetjax.merge.gradient import gradient_aggregation, hierarchical
+from hetjax.merge.group import Group
+from hetjax.merge.masking import masked
+from hetjax.merge.moves import (
+    elastic_move,
+    mean_correction,
+    momentum_mean,
+    moved,
+    sma_correction,
+    weighted_mean,
+    weighted_move,
+)
 from hetjax.merge.normalized import normalized
 from hetjax.merge.sma import replica_mean, sma
-from hetjax.merge.types import Facts, Merge
+from hetjax.merge.steps import (
+    gradient_sum_step,
+    magma_steps,
+    nova_step,
+    optimizer_step,
+    pair_average,
+)
+from hetjax.merge.types import (
+    Merge,
+    WorkerStats,
+    group_merge,
+    over_axis,
+    reset_to,
+    stats,
+)
+from hetjax.merge.weights import (
+    accuracy_weights,
+    angle_weights,
+    angles,
+    bias_weights,
+    model_norm,
+    normalized_weights,
+    nova_weights,
+    proportional_weights,
+)
+from hetjax.replica import Buffer
 
 __all__ = [
-    "Facts",
+    "PUSH_FETCH",
+    "Buffer",
+    "Group",
     "Merge",
+    "MergeOp",
+    "WorkerStats",
+    "accuracy_weights",
+    "angle_weights",
+    "angles",
     "average",
+    "bias_weights",
     "downpour",
-    "elastic",
+    "easgd",
+    "elastic_move",
     "fed_acc",
     "fed_adp",
     "fed_nova",
     "gossip",
     "gradient_aggregation",
+    "gradient_sum_step",
+    "group_merge",
     "hierarchical",
+    "magma_async",
+    "magma_steps",
+    "masked",
+    "mean_correction",
+    "model_norm",
+    "momentum_mean",
+    "moved",
     "normalized",
+    "normalized_weights",
+    "nova_step",
+    "nova_weights",
+    "optimizer_step",
+    "over_axis",
+    "pair_average",
+    "proportional_weights",
     "replica_mean",
+    "reset_to",
     "sma",
-    "ticking",
+    "sma_correction",
+    "stats",
+    "weighted_mean",
+    "weighted_move",
 ]

@@ -3,6 +3,7 @@
 (The parameter server and Hogwild! are `gradient_aggregation` of a single member.)
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,214 +11,233 @@ import jax.numpy as jnp
 import optax
 
 from hetjax import tree
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.group import Group
+from hetjax.merge.moves import elastic_force, moved, plain_mean
+from hetjax.merge.steps import descent, magma_steps, optimizer_step
 from hetjax.merge.types import (
-    Facts,
     Merge,
+    WorkerStats,
+    buffer_of,
     centered_model,
+    check_op,
     emptied,
-    mean_rate,
+    group_merge,
+    mean_learning_rate,
     mean_statistics,
-    normalized_weights,
-    restart,
+    params_of,
+    reset_to,
+    with_buffer,
 )
-from hetjax.replica import Replica
+from hetjax.merge.weights import proportional_weights
+from hetjax.replica import ModelState, Params, Replica
+from hetjax.tree import PyTree
+from hetjax.unit_rate import check_unit_rate
 
 
 class ServerState(NamedTuple):
     """The centre, in float32, and what its own steps remember."""
 
-    center: Any
-    model_state: Any
+    center: Params
+    model_state: ModelState
     memory: Any = ()
 
 
-def _init(params: Any, model_state: Any) -> ServerState:
+def _init(params: Params, model_state: ModelState = ()) -> ServerState:
     return ServerState(tree.float32(params), tree.float32(model_state))
 
 
-def elastic(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
+def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     """The elastic move of asynchronous EASGD, of which the centre feels its part now.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 
-    with g at x before the move: -d goes to the slot "pending", which is added after
-    the next step. `alpha` defaults to beta / p, p the workers of the run. Model state
-    moves alike. Promises: x~ + sum_i (x_i + pending_i) is conserved; consensus is an
-    exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1; ALGORITHMS G.2.
+    with g at x before the move: -d goes to the buffer "delayed_update", which is added
+    after the next step. `alpha` defaults to beta / p, p the workers of the run. Model
+    state moves alike. Promises: x~ + sum_i (x_i + delayed_update_i) is conserved;
+    consensus is an exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1;
+    ALGORITHMS G.2. The formula is `elastic_move`.
     """
 
     def apply(
-        state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[ServerState, tuple[Replica, ...]]:
+        state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[ServerState, Group]:
         del op
-        pull = beta / facts.num_workers if alpha is None else jnp.float32(alpha)
-        pulls = jnp.where(facts.present, pull, 0.0)
+        pull = beta / stats.num_workers if alpha is None else jnp.float32(alpha)
+        pulls = jnp.where(stats.present, pull, 0.0)
         z = state.center
-        moved = tuple(
-            _with_pending(r, z, a) for r, a in zip(replicas, pulls, strict=True)
-        )
-        center = tree.moved(z, [r.params for r in replicas], pulls)
-        return ServerState(center, mean_statistics(state, replicas, pulls)), moved
+        center = moved(z, params_of(group), pulls)
+        statistics = mean_statistics(state, group, pulls)
+        group = group.each(lambda r, a: _with_delayed_move(r, z, a), pulls)
+        return ServerState(center, statistics), group
 
-    return Merge(_init, apply, centered_model, ("pending",))
+    return group_merge(_init, apply, centered_model, requires=("delayed_update",))
 
 
-def _with_pending(replica: Replica, z: Any, pull: jax.Array) -> Replica:
-    def back(pending: jax.Array, x: jax.Array, z: jax.Array) -> jax.Array:
-        d = pull * (x.astype(jnp.float32) - z)
-        return jnp.where(pull > 0, pending - d.astype(pending.dtype), pending)
+def _with_delayed_move(replica: Replica, center: Params, pull: jax.Array) -> Replica:
+    def back(delayed: jax.Array, d: jax.Array) -> jax.Array:
+        return jnp.where(pull > 0, delayed - d.astype(delayed.dtype), delayed)
 
-    pending = tree.map_floats(back, replica.carry["pending"], replica.params, z)
-    return replica._replace(carry={**replica.carry, "pending": pending})
+    force = elastic_force(center, replica.params, pull)
+    delayed = tree.map_floats(back, replica.carry["delayed_update"], force)
+    return with_buffer(replica, "delayed_update", delayed)
 
 
 def downpour(
-    server: optax.GradientTransformation | None = None, *, server_rate: float = 1.0
+    server: optax.GradientTransformation | None = None,
+    *,
+    server_learning_rate: float = 1.0,
 ) -> Merge:
     """A server that steps on the gradients that workers accrued.
 
-        push       p <- p + gamma update(sum of accrued g);   accrued <- 0
-        request    mailbox <- p
-        deliver    x <- mailbox
-        fetch      x <- p
+        PUSH       p <- p + gamma update(sum of accrued g);   accrued <- 0
+        REQUEST    mailbox <- p
+        DELIVER    x <- mailbox
+        FETCH      x <- p
 
-    An order's operation is a combination of them ("": push and fetch); they are done as
-    deliver, push, fetch, request. `server` is an optax optimizer built with rate 1
-    (default: `optax.sgd`), gamma = `server_rate` times the rate of the worker's last
-    step. Model state: each push moves the server's by 1/p of the way to the worker's, p
-    workers. Needs the slots "gradients" and "mailbox". Source: Downpour SGD (Dean et
-    al. 2012); ALGORITHMS G.5.
+    An action's operation is a combination of them; they are done as DELIVER, PUSH,
+    FETCH, REQUEST. `server` is an optax optimizer built with learning rate 1 (default
+    `optax.sgd(1.0)`; another rate is an error), gamma = `server_learning_rate` times
+    the rate of the worker's last step. Model state: each push moves the server's by 1/p
+    of the way to the worker's, p workers. Requires the buffers "grad_sum" and
+    "mailbox". Source: Downpour SGD (Dean et al. 2012); ALGORITHMS G.5. The formula is
+    `optimizer_step`.
     """
     tx = optax.sgd(1.0) if server is None else server
+    check_unit_rate(tx, "downpour(server)")
 
-    def init(params: Any, model_state: Any) -> ServerState:
+    def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
         return ServerState(center, tree.float32(model_state), tx.init(center))
 
     def apply(
-        state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[ServerState, tuple[Replica, ...]]:
-        words = op.split("+") if op else ("push", "fetch")
-        if "deliver" in words:
-            replicas = tuple(
-                r._replace(params=tree.copies(r.carry["mailbox"])) for r in replicas
+        state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[ServerState, Group]:
+        if MergeOp.DELIVER in op:
+            group = group.each(
+                lambda r: r._replace(params=tree.copies(r.carry["mailbox"]))
             )
-        if "push" in words:
-            state = pushed(state, replicas, facts)
-            replicas = tuple(emptied(r, "gradients") for r in replicas)
-        if "fetch" in words:
-            replicas = tuple(restart(r, *centered_model(state)) for r in replicas)
-        if "request" in words:
-            replicas = tuple(
-                r._replace(
-                    carry={**r.carry, "mailbox": tree.cast_like(state.center, r.params)}
+        if MergeOp.PUSH in op:
+            state = pushed(state, group, stats)
+            group = group.each(lambda r: emptied(r, "grad_sum"))
+        if MergeOp.FETCH in op:
+            group = group.each(lambda r: reset_to(r, *centered_model(state)))
+        if MergeOp.REQUEST in op:
+            group = group.each(
+                lambda r: with_buffer(
+                    r, "mailbox", tree.cast_like(state.center, r.params)
                 )
-                for r in replicas
             )
-        return state, replicas
+        return state, group
 
-    def pushed(
-        state: ServerState, replicas: tuple[Replica, ...], facts: Facts
-    ) -> ServerState:
-        ones = jnp.where(facts.present, 1.0, 0.0)
-        g = tree.weighted_sum([r.carry["gradients"] for r in replicas], ones)
-        mean = normalized_weights(ones, facts.present)
-        gamma = server_rate * mean_rate(facts, mean)
-        updates, memory = tx.update(g, state.memory, state.center)
-        center = jax.tree.map(lambda p, u: p + gamma * u, state.center, updates)
-        statistics = mean_statistics(state, replicas, ones / facts.num_workers)
+    def pushed(state: ServerState, group: Group, stats: WorkerStats) -> ServerState:
+        ones = jnp.where(stats.present, 1.0, 0.0)
+        g = group.total(buffer_of("grad_sum"), ones)
+        mean = proportional_weights(ones, stats.present)
+        gamma = server_learning_rate * mean_learning_rate(stats, mean)
+        center, memory = optimizer_step(tx, state.center, state.memory, g, gamma)
+        statistics = mean_statistics(state, group, ones / stats.num_workers)
         new = ServerState(center, statistics, memory)
-        anybody = jnp.any(facts.present)  # a push of nobody is no step of the server
+        anybody = jnp.any(stats.present)  # a push of nobody is no step of the server
         return jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
 
-    return Merge(init, apply, centered_model, ("gradients", "mailbox"))
+    return group_merge(
+        init,
+        apply,
+        centered_model,
+        ops=PUSH_FETCH | MergeOp.REQUEST | MergeOp.DELIVER,
+        requires=("grad_sum", "mailbox"),
+    )
 
 
 class MasterMemory(NamedTuple):
     """MagmaDNN's shared gradient, and the master's momentum."""
 
-    g: Any  # sum of the slaves' gradients
-    z: Any
+    g: PyTree  # sum of the slaves' gradients
+    z: PyTree
 
 
-def ticking(*, momentum: float = 0.99) -> Merge:
-    """A master that steps on the shared gradient all the time, n = `ticks` at once.
+def magma_async(*, momentum: float = 0.99) -> Merge:
+    """A master that steps on the shared gradient all the time.
+
+    Its n steps since the last merge (`server_steps`) are done at once:
 
         z <- beta z + (1 - beta) g^;   w <- w - alpha z      g^ = g / (N - 1), N workers
 
-    n such steps with g^ constant and q = beta (1 - beta^n) / (1 - beta) are
-
-        w <- w - alpha (q z + (n - q) g^);   z <- beta^n z + (1 - beta^n) g^
-
-    Then, by the words of the operation: "fetch": w_local <- w. "subtract": the slave's
-    last gradient leaves g. "push": its new one comes into g, in the place of the last
-    one if that is still there ("swap"). Before all of them, "clear": g <- 0; "forget":
-    the slave's last gradient is none, and leaves nothing. Model state: each push moves
-    the master's by 1 / (N - 1) of the way to the slave's. Needs the slots "gradients"
-    (of the local rule `gradient`) and "pushed". Source: MagmaDNN, Algorithms 2 and 3;
-    ALGORITHMS F.
+    Then, by the operation: FETCH: w_local <- w. SUBTRACT: the slave's last gradient
+    leaves g. PUSH: its new one comes into g, in the place of the last one if that is
+    still there ("swap"). Before all of them, CLEAR: g <- 0; FORGET: the slave's last
+    gradient is none, and leaves nothing. Model state: each push moves the master's by
+    1 / (N - 1) of the way to the slave's. Requires the buffers "grad_sum" (of the local
+    update `gradient`) and "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3;
+    ALGORITHMS F. The formula is `magma_steps`.
     """
-    beta = momentum
 
-    def init(params: Any, model_state: Any) -> ServerState:
+    def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
         zeros = tree.map_floats(jnp.zeros_like, center)
         memory = MasterMemory(zeros, tree.copies(zeros))
         return ServerState(center, tree.float32(model_state), memory)
 
     def apply(
-        state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[ServerState, tuple[Replica, ...]]:
-        state = stepped(state, facts)
-        words = op.split("+")
-        if "clear" in words:
+        state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[ServerState, Group]:
+        state = stepped(state, stats)
+        if MergeOp.CLEAR in op:
             g = jax.tree.map(jnp.zeros_like, state.memory.g)
             state = state._replace(memory=state.memory._replace(g=g))
-        if "forget" in words:
-            replicas = tuple(emptied(r, "pushed") for r in replicas)
-        if "subtract" in words:
-            state = _added(state, replicas, "pushed", -1.0)
-            replicas = tuple(emptied(r, "pushed") for r in replicas)
-        if "push" in words:
-            state = _added(state, replicas, "pushed", -1.0)
-            state = _added(state, replicas, "gradients", 1.0)
-            replicas = tuple(
-                r._replace(
-                    carry={**r.carry, "pushed": tree.copies(r.carry["gradients"])}
+        if MergeOp.FORGET in op:
+            group = group.each(lambda r: emptied(r, "last_pushed_grad"))
+        if MergeOp.SUBTRACT in op:
+            state = _added(state, group, "last_pushed_grad", -1.0)
+            group = group.each(lambda r: emptied(r, "last_pushed_grad"))
+        if MergeOp.PUSH in op:
+            state = _added(state, group, "last_pushed_grad", -1.0)
+            state = _added(state, group, "grad_sum", 1.0)
+            group = group.each(
+                lambda r: with_buffer(
+                    r, "last_pushed_grad", tree.copies(r.carry["grad_sum"])
                 )
-                for r in replicas
             )
-            slaves = jnp.ones_like(facts.updates) / (facts.num_workers - 1)
-            statistics = mean_statistics(state, replicas, slaves)
+            slaves = jnp.ones_like(stats.local_steps) / (stats.num_workers - 1)
+            statistics = mean_statistics(state, group, slaves)
             state = state._replace(model_state=statistics)
-        if "fetch" in words:
-            replicas = tuple(restart(r, state.center, r.model_state) for r in replicas)
-        return state, replicas
+        if MergeOp.FETCH in op:
+            group = group.each(lambda r: reset_to(r, state.center, r.model_state))
+        return state, group
 
-    def stepped(state: ServerState, facts: Facts) -> ServerState:
-        n, slaves = facts.ticks, facts.num_workers - 1
-        alpha = jnp.mean(facts.rate)  # of one member
-        decay = beta**n
-        q = beta * (1 - decay) / (1 - beta)
-        g, z = state.memory
-        center = jax.tree.map(
-            lambda w, z, g: w - alpha * (q * z + (n - q) * g / slaves),
+    def stepped(state: ServerState, stats: WorkerStats) -> ServerState:
+        center, z = magma_steps(
             state.center,
-            z,
-            g,
+            state.memory.z,
+            state.memory.g,
+            num_steps=stats.server_steps,
+            num_slaves=stats.num_workers - 1,
+            learning_rate=jnp.mean(stats.learning_rate),  # of one member
+            momentum=momentum,
         )
-        z = jax.tree.map(lambda z, g: decay * z + (1 - decay) * g / slaves, z, g)
-        return state._replace(center=center, memory=MasterMemory(g, z))
+        memory = state.memory._replace(z=z)
+        return state._replace(center=center, memory=memory)
 
-    return Merge(init, apply, centered_model, ("gradients", "pushed"))
+    ops = MergeOp.STEP | MergeOp.SUBTRACT | MergeOp.CLEAR | MergeOp.FORGET
+    return group_merge(
+        init,
+        apply,
+        centered_model,
+        ops=PUSH_FETCH | ops,
+        requires=("grad_sum", "last_pushed_grad"),
+    )
 
 
-def _added(
-    state: ServerState, replicas: tuple[Replica, ...], slot: str, sign: float
-) -> ServerState:
-    g = state.memory.g
-    for r in replicas:
-        g = jax.tree.map(lambda g, x: g + sign * x, g, r.carry[slot])
+def _added(state: ServerState, group: Group, buffer: str, sign: float) -> ServerState:
+    """g <- g + sign (the sum of what the members have in a buffer)."""
+    of, g = buffer_of(buffer), state.memory.g
+    if group.axis is None:  # one after the other into g
+        for r in group.members:
+            g = jax.tree.map(lambda g, x: g + sign * x, g, of(r))
+    else:
+        total = group.total(of, jnp.ones(group.size))
+        g = jax.tree.map(lambda g, x: g + sign * x, g, total)
     return state._replace(memory=state.memory._replace(g=g))
 
 
@@ -226,48 +246,41 @@ def gossip() -> Merge:
 
         x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
 
-    The first member is the one that arrived, the others are passive; g_i is the
-    gradient at the copy that i began with. The node keeps the mean of all models, which
-    only gradients move: x <- x - gamma g_i / p, p workers of the run. Model state is
-    averaged in pairs, too, and the node's moves by 1/p of the way to i's. Needs the
-    local rule `gradient`. Promises: the sum of all models moves by -gamma g_i.
-    Source: AD-PSGD (Lian et al. 2018); ALGORITHMS G.6.
+    The first member is the one that arrived, the others are its partners; g_i is the
+    gradient at the copy that i started from. The node keeps the mean of all models,
+    which only gradients move: x <- x - gamma g_i / p, p workers of the run. Model state
+    is averaged in pairs, too, and the node's moves by 1/p of the way to i's. Needs the
+    local update `gradient`. The only merge that addresses a member by number: along a
+    mesh axis it runs on gathered replicas. Promises: the sum of all models moves by
+    -gamma g_i. Source: AD-PSGD (Lian et al. 2018); ALGORITHMS G.6. The formula is
+    `pair_average`.
     """
 
     def apply(
-        state: ServerState, replicas: tuple[Replica, ...], facts: Facts, op: str
+        state: ServerState,
+        replicas: Sequence[Replica],
+        stats: WorkerStats,
+        op: MergeOp = PUSH_FETCH,
     ) -> tuple[ServerState, tuple[Replica, ...]]:
-        del op
+        check_op("gossip", op, PUSH_FETCH)
         first = replicas[0]
-        gamma = jnp.where(facts.present[0], facts.rate[0], 0.0)
-        g = tree.weighted_sum(
-            [first.carry["gradients"]], jnp.where(facts.present[:1], 1.0, 0.0)
-        )
-        pair = (
-            _mean([r.params for r in replicas]),
-            _mean([r.model_state for r in replicas]),
-        )
-        others = tuple(restart(r, *pair) for r in replicas[1:])
-        stepped = tree.map_floats(lambda x, g: x - gamma * g, pair[0], g)
-        step = gamma / facts.num_workers
-        center = tree.map_floats(lambda x, g: x - step * g, state.center, g)
-        share = jnp.where(facts.present[:1], 1.0 / facts.num_workers, 0.0)
-        statistics = mean_statistics(state, (first,), share)
-        new = ServerState(center, statistics)
-        return new, (restart(first, stepped, pair[1]), *others)
+        here = stats.present[:1]
+        gamma = jnp.where(here[0], stats.learning_rate[0], 0.0)
+        g = tree.weighted_sum([first.carry["grad_sum"]], jnp.where(here, 1.0, 0.0))
+        mean = plain_mean([r.params for r in replicas])
+        statistics = plain_mean([r.model_state for r in replicas])
+        others = tuple(reset_to(r, mean, statistics) for r in replicas[1:])
+        stepped = reset_to(first, descent(mean, g, gamma), statistics)
+        center = descent(state.center, g, gamma / stats.num_workers)
+        share = jnp.where(here, 1.0 / stats.num_workers, 0.0)
+        own = mean_statistics(state, Group((first,)), share)
+        return ServerState(center, own), (stepped, *others)
 
     return Merge(
         _init,
         apply,
         centered_model,
-        ("gradients",),
-        restarts=True,
-        moves_working=True,
+        ("grad_sum",),
+        broadcasts=True,
+        updates_busy_workers=True,
     )
-
-
-def _mean(trees: list[Any]) -> Any:
-    """The mean in float32, exactly the members' where they are equal."""
-    base = tree.float32(trees[0])
-    weights = jnp.full(len(trees), 1 / len(trees))
-    return tree.moved(base, trees, weights)

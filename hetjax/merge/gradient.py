@@ -1,32 +1,40 @@
-"""Gradient aggregation: the merge of synchronous SGD."""
+"""Merges of gradients: synchronous SGD, and sums up a tree (HierSGD)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from hetjax import tree
+from hetjax.machine.types import MergeOp
+from hetjax.merge.group import Group
+from hetjax.merge.steps import gradient_sum_step, optimizer_step
 from hetjax.merge.types import (
-    Facts,
     Merge,
-    centered_adopt,
+    WorkerStats,
+    buffer_of,
     centered_member,
     centered_model,
-    mean_rate,
+    emptied,
+    group_merge,
+    mean_learning_rate,
     mean_statistics,
-    normalized_weights,
-    restart,
+    moved_center,
+    reset_to,
 )
-from hetjax.replica import Replica
+from hetjax.merge.weights import proportional_weights
+from hetjax.replica import ModelState, OptState, Params, Replica
+from hetjax.tree import PyTree
+from hetjax.unit_rate import check_unit_rate
 
 
 class AggregationState(NamedTuple):
     """The model, in float32, and its optimizer."""
 
-    center: Any
-    model_state: Any
-    opt_state: Any
+    center: Params
+    model_state: ModelState
+    opt_state: OptState
 
 
 def gradient_aggregation(
@@ -37,43 +45,106 @@ def gradient_aggregation(
         g = sum_i n_i g_i / sum_i n_i        g_i: mean gradient over n_i examples
         w <- w + eta update(g);   w_i <- w
 
-    `optimizer` is built with rate 1 (default `optax.sgd(1.0)`): eta is the rate of the
-    members' work (their mean by examples), so that it is data. Model state is averaged
-    by examples. With one member at a time, whose gradient is stale, this is the
-    standard parameter server; after the operation "push" the member keeps its model.
-    Needs the local rule `gradient`. Promises: worker order is irrelevant; equal to one
-    worker with all the examples; a member without examples is absent.
-    Source: synchronous SGD, Adaptive SGD paper II; ALGORITHMS F.2, K.2.
+    `optimizer` is built with learning rate 1 (default `optax.sgd(1.0)`; another rate is
+    an error): eta is the rate of the members' rounds (their mean by examples), so that
+    it is data. Model state is averaged by examples. With one member at a time, whose
+    gradient is stale, this is the standard parameter server; after the operation PUSH
+    alone the member keeps its model. Needs the local update `gradient`. Promises:
+    worker order is irrelevant; equal to one worker with all the examples; a member
+    without examples is absent. Source: synchronous SGD, Adaptive SGD paper II;
+    ALGORITHMS F.2, K.2. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer
+    check_unit_rate(tx, "gradient_aggregation(optimizer)")
 
-    def init(params: Any, model_state: Any) -> AggregationState:
+    def init(params: Params, model_state: ModelState = ()) -> AggregationState:
         center = tree.float32(params)
         return AggregationState(center, tree.float32(model_state), tx.init(center))
 
     def apply(
-        state: AggregationState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[AggregationState, tuple[Replica, ...]]:
-        alpha = normalized_weights(facts.examples, facts.present)
-        g = tree.weighted_sum([r.carry["gradients"] for r in replicas], alpha)
-        rate = mean_rate(facts, alpha)
-        updates, opt_state = tx.update(g, state.opt_state, state.center)
-        center = jax.tree.map(lambda w, d: w + rate * d, state.center, updates)
-        statistics = mean_statistics(state, replicas, alpha)
+        state: AggregationState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[AggregationState, Group]:
+        alpha = proportional_weights(stats.examples, stats.present)
+        g = group.total(buffer_of("grad_sum"), alpha)
+        eta = mean_learning_rate(stats, alpha)
+        center, opt_state = optimizer_step(tx, state.center, state.opt_state, g, eta)
+        statistics = mean_statistics(state, group, alpha)
         new = AggregationState(center, statistics, opt_state)
         # a merge of nobody is no step of the optimizer
-        anybody = jnp.any(facts.present)
+        anybody = jnp.any(stats.present)
         new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
-        if op == "push":
-            return new, replicas
-        return new, tuple(restart(r, new.center, new.model_state) for r in replicas)
+        if MergeOp.FETCH not in op:
+            return new, group
+        return new, group.each(lambda r: reset_to(r, new.center, new.model_state))
 
-    return Merge(
+    return group_merge(
         init,
         apply,
         centered_model,
-        needs=("gradients",),
-        restarts=True,
-        member=centered_member,
-        adopt=centered_adopt,
+        requires=("grad_sum",),
+        broadcasts=True,
+        as_member=centered_member,
+        from_parent=moved_center,
+    )
+
+
+class HierarchicalState(NamedTuple):
+    """A node's model, and gradients that the node above has not seen, in float32."""
+
+    center: Params  # x_{h,i}
+    model_state: ModelState
+    gradients: PyTree  # sum over the subtree; () at the root
+
+
+def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
+    """One step on the sum of all gradients below, from which all continue.
+
+        G = sum_n G_n;   x_{h,i} <- x_{h,i} - gamma_{h,i} G;   x_{h-1,n} <- x_{h,i}
+
+    `gamma` is gamma_h over the learners' rate gamma_1; None is 1 / (learners below the
+    node), which is averaging: gamma_2 = gamma_1 / p, gamma_h = gamma_{h-1} / children
+    where all nodes of a level have equally many. A node hands its G up and starts from
+    zero after that; the `root` keeps none. Model state is averaged over the learners.
+    Requires the buffer "grad_sum". Promises: worker order is irrelevant; consensus
+    without gradients is an exact fixed point; a member without local steps is absent.
+    Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1. The formula is
+    `gradient_sum_step`.
+    """
+
+    def init(params: Params, model_state: ModelState = ()) -> HierarchicalState:
+        center = tree.float32(params)
+        sums = () if root else tree.map_floats(jnp.zeros_like, center)
+        return HierarchicalState(center, tree.float32(model_state), sums)
+
+    def apply(
+        state: HierarchicalState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[HierarchicalState, Group]:
+        del op
+        here = stats.present
+        alpha = proportional_weights(stats.leaves, here)
+        leaves = jnp.sum(jnp.where(here, stats.leaves, 0.0))
+        factor = 1 / jnp.maximum(leaves, 1) if gamma is None else gamma
+        eta = factor * mean_learning_rate(stats, alpha)
+        grads = group.each(buffer_of("grad_sum"))
+        center, g = gradient_sum_step(state.center, grads, eta, present=here)
+        sums = () if root else tree.map_floats(jnp.add, state.gradients, g)
+        statistics = mean_statistics(state, group, alpha)
+        group = group.each(
+            lambda r: emptied(reset_to(r, center, statistics), "grad_sum")
+        )
+        return HierarchicalState(center, statistics, sums), group
+
+    def as_member(state: HierarchicalState) -> Replica:
+        carry = {"grad_sum": state.gradients}
+        return Replica(state.center, state.model_state, (), carry)
+
+    def from_parent(state: HierarchicalState, replica: Replica) -> HierarchicalState:
+        gradients = replica.carry["grad_sum"]
+        return HierarchicalState(replica.params, replica.model_state, gradients)
+
+    merge = group_merge(
+        init, apply, centered_model, requires=("grad_sum",), broadcasts=True
+    )
+    return (
+        merge if root else merge._replace(as_member=as_member, from_parent=from_parent)
     )

@@ -1,33 +1,40 @@
 """Synchronous model averaging with momentum (CROSSBOW) and without (EASGD)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.group import Group
+from hetjax.merge.moves import mean_correction, sma_correction
 from hetjax.merge.types import (
-    Facts,
     Merge,
-    centered_adopt,
+    WorkerStats,
+    buffer_of,
     centered_model,
+    group_merge,
     mean_statistics,
-    normalized_weights,
-    restart,
+    moved_center,
+    params_of,
+    reset_to,
     without_momentum,
 )
-from hetjax.replica import Replica
+from hetjax.merge.weights import proportional_weights
+from hetjax.replica import ModelState, Params, Replica
+from hetjax.tree import PyTree
 
 CORRECTIONS = ("before", "after")
 STATISTICS = ("mean", "first")
 
 
 class SmaState(NamedTuple):
-    """The central average model and its last displacement, in float32."""
+    """The central average model and its last move, in float32."""
 
-    center: Any  # z
-    velocity: Any  # z - z_prev
-    model_state: Any
+    center: Params  # z
+    velocity: PyTree  # z - z_prev
+    model_state: ModelState
 
 
 def sma(
@@ -42,71 +49,73 @@ def sma(
     """Replicas and their average pull each other, the average with momentum.
 
         c_j = alpha (w_j - z)                w_j before its last step
-        w_j <- w_j - gamma g_j - c_j         the step was done by the local rule
+        w_j <- w_j - gamma g_j - c_j         the step was done by the local update
         z <- z + sum_j c_j + mu (z - z_prev)
 
     `momentum` is mu; `alpha` defaults to beta / k for the k members that did something
-    (beta = 1: CROSSBOW's; EASGD's is 0.9). With `correction="after"` w_j is taken after
+    (beta = 1 in CROSSBOW, 0.9 in EASGD). With `correction="after"` w_j is taken after
     its last step, as torch-distlearn does. z - z_prev is zero at the first merge. Model
-    state is averaged, as a model of its own (`statistics="first"`: the first member's
-    is taken, as CROSSBOW evaluates), and not sent back: replicas keep theirs.
-    The operation "restart" then sets w_j <- z and, with `reset_momentum`, z_prev <- z
-    and the members' optimizer states to zero. To a node above, z is a replica. Needs
-    the slot "before". Promises: worker order is irrelevant; consensus at z without
-    velocity is an exact fixed point; a member without updates neither moves nor is
-    heard; without momentum z + sum_j w_j is conserved. Source: CROSSBOW 3.2;
-    ALGORITHMS C.1, C.2, C.4; EASGD G.1.
+    state is averaged, as a model of its own (`statistics="first"`: that of the first
+    member is taken, as CROSSBOW evaluates), and not sent back: replicas keep theirs.
+    The operation RESET_TO_CENTER then sets w_j <- z and, with `reset_momentum`,
+    z_prev <- z and the members' optimizer states to zero. To a node above, z is a
+    replica. Requires the buffer "prev_params". Promises: worker order is irrelevant;
+    consensus at z without velocity is an exact fixed point; a member without local
+    steps neither moves nor is heard; without momentum z + sum_j w_j is conserved.
+    Source: CROSSBOW 3.2; ALGORITHMS C.1, C.2, C.4; EASGD G.1. The formula is
+    `sma_correction`.
     """
     if correction not in CORRECTIONS:
         raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics={statistics!r}: choose one of {STATISTICS}")
 
-    def init(params: Any, model_state: Any) -> SmaState:
+    def init(params: Params, model_state: ModelState = ()) -> SmaState:
         center = tree.float32(params)
         velocity = tree.map_floats(jnp.zeros_like, center)
         return SmaState(center, velocity, tree.float32(model_state))
 
-    def old(replica: Replica) -> Any:
-        return replica.carry["before"] if correction == "before" else replica.params
-
     def apply(
-        state: SmaState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[SmaState, tuple[Replica, ...]]:
-        mean = normalized_weights(jnp.ones_like(facts.updates), facts.present)
-        pull = beta * mean if alpha is None else jnp.where(facts.present, alpha, 0.0)
-        z = state.center
-        total = tree.weighted_move(z, [old(r) for r in replicas], pull)
-        anybody = jnp.any(facts.present)  # a merge of nobody is no step of the momentum
-        velocity = tree.map_floats(
-            lambda c, v: jnp.where(anybody, c + momentum * v, v), total, state.velocity
+        state: SmaState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[SmaState, Group]:
+        mean = proportional_weights(jnp.ones_like(stats.local_steps), stats.present)
+        params = params_of(group)
+        before = correction == "before"
+        center, velocity, corrected = sma_correction(
+            state.center,
+            state.velocity,
+            params,
+            alpha=beta * mean if alpha is None else alpha,
+            momentum=momentum,
+            prev_trees=group.each(buffer_of("prev_params")) if before else params,
+            present=stats.present,
         )
-        corrected = tuple(
-            _corrected(r, old(r), z, a) for r, a in zip(replicas, pull, strict=True)
-        )
-        shares = mean if statistics == "mean" else _first(facts)
-        model_state = mean_statistics(state, replicas, shares)
-        center = tree.map_floats(lambda z, v: jnp.where(anybody, z + v, z), z, velocity)
-        state = SmaState(center, velocity, model_state)
-        return _restarted(state, corrected) if op == "restart" else (state, corrected)
+        shares = mean if statistics == "mean" else _first(stats)
+        state = SmaState(center, velocity, mean_statistics(state, group, shares))
+        group = group.each(lambda r, w: r._replace(params=w), corrected)
+        resets = MergeOp.RESET_TO_CENTER in op
+        return restarted(state, group) if resets else (state, group)
 
-    def _restarted(
-        state: SmaState, replicas: tuple[Replica, ...]
-    ) -> tuple[SmaState, tuple[Replica, ...]]:
-        replicas = tuple(restart(r, state.center, r.model_state) for r in replicas)
+    def restarted(state: SmaState, group: Group) -> tuple[SmaState, Group]:
+        group = group.each(lambda r: reset_to(r, state.center, r.model_state))
         if not reset_momentum:
-            return state, replicas
+            return state, group
         zero = tree.map_floats(jnp.zeros_like, state.velocity)
-        return state._replace(velocity=zero), tuple(map(without_momentum, replicas))
+        return state._replace(velocity=zero), group.each(without_momentum)
 
-    def member(state: SmaState) -> Replica:
+    def as_member(state: SmaState) -> Replica:
         # r_g before its own last merge: all right-hand sides of C.4 a are old values
         before = tree.map_floats(jnp.subtract, state.center, state.velocity)
-        return Replica(state.center, state.model_state, (), {"before": before})
+        return Replica(state.center, state.model_state, (), {"prev_params": before})
 
-    needs = ("before",) if correction == "before" else ()
-    return Merge(
-        init, apply, centered_model, needs, member=member, adopt=centered_adopt
+    return group_merge(
+        init,
+        apply,
+        centered_model,
+        ops=PUSH_FETCH | MergeOp.RESET_TO_CENTER,
+        requires=("prev_params",) if correction == "before" else (),
+        as_member=as_member,
+        from_parent=moved_center,
     )
 
 
@@ -116,44 +125,34 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
         w_j <- (1 - alpha) w_j + alpha mean_k w_k - gamma g_j         w before the steps
 
     What is evaluated is the mean of the replicas. Model state is averaged likewise and
-    not sent back. Needs the slot "before". Promises: worker order is irrelevant;
-    consensus is an exact fixed point; a member without updates neither moves nor is
-    heard. Source: KungFu's SMA; ALGORITHMS C.1.
+    not sent back. Requires the buffer "prev_params". Promises: worker order is
+    irrelevant; consensus is an exact fixed point; a member without local steps neither
+    moves nor is heard. Source: KungFu's SMA; ALGORITHMS C.1. The formula is
+    `mean_correction`.
     """
 
-    def init(params: Any, model_state: Any) -> SmaState:
+    def init(params: Params, model_state: ModelState = ()) -> SmaState:
         return SmaState(tree.float32(params), (), tree.float32(model_state))
 
     def apply(
-        state: SmaState, replicas: tuple[Replica, ...], facts: Facts, op: str
-    ) -> tuple[SmaState, tuple[Replica, ...]]:
+        state: SmaState, group: Group, stats: WorkerStats, op: MergeOp
+    ) -> tuple[SmaState, Group]:
         del op
-        share = normalized_weights(jnp.ones_like(facts.updates), facts.present)
-        olds = [r.carry["before"] for r in replicas]
-        mean = tree.moved(state.center, olds, share)
-        pull = jnp.where(facts.present, alpha, 0.0)
-        pulled = tuple(
-            _corrected(r, old, mean, a)
-            for r, old, a in zip(replicas, olds, pull, strict=True)
+        center, pulled = mean_correction(
+            state.center,
+            params_of(group),
+            alpha=alpha,
+            prev_trees=group.each(buffer_of("prev_params")),
+            present=stats.present,
         )
-        center = tree.moved(mean, [r.params for r in pulled], share)
-        return SmaState(center, (), mean_statistics(state, replicas, share)), pulled
+        share = proportional_weights(jnp.ones_like(stats.local_steps), stats.present)
+        state = SmaState(center, (), mean_statistics(state, group, share))
+        return state, group.each(lambda r, w: r._replace(params=w), pulled)
 
-    return Merge(init, apply, centered_model, ("before",))
+    return group_merge(init, apply, centered_model, requires=("prev_params",))
 
 
-def _first(facts: Facts) -> jax.Array:
+def _first(stats: WorkerStats) -> jax.Array:
     """[n] one for the present member with the lowest index, zero for the others."""
-    lowest = jnp.min(jnp.where(facts.present, facts.worker, jnp.iinfo(jnp.int32).max))
-    return jnp.where(facts.present & (facts.worker == lowest), 1.0, 0.0)
-
-
-def _corrected(replica: Replica, old: Any, z: Any, alpha: jax.Array) -> Replica:
-    """w_j - alpha (w_j^old - z), in the replica's own dtypes."""
-
-    def move(w: jax.Array, old: jax.Array, z: jax.Array) -> jax.Array:
-        c = alpha * (old.astype(jnp.float32) - z)
-        moved = (w.astype(jnp.float32) - c).astype(w.dtype)
-        return jnp.where(alpha > 0, moved, w)
-
-    return replica._replace(params=tree.map_floats(move, replica.params, old, z))
+    lowest = jnp.min(jnp.where(stats.present, stats.worker, jnp.iinfo(jnp.int32).max))
+    return jnp.where(stats.present & (stats.worker == lowest), 1.0, 0.0)

@@ -1,42 +1,50 @@
 """What a merge is: pure functions from the replicas of a group to a common model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from hetjax import tree
-from hetjax.replica import Replica
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.group import Group
+from hetjax.merge.moves import moved
+from hetjax.merge.weights import Numbers
+from hetjax.replica import ModelState, Params, Replica, Requires
+from hetjax.tree import PyTree
 
 
-class Facts(NamedTuple):
+class WorkerStats(NamedTuple):
     """What each member did since it last took part in a merge: arrays [n], or [].
 
-    A member without updates is absent: merges neither hear nor need it. Passive members
-    come last and have none; of a node's, all below it is counted.
+    A member without local steps is absent: merges neither hear nor need it. Partners
+    come last and have none; a node's numbers count all workers below it. `stats` makes
+    one with defaults.
     """
 
     worker: jax.Array  # int32, index of the worker; -1 for a node
-    updates: jax.Array  # local steps
-    batch_size: jax.Array  # [examples] of its last work, real-valued
+    local_steps: jax.Array
+    batch_size: jax.Array  # [examples] of its last round, real-valued
     examples: jax.Array  # [examples]
-    rate: jax.Array  # learning rate of its last work
+    learning_rate: jax.Array  # of its last round
     staleness: jax.Array  # versions of the node's model since it was fetched
     leaves: jax.Array  # workers: 1, or as many as are below a node
     share: jax.Array  # of the data that it draws from, before normalisation
-    accuracy: jax.Array  # on held-out data, where the merge measures it; else 0
-    ticks: jax.Array  # [] the node's own steps since its last merge
+    accuracy: jax.Array  # on held-out data, where the merge requires it; else 0
+    server_steps: jax.Array  # [] the node's own steps since its last merge
     num_workers: jax.Array  # [] of the whole run
 
     @classmethod
-    def unpacked(cls, table: jax.Array) -> "Facts":
-        """The facts in a table [fields, n] float32, which crosses to a device at once.
+    def unpacked(cls, table: jax.Array) -> "WorkerStats":
+        """The statistics of a table [fields, n] float32: one transfer to a device.
 
-        A fact of the whole group stands in all its columns.
+        A number of the whole group stands in all its columns.
         """
         rows = dict(zip(cls._fields, table, strict=True))
-        for name in ("ticks", "num_workers"):
+        for name in ("server_steps", "num_workers"):
             rows[name] = rows[name][0]
         rows["worker"] = rows["worker"].astype(jnp.int32)
         return cls(**rows)
@@ -44,52 +52,179 @@ class Facts(NamedTuple):
     @property
     def present(self) -> jax.Array:
         """[n] bool: did the member do anything?"""
-        return self.updates > 0
+        return self.local_steps > 0
+
+
+def stats(
+    local_steps: Numbers,
+    *,
+    batch_size: Numbers = 1.0,
+    examples: Numbers | None = None,
+    learning_rate: Numbers = 1.0,
+    staleness: Numbers = 0.0,
+    leaves: Numbers = 1.0,
+    share: Numbers = 1.0,
+    accuracy: Numbers = 0.0,
+    server_steps: ArrayLike = 0.0,
+    num_workers: ArrayLike | None = None,
+    worker: Sequence[int] | None = None,
+) -> WorkerStats:
+    """The statistics of n members that made `local_steps` [n] steps each.
+
+    Every other number is one for all or one for each; `examples` defaults to
+    local_steps * batch_size, `num_workers` to n and `worker` to 0, 1, ... n - 1.
+
+    >>> stats(local_steps=[8, 4], batch_size=32).examples.tolist()
+    [256.0, 128.0]
+    """
+    steps = jnp.asarray(local_steps, jnp.float32)
+    if steps.ndim != 1:
+        raise ValueError(
+            f"stats: local_steps has shape {steps.shape}; give one number per member"
+        )
+    n = steps.shape[0]
+
+    def each(name: str, value: Any) -> jax.Array:
+        value = jnp.asarray(value, jnp.float32)
+        if value.shape not in ((), (n,)):
+            raise ValueError(
+                f"stats: {name} has shape {value.shape} for {n} members; give one "
+                "number for all, or one for each"
+            )
+        return jnp.broadcast_to(value, (n,))
+
+    sizes = each("batch_size", batch_size)
+    total = steps * sizes if examples is None else each("examples", examples)
+    return WorkerStats(
+        worker=jnp.asarray(range(n) if worker is None else worker, jnp.int32),
+        local_steps=steps,
+        batch_size=sizes,
+        examples=total,
+        learning_rate=each("learning_rate", learning_rate),
+        staleness=each("staleness", staleness),
+        leaves=each("leaves", leaves),
+        share=each("share", share),
+        accuracy=each("accuracy", accuracy),
+        server_steps=jnp.asarray(server_steps, jnp.float32),
+        num_workers=jnp.asarray(n if num_workers is None else num_workers, jnp.float32),
+    )
 
 
 class Merge(NamedTuple):
     """Pure functions that every merging algorithm consists of.
 
-    init(params, model_state) -> state             one state per node of the tree
-    apply(state, replicas, facts, op) -> (state, replicas)
+    init(params, model_state=()) -> state          one state per node of the tree
+    apply(state, replicas, stats, op) -> (state, replicas)         a tuple of replicas
     model(state) -> (params, model_state)          what is evaluated, in float32
-    needs: slots of `Replica.carry` (see `hetjax.local.slots`)
+    requires: buffers of `Replica.carry`: names of known ones, and `Buffer`s of its own
     report(state) -> {name: scalar}                counters for the history's points
-    restarts: do members go on from the merged model, with "start" kept?
-    measures: what the loop measures for `Facts`: "accuracy"
-    member(state) -> replica                       what a node is to the node above it
-    adopt(state, replica) -> state                 what that node made of it
-    moves_working: does it move passive members, which may be at work?
+    broadcasts: do members continue from the merged model, with "round_start" kept?
+    required_metrics: what the loop measures for `WorkerStats`: "accuracy"
+    as_member(state) -> replica                    what a node is to the node above it
+    from_parent(state, replica) -> state           what that node made of it
+    updates_busy_workers: does it move partners, which may be at work?
+    ops: the operations it has
+    takes_groups: is `apply` written for a `Group` of replicas (see `group_merge`)?
     """
 
-    init: Callable[[Any, Any], Any]
-    apply: Callable[[Any, tuple[Replica, ...], Facts, str], tuple[Any, tuple]]
-    model: Callable[[Any], tuple[Any, Any]]
-    needs: tuple[str, ...] = ()
+    init: Callable[..., Any]
+    apply: Callable[..., tuple[Any, tuple[Replica, ...]]]
+    model: Callable[[Any], tuple[Params, ModelState]]
+    requires: Requires = ()
     report: Callable[[Any], dict[str, jax.Array]] | None = None
-    restarts: bool = False
-    measures: tuple[str, ...] = ()
-    member: Callable[[Any], Replica] | None = None
-    adopt: Callable[[Any, Replica], Any] | None = None
-    moves_working: bool = False
+    broadcasts: bool = False
+    required_metrics: tuple[str, ...] = ()
+    as_member: Callable[[Any], Replica] | None = None
+    from_parent: Callable[[Any, Replica], Any] | None = None
+    updates_busy_workers: bool = False
+    ops: MergeOp = PUSH_FETCH
+    takes_groups: bool = False
 
 
-def normalized_weights(raw: jax.Array, present: jax.Array) -> jax.Array:
-    """[n] weights proportional to `raw` over those present, summing to one.
+def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
+    """A ValueError for an operation that the merge `name` does not have."""
+    missing = op & ~ops
+    if missing:
+        raise ValueError(
+            f"{name}: the merge has no operation {missing.name}; it has {ops.name}: "
+            "take a merge or a policy that fits (Merge(..., ops=...) declares them)"
+        )
 
-    If nobody is present all are zero and a centre stays as it is.
+
+def group_merge(
+    init: Callable[..., Any],
+    rule: Callable[..., tuple[Any, Group]],
+    model: Callable[[Any], tuple[Params, ModelState]],
+    *,
+    ops: MergeOp = PUSH_FETCH,
+    **fields: Any,
+) -> Merge:
+    """A Merge whose rule asks a `Group` of replicas, so that it runs on a mesh, too.
+
+    rule(state, group, stats, op) -> (state, group). The merge's `apply` takes a tuple
+    of replicas, with `PUSH_FETCH` if no operation is given; `over_axis` gives it a
+    Group along a mesh axis. `fields` are the other fields of `Merge`.
     """
-    raw = jnp.where(present, raw, 0.0)
-    total = raw.sum()
-    return raw / jnp.where(total > 0, total, 1.0)
+    name = rule.__qualname__.split(".")[0]
+
+    @wraps(rule)
+    def apply(
+        state: Any,
+        replicas: Group | Sequence[Replica],
+        stats: WorkerStats,
+        op: MergeOp = PUSH_FETCH,
+    ) -> tuple[Any, tuple[Replica, ...]]:
+        check_op(name, op, ops)
+        group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
+        state, group = rule(state, group, stats, op)
+        return state, group.members
+
+    return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
 
 
-def mean_rate(facts: Facts, alpha: jax.Array) -> jax.Array:
-    """The members' rates, weighted; an absent one's may be NaN."""
-    return jnp.sum(jnp.where(facts.present, alpha * facts.rate, 0.0))
+def over_axis(merge: Merge, axis: str) -> Merge:
+    """The merge for use inside `jax.shard_map`, of the replicas along a mesh axis.
+
+    Its `apply` takes a tuple of this device's replicas, equally many on every device,
+    and gives them back merged; the state and the statistics (of all members, in the
+    order of the devices) are the same on all devices. A merge that is written for a
+    `Group` needs one `psum`; any other one runs on all replicas gathered on every
+    device, n times the memory. `shard_map` wants `check_vma=False`.
+    """
+
+    def apply(
+        state: Any,
+        replicas: Sequence[Replica],
+        stats: WorkerStats,
+        op: MergeOp = PUSH_FETCH,
+    ) -> tuple[Any, tuple[Replica, ...]]:
+        group = Group(tuple(replicas), axis)
+        n = stats.local_steps.shape[0]
+        if group.size != n:
+            raise ValueError(
+                f"over_axis: {group.size} replicas along {axis!r}, statistics of {n}: "
+                "give every device the statistics of all members"
+            )
+        if merge.takes_groups:
+            return merge.apply(state, group, stats, op)
+        check_op("over_axis", op, merge.ops)
+        state, everybody = merge.apply(state, group.gathered(), stats, op)
+        return state, group.scattered(everybody)
+
+    return merge._replace(apply=apply, takes_groups=False)
 
 
-def centered_model(state: Any) -> tuple[Any, Any]:
+def mean_learning_rate(stats: WorkerStats, alpha: jax.Array) -> jax.Array:
+    """The members' learning rates, weighted; an absent one's may be NaN."""
+    return jnp.sum(jnp.where(stats.present, alpha * stats.learning_rate, 0.0))
+
+
+def mean_statistics(state: Any, group: Group, alpha: jax.Array) -> ModelState:
+    """s + sum_i alpha_i (s_i - s): the model state that goes with a weighted mean."""
+    return moved(state.model_state, group.each(lambda r: r.model_state), alpha)
+
+
+def centered_model(state: Any) -> tuple[Params, ModelState]:
     """The centre and the averaged model state, of any state that has both."""
     return state.center, state.model_state
 
@@ -99,17 +234,32 @@ def centered_member(state: Any) -> Replica:
     return Replica(state.center, state.model_state)
 
 
-def centered_adopt(state: Any, replica: Replica) -> Any:
+def moved_center(state: Any, replica: Replica) -> Any:
     """The state with another centre."""
     return state._replace(center=replica.params, model_state=replica.model_state)
 
 
-def restart(replica: Replica, params: Any, model_state: Any) -> Replica:
+def buffer_of(name: str) -> Callable[[Replica], PyTree]:
+    """What a replica has in a buffer."""
+    return lambda replica: replica.carry[name]
+
+
+def params_of(group: Group) -> Group:
+    """The members' parameters."""
+    return group.each(lambda r: r.params)
+
+
+def with_buffer(replica: Replica, name: str, value: PyTree) -> Replica:
+    """The replica with this in a buffer."""
+    return replica._replace(carry={**replica.carry, name: value})
+
+
+def reset_to(replica: Replica, params: Params, model_state: ModelState) -> Replica:
     """The replica with the merged model in its own dtypes, and its own optimizer."""
     carry = replica.carry
     params = _replaced(replica.params, params)
-    if "start" in carry:
-        carry = {**carry, "start": params}
+    if "round_start" in carry:
+        carry = {**carry, "round_start": params}
     return replica._replace(
         params=params,
         model_state=_replaced(replica.model_state, model_state),
@@ -117,7 +267,7 @@ def restart(replica: Replica, params: Any, model_state: Any) -> Replica:
     )
 
 
-def _replaced(old: Any, new: Any) -> Any:
+def _replaced(old: PyTree, new: PyTree) -> PyTree:
     return tree.map_floats(lambda x, y: y.astype(x.dtype), old, new)
 
 
@@ -126,12 +276,6 @@ def without_momentum(replica: Replica) -> Replica:
     return replica._replace(opt_state=jax.tree.map(jnp.zeros_like, replica.opt_state))
 
 
-def emptied(replica: Replica, *slots: str) -> Replica:
-    """The replica with zeros in these slots."""
-    zeros = {s: jax.tree.map(jnp.zeros_like, replica.carry[s]) for s in slots}
-    return replica._replace(carry={**replica.carry, **zeros})
-
-
-def mean_statistics(state: Any, replicas: tuple[Replica, ...], alpha: jax.Array) -> Any:
-    """s + sum_i alpha_i (s_i - s): the model state that goes with a weighted mean."""
-    return tree.moved(state.model_state, [r.model_state for r in replicas], alpha)
+def emptied(replica: Replica, name: str) -> Replica:
+    """The replica with zeros in a buffer."""
+    return with_buffer(replica, name, jax.tree.map(jnp.zeros_like, replica.carry[name]))

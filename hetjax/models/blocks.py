@@ -76,10 +76,10 @@ def cells(image: Image, side: Callable[[int], int]) -> int:
     return height * width
 
 
-def check_rates(*rates: float) -> None:
+def check_rates(*learning_rates: float) -> None:
     """Dropout rates are probabilities of dropping, below one."""
-    if not all(0 <= rate < 1 for rate in rates):
-        raise ValueError(f"dropout={rates}: rates are at least 0 and below 1")
+    if not all(0 <= rate < 1 for rate in learning_rates):
+        raise ValueError(f"dropout={learning_rates}: rates are at least 0 and below 1")
 
 
 def check_widths(*widths: int) -> None:

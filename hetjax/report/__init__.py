@@ -3,16 +3,22 @@
 Start with `runs`: the result of a comparison.
 """
 
+from hetjax.engine.records.history import (
+    History,
+    Segment,
+    Timeline,
+    WorkerEvent,
+    WorkerRecord,
+)
 from hetjax.report import plot
+from hetjax.report.comparison import Comparison
 from hetjax.report.files import check_out, write_results
-from hetjax.report.history import Happening, History, Segment, Timeline, WorkerRecord
-from hetjax.report.runs import Runs
 from hetjax.report.table import Table
 
 __all__ = [
-    "Happening",
+    "WorkerEvent",
     "History",
-    "Runs",
+    "Comparison",
     "Segment",
     "Table",
     "Timeline",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from hetjax.report.runs import Runs
+from hetjax.report.comparison import Comparison
 
 NAMES = (
     "results.json",
@@ -29,13 +29,13 @@ def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
             f"{folder} already holds {', '.join(found)}: "
             "use --overwrite, or choose another --out"
         )
-    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    if not os.access(there, os.W_OK):
-        raise PermissionError(f"{there} cannot be written to: choose another --out")
+    active = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not os.access(active, os.W_OK):
+        raise PermissionError(f"{active} cannot be written to: choose another --out")
 
 
 def write_results(
-    runs: Runs,
+    runs: Comparison,
     out_dir: str | Path,
     *,
     overwrite: bool = False,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from hetjax.report.history import History
+from hetjax.engine.records.history import History
 from hetjax.report.panels import grouped, tidy
 
 KINDS = {  # of a worker's time, in other colours than the strategies'
@@ -25,9 +25,9 @@ def kinds(histories: Sequence[History]) -> dict[str, str]:
 
 def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
     """The strategy, the window, and what is not shown."""
-    times = (start, finish, history.span)
-    first, last, span = (grouped(float(f"{t:.6g}")) for t in times)
-    text = f"{history.strategy}: {first} to {last} s of {span} s"
+    times = (start, finish, history.duration)
+    first, last, duration = (grouped(float(f"{t:.6g}")) for t in times)
+    text = f"{history.strategy}: {first} to {last} s of {duration} s"
     if len(rows) < len(history.workers):
         text += f", {len(rows)} of {len(history.workers)} workers"
     return text + (", stopped early" if history.stopped else "")
@@ -55,10 +55,10 @@ def busy_length(history: History, count: int = 40) -> float:
     """Seconds that the last `count` segments of the busiest worker take."""
     segments = _segments(history)
     if not len(segments):
-        return history.span or 1.0
+        return history.duration or 1.0
     owners = segments[:, 0].astype(int)
     starts = segments[owners == np.bincount(owners).argmax(), 2]
-    return history.span - float(np.sort(starts)[-count:][0])
+    return history.duration - float(np.sort(starts)[-count:][0])
 
 
 def draw_gantt(
@@ -70,8 +70,8 @@ def draw_gantt(
     # white edges part the segments, as long as they do not cover them
     edge = 0.6 if len(segments) <= 80 * max(1, len(history.workers)) else 0.0
     for i, k in enumerate(rows):
-        if history.workers[k].idle < history.span:
-            _draw_bars(ax, i, [(start, min(finish, history.span))], "waiting", 0.0)
+        if history.workers[k].idle < history.duration:
+            _draw_bars(ax, i, [(start, min(finish, history.duration))], "waiting", 0.0)
         for number, kind in enumerate(history.timeline.kinds):
             mine = segments[(segments[:, 0] == k) & (segments[:, 1] == number), 2:]
             _draw_bars(ax, i, np.clip(mine, start, finish), kind, edge)
@@ -102,7 +102,7 @@ def draw_shares(ax: Axes, history: History, rows: list[int]) -> None:
     left = np.zeros(len(rows))
     for kind, colour in kinds([history]).items():
         seconds = [getattr(history.workers[k], kind) for k in rows]
-        shares = 100 * np.array(seconds) / (history.span or 1.0)
+        shares = 100 * np.array(seconds) / (history.duration or 1.0)
         ax.barh(range(len(rows)), shares, 0.76, left, color=colour)
         left += shares
         if kind == "busy":

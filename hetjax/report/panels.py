@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from hetjax.report.history import History
+from hetjax.engine.records.history import History
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

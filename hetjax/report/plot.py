@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hetjax.engine.records.history import History
 from hetjax.report import plots
-from hetjax.report.history import History
 
 
 def timeline(
@@ -57,7 +57,7 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
             "ts": 1e6 * segment.start,
             "dur": 1e6 * (segment.finish - segment.start),
         }
-    for happening in history.incidents:
+    for happening in history.events:
         yield {
             "ph": "i",
             "s": "t",

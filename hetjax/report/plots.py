@@ -15,8 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from hetjax.engine.records.history import History
 from hetjax.report import gantt
-from hetjax.report.history import History
 from hetjax.report.panels import (
     Picture,
     first_seeds,
@@ -124,7 +124,7 @@ def _show_where_runs_differ(
     The first tenth of every run is not looked at; what is left, and the target, must
     fit. Runs that go on climbing, or fall, keep the whole axis.
     """
-    late = [p[metric] for h in histories for p in h.points[1 + len(h.points) // 10 :]]
+    late = [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
     late = [v for v in [*late, target] if v is not None and math.isfinite(v)]
     if len(late) < 2 or min(late) < max(late) / 2 or max(late) <= 0:
         return
@@ -151,10 +151,10 @@ def _over_seeds(
     runs: Sequence[History], metric: str, x: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where all runs have values [P], and the metric there [runs, P]."""
-    if not all(h.points for h in runs):
+    if not all(h.evals for h in runs):
         return np.empty(0), np.empty((len(runs), 0))
-    xs = [np.array([p[x] for p in h.points], float) for h in runs]
-    ys = [np.array([p[metric] for p in h.points], float) for h in runs]
+    xs = [np.array([p[x] for p in h.evals], float) for h in runs]
+    ys = [np.array([p[metric] for p in h.evals], float) for h in runs]
     start, end = max(v[0] for v in xs), min(v[-1] for v in xs)
     grid = np.unique(np.concatenate(xs))
     grid = grid[(grid >= start) & (grid <= end)]
@@ -164,7 +164,7 @@ def _over_seeds(
 
 def _curve_label(name: str, runs: Sequence[History]) -> str:
     """The strategy, and what its line does not say."""
-    if not all(h.points for h in runs):
+    if not all(h.evals for h in runs):
         return f"{name} (a run was never evaluated)"
     stopped = sum(bool(h.stopped) for h in runs)
     if not stopped:
@@ -213,7 +213,7 @@ def _draw_sizes(ax: Axes, history: History) -> None:
     widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
     for worker, colour, width in zip(shown, colours, widths, strict=True):
         seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
-        end = max(history.span, seconds[-1])
+        end = max(history.duration, seconds[-1])
         ax.step(
             np.searchsorted(done, [*seconds, end], side="right"),
             [*sizes, sizes[-1]],
@@ -263,7 +263,7 @@ def timeline(
         len(shown), 2, squeeze=False, width_ratios=(5, 1), height_ratios=heights
     )
     for (left, right), h, row in zip(axes, shown, rows, strict=True):
-        end = h.span or 1.0  # of a run without a clock: an empty panel
+        end = h.duration or 1.0  # of a run without a clock: an empty panel
         shown_window = window or (max(0.0, end - length), end)
         gantt.draw_gantt(left, h, row, *shown_window)
         gantt.draw_shares(right, h, row)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from hetjax.report.history import History, WorkerRecord
+from hetjax.engine.records.history import History, WorkerRecord
 
 COMMON = ("seconds", "updates", "examples", "loss")  # of every point
 
@@ -52,7 +52,7 @@ def run_record(history: History) -> dict[str, Any]:
         "strategy": history.strategy,
         "seed": history.seed,
         "settings": plain(history.settings),
-        "points": [_point_record(p) for p in history.points],
+        "evals": [_point_record(p) for p in history.evals],
         "workers": [_worker_record(w) for w in history.workers],
         "staleness": [plain(w.staleness) for w in history.workers],
         "merges": history.merges,
@@ -62,8 +62,8 @@ def run_record(history: History) -> dict[str, Any]:
         "host_seconds": plain(history.host_seconds),
         "stopped": history.stopped,
         "real": history.real,
-        "forms": plain(history.forms),
-        "incidents": plain(history.incidents),
+        "step_modes": plain(history.step_modes),
+        "events": plain(history.events),
         "stuck": plain(history.stuck),
     }
 

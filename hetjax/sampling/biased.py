@@ -11,8 +11,8 @@ from hetjax.sampling.types import Sampler
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # keeps these draws apart from other uses of a seed
 
-# samples of all slow workers per pass over N examples: N times this, of m workers with
-# steps tau, slow ones S; tau_f is the largest
+# all slow workers together draw N times this per pass over N examples; tau are the
+# workers' local steps
 POOL_FORMULAS: dict[str, Callable[[list[int], list[int]], float]] = {
     "steps": lambda tau, slow: sum(tau[i] for i in slow) / (len(tau) * max(tau)),
     "work": lambda tau, slow: sum(tau[i] for i in slow) / sum(tau),
@@ -26,7 +26,7 @@ class BiasedState(NamedTuple):
     seed: int
     draws: int  # of pools and passes so far
     losses: np.ndarray  # [N] float32, as last seen; inf where never
-    queues: tuple[np.ndarray, ...]  # rows still to hand out
+    queues: tuple[np.ndarray, ...]  # rows that are still to be drawn
     counts: tuple[int, ...]  # rows of one pass
     slow: tuple[int, ...]
     pool: int  # examples that the slow workers choose from
@@ -34,26 +34,28 @@ class BiasedState(NamedTuple):
 
 def biased(
     *,
-    steps: Callable[[Workers], Any],
+    local_steps: Callable[[Workers], Any],
     d: float | None = None,
     unified: bool = False,
     pool_formula: str = "steps",
 ) -> Sampler:
-    """Slow workers get the examples of highest loss out of a random pool.
+    """Slow workers get the examples with the highest losses out of a random pool.
 
-    Slow are those with fewer `steps` than the fastest. When a slow worker's queue is
-    empty, the group draws a pool of d n_S examples without replacement, takes the n_S
-    of highest stored loss (ties, and losses never seen, at random), and splits them.
-    A fast worker's queue is N / m examples, drawn without replacement and apart from
-    all others; `unified=True`: the slow take theirs first, the fast split what remains.
-    Losses are those of training steps, by any worker; they count after the merge.
+    The slow workers S are those with fewer `local_steps` (tau) than the fastest. When a
+    slow worker's queue is empty, S draws a pool of d n_S examples without replacement,
+    takes the n_S with the highest stored losses (ties, and losses never seen, at
+    random), and splits them. A fast worker's queue is N / m examples, drawn without
+    replacement and independently of all other queues; with `unified=True` the slow
+    workers take theirs first and the fast ones split the rest. The losses are those of
+    training steps, by any worker, and count after the merge. With m workers and N
+    examples,
 
         n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
 
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
-    (of more than N for the other two) is an error, the paper's N/A; d=None is 2, or
-    less where such a pool would be too large. Source: Biased Local SGD, Algorithm 1;
-    ALGORITHMS E.2, E.3, E.5.
+    (for the other two formulas, of more than N) is an error, where the paper's table
+    has N/A; d=None is 2, or less if such a pool would be too large. Source: Biased
+    Local SGD, Algorithm 1; ALGORITHMS E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
         known = ", ".join(POOL_FORMULAS)
@@ -63,9 +65,9 @@ def biased(
 
     def init(workers: Workers, num_examples: int, seed: int) -> BiasedState:
         m = len(workers)
-        if num_examples < m:  # a draw would look for an example for ever
+        if num_examples < m:  # a draw would never end
             raise ValueError(f"biased: {num_examples} examples for {m} workers")
-        tau = [int(s) for s in per_worker("steps", steps(workers), m)]
+        tau = [int(s) for s in per_worker("local_steps", local_steps(workers), m)]
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
         too_large = d is not None and d * total >= num_examples
@@ -77,9 +79,12 @@ def biased(
                 f"examples per pass is not below the {num_examples} there are; give "
                 "a smaller d, or slow workers fewer steps"
             )
-        work = sum(tau[i] for i in slow) or 1
+        steps = sum(tau[i] for i in slow) or 1
         counts = tuple(
-            max(1, round(total * tau[i] / work if i in slow else num_examples / m))
+            max(
+                1,
+                round(total * tau[i] / steps if i in slow else num_examples / m),
+            )
             for i in range(m)
         )
         losses = np.full(num_examples, np.inf, np.float32)
@@ -92,7 +97,7 @@ def biased(
         pieces = []
         while n > 0:
             if not len(state.queues[worker]):
-                state = _filled(state, worker, unified)
+                state = _refill(state, worker, unified)
             queue = state.queues[worker]
             pieces.append(queue[:n])
             state = _with_queues(state, {worker: queue[n:]})
@@ -110,8 +115,8 @@ def biased(
     return Sampler(init, draw, observe)
 
 
-def _filled(state: BiasedState, worker: int, unified: bool) -> BiasedState:
-    """New queues: the worker's own, its group's, or (unified) everybody's."""
+def _refill(state: BiasedState, worker: int, unified: bool) -> BiasedState:
+    """New queues: of the worker, of all slow ones, or (unified) of all workers."""
     rng = np.random.default_rng((_STREAM, state.seed, state.draws))
     state = state._replace(draws=state.draws + 1)
     n = len(state.losses)
@@ -139,7 +144,7 @@ def _filled(state: BiasedState, worker: int, unified: bool) -> BiasedState:
 
 
 def _split(rows: np.ndarray, counts: list[tuple[int, int]]) -> dict[int, np.ndarray]:
-    """So many of the rows for each worker, in this order; equal parts if too few."""
+    """The given number of rows for each worker, in order; equal parts if too few."""
     if not counts:
         return {}
     ends = np.cumsum([count for _, count in counts])

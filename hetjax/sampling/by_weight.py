@@ -1,4 +1,4 @@
-"""Sampling by weight: batches of light examples and of heavy ones, for measurements."""
+"""Sampling by weight: batches of light or of heavy examples, for measurements."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,17 +10,17 @@ from hetjax.sampling.types import Sampler
 
 
 class ByWeightState(NamedTuple):
-    """How many draws there were."""
+    """The number of draws so far."""
 
     seed: int
     draws: int
 
 
 def by_weight(weights: Sequence[float]) -> Sampler:
-    """Every draw is of the lighter half of the examples, or of the heavier half.
+    """Each draw is from the lighter half of the examples, or from the heavier half.
 
-    `weights` [N] are an example's, such as its non-zeros. Which half is random, and so
-    are the examples, which may repeat.
+    `weights` [N] has a number for each example, such as its non-zeros. The half is
+    chosen at random, and so are the examples, which may repeat.
     """
     halves = np.array_split(np.argsort(weights, kind="stable"), 2)
 

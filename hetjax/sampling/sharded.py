@@ -1,4 +1,4 @@
-"""Unlike shards: every worker draws from a part of the data of its own (host world)."""
+"""Shards: each worker draws from its own part of the data (host world)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,11 +21,11 @@ class ShardedState(NamedTuple):
 
 
 def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
-    """Every worker makes shuffled passes over its own rows.
+    """Each worker makes shuffled passes over its own rows.
 
-    `partition` are the workers' rows, or a function (workers, seed) -> rows, such as
-    `lambda n, seed: data.dirichlet(labels, n, alpha=0.3, seed=seed)`. A worker's share
-    of the data is that of its rows.
+    `partition` is a sequence of the workers' rows, or a function (workers, seed) ->
+    rows such as `lambda n, seed: data.dirichlet(labels, n, alpha=0.3, seed=seed)`. A
+    worker's share of the data is that of its rows.
     """
 
     def init(

@@ -9,12 +9,12 @@ from hetjax.machine.types import WorkerInfo
 
 
 class Sampler(NamedTuple):
-    """Pure functions on a sampler state; indices are rows of the training split.
+    """Pure functions on a sampler's state; indices are rows of the training split.
 
     init(workers, num_examples, seed) -> state
     draw(state, worker, n) -> (state, indices [n])
-    observe(state, worker, indices, losses) -> state, or None if losses do not matter
-    share(state) -> [workers] each one's part of the data; None: all draw from all of it
+    observe(state, worker, indices, losses) -> state; None if losses do not matter
+    share(state) -> [workers] shares of the data; None if all draw from all of it
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]

@@ -1,4 +1,4 @@
-"""Uniform sampling: one shuffled pass after the other, by default."""
+"""Uniform sampling: by default one shuffled pass after another."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ ORDERS = ("shuffled", "sequential", "with_replacement")
 
 
 class PassState(NamedTuple):
-    """Where a run is in its passes over the data."""
+    """How far a run is in its passes over the data."""
 
     seed: int
     epoch: int
@@ -20,13 +20,15 @@ class PassState(NamedTuple):
 
 
 def uniform(order: str = "shuffled") -> Sampler:
-    """Every pass is a new permutation, handed out in order to whoever asks.
+    """Each pass is a new permutation, from which all workers draw in turn.
 
-    For one seed the order is the same under every strategy. A draw that is longer than
-    the rest of the pass takes the rest and goes on with the next pass: no example is
-    dropped, none is seen twice in a pass. `order="sequential"` takes the examples as
-    they lie in the file, pass after pass (HeteroGPU's code, which drops what is left of
-    a pass; we do not), "with_replacement" draws each anew (Hogwild!'s analysis).
+    The permutations depend on the seed alone, so that all strategies see the same. A
+    draw that is longer than the rest of the pass takes the rest and continues with the
+    next pass: no example is dropped, and none is seen twice in a pass.
+    `order="sequential"` takes the examples in the order of the file, pass after pass
+    (as HeteroGPU's code does, which also drops the end of a pass; hetjax does not).
+    `order="with_replacement"` draws each example independently, as the analysis of
+    Hogwild! assumes.
     """
     if order not in ORDERS:
         raise ValueError(f"order={order!r}: choose one of {ORDERS}")
@@ -35,9 +37,9 @@ def uniform(order: str = "shuffled") -> Sampler:
         workers: tuple[WorkerInfo, ...], num_examples: int, seed: int
     ) -> PassState:
         del workers
-        if num_examples < 1:  # a draw would look for an example for ever
+        if num_examples < 1:  # a draw would never end
             raise ValueError(f"there are {num_examples} examples to draw from")
-        return PassState(seed, 0, _pass(order, seed, 0, num_examples), 0)
+        return PassState(seed, 0, _make_pass(order, seed, 0, num_examples), 0)
 
     def draw(state: PassState, worker: int, n: int) -> tuple[PassState, np.ndarray]:
         del worker
@@ -46,20 +48,22 @@ def uniform(order: str = "shuffled") -> Sampler:
             piece = state.order[state.position : state.position + n]
             pieces.append(piece)
             n -= len(piece)
-            state = advanced(state, len(piece))
+            state = advance(state, len(piece))
         return state, np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
-    def advanced(state: PassState, n: int) -> PassState:
+    def advance(state: PassState, n: int) -> PassState:
         position, total = state.position + n, len(state.order)
         if position < total:
             return state._replace(position=position)
         epoch = state.epoch + 1
-        return PassState(state.seed, epoch, _pass(order, state.seed, epoch, total), 0)
+        return PassState(
+            state.seed, epoch, _make_pass(order, state.seed, epoch, total), 0
+        )
 
     return Sampler(init, draw)
 
 
-def _pass(order: str, seed: int, epoch: int, n: int) -> np.ndarray:
+def _make_pass(order: str, seed: int, epoch: int, n: int) -> np.ndarray:
     if order == "sequential":
         return np.arange(n)
     rng = np.random.default_rng((seed, epoch))

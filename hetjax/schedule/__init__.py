@@ -1,26 +1,36 @@
-"""Policies: who merges now, who does what next (host world, no JAX)."""
+"""Policies: who merges now and who does what next (host world, no JAX)."""
 
 from hetjax.machine.types import (
+    PUSH_FETCH,
     ROOT,
-    Alarm,
     Arrival,
     Evaluated,
+    EvaluationDue,
     Join,
     Leave,
+    LocalRound,
+    MergeAction,
     Merged,
-    MergeOrder,
-    Work,
+    MergeOp,
+    Timer,
     WorkerInfo,
 )
-from hetjax.schedule.free_running import free_running, random_partner
-from hetjax.schedule.groups import groups
-from hetjax.schedule.learners import TUNERS, tuned_learners
-from hetjax.schedule.mailbox import mailbox
-from hetjax.schedule.mega_batch import RULES, mega_batch
-from hetjax.schedule.play import play
-from hetjax.schedule.rates import START, Progress, Rate, RateLike, check_rate, rate_at
-from hetjax.schedule.restarts import on_plateau, on_rate_drop, restarting
-from hetjax.schedule.rounds import equal_time, fastest, one_per_device, rounds
+from hetjax.schedule.learning_rates import (
+    START,
+    LearningRate,
+    LearningRateLike,
+    Progress,
+    check_learning_rate,
+    learning_rate_at,
+)
+from hetjax.schedule.policies.asynchronous import asynchronous, random_partner
+from hetjax.schedule.policies.downpour import downpour
+from hetjax.schedule.policies.hierarchical import hierarchical
+from hetjax.schedule.policies.magma_async import SUBTRACT, magma_async
+from hetjax.schedule.policies.mega_batch import RULES, mega_batch
+from hetjax.schedule.policies.rounds import equal_time, fastest, one_per_device, rounds
+from hetjax.schedule.policies.sma_restarts import on_plateau, on_rate_drop, sma_restarts
+from hetjax.schedule.policies.tuned_workers import TUNERS, tuned_workers
 from hetjax.schedule.scaling import (
     BOUNDS,
     Scaling,
@@ -28,49 +38,52 @@ from hetjax.schedule.scaling import (
     linear_scaling,
     measured_scaling,
 )
-from hetjax.schedule.ticking import SUBTRACT, ticking
-from hetjax.schedule.types import Orders, Policy
+from hetjax.schedule.simulate import simulate
+from hetjax.schedule.types import Actions, Policy
 
 __all__ = [
     "BOUNDS",
+    "PUSH_FETCH",
     "ROOT",
     "RULES",
     "START",
     "SUBTRACT",
     "TUNERS",
-    "Alarm",
+    "Timer",
     "Arrival",
     "Evaluated",
+    "EvaluationDue",
     "Join",
     "Leave",
-    "MergeOrder",
+    "MergeAction",
+    "MergeOp",
     "Merged",
-    "Orders",
+    "Actions",
     "Policy",
     "Progress",
-    "Rate",
-    "RateLike",
+    "LearningRate",
+    "LearningRateLike",
     "Scaling",
-    "Work",
+    "LocalRound",
     "WorkerInfo",
-    "check_rate",
+    "check_learning_rate",
     "equal_time",
     "fastest",
     "fixed_scaling",
-    "free_running",
-    "groups",
+    "asynchronous",
+    "hierarchical",
     "linear_scaling",
-    "mailbox",
+    "downpour",
     "measured_scaling",
     "mega_batch",
     "on_plateau",
     "on_rate_drop",
     "one_per_device",
-    "play",
+    "simulate",
     "random_partner",
-    "rate_at",
-    "restarting",
+    "learning_rate_at",
+    "sma_restarts",
     "rounds",
-    "ticking",
-    "tuned_learners",
+    "magma_async",
+    "tuned_workers",
 ]

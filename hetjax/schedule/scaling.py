@@ -1,10 +1,10 @@
-"""Batch-size scaling rules (host world): from what workers did to their next sizes."""
+"""Rules that choose the next batch sizes from what workers did (host world)."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import Work
+from hetjax.machine.types import LocalRound
 
 BOUNDS = ("skip", "clip")
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
@@ -13,23 +13,23 @@ ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
 class Scaling(NamedTuple):
     """A rule that also measures.
 
-    init(workers) -> state
-    observe(state, worker, work, seconds) -> state
-    scale(state, sizes, updates, here) -> the next sizes, of the workers in `here`
+    init(num_workers) -> state
+    observe(state, worker, local_round, seconds) -> state
+    scale(state, sizes, updates, here) -> the next sizes; only those in `here` change
     """
 
     init: Callable[[int], Any]
-    observe: Callable[[Any, int, Work, float], Any]
+    observe: Callable[[Any, int, LocalRound, float], Any]
     scale: Callable[..., tuple[float, ...]]
 
 
 def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
-    """A plain function of sizes and updates remembers nothing."""
+    """A rule as a `Scaling`; a function of sizes and updates has no state."""
     if isinstance(rule, Scaling):
         return rule
     return Scaling(
         lambda workers: (),
-        lambda state, worker, work, seconds: state,
+        lambda state, worker, local_round, seconds: state,
         lambda state, sizes, updates, here: among(rule, sizes, updates, here),
     )
 
@@ -40,7 +40,7 @@ def among(
     updates: Sequence[int],
     here: Sequence[int],
 ) -> tuple[float, ...]:
-    """The rule for the workers in `here`; the others' sizes stay."""
+    """Applies the rule to the workers in `here`; the sizes of the others stay."""
     new = list(sizes)
     if here:
         scaled = rule(tuple(sizes[k] for k in here), tuple(updates[k] for k in here))
@@ -53,21 +53,24 @@ def linear_scaling(
     sizes: Sequence[float],
     updates: Sequence[int],
     *,
-    b_min: float,
-    b_max: float,
+    min_batch_size: float,
+    batch_size: float,
     beta: float,
     bound: str = "skip",
 ) -> tuple[float, ...]:
-    """Larger batches for those who did more updates: Algorithm 1 of Adaptive SGD.
+    """Larger batches for workers that did more updates: Algorithm 1 of Adaptive SGD.
 
         mu = sum_i u_i / n
         b_i <- b_i + beta (u_i - mu)      if that is within [b_min, b_max]
 
-    Sizes are real-valued [examples]. A step that would leave the bounds is not taken
-    at all (bound="skip", the paper's text) or ends at the bound ("clip"). Learning
-    rates follow by lr_i / b_i = lr(b_max) / b_max.
+    with b_min the `min_batch_size` and b_max the `batch_size`. Sizes are real-valued
+    [examples]. A step that would leave the bounds is not taken (bound="skip", as the
+    paper says) or ends at the bound ("clip"). Learning rates follow by
+    lr_i / b_i = lr(b_max) / b_max.
 
-    >>> linear_scaling((1024,) * 4, (28, 26, 24, 22), b_min=128, b_max=1024, beta=64)
+    >>> linear_scaling(
+    ...     (1024,) * 4, (28, 26, 24, 22), min_batch_size=128, batch_size=1024, beta=64
+    ... )
     (1024, 1024, 960.0, 832.0)
     """
     if bound not in BOUNDS:
@@ -78,9 +81,9 @@ def linear_scaling(
 
     def scaled(b: float, u: int) -> float:
         new = b + beta * (u - mean)
-        if b_min <= new <= b_max:
+        if min_batch_size <= new <= batch_size:
             return new
-        return min(max(new, b_min), b_max) if bound == "clip" else b
+        return min(max(new, min_batch_size), batch_size) if bound == "clip" else b
 
     return tuple(scaled(b, u) for b, u in zip(sizes, updates, strict=True))
 
@@ -89,8 +92,8 @@ def fixed_scaling(
     sizes: Sequence[float],
     updates: Sequence[int],
     *,
-    b_min: float = 32,
-    b_max: float = 1024,
+    min_batch_size: float = 32,
+    batch_size: float = 1024,
     step: float = 32,
 ) -> tuple[float, ...]:
     """The rule of Adaptive SGD's public code: one fixed step up or down.
@@ -99,8 +102,9 @@ def fixed_scaling(
         b_i <- b_i - step   if p_i < 1/n and b_i > b_min
         b_i <- b_i + step   if p_i > 1/n and b_i < b_max
 
-    Source: ALGORITHMS A.2. A step stops at the bounds (the code's sizes are multiples
-    of the step, which cannot pass them).
+    with b_min the `min_batch_size` and b_max the `batch_size`. A step stops at the
+    bounds (in the code all sizes are multiples of the step, which cannot pass them).
+    Source: ALGORITHMS A.2.
 
     >>> fixed_scaling((1024, 512), (10, 20))
     (992, 544)
@@ -109,9 +113,9 @@ def fixed_scaling(
 
     def scaled(b: float, u: int) -> float:
         if n * u < total:
-            return max(b - step, b_min) if b > b_min else b
+            return max(b - step, min_batch_size) if b > min_batch_size else b
         if n * u > total:
-            return min(b + step, b_max) if b < b_max else b
+            return min(b + step, batch_size) if b < batch_size else b
         return b
 
     return tuple(scaled(b, u) for b, u in zip(sizes, updates, strict=True))
@@ -127,7 +131,7 @@ class Moments(NamedTuple):
     bt: float = 0.0
 
     def line(self) -> tuple[float, float]:
-        """(a, c) of the least-squares t = a + c b; (0, t / b) from a single size."""
+        """(a, c) of the least-squares t = a + c b; (0, t / b) for a single size."""
         spread = self.n * self.bb - self.b**2
         # one size, repeated: the difference of two sums that rounding makes unequal
         if spread > 1e-9 * self.b**2:
@@ -138,29 +142,32 @@ class Moments(NamedTuple):
         return 0.0, self.t / self.b
 
 
-def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
-    """Sizes by which all workers need equally long, from their measured seconds.
+def measured_scaling(
+    *, min_batch_size: float, batch_size: float, examples: int
+) -> Scaling:
+    """Sizes at which the steps of all workers take equally long, from measurements.
 
         t_i = a_i + c_i b                      least squares over all steps of worker i
         T = min_i (a_i + c_i b_max)            so that nobody exceeds b_max
         b_i = (T - a_i) / c_i                  within [b_min, b_max]
 
-    and T is lowered until a whole number R of such rounds is one mega-batch, or its end
-    would give somebody an update more: sizes are whole numbers with the sum
-    ceil(examples / R). After one mega-batch, of one size, steps are taken as
-    proportional to it (a_i = 0); after two the line is known, so that from the third on
-    all do equally many updates, where no bound is in the way: without the feedback
-    through u_i that makes `linear_scaling` swing (ALGORITHMS A.3). A rule of hetjax's
-    own.
+    with b_min the `min_batch_size` and b_max the `batch_size`. T is then lowered until
+    a whole number R of such rounds is one mega-batch of `examples`, since otherwise
+    some workers would do one update more at its end: sizes are whole numbers with the
+    sum ceil(examples / R). After the first mega-batch, in which all batches have one
+    size, steps are taken as proportional to it (a_i = 0); after the second the line is
+    known, so that from the third on all workers do equally many updates wherever no
+    bound prevents it. There is no feedback through u_i, which makes `linear_scaling`
+    oscillate (ALGORITHMS A.3). This rule is hetjax's own.
     """
 
     def init(workers: int) -> tuple[Moments, ...]:
         return (Moments(),) * workers
 
     def observe(
-        state: tuple[Moments, ...], worker: int, work: Work, seconds: float
+        state: tuple[Moments, ...], worker: int, local_round: LocalRound, seconds: float
     ) -> tuple[Moments, ...]:
-        b, t = work.size, seconds / work.steps
+        b, t = local_round.size, seconds / local_round.local_steps
         new = (1.0, b, t, b * b, b * t)
         moments = Moments(*(x + y for x, y in zip(state[worker], new, strict=True)))
         return (*state[:worker], moments, *state[worker + 1 :])
@@ -179,15 +186,19 @@ def measured_scaling(*, b_min: float, b_max: float, examples: int) -> Scaling:
 
     def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
         if not all(moments.n for moments in state):
-            return tuple(sizes)  # somebody got no batch yet: nothing to compare
+            return tuple(sizes)  # a worker had no batch yet: nothing to compare
         lines = [moments.line() for moments in state]
-        longest = min(a + c * b_max for a, c in lines)
-        total = sum(_within(longest, line, b_min, b_max) for line in lines)
+        longest = min(a + c * batch_size for a, c in lines)
+        total = sum(
+            _within(longest, line, min_batch_size, batch_size) for line in lines
+        )
         rounds = math.ceil(examples / total)
         wanted = math.ceil(examples / rounds)
-        time = _seconds_for(wanted, lines, longest, b_min, b_max)
-        whole = _whole([_within(time, line, b_min, b_max) for line in lines], wanted)
-        return tuple(float(min(max(b, b_min), b_max)) for b in whole)
+        time = _seconds_for(wanted, lines, longest, min_batch_size, batch_size)
+        whole = _whole(
+            [_within(time, line, min_batch_size, batch_size) for line in lines], wanted
+        )
+        return tuple(float(min(max(b, min_batch_size), batch_size)) for b in whole)
 
     return Scaling(init, observe, scale)
 
@@ -202,23 +213,23 @@ def _whole(sizes: Sequence[float], total: int) -> list[int]:
 
 
 def _within(
-    time: float, line: tuple[float, float], b_min: float, b_max: float
+    time: float, line: tuple[float, float], min_batch_size: float, batch_size: float
 ) -> float:
     a, c = line
-    return min(max((time - a) / c, b_min), b_max)
+    return min(max((time - a) / c, min_batch_size), batch_size)
 
 
 def _seconds_for(
     wanted: float,
     lines: Sequence[tuple[float, float]],
     longest: float,
-    b_min: float,
-    b_max: float,
+    min_batch_size: float,
+    batch_size: float,
 ) -> float:
     """The step time, up to `longest`, at which sizes sum to `wanted` (bisection)."""
     low, high = 0.0, longest
     for _ in range(60):
         middle = (low + high) / 2
-        total = sum(_within(middle, line, b_min, b_max) for line in lines)
+        total = sum(_within(middle, line, min_batch_size, batch_size) for line in lines)
         low, high = (middle, high) if total < wanted else (low, middle)
     return high

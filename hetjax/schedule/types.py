@@ -1,32 +1,35 @@
-"""What a policy is: a pure state machine from events to orders (host world, no JAX)."""
+"""What a policy is: a pure state machine from events to actions (host world)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetjax.machine.types import Event, MergeOrder, Work, WorkerInfo
+from hetjax.machine.topology import Topology, flat
+from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
 
 
-class Orders(NamedTuple):
-    """What to do now: merges first, then start, dispatch, alarms, and stop.
+class Actions(NamedTuple):
+    """What to do now: merges first, then start, dispatch, timers, and stop.
 
-    A dispatched work starts when its worker is free, that is after a blocking
-    merge ordered before it.
+    A local round starts when its worker is free, that is, after a blocking merge that
+    comes before it.
     """
 
-    merges: tuple[MergeOrder, ...] = ()
-    dispatch: tuple[tuple[int, Work], ...] = ()
-    alarms: tuple[tuple[str, float], ...] = ()  # (name, absolute seconds)
-    start: tuple[int, ...] = ()  # workers; all are there when a run begins
-    stop: tuple[int, ...] = ()  # after the work that they have, or were just given
+    merges: tuple[MergeAction, ...] = ()
+    dispatch: tuple[tuple[int, LocalRound], ...] = ()
+    timers: tuple[tuple[str, float], ...] = ()  # (name, absolute seconds)
+    start: tuple[int, ...] = ()  # workers that were stopped; at first all are active
+    stop: tuple[int, ...] = ()  # after the local round that they have by then
 
 
 class Policy(NamedTuple):
     """Who merges now, who does what next.
 
-    `init(workers, num_examples) -> (state, orders)` and
-    `react(state, event) -> (state, orders)`. A policy never gives work to a worker
-    that has work, and ignores events it has no use for.
+    `init(workers, num_examples) -> (state, actions)` and
+    `react(state, event) -> (state, actions)`. A policy never gives a local round to a
+    worker that has one, and ignores events that do not concern it. `topology(workers)`
+    is the tree of nodes that its merges name; by default there is the root alone.
     """
 
-    init: Callable[[tuple[WorkerInfo, ...], int], tuple[Any, Orders]]
-    react: Callable[[Any, Event], tuple[Any, Orders]]
+    init: Callable[[tuple[WorkerInfo, ...], int], tuple[Any, Actions]]
+    react: Callable[[Any, Event], tuple[Any, Actions]]
+    topology: Callable[[tuple[WorkerInfo, ...]], Topology] = flat

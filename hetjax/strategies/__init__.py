@@ -1,12 +1,10 @@
-"""Named algorithms: factories that put a policy, a local rule and a merge together."""
+"""Named algorithms: factories that combine a policy, a local update and a merge."""
 
 from hetjax.strategies.adaptive import adaptive_sgd
 from hetjax.strategies.asynchronous import (
     ad_psgd,
     async_sgd,
     downpour,
-    eamsgd,
-    easgd,
     hogwild,
     magma_async_sgd,
 )
@@ -19,6 +17,7 @@ from hetjax.strategies.biased import (
     local_sgd,
 )
 from hetjax.strategies.crossbow import easgd_sync, sma
+from hetjax.strategies.easgd import eamsgd, easgd
 from hetjax.strategies.hierarchy import hier_sgd
 from hetjax.strategies.types import Strategy
 

@@ -1,16 +1,16 @@
-"""The baselines that every paper compares with: sequential, synchronous, K-step SGD."""
+"""The baselines of every paper: sequential, synchronous and K-step averaging SGD."""
 
 from typing import Any
 
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.schedule import RateLike
+from hetjax.schedule import LearningRateLike
 from hetjax.strategies.types import (
     Strategy,
-    fraction,
-    not_negative,
-    positive,
+    check_fraction,
+    check_not_negative,
+    check_positive,
     settings,
 )
 
@@ -18,23 +18,23 @@ from hetjax.strategies.types import (
 def sequential_sgd(
     *,
     batch_size: int,
-    rate: RateLike,
+    learning_rate: LearningRateLike,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> Strategy:
-    """Mini-batch SGD on the machine's fastest worker, the others stay idle.
+    """Mini-batch SGD on the machine's fastest worker; the others stay idle.
 
-    w <- w - eta g          (or `local.sgd` with momentum and decay)
+    w <- w - eta g          (`local.sgd` with `momentum` and `weight_decay`)
     """
     given = settings(locals())
-    positive(batch_size=batch_size)
-    fraction(momentum=momentum)
+    check_positive(batch_size=batch_size)
+    check_fraction(momentum=momentum)
     return Strategy(
         schedule.rounds(batch_size=batch_size, workers=schedule.fastest(batch_size)),
         local.sgd(momentum=momentum, weight_decay=weight_decay),
         merge.average(),
         batch_size,
-        rate,
+        learning_rate,
         settings=given,
         name="sequential_sgd",
     )
@@ -43,8 +43,8 @@ def sequential_sgd(
 def sync_sgd(
     *,
     batch_size: int,
-    rate: RateLike,
-    momentum: float = 0.0,
+    learning_rate: LearningRateLike,
+    server_momentum: float = 0.0,
     ema: bool = False,
     weight_decay: float = 0.0,
     optimizer: optax.GradientTransformation | None = None,
@@ -53,19 +53,21 @@ def sync_sgd(
 
         g = sum_i n_i g_i / sum_i n_i;   z <- mu z + g + wd w;   w <- w - eta z
 
-    `batch_size` is each worker's, `momentum` is mu, `weight_decay` wd. With `ema`
-    z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1. Or any `optimizer` built
-    with rate 1. Source: gradient aggregation, Adaptive SGD paper II; ALGORITHMS F.1,
-    F.2.
+    `batch_size` is that of each worker, mu is `server_momentum` and wd `weight_decay`.
+    With `ema` the momentum is z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1.
+    Instead of both, `optimizer` may be any that is built with learning rate 1. Source:
+    gradient aggregation in the Adaptive SGD paper, II; ALGORITHMS F.1, F.2.
     """
     given = settings(locals())
-    positive(batch_size=batch_size)
+    check_positive(batch_size=batch_size)
     return Strategy(
         schedule.rounds(batch_size=batch_size),
         local.gradient(),
-        merge.gradient_aggregation(central(momentum, ema, optimizer, weight_decay)),
+        merge.gradient_aggregation(
+            central(server_momentum, ema, optimizer, weight_decay)
+        ),
         batch_size,
-        rate,
+        learning_rate,
         settings=given,
         name="sync_sgd",
     )
@@ -77,13 +79,13 @@ def central(
     optimizer: optax.GradientTransformation | None,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformation | None:
-    """The optimizer of a centre: the one given, or SGD with either momentum."""
-    fraction(momentum=momentum)
-    not_negative(weight_decay=weight_decay)
+    """The optimizer of a center: the one given, or SGD with either momentum."""
+    check_fraction(server_momentum=momentum)
+    check_not_negative(weight_decay=weight_decay)
     if optimizer is not None:
         if momentum or ema or weight_decay:
             raise ValueError(
-                "give momentum (ema, weight_decay), or an optimizer, not both"
+                "give server_momentum (ema, weight_decay), or an optimizer, not both"
             )
         return optimizer
     if not momentum and not weight_decay:
@@ -99,35 +101,37 @@ def central(
 def elastic_sgd(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: int | None = None,
+    learning_rate: LearningRateLike,
+    local_steps: int | None = None,
     mega_batch: int | None = None,
-    momentum: float = 0.9,
+    merge_momentum: float = 0.9,
 ) -> Strategy:
-    """K-step averaging: K local steps each, then the mean of the replicas.
+    """Elastic SGD as HeteroGPU names it: K-step averaging, not EASGD's elastic force.
 
         w_i <- w_i - eta g_i,  K times
         w' = mean_i w_i + gamma (w - w_p);   w_p <- w;   w, w_i <- w'
 
-    K is `steps`, or as many as share `mega_batch` examples (default 100 batches) among
-    the workers. `momentum` is gamma: 0.9 in HeteroGPU's Elastic SGD (the default), 0 in
-    K-AVG. Source: Adaptive SGD paper II, V; ALGORITHMS B. (No elastic force: that is
-    EASGD.)
+    K is `local_steps`, or as many steps as divide `mega_batch` examples (default: 100
+    batches) among the workers. gamma is `merge_momentum`: 0.9 in HeteroGPU's Elastic
+    SGD (the default), 0 in K-AVG. For the elastic force see `easgd` and `easgd_sync`.
+    Source: Adaptive SGD paper II, V; ALGORITHMS B.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, steps=steps, mega_batch=mega_batch)
-    fraction(momentum=momentum)
+    check_positive(
+        batch_size=batch_size, local_steps=local_steps, mega_batch=mega_batch
+    )
+    check_fraction(merge_momentum=merge_momentum)
     total = mega_batch or 100 * batch_size
 
     def share(workers: tuple[Any, ...]) -> int:
-        return steps or max(1, round(total / (len(workers) * batch_size)))
+        return local_steps or max(1, round(total / (len(workers) * batch_size)))
 
     return Strategy(
-        schedule.rounds(steps=share, batch_size=batch_size),
+        schedule.rounds(local_steps=share, batch_size=batch_size),
         local.sgd(),
-        merge.average(momentum=momentum),
+        merge.average(momentum=merge_momentum),
         batch_size,
-        rate,
+        learning_rate,
         settings=given,
         name="elastic_sgd",
     )

@@ -1,12 +1,12 @@
-"""Local SGD on unlike devices: balanced, unbalanced, biased (Biased Local SGD)."""
+"""Local SGD on heterogeneous devices: balanced, unbalanced, biased."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetjax import local, merge, sampling, schedule
 from hetjax.merge import Merge
-from hetjax.schedule import RateLike, WorkerInfo
-from hetjax.strategies.types import Strategy, fraction, positive, settings
+from hetjax.schedule import LearningRateLike, WorkerInfo
+from hetjax.strategies.types import Strategy, check_fraction, check_positive, settings
 
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str
@@ -16,37 +16,37 @@ Workers = tuple[WorkerInfo, ...]
 def local_sgd(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps = 32,
+    learning_rate: LearningRateLike,
+    local_steps: Steps = 32,
     momentum: float = 0.9,
     reset_momentum: bool = False,
     weight_decay: float = 0.0,
     aggregation: str = "average",
 ) -> Strategy:
-    """Local SGD: tau_i local steps at worker i, then one model again.
+    """Local SGD: tau_i local steps at worker i, then all continue from one model.
 
         x = sum_i p_i x^i
 
-    `steps` is tau, one number for all (balanced), one for each worker, or
-    "measured:32": 32 for the fastest worker and in proportion to speed, at least 1, for
-    the others (unbalanced). `aggregation`: "average" (p_i = 1/m, eq. 3), "steps" (p_i =
-    tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or "fed_adp". `momentum` is each
-    worker's own; it goes on from round to round, but for `reset_momentum` (averages)
-    and FedNova, which always begins anew.
+    `local_steps` is tau: one number for all workers (balanced), one for each, or
+    "measured:32": 32 for the fastest worker and for the others in proportion to their
+    speed, at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m, eq. 3),
+    "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or "fed_adp".
+    `momentum` is each worker's own and is kept from round to round, except with
+    `reset_momentum` (for the two averages) and with FedNova, which always resets it.
     Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
     """
     given = settings(locals())
     merging = _aggregation(aggregation, momentum, reset_momentum)
     return _rounds_of(
-        merging, batch_size, rate, steps, momentum, weight_decay
+        merging, batch_size, learning_rate, local_steps, momentum, weight_decay
     )._replace(settings=given, name="local_sgd")
 
 
 def biased_local_sgd(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps = "measured:32",
+    learning_rate: LearningRateLike,
+    local_steps: Steps = "measured:32",
     d: float | None = None,
     sampler: str = "separated",
     aggregation: str = "steps",
@@ -60,11 +60,11 @@ def biased_local_sgd(
         x = sum_i tau_i / sum_k tau_k x^i                          (aggregation="steps")
 
     Once per pass the slow workers, those with fewer steps than the fastest, take the
-    examples with the highest losses, as last seen, out of a random pool `d` (2) times
-    as large (`sampling.biased`; `sampler`: "uniform", "unified" or "separated"). Each
-    bias alone: `sampler="uniform"`, or `aggregation="average"`. The rest is as in
-    `local_sgd`.
-    Source: Biased Local SGD, Algorithm 1; ALGORITHMS E.
+    examples with the highest losses, as last seen, out of a random pool that is `d`
+    (default 2) times as large (`sampling.biased`; `sampler` is "uniform", "unified" or
+    "separated"). For one of the two biases alone, give `sampler="uniform"` or
+    `aggregation="average"`. The other settings are those of `local_sgd`. Source: Biased
+    Local SGD, Algorithm 1; ALGORITHMS E.
     """
     given = settings(locals())
     if sampler not in SAMPLINGS:
@@ -73,35 +73,36 @@ def biased_local_sgd(
         chosen = sampling.uniform()
     else:
         chosen = sampling.biased(
-            steps=_steps_of(steps, batch_size),
+            local_steps=_steps_of(local_steps, batch_size),
             d=d,
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
     merging = _aggregation(aggregation, momentum, reset_momentum)
     return _rounds_of(
-        merging, batch_size, rate, steps, momentum, weight_decay
+        merging, batch_size, learning_rate, local_steps, momentum, weight_decay
     )._replace(sampler=chosen, settings=given, name="biased_local_sgd")
 
 
 def fed_nova(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps = "measured:32",
+    learning_rate: LearningRateLike,
+    local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     mu: float = 0.0,
     server_momentum: float = 0.0,
 ) -> Strategy:
-    """Local SGD with unlike numbers of steps, averaged per step: FedNova.
+    """Local SGD with different numbers of steps, averaged per step: FedNova.
 
-    `momentum` is each worker's, `mu` holds it back to the round's start instead (the
-    proximal form), `server_momentum` is the server's. Source: `merge.fed_nova`.
+    `momentum` is each worker's own; `mu` is the weight of the proximal term that pulls
+    a worker back to the round's start instead, and `server_momentum` is the server's.
+    Source: `merge.fed_nova`.
     """
     given = settings(locals())
-    fraction(server_momentum=server_momentum)
+    check_fraction(server_momentum=server_momentum)
     merging = merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum)
-    strategy = _rounds_of(merging, batch_size, rate, steps, momentum)
+    strategy = _rounds_of(merging, batch_size, learning_rate, local_steps, momentum)
     if mu:
         strategy = strategy._replace(local=local.proximal(mu=mu))
     return strategy._replace(settings=given, name="fed_nova")
@@ -110,38 +111,42 @@ def fed_nova(
 def fed_acc(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps = "measured:32",
+    learning_rate: LearningRateLike,
+    local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     power: float = 1.0,
     by_size: bool = False,
 ) -> Strategy:
-    """Local SGD whose models count by their accuracy on held-out data: FedAcc.
+    """Local SGD that weights models by their accuracy on held-out data: FedAcc.
 
-    A tenth of the training split, 1,000 examples at most, is held out for it. Source:
-    `merge.fed_acc`.
+    A tenth of the training split, at most 1,000 examples, is held out for that.
+    Source: `merge.fed_acc`.
     """
     given = settings(locals())
     return _rounds_of(
-        merge.fed_acc(power=power, by_size=by_size), batch_size, rate, steps, momentum
+        merge.fed_acc(power=power, by_size=by_size),
+        batch_size,
+        learning_rate,
+        local_steps,
+        momentum,
     )._replace(settings=given, name="fed_acc")
 
 
 def fed_adp(
     *,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps = "measured:32",
+    learning_rate: LearningRateLike,
+    local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     alpha: float = 5.0,
 ) -> Strategy:
-    """Local SGD whose models count by the direction they moved in: FedAdp.
+    """Local SGD that weights models by the direction in which they moved: FedAdp.
 
     Source: `merge.fed_adp`.
     """
     given = settings(locals())
     return _rounds_of(
-        merge.fed_adp(alpha=alpha), batch_size, rate, steps, momentum
+        merge.fed_adp(alpha=alpha), batch_size, learning_rate, local_steps, momentum
     )._replace(settings=given, name="fed_adp")
 
 
@@ -149,7 +154,7 @@ def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
     """The merge of that name, for workers with this momentum."""
     merges: dict[str, Callable[[], Merge]] = {
         "average": lambda: merge.average(reset=reset),
-        "steps": lambda: merge.average(weights="updates", reset=reset),
+        "steps": lambda: merge.average(weights="local_steps", reset=reset),
         "fed_nova": lambda: merge.fed_nova(momentum=momentum),
         "fed_acc": merge.fed_acc,
         "fed_adp": merge.fed_adp,
@@ -167,29 +172,32 @@ def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
 def _rounds_of(
     merging: Merge,
     batch_size: int,
-    rate: RateLike,
-    steps: Steps,
+    learning_rate: LearningRateLike,
+    local_steps: Steps,
     momentum: float,
     weight_decay: float = 0.0,
 ) -> Strategy:
-    positive(batch_size=batch_size)
-    fraction(momentum=momentum)
+    check_positive(batch_size=batch_size)
+    check_fraction(momentum=momentum)
     return Strategy(
-        schedule.rounds(steps=_steps_of(steps, batch_size), batch_size=batch_size),
+        schedule.rounds(
+            local_steps=_steps_of(local_steps, batch_size), batch_size=batch_size
+        ),
         local.sgd(momentum=momentum, weight_decay=weight_decay),
         merging,
         batch_size,
-        rate,
+        learning_rate,
     )
 
 
-def _steps_of(steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
+def _steps_of(local_steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
     """tau of every worker: as given, or from the workers' expected seconds."""
-    if not isinstance(steps, str):
-        return lambda workers: steps
-    word, _, number = steps.partition(":")
+    if not isinstance(local_steps, str):
+        return lambda workers: local_steps
+    word, _, number = local_steps.partition(":")
     if word != "measured" or not (number.isdigit() and int(number) > 0):
         raise ValueError(
-            f"steps={steps!r}: give a number, one for each worker, or 'measured:32'"
+            f"local_steps={local_steps!r}: give a number, one for each worker, or "
+            "'measured:32'"
         )
     return schedule.equal_time(int(number), batch_size)

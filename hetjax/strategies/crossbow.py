@@ -1,8 +1,8 @@
 """CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019), and EA-SGD."""
 
 from hetjax import local, merge, schedule
-from hetjax.schedule import Policy, RateLike
-from hetjax.strategies.types import Strategy, fraction, positive, settings
+from hetjax.schedule import LearningRateLike, Policy
+from hetjax.strategies.types import Strategy, check_fraction, check_positive, settings
 
 CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")
@@ -11,11 +11,11 @@ RESTARTS = ("never", "on_lr_drop", "on_plateau")
 def sma(
     *,
     batch_size: int,
-    rate: RateLike,
-    momentum: float = 0.9,
+    learning_rate: LearningRateLike,
+    merge_momentum: float = 0.9,
     alpha: float | None = None,
-    tau: int = 1,
-    local_momentum: float = 0.0,
+    local_steps: int = 1,
+    momentum: float = 0.0,
     weight_decay: float = 0.0,
     overlap: bool = True,
     restart: str | None = None,
@@ -28,50 +28,61 @@ def sma(
     tuner: str | None = None,
     tuner_window: int = 10,
     tuner_threshold: float = 0.1,
+    tuner_absolute: bool = False,
 ) -> Strategy:
     """Synchronous model averaging: replicas train on, pulled towards their average z.
 
         c_j = alpha (w_j - z);   w_j <- w_j - eta g_j - c_j
         z <- z + sum_j c_j + mu (z - z_prev)
 
-    every `tau` steps; `momentum` is mu, `alpha` is 1/k by default. z is evaluated. With
-    `center="mean"` (KungFu's simplification) z is the replicas' mean, which has neither
-    momentum nor restarts; alpha is 0.1 then.
-    `overlap`: the sum over devices runs beside the next step, as CROSSBOW's does; it
-    changes seconds, never numbers. `local_momentum` is each learner's own
-    (`local.polyak`; 0.9 in CROSSBOW's benchmarks), as `weight_decay` is.
+    every `local_steps` steps (tau in the paper). mu is `merge_momentum`, `alpha` is 1/k
+    by default, and z is the model that is evaluated. With `center="mean"` (KungFu's
+    simplification) z is the mean of the replicas, which has neither momentum nor
+    restarts; alpha is 0.1 then. With `overlap` the sum over the devices runs beside the
+    next step, as in CROSSBOW; it changes seconds, never numbers. `momentum` (0.9 in
+    CROSSBOW's benchmarks; `local.heavy_ball`) and `weight_decay` are those of each
+    learner, which is the paper's word for a worker.
 
-    `restart` begins the averaging anew from z (with `reset_momentum`, without any
-    momentum): "on_lr_drop" (the default), when the rate falls by a quarter or more,
-    "on_plateau", after `patience` evaluations whose training loss is no better, or
-    "never" (two levels never restart). Batch statistics are evaluated as their mean
-    over learners, or the first one's (`statistics="first"`, the public code); learners
-    keep their own.
+    `restart` says when the averaging starts again from z (with `reset_momentum`, also
+    without any momentum): "on_lr_drop" (the default), when the learning rate falls by a
+    quarter or more; "on_plateau", after `patience` evaluations whose training loss is
+    not lower; or "never" (two levels never restart). Batch statistics are evaluated as
+    their mean over the learners, or as those of the first one (`statistics="first"`,
+    the public code); learners keep their own.
 
-    `two_level` groups of so many workers have a reference model r_g each, whose average
-    z is (the paper's Section 3.3; the default is its Sections 4.2 and 5.1, flat):
+    With `two_level` each group of that many workers has a reference model r_g, and z is
+    the average of these (the paper's Section 3.3; the default is the flat form of its
+    Sections 4.2 and 5.1):
 
         r_g <- r_g + sum_j (w_j - r_g) / m - a_g (r_g - z)
         z <- z + sum_g a_g (r_g - z) + mu (z - z_prev)         m per group, G groups
 
-    with a_g = `between` / G. 1 would be the flat algorithm's pull, but the two levels
-    see each other one merge late, and then swing apart where there are two groups
-    (without momentum by 1.21 a merge for m = G = 2); with 0.5 none does.
+    with a_g = `between` / G. 1 would be the pull of the flat algorithm, but the two
+    levels see each other one merge late and oscillate with growing amplitude if there
+    are two groups (without momentum by 1.21 per merge for m = G = 2); with 0.5 they do
+    not.
 
-    `tuner` ("stop_at_first_drop", the code's rule, or "paper") begins with one learner
-    per device and adds others while throughput grows; give the machine as many as may
-    be (`Machine.with_learners`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
+    `tuner` ("stop_at_first_drop", the rule of the public code, or "paper") begins with
+    one learner per device and adds others as long as the throughput grows by more than
+    `tuner_threshold`: a fraction or, with `tuner_absolute`, examples/s as in the paper.
+    Give the machine as many learners as there may be
+    (`Machine.with_workers_per_device`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau, two_level=two_level, between=between)
-    fraction(momentum=momentum, local_momentum=local_momentum)
+    check_positive(
+        batch_size=batch_size,
+        local_steps=local_steps,
+        two_level=two_level,
+        between=between,
+    )
+    check_fraction(merge_momentum=merge_momentum, momentum=momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
-    _check_parts_fit(restart, center, momentum, two_level, tuner)
+    _check_parts_fit(restart, center, merge_momentum, two_level, tuner)
     plain = two_level or center == "mean"
     when = "never" if plain else restart or "on_lr_drop"
     policy = schedule.rounds(
-        steps=tau,
+        local_steps=local_steps,
         batch_size=batch_size,
         blocking=not overlap,
         first=schedule.one_per_device if tuner else None,
@@ -80,7 +91,7 @@ def sma(
         root = merge.replica_mean(alpha=0.1 if alpha is None else alpha)
     else:
         root = merge.sma(
-            momentum=momentum,
+            momentum=merge_momentum,
             alpha=None if two_level else alpha,
             beta=between if two_level else 1.0,
             statistics=statistics,
@@ -88,18 +99,22 @@ def sma(
         )
     merges = root
     if two_level:
-        policy = schedule.groups(policy, sizes=two_level, restart=False)
+        policy = schedule.hierarchical(policy, sizes=two_level, broadcast=False)
         merges = (merge.sma(momentum=0.0, alpha=alpha), root)
     if tuner:
-        policy = schedule.tuned_learners(
-            policy, rule=tuner, window=tuner_window, threshold=tuner_threshold
+        policy = schedule.tuned_workers(
+            policy,
+            rule=tuner,
+            window=tuner_window,
+            threshold=tuner_threshold,
+            absolute=tuner_absolute,
         )
     return Strategy(
-        _restarting(policy, when, rate, patience),
-        _learner(local_momentum, weight_decay),
+        _add_restarts(policy, when, learning_rate, patience),
+        _learner(momentum, weight_decay),
         merges,
         batch_size,
-        rate,
+        learning_rate,
         settings=given,
         name="sma",
     )
@@ -121,62 +136,70 @@ def _check_parts_fit(
         raise ValueError(f"center={center!r}: choose one of {CENTERS}")
     if center == "mean" and (momentum or two_level or restart not in (None, "never")):
         raise ValueError(
-            "center='mean' has no momentum, no restarts and no levels: give momentum=0"
+            "center='mean' has no momentum, no restarts and no levels: give "
+            "merge_momentum=0"
         )
     if two_level == 1:
         raise ValueError(
-            "two_level=1: a group of one swings apart; give at least 2, or None"
+            "two_level=1: a group of one diverges; give at least 2, or None"
         )
     if tuner and two_level:
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
 
 
-def _learner(momentum: float, weight_decay: float) -> local.LocalRule:
+def _learner(momentum: float, weight_decay: float) -> local.LocalUpdate:
     """v <- mu v - eta (g + wd w);   w <- w + v"""
     if not momentum:
         return local.sgd(weight_decay=weight_decay)
-    return local.polyak(momentum=momentum, weight_decay=weight_decay)
+    return local.heavy_ball(momentum=momentum, weight_decay=weight_decay)
 
 
-def _restarting(policy: Policy, when: str, rate: RateLike, patience: int) -> Policy:
+def _add_restarts(
+    policy: Policy, when: str, learning_rate: LearningRateLike, patience: int
+) -> Policy:
     if when == "on_plateau":
-        return schedule.restarting(policy, schedule.on_plateau(patience=patience))
-    if when == "on_lr_drop" and not isinstance(rate, int | float):
-        return schedule.restarting(policy, schedule.on_rate_drop(rate))
-    return policy  # a rate that stays never drops
+        return schedule.sma_restarts(policy, schedule.on_plateau(patience=patience))
+    if when == "on_lr_drop" and not isinstance(learning_rate, int | float):
+        return schedule.sma_restarts(policy, schedule.on_rate_drop(learning_rate))
+    return policy  # a constant learning rate never drops
 
 
 def easgd_sync(
     *,
     batch_size: int,
-    rate: RateLike,
+    learning_rate: LearningRateLike,
     beta: float = 0.9,
     alpha: float | None = None,
-    tau: int = 1,
+    local_steps: int = 1,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     correction: str = "before",
     overlap: bool = True,
 ) -> Strategy:
-    """Synchronous EASGD: an elastic force between every replica and the centre.
+    """Synchronous EASGD: an elastic force between every replica and the center.
 
         x_i <- x_i - eta g_i(x_i) - alpha (x_i - x~)
         x~ <- x~ + alpha sum_i (x_i - x~)
 
-    every `tau` steps, all right-hand sides before the last one (`correction="after"`:
-    after it, torch-distlearn's order). alpha = `beta` / k unless given. `momentum` is
-    each replica's, as in `sma` (CROSSBOW's EA-SGD keeps it; there is none on the
-    centre). Source: EASGD (Zhang et al. 2015); ALGORITHMS G.1, G.4.
+    every `local_steps` steps (tau in the paper). All right-hand sides are taken before
+    the last of these steps (`correction="after"`: after it, as in torch-distlearn).
+    alpha = `beta` / k unless given. `momentum` is each replica's own, as in `sma`; the
+    center has none, as in CROSSBOW's EA-SGD. Source: EASGD (Zhang et al. 2015);
+    ALGORITHMS G.1, G.4.
     """
     given = settings(locals())
-    positive(batch_size=batch_size, tau=tau, beta=beta, alpha=alpha)
-    fraction(momentum=momentum)
+    check_positive(
+        batch_size=batch_size, local_steps=local_steps, beta=beta, alpha=alpha
+    )
+    check_fraction(momentum=momentum)
     return Strategy(
-        schedule.rounds(steps=tau, batch_size=batch_size, blocking=not overlap),
+        schedule.rounds(
+            local_steps=local_steps, batch_size=batch_size, blocking=not overlap
+        ),
         _learner(momentum, weight_decay),
         merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),
         batch_size,
-        rate,
+        learning_rate,
         settings=given,
         name="easgd_sync",
     )

@@ -10,6 +10,7 @@ from jax.experimental.sparse import BCOO
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.task import augment as images
+from hetjax.task.checks import check_logits
 from hetjax.task.model import as_model
 from hetjax.task.types import Task
 
@@ -48,6 +49,7 @@ def classification(
     if data.sparse and (augment is not None or normalize is not None):
         raise ValueError(f"{data.name}: augment and normalize want dense inputs")
     m = as_model(model, data, row_params)
+    check_logits(m, data)
     augmented, normalized = augment or _unchanged, _transform(normalize)
 
     def loss(

@@ -4,7 +4,6 @@ Batch statistics and the like are `model_state`, a tree apart from the parameter
 both are plain nested dictionaries of arrays, whatever the model is made of.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from flax import linen, nnx
 from hetjax import sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
+from hetjax.task import train_flags
 
 
 class Model(NamedTuple):
@@ -34,6 +34,10 @@ class Model(NamedTuple):
 
 def as_model(model: Any, data: Dataset, row_params: tuple[str, ...] = ()) -> Model:
     """The `Model` of anything that `classification` takes."""
+    if isinstance(row_params, str):
+        raise ValueError(
+            f"row_params={row_params!r}: give a tuple of names, with a comma"
+        )
     found = _found(model, data)
     found = found._replace(row_params=found.row_params + tuple(row_params))
     params, _ = jax.eval_shape(lambda: found.init(jax.random.key(0)))
@@ -87,11 +91,14 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
 
     A module starts every seed from the parameters it has; a builder from new ones.
     `Param`s are parameters, random streams are set from the step's key, everything
-    else is model state. Restored is a module of its own in evaluation mode.
+    else is model state. `.train()` and `.eval()` switch its mode; so do attributes and
+    arguments of its call that are named like a flag (`task.train_flags`), which would
+    otherwise have the last word. Restored is a module of its own in evaluation mode.
     """
     instance = isinstance(model, nnx.Module)
     skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
     graph, params_0, streams, rest_0 = _split(skeleton)
+    in_call = train_flags.call_flags(type(skeleton))
 
     def merged(params: Any, model_state: Any, key: jax.Array) -> nnx.Module:
         state = _filled(params_0, params), _filled(rest_0, model_state)
@@ -106,13 +113,13 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
     ) -> Any:
         module = merged(params, model_state, key)
-        module.train() if train else module.eval()
-        outputs = module(x)
+        train_flags.set_mode(module, train)
+        outputs = module(x, **train_flags.values_of(in_call, train))
         return outputs, nnx.to_pure_dict(_split(module)[3])
 
     def restore(params: Any, model_state: Any) -> nnx.Module:
         module = merged(params, model_state, jax.random.key(0))
-        module.eval()
+        train_flags.set_mode(module, False)
         return module
 
     rows = [
@@ -150,38 +157,44 @@ def from_linen(
 ) -> Model:
     """A model of a flax.linen module; `example` is an input batch to infer shapes from.
 
-    An argument of the module's call named `train` or `training` is set, one named
-    `deterministic` or `use_running_average` gets the opposite.
+    Arguments of the module's call, or fields of the module, that are named like a flag
+    of training ("train", "is_training", ...) or of evaluation ("deterministic",
+    "use_running_average", "inference", ...) are set; `task.train_flags` has all the
+    names. A module without a flag that has dropout or batch normalisation is warned of.
     """
-    arguments = inspect.signature(type(module).__call__).parameters
+    in_call = train_flags.call_flags(type(module))
+    in_fields = train_flags.field_flags(module)
 
-    def flags(train: bool) -> dict[str, Any]:
-        named = {"train": train, "training": train}
-        named |= {"deterministic": not train, "use_running_average": not train}
-        return {k: v for k, v in named.items() if k in arguments}
+    def moded(train: bool) -> tuple[linen.Module, dict[str, Any]]:
+        """The module in this mode, and the flags to call it with."""
+        fields = train_flags.values_of(in_fields, train)
+        return (
+            module.clone(**fields) if fields else module,
+            train_flags.values_of(in_call, train),
+        )
 
     def init(key: jax.Array) -> tuple[Any, Any]:
-        variables = dict(module.init(key, example, **flags(False)))
-        return variables.pop("params"), variables
+        evaluated, flags = moded(False)
+        variables = dict(evaluated.init(key, example, **flags))
+        return variables.pop("params", {}), variables
 
     def apply(
         params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
     ) -> Any:
         variables = {"params": params, **model_state}
+        chosen, flags = moded(train)
         if not train:
-            return module.apply(variables, x, **flags(False)), model_state
-        result: Any = module.apply(
-            variables,
-            x,
-            rngs={"dropout": key},
-            mutable=list(model_state),
-            **flags(True),
+            return chosen.apply(variables, x, **flags), model_state
+        result: Any = chosen.apply(
+            variables, x, rngs={"dropout": key}, mutable=list(model_state), **flags
         )
         return result[0], dict(result[1])
 
     def restore(params: Any, model_state: Any) -> Any:
-        return module.bind({"params": params, **model_state})
+        return moded(False)[0].bind({"params": params, **model_state})
 
+    if not (in_call or in_fields):
+        train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))
     return Model(init, apply, restore, tuple(row_params))
 
 

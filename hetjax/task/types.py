@@ -31,7 +31,7 @@ def make_grad_fn(task: Task, key: jax.Array) -> Callable[[Any, Any, Batch], tupl
     """grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
 
     grads are of sum_i weight_i loss_i / n, n the batch's true number of examples; for
-    the task's row weights under a sparse input they are `sparse.RowGradient`s.
+    the task's row weights under a sparse input they are `sparse.RowSparseGrad`s.
     """
 
     def grad_fn(params: Any, model_state: Any, batch: Batch) -> tuple:
@@ -43,7 +43,7 @@ def make_grad_fn(task: Task, key: jax.Array) -> Callable[[Any, Any, Batch], tupl
             return jnp.sum(losses * batch.weight) / batch.count, (losses, state)
 
         grads, (losses, state) = jax.grad(objective, has_aux=True)(view)
-        grads = sparse.row_gradients(grads, params, batch.x, task.row_params)
+        grads = sparse.row_sparse_grads(grads, params, batch.x, task.row_params)
         return losses, state, grads
 
     return grad_fn

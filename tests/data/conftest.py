@@ -2,7 +2,8 @@
 
 import pytest
 
-from hetjax.data import files, read_xmc
+from hetjax.data import read_xmc
+from hetjax.data.readers import files
 
 
 @pytest.fixture

@@ -52,10 +52,12 @@ def sparse_splits(draw):
 def requests(draw):
     """A split, its buckets, and rows of it that a sampler might draw."""
     split = draw(sparse_splits())
-    b_max = draw(st.integers(1, len(split)))
+    batch_size = draw(st.integers(1, len(split)))
     row = st.integers(0, len(split) - 1)
-    rows = draw(st.lists(row, min_size=1, max_size=b_max, unique=draw(st.booleans())))
-    return split, make_buckets(split, b_max), np.array(rows)
+    rows = draw(
+        st.lists(row, min_size=1, max_size=batch_size, unique=draw(st.booleans()))
+    )
+    return split, make_buckets(split, batch_size), np.array(rows)
 
 
 def as_csr(x, entries):
@@ -71,10 +73,10 @@ def as_csr(x, entries):
 
 @property_test
 @given(st.integers(1, 5000))
-def test_bucket_sizes_are_close_and_end_at_b_max(b_max):
-    sizes = bucket_sizes(b_max)
+def test_bucket_sizes_are_close_and_end_at_b_max(batch_size):
+    sizes = bucket_sizes(batch_size)
     assert sizes[0] == 1
-    assert sizes[-1] == b_max
+    assert sizes[-1] == batch_size
     for small, large in zip(sizes[:-1], sizes[1:], strict=True):
         assert small < large
         assert large <= RATIO * small or large == small + 1 <= 4
@@ -83,14 +85,14 @@ def test_bucket_sizes_are_close_and_end_at_b_max(b_max):
 @property_test
 @given(sparse_splits(), st.data())
 def test_buckets_grow_and_hold_the_fullest_batch(split, data):
-    b_max = data.draw(st.integers(1, len(split)))
-    buckets = make_buckets(split, b_max)
-    assert sorted({b.size for b in buckets}) == bucket_sizes(b_max)
+    batch_size = data.draw(st.integers(1, len(split)))
+    buckets = make_buckets(split, batch_size)
+    assert sorted({b.size for b in buckets}) == bucket_sizes(batch_size)
     for small, large in zip(buckets[:-1], buckets[1:], strict=True):
         assert all(a <= b for a, b in zip(small, large, strict=True))
         assert small != large
     for matrix, capacity in zip((split.x, split.y), buckets[-1][1:], strict=True):
-        fullest = np.sort(np.diff(matrix.indptr))[::-1][:b_max].sum()
+        fullest = np.sort(np.diff(matrix.indptr))[::-1][:batch_size].sum()
         assert capacity == max(1, fullest)
 
 
@@ -184,13 +186,13 @@ def test_dense_padding_repeats_the_batch(n):
 
 def test_the_shapes_of_many_batches_are_few():
     rng = np.random.default_rng(0)
-    n, b_max = 1000, 64
+    n, batch_size = 1000, 64
     x = random_csr(rng, n, 200, np.minimum(rng.geometric(0.1, n), 200))
     split = Split(x, np.zeros(n, np.int32))
-    sizes, buckets = bucket_sizes(b_max), make_buckets(split, b_max)
+    sizes, buckets = bucket_sizes(batch_size), make_buckets(split, batch_size)
     shapes, overflows = set(), 0
     for _ in range(300):
-        rows = rng.permutation(n)[: rng.integers(1, b_max + 1)]
+        rows = rng.permutation(n)[: rng.integers(1, batch_size + 1)]
         batch = make_batch(split, rows, buckets)
         shapes.add((len(batch.weight), batch.x.nse))
         overflows += len(batch.weight) > min(s for s in sizes if s >= len(rows))

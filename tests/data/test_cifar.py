@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from cifar_files import write_10, write_100
 
-from hetjax.data import DataError, cifar, read_cifar
+from hetjax.data import DataError, read_cifar
+from hetjax.data.readers import cifar
 
 
 def check(split, records, column, num_labels):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetjax.data import DataError, files, read_libsvm
+from hetjax.data import DataError, read_libsvm
+from hetjax.data.readers import files
 
 FEATURES = 9
 LABELS = ["-1", "+1", "3", "2.0", "1e1", "007", "-0", "5"]
@@ -107,7 +108,9 @@ def test_what_is_odd_is_noted(read):
 WRONG_LINES = {
     "1 x:1": "feature 'x:1' is not index:value",
     "1 4": "feature '4' is not index:value",
-    "1 4:1 # why": "feature '#' is not index:value",
+    "1 4:1 qid:7": "feature 'qid:7' is not index:value",
+    "1 qid:x 4:1": "feature 'qid:x' is not index:value",
+    "1 4:1 // why": "feature '//' is not index:value",
     "1 4:nan": "feature '4:nan' is not finite",
     "1 4:3e38 4:3e38": "sum is infinite",
     "1 0:1": r"feature 0 is below first_index, which is 1; .* pass first_index=0",

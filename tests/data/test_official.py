@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetjax.data import cifar10, cifar100, fashion_mnist, mnist, read_libsvm, sources
+from hetjax.data import cifar10, cifar100, fashion_mnist, mnist, read_libsvm
+from hetjax.data.readers import sources
 
 DATA = os.environ.get("HETJAX_DATA")
 pytestmark = pytest.mark.skipif(not DATA, reason="HETJAX_DATA is not set")

@@ -19,8 +19,8 @@ from hetjax.data import (
     cifar100,
     fashion_mnist,
     mnist,
-    sources,
 )
+from hetjax.data.readers import sources
 
 READERS = {
     "mnist": (mnist, write_folder),

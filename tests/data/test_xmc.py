@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
-from hetjax.data import DataError, files, read_folder, read_xmc, xmc_text
+from hetjax.data import DataError, read_folder, read_xmc
+from hetjax.data.readers import files, xmc_text
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
-from hetjax.data import DataError, files, read_xmc
+from hetjax.data import DataError, read_xmc
+from hetjax.data.readers import files
 
 damages = st.lists(
     st.tuples(

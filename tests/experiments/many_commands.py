@@ -10,10 +10,11 @@ import json
 import sys
 import traceback
 
-import compare
 import jax.monitoring
-import scripts
 from absl import app, flags
+
+from experiments import compare
+from experiments.common import scripts
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 compiled = []

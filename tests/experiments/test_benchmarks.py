@@ -47,15 +47,15 @@ def test_real(tmp_path):
 def test_local_sgd():
     result = printed("local_sgd.py", "--models=mlp", "--rounds=1")
     speeds = result["replica_steps_per_s"]["mlp"]
-    by_hand = [speeds[f"jax_{form}"] for form in ("scan", "unrolled", "dispatch")]
+    by_hand = [speeds[f"jax_{v}"] for v in ("scan", "unrolled", "dispatch")]
     peers = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
     assert list(speeds)[4:] == list(peers)  # null where they are not installed
-    there = [speeds[peer] for peer in peers if speeds[peer] is not None]
-    assert all(speed > 0 and math.isfinite(speed) for speed in by_hand + there)
+    installed = [speeds[peer] for peer in peers if speeds[peer] is not None]
+    assert all(speed > 0 and math.isfinite(speed) for speed in by_hand + installed)
     ratio = speeds["hetjax"] / max(by_hand)
     assert result["ratios"]["mlp/hetjax_over_jax"] == pytest.approx(ratio, rel=1e-2)
     ratio = result["ratios"]["mlp/hetjax_over_best_peer"]
-    if there:
-        assert ratio == pytest.approx(speeds["hetjax"] / max(there), rel=1e-2)
+    if installed:
+        assert ratio == pytest.approx(speeds["hetjax"] / max(installed), rel=1e-2)
     else:
         assert ratio is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "experiments"
+FOLDER = Path(__file__).parents[2] / "experiments" / "papers"
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
 
 
@@ -102,8 +102,8 @@ def test_a_quick_run_gives_no_verdicts(tmp_path):
     ("flags", "message"),
     [
         (("--only=table8",), "--only=table8: the sections are table7, accuracy"),
-        (("--only=table7/imagenet",), "no claim of that name was made"),
-        (("--seeds=0",), "--seeds=0: give at least 1"),
+        (("--only=table7/imagenet",), "there is no claim of that name"),
+        (("--seeds=0",), "--seeds=0: give a number from 1 to 1,000"),
         (("--only=sync", "--data=nowhere"), "--data=nowhere: neither digits, mnist"),
     ],
 )

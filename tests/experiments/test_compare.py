@@ -16,19 +16,17 @@ from hetjax.report.files import NAMES
 ROOT = Path(__file__).parents[2]
 COMPARE = ROOT / "experiments" / "compare.py"
 MANY = Path(__file__).with_name("many_commands.py")
-TINY = ["--seconds=0.1", "--points=2", "--hidden=8", "--b_max=32"]
+TINY = ["--seconds=0.1", "--num_evals=2", "--hidden=8", "--batch_size=32"]
 BOTH = [*TINY, "--strategies=adaptive_sgd,sma"]
 
 
 def environment(**more):
-    paths = [str(ROOT / "experiments"), str(ROOT)]
-    settings = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)}
-    return {**os.environ, **settings, **more}
+    return {**os.environ, "JAX_PLATFORMS": "cpu", **more}
 
 
-def compare(*arguments, **options):
+def compare(*arguments, script=(str(COMPARE),), **options):
     """The script in a process of its own."""
-    command = [sys.executable, str(COMPARE), *arguments]
+    command = [sys.executable, *script, *arguments]
     options = {"env": environment(), "capture_output": True, "text": True, **options}
     return subprocess.run(command, check=False, timeout=300, **options)
 
@@ -97,7 +95,7 @@ def test_the_form_of_a_run(twice):
             "strategy": str,
             "seed": int,
             "settings": dict,
-            "points": list,
+            "evals": list,
             "workers": list,
             "staleness": list,
             "merges": int,
@@ -107,11 +105,11 @@ def test_the_form_of_a_run(twice):
             "host_seconds": float,
             "stopped": str,
             "real": bool,
-            "forms": dict,
-            "incidents": list,
+            "step_modes": dict,
+            "events": list,
             "stuck": list,
         }
-        assert [p["seconds"] for p in run["points"]] == [0.0, 0.05, 0.1]
+        assert [p["seconds"] for p in run["evals"]] == [0.0, 0.05, 0.1]
         assert len(run["workers"]) == len(run["staleness"]) == 4
         assert run["compilations"] == sum(run["programs"].values())
 
@@ -129,7 +127,7 @@ def test_the_form_of_points_and_workers(twice):
     counts = dict.fromkeys(("updates", "examples", "padded", "lost", "nans"), int)
     worker = {"name": str, **seconds, **counts, "batch_size_over_time": list}
     for run in document(twice[0][1])["runs"]:
-        for p in run["points"]:
+        for p in run["evals"]:
             assert point.items() <= types(p).items()
         for w in run["workers"]:
             assert types(w) == worker
@@ -176,7 +174,7 @@ def until(stream, word):
 
 def test_ctrl_c_writes_what_there_is(tmp_path):
     """Far more is asked for than would ever be computed; the bar tells it began."""
-    arguments = [*BOTH, "--seconds=10000", "--points=200000", f"--out={tmp_path}"]
+    arguments = [*BOTH, "--seconds=10000", "--num_evals=200000", f"--out={tmp_path}"]
     with subprocess.Popen(
         [sys.executable, str(COMPARE), *arguments],
         env=environment(),
@@ -195,7 +193,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
     assert "adaptive_sgd, seed 0, stopped early: interrupted" in out
     (run,) = document(tmp_path)["runs"]
     assert (run["strategy"], run["stopped"]) == ("adaptive_sgd", "interrupted")
-    assert run["points"]
+    assert run["evals"]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
 
 
@@ -204,7 +202,7 @@ def test_ctrl_c_writes_what_there_is(tmp_path):
 ERRORS = {
     "strategy": (
         ["--strategies=adaptive_sgd,easy_sgd"],
-        "unknown strategy 'easy_sgd'; known: sequential_sgd, sync_sgd, elastic_sgd, ",
+        "--strategies: unknown strategy 'easy_sgd'; known: sequential_sgd, sync_sgd, ",
     ),
     "no strategy": (["--strategies="], "no strategies to compare"),
     "data": (["--data=mnits"], "--data=mnits: neither digits, mnist, fashion_mnist"),
@@ -223,35 +221,65 @@ ERRORS = {
     "negative seconds": (["--seconds=-1"], "seconds=-1.0: give a finite number"),
     "no seconds": (["--seconds=nan"], "seconds=nan: give a finite number"),
     "seconds in words": (["--seconds=long"], "--seconds=long"),
-    "points": (["--points=0"], "points=0: give a whole number, at least 1"),
-    "seeds": (["--seeds=0"], "there are no seeds"),
-    "rate": (["--rate=0"], "rate=0.0: give a finite number above 0"),
-    "rates": (["--rates=0.1,-1"], "rates has -1.0"),
-    "rates in words": (["--rates=0.1,low"], "--rates=0.1,low"),
+    "num_evals": (
+        ["--num_evals=0"],
+        "--num_evals=0: give a number from 1 to 1,000,000",
+    ),
+    "seeds": (["--seeds=0"], "--seeds=0: give a number from 1 to 10,000"),
+    "learning_rate": (
+        ["--learning_rate=0"],
+        "learning_rate=0.0: give a finite number above 0",
+    ),
+    "learning_rates": (["--learning_rates=0.1,-1"], "has -1.0"),
+    "rates in words": (["--learning_rates=0.1,low"], "--learning_rates=0.1,low"),
     "tune": (["--tune=all"], "tune='all': choose one of common, each"),
-    "hidden": (["--hidden=0"], "hidden=0"),
+    "hidden": (["--hidden=0"], "--hidden=0: give a number from 1 to 1,000,000"),
     "noise": (["--noise=-0.1"], "noise must be at least 0"),
-    "batch": (["--b_max=100000"], "a batch of 100000 is larger than the"),
-    "no batch": (["--b_max=0"], "=0: give a number above 0"),
+    "batch": (["--batch_size=100000"], "a batch of 100000 is larger than the"),
+    "no batch": (["--batch_size=0"], "=0: give a number above 0"),
     "bounds": (
-        ["--set=adaptive_sgd.b_min=64.0"],
-        "adaptive_sgd: b_min=64.0 is above b_max=32",
+        ["--set=adaptive_sgd.min_batch_size=64.0"],
+        "adaptive_sgd: min_batch_size=64.0 is above batch_size=32",
     ),
     "set": (["--set=delta=0.2"], "--set=delta=0.2: write strategy.setting=value"),
-    "set nothing": (["--set=sma.tau"], "--set=sma.tau: write strategy.setting=value"),
+    "set nothing": (
+        ["--set=sma.local_steps"],
+        "--set=sma.local_steps: write strategy.setting=value",
+    ),
     "set whose": (
-        ["--set=sync_sgd.rate=1.0"],
+        ["--set=sync_sgd.learning_rate=1.0"],
         "'sync_sgd' is not among --strategies; those are adaptive_sgd, sma",
     ),
     "set name": (
         ["--set=adaptive_sgd.gamma=0.2"],
-        "adaptive_sgd has no setting 'gamma'; it has b_max, rate, preset, b_min",
+        "adaptive_sgd has no setting 'gamma'; it has batch_size, learning_rate, "
+        "preset, min_batch_size",
     ),
-    "set type": (["--set=sma.tau=2.5"], "'2.5' is not of the setting's type (int)"),
+    "set type": (
+        ["--set=sma.local_steps=2.5"],
+        "'2.5' is not of the setting's type (int)",
+    ),
     "set truth": (["--set=sma.overlap=1"], "is not of the setting's type"),
     "set value": (
         ["--set=adaptive_sgd.bound=cut"],
         "adaptive_sgd: bound='cut': choose",
+    ),
+    # numbers that would take all memory or never end
+    "many evals": (["--num_evals=4294967296"], "--num_evals=4294967296: give a number"),
+    "many seeds": (["--seeds=10000000"], "--seeds=10000000: give a number"),
+    "many workers": (
+        ["--machine=uniform:100000000000"],
+        "uniform:100000000000",
+    ),
+    "wide": (["--hidden=1000000000000"], "--hidden=1000000000000: give a number"),
+    "dirichlet": (["--dirichlet=0"], "--dirichlet=0.0: give a number from 1e-06 to"),
+    "no devices": (
+        ["--machine=local", "--cpu_devices=0"],
+        "--cpu_devices=0: give a number from 1 to 1,024",
+    ),
+    "nobody": (
+        ["--machine=local", "--workers_per_device=0"],
+        "--workers_per_device=0: give a number from 1 to 1,024",
     ),
     "unknown flag": (["--second=1"], "second"),
     "no flag": (["adaptive_sgd"], "'adaptive_sgd' is not a flag"),
@@ -267,11 +295,11 @@ GOOD = {
         *BOTH,
         "--set=adaptive_sgd.delta=0.2",
         "--set=adaptive_sgd.scaling=none",
-        "--set=sma.tau=2",
+        "--set=sma.local_steps=2",
         "--set=sma.alpha=None",
     ],
     "again": [*BOTH],
-    "sparse": [*TINY, "--data={tmp}/xmc", "--strategies=sma", "--b_max=4"],
+    "sparse": [*TINY, "--data={tmp}/xmc", "--strategies=sma", "--batch_size=4"],
     "tuned": [
         *TINY,
         "--data=synthetic_xmc",
@@ -282,8 +310,8 @@ GOOD = {
         "--nonzeros=5",
         "--labels_per_row=2",
         "--strategies=sync_sgd",
-        "--b_max=4",
-        "--rates=0.01,0.1",
+        "--batch_size=4",
+        "--learning_rates=0.01,0.1",
         "--tune=each",
     ],
     "overwrite": [
@@ -345,8 +373,10 @@ def test_a_users_error_is_one_line_and_status_2(commands, name):
     assert not (folder / "no").exists()
 
 
-def test_an_error_in_a_process_of_its_own(tmp_path):
-    result = compare("--machine=v100x3", cwd=tmp_path)
+@pytest.mark.parametrize("script", [[str(COMPARE)], ["-m", "experiments.compare"]])
+def test_an_error_in_a_process_of_its_own(tmp_path, script):
+    """From any folder, as a file and as a module."""
+    result = compare("--machine=v100x3", script=script, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("compare.py: unknown machine 'v100x3'; known: ")
     assert result.stderr.count("\n") == 1
@@ -379,7 +409,7 @@ def test_a_folder_of_sparse_text(commands):
     assert results["data"]["sparse"]
     assert results["data"]["train_examples"] == 40
     (run,) = results["runs"]
-    assert {"p@1", "p@3"} <= set(run["points"][0])  # of four labels
+    assert {"p@1", "p@3"} <= set(run["evals"][0])  # of four labels
     assert "without labels" in commands[0]["sparse"]["err"]
     assert any("without labels" in note for note in results["data"]["notes"])
 
@@ -389,7 +419,7 @@ def test_synthetic_sparse_data(commands):
     sizes = ("train_examples", "test_examples", "features", "classes")
     assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
     (run,) = results["runs"]
-    for point in run["points"]:
+    for point in run["evals"]:
         assert set(point) == {"seconds", "updates", "examples", "loss"} | {
             "p@1",
             "p@3",
@@ -408,10 +438,11 @@ def test_settings_of_one_strategy(commands):
     adaptive, sma = good(commands, "settings")["runs"]
     assert adaptive["settings"]["delta"] == 0.2
     assert adaptive["settings"]["scaling"] == "none"
-    assert (sma["settings"]["tau"], sma["settings"]["alpha"]) == (2, None)
+    assert (sma["settings"]["local_steps"], sma["settings"]["alpha"]) == (2, None)
     # the others stand as the common flags and the factory say
-    assert (adaptive["settings"]["b_max"], sma["settings"]["batch_size"]) == (32, 32)
-    assert (adaptive["settings"]["rate"], sma["settings"]["momentum"]) == (0.1, 0.9)
+    assert adaptive["settings"]["batch_size"] == sma["settings"]["batch_size"] == 32
+    assert adaptive["settings"]["learning_rate"] == 0.1
+    assert sma["settings"]["merge_momentum"] == 0.9
     sizes = [w["batch_size_over_time"] for w in adaptive["workers"]]
     assert sizes == [[[0.0, 32.0]]] * 4  # scaling is off
 
@@ -424,6 +455,6 @@ def test_a_rate_is_chosen_on_request(commands):
         {"0.01", "0.1"},
     )
     (run,) = results["runs"]
-    assert run["settings"]["rate"] == tuning["chosen"]["sync_sgd"]
+    assert run["settings"]["learning_rate"] == tuning["chosen"]["sync_sgd"]
     best = max(tuning["scores"]["sync_sgd"], key=tuning["scores"]["sync_sgd"].get)
-    assert float(best) == run["settings"]["rate"]
+    assert float(best) == run["settings"]["learning_rate"]

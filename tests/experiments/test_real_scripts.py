@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hetjax.machine import Trace, load_machine
+from hetjax.machine import load_machine
+from hetjax.tracing.trace import Trace
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -42,7 +43,7 @@ def calibrated(folder):
         folder,
         "calibrate.py",
         *("--cpu_devices=2", "--slowdown=cpu:1=3", "--hidden=8", "--out=two.json"),
-        *("--batch_sizes=8,16", "--steps=1,2", "--repeats=2"),
+        *("--batch_sizes=8,16", "--local_steps=1,2", "--repeats=2"),
     )
     assert found.returncode == 0, found.stderr
     return found
@@ -70,7 +71,7 @@ def test_compare_on_this_machine_leaves_traces(folder):
         folder,
         "compare.py",
         *("--machine=local", "--cpu_devices=2", "--slowdown=cpu:1=2", "--hidden=8"),
-        *("--strategies=elastic_sgd,async_sgd", "--seconds=0.3", "--points=2"),
+        *("--strategies=elastic_sgd,async_sgd", "--seconds=0.3", "--num_evals=2"),
     )
     assert found.returncode == 0, found.stderr
     assert "virtual" not in found.stdout

@@ -10,10 +10,12 @@ import pytest
 from absl import flags
 
 import hetjax as hj
-from hetjax.machine import MergeOrder, SimulatedClock
+from hetjax.machine import MergeAction, SimulatedClock
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 OURS = [1.0, 1.1, 0.9]
+OVERLAP = "partly reproduced: the seeds overlap"
+DIRECTION = "partly reproduced: the direction is right, the size is not"
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def load():
     forget(*others)
 
     def script(name):
-        module = importlib.import_module(name)
+        module = importlib.import_module(f"experiments.{name}")
         flags.FLAGS.mark_as_parsed()
         return module
 
@@ -59,7 +61,7 @@ def forget(defined, modules):
 
 @pytest.fixture
 def claims(load):
-    return load("claims")
+    return load("common.claims")
 
 
 @pytest.mark.parametrize(
@@ -81,19 +83,29 @@ def test_ahead_is_every_seed_of_one_above_all_of_the_other(claims, one, other, s
     ("larger", "smaller", "paper", "verdict"),
     [
         ([1.8, 2.0, 2.2], OURS, 2.0, "reproduced"),
-        ([1.8, 2.0, 2.2], OURS, 4.0, "partly: in the direction, not in size"),
-        ([3.8, 4.0, 4.2], OURS, 2.0, "partly: in the direction, not in size"),
-        ([1.0, 2.0, 2.2], OURS, 2.0, "partly: the seeds overlap"),
-        ([0.5, 0.6, 0.7], OURS, 2.0, "not: the other way round"),
-        ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], 2.0, "not: less than 5 %"),
+        ([1.8, 2.0, 2.2], OURS, 4.0, DIRECTION),
+        ([3.8, 4.0, 4.2], OURS, 2.0, DIRECTION),
+        ([1.0, 2.0, 2.2], OURS, 2.0, OVERLAP),
+        ([0.5, 0.6, 0.7], OURS, 2.0, "not reproduced: it is the other way round"),
+        (
+            [1.02, 1.02, 1.02],
+            [1.0, 1.0, 1.0],
+            2.0,
+            "not reproduced: the gain is below 5 %",
+        ),
         ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], 1.03, "reproduced"),
         ([1.2, 1.3, 1.4], OURS, "sooner", "reproduced"),
-        ([1.02, 1.02, 1.02], [1.0, 1.0, 1.0], "sooner", "not: less than 5 %"),
-        ([inf] * 3, OURS, 2.0, "partly: the other never reaches the target"),
-        ([inf, inf, 1.2], OURS, 2.0, "partly: in the direction, not in size"),
-        ([inf] * 3, [inf, inf, 1.0], 2.0, "partly: the seeds overlap"),
-        (OURS, [inf] * 3, 2.0, "not: the other way round"),
-        ([inf] * 3, [inf] * 3, 2.0, "not: neither reaches the target"),
+        (
+            [1.02, 1.02, 1.02],
+            [1.0, 1.0, 1.0],
+            "sooner",
+            "not reproduced: the gain is below 5 %",
+        ),
+        ([inf] * 3, OURS, 2.0, "partly reproduced: the other never reaches the target"),
+        ([inf, inf, 1.2], OURS, 2.0, DIRECTION),
+        ([inf] * 3, [inf, inf, 1.0], 2.0, OVERLAP),
+        (OURS, [inf] * 3, 2.0, "not reproduced: it is the other way round"),
+        ([inf] * 3, [inf] * 3, 2.0, "not reproduced: neither reaches the target"),
     ],
 )
 def test_a_gain_counts_if_all_seeds_have_it(claims, larger, smaller, paper, verdict):
@@ -105,9 +117,9 @@ def test_a_gain_counts_if_all_seeds_have_it(claims, larger, smaller, paper, verd
     [
         (1.04, "reproduced"),
         (0.96, "reproduced"),
-        (1.06, "not: +6.0 %"),
-        (inf, "not: never reached"),
-        (nan, "not: never reached"),
+        (1.06, "not reproduced: it differs by +6.0 %"),
+        (inf, "not reproduced: never reached"),
+        (nan, "not reproduced: never reached"),
     ],
 )
 def test_a_number_is_close_or_not(claims, ours, verdict):
@@ -117,29 +129,32 @@ def test_a_number_is_close_or_not(claims, ours, verdict):
 def test_only_what_holds_is_met_by_construction(claims):
     made = "reproduced (met by construction)"
     assert claims.by_construction("reproduced") == made
-    assert claims.by_construction("not: above it") == "not: above it"
+    assert (
+        claims.by_construction("not reproduced: above the limit")
+        == "not reproduced: above the limit"
+    )
 
 
 @pytest.mark.parametrize(
     ("gap", "behind", "where", "verdict"),
     [
         (-0.5, -1, ("hier2", 8), "reproduced"),
-        (-0.5, 0, ("hier2", 8), "partly: the seeds overlap"),
-        (0.1, 0, ("hier2", 8), "partly: the seeds overlap"),
-        (0.5, 1, ("hier2", 8), "not: 0.50 points"),
+        (-0.5, 0, ("hier2", 8), OVERLAP),
+        (0.1, 0, ("hier2", 8), OVERLAP),
+        (0.5, 1, ("hier2", 8), "not reproduced: the gap is 0.50 points"),
         (0.9, 1, ("hier2", 32), "reproduced"),  # similar
-        (1.1, 1, ("hier2", 32), "not: 1.10 points"),
-        (-1.1, -1, ("hier2", 32), "not: -1.10 points"),
+        (1.1, 1, ("hier2", 32), "not reproduced: the gap is 1.10 points"),
+        (-1.1, -1, ("hier2", 32), "not reproduced: the gap is -1.10 points"),
         (1.0, 1, ("hier2", 64), "reproduced"),
-        (0.1, 0, ("hier2", 64), "partly: the seeds overlap"),
-        (-1.0, -1, ("hier2", 64), "not: -1.00 points"),
-        (9.0, 1, ("hier2", 128), "not: 9.00 points"),
+        (0.1, 0, ("hier2", 64), OVERLAP),
+        (-1.0, -1, ("hier2", 64), "not reproduced: the gap is -1.00 points"),
+        (9.0, 1, ("hier2", 128), "not reproduced: the gap is 9.00 points"),
         (2.0, 1, ("hier3", 128), "reproduced"),
-        (1.0, 1, ("hier3", 128), "not: 1.00 points"),
+        (1.0, 1, ("hier3", 128), "not reproduced: the gap is 1.00 points"),
     ],
 )
 def test_a_gap_has_a_side_and_a_range(load, gap, behind, where, verdict):
-    hier_sgd = load("hier_sgd")
+    hier_sgd = load("papers.hier_sgd")
     _, low, high = hier_sgd.PAPER_GAPS[where]
     assert hier_sgd.gap_verdict(gap, low, high, behind) == verdict
 
@@ -148,55 +163,55 @@ def test_a_gap_has_a_side_and_a_range(load, gap, behind, where, verdict):
     ("ratio", "most", "verdict"),
     [
         (1.9, 1, "reproduced"),
-        (2.1, 1, "not"),
-        (0.4, 1, "not"),
+        (2.1, 1, "not reproduced: the times are not similar"),
+        (0.4, 1, "not reproduced: the times are not similar"),
         (5.0, 10, "reproduced"),
         (15.0, 10, "reproduced"),
-        (15.1, 10, "partly: more than the paper's"),
-        (4.9, 10, "partly: in the direction"),
-        (1.4, 10, "not"),
+        (15.1, 10, "partly reproduced: the ratio is larger than the paper's"),
+        (4.9, 10, DIRECTION),
+        (1.4, 10, "not reproduced: the rival is hardly slower"),
     ],
 )
 def test_a_servers_time(load, ratio, most, verdict):
-    assert load("minsky_times").server_verdict(ratio, most) == verdict
+    assert load("papers.minsky_times").server_verdict(ratio, most) == verdict
 
 
 @pytest.mark.parametrize(
     ("spreads", "settled", "verdict"),
     [
         ([9] * 4 + [2] * 36, 5, "reproduced"),
-        ([9] * 12 + [1] * 28, 13, "partly: later"),
+        ([9] * 12 + [1] * 28, 13, "partly reproduced: they settle later"),
         ([0] * 40, 1, "reproduced"),
-        ([9] * 39 + [1], None, "not: it never settles"),
-        ([1] * 39 + [9], None, "not: it never settles"),
+        ([9] * 39 + [1], None, "not reproduced: the sizes never settle"),
+        ([1] * 39 + [9], None, "not reproduced: the sizes never settle"),
     ],
 )
 def test_sizes_settle_if_they_stay(load, spreads, settled, verdict):
-    adaptive_sgd = load("adaptive_sgd")
-    assert adaptive_sgd.settled_from(spreads) == settled
-    assert adaptive_sgd.settling(settled) == verdict
+    settling = load("papers.settling")
+    assert settling.settled_from(spreads) == settled
+    assert settling.verdict(settled) == verdict
 
 
 def history(accuracies, per_epoch=2):
     """Evaluations at every half epoch of ten examples, a second apart."""
-    points = [
+    evals = [
         {"seconds": float(i), "examples": 10 * i // per_epoch, "accuracy": a}
         for i, a in enumerate(accuracies)
     ]
-    return hj.History("s", 0, {}, "accuracy", points=points)
+    return hj.History("s", 0, {}, "accuracy", evals=evals)
 
 
 def test_the_median_of_five_epochs(load, monkeypatch):
     class Ten:
         train = range(10)
 
-    crossbow = load("crossbow")
+    crossbow = load("papers.crossbow")
     monkeypatch.setattr(crossbow, "problem", lambda: (None, Ten))
     #           0 |     1 |     2 |     3 |     4 |     5 |     6
     run = history([0, 1, 0.5, 1, 0.1, 1, 0.6, 1, 0.7, 1, 0.8, 1, 0.9])
     assert crossbow.medians(run) == [
-        (run.points[10], 0.6),  # of .5 .1 .6 .7 .8
-        (run.points[12], 0.7),
+        (run.evals[10], 0.6),  # of .5 .1 .6 .7 .8
+        (run.evals[12], 0.7),
     ]
     assert crossbow.epochs_to(run, 0.6) == (5.0, 10.0)
     assert crossbow.epochs_to(run, 0.65) == (6.0, 12.0)
@@ -204,7 +219,7 @@ def test_the_median_of_five_epochs(load, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "trips", "locked"),
+    ("name", "transfers", "locked"),
     [
         # additions of four, one after the other
         ("sync", 2, 4 * 0.0637),
@@ -212,10 +227,9 @@ def test_the_median_of_five_epochs(load, monkeypatch):
         ("parameter server", 2, 0.0637 + 0.228),
     ],
 )
-def test_only_additions_take_the_lock(load, monkeypatch, name, trips, locked):
-    async_sgd = load("async_sgd")
-    monkeypatch.setattr(async_sgd, "problem", lambda: (None, None, 1000.0))
-    clock = SimulatedClock(async_sgd.machine(4, name), seed=0)
+def test_only_additions_take_the_lock(load, name, transfers, locked):
+    threads = load("papers.magma_threads")
+    clock = SimulatedClock(threads.machine(4, name, 1000.0), seed=0)
     members = (0, 1, 2, 3) if name == "sync" else (0,)
-    transfer = clock.merge(MergeOrder(members, trips=trips), 1000.0)
+    transfer = clock.merge(MergeAction(members, transfers=transfers), 1000.0)
     assert transfer.finish == pytest.approx(1e-3 * locked)

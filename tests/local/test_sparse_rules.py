@@ -44,20 +44,20 @@ def grad_fn(params, model_state, ids):
     return (
         jnp.zeros(1),
         model_state,
-        params | {"rows": sparse.RowGradient(ids, rows, F)},
+        params | {"rows": sparse.RowSparseGrad(ids, rows, F)},
     )
 
 
-def train(rule, batches):
+def train(local_update, batches):
     """The replicas after each step."""
     chex.clear_trace_counter()
 
-    def step(replica, ids, rate):
-        return rule.step(replica, ids, rate, grad_fn)[0]
+    def step(replica, ids, learning_rate):
+        return local_update.step(replica, ids, learning_rate, grad_fn)[0]
 
     step = jax.jit(chex.assert_max_traces(step, n=1))
     params = random_params()
-    replicas = [Replica(params, (), rule.init(params))]
+    replicas = [Replica(params, (), local_update.init(params))]
     for ids in batches:
         replicas.append(step(replicas[-1], jnp.array(ids), jnp.float32(ETA)))
     return replicas
@@ -101,7 +101,7 @@ def test_plain_sgd_adds_rows_as_if_dense():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_dense_rows_equal_the_dense_optimizer(name):
-    replica = train(local.optimizer(OPTIMIZERS[name](1.0)), IDS)[-1]
+    replica = train(local.from_optax(OPTIMIZERS[name](1.0)), IDS)[-1]
     assert_close(
         (replica.params, replica.opt_state), train_optax(OPTIMIZERS[name](ETA), IDS)
     )
@@ -109,8 +109,8 @@ def test_dense_rows_equal_the_dense_optimizer(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_lazy_rows_equal_the_dense_optimizer_where_all_are_touched(name):
-    rule = local.optimizer(OPTIMIZERS[name](1.0), rows="lazy")
-    replica = train(rule, EVERY)[-1]
+    local_update = local.from_optax(OPTIMIZERS[name](1.0), sparse_updates=True)
+    replica = train(local_update, EVERY)[-1]
     assert_close(
         (replica.params, replica.opt_state), train_optax(OPTIMIZERS[name](ETA), EVERY)
     )
@@ -126,7 +126,7 @@ def row_leaves(params, opt_state):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_lazy_rows_are_the_optimizer_on_the_touched_rows(name):
-    replicas = train(local.optimizer(OPTIMIZERS[name](1.0), rows="lazy"), IDS)
+    replicas = train(local.from_optax(OPTIMIZERS[name](1.0), sparse_updates=True), IDS)
     tx = OPTIMIZERS[name](ETA)
     for ids, before, after in zip(IDS, replicas[:-1], replicas[1:], strict=True):
         touched = np.unique([i for i in ids if i < F])
@@ -154,7 +154,7 @@ def test_lazy_rows_are_the_optimizer_on_the_touched_rows(name):
 
 
 def test_step_counters_go_on_for_all_rows():
-    replicas = train(local.optimizer(optax.adam(1.0), rows="lazy"), IDS)
+    replicas = train(local.from_optax(optax.adam(1.0), sparse_updates=True), IDS)
     assert [int(r.opt_state[0].count) for r in replicas] == [0, 1, 2, 3, 4]
 
 
@@ -198,17 +198,19 @@ def dense_batch(seed):
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [local.sgd(), local.sgd(momentum=0.9), local.optimizer(optax.adam(1.0))],
+    "local_update",
+    [local.sgd(), local.sgd(momentum=0.9), local.from_optax(optax.adam(1.0))],
     ids=["plain", "momentum", "adam"],
 )
-def test_a_model_trains_the_same_on_sparse_and_dense_inputs(rule):
+def test_a_model_trains_the_same_on_sparse_and_dense_inputs(local_update):
     gradient = make_grad_fn(TASK, jax.random.key(0))
-    step = jax.jit(lambda replica, batch: rule.step(replica, batch, ETA, gradient))
+    step = jax.jit(
+        lambda replica, batch: local_update.step(replica, batch, ETA, gradient)
+    )
     params = random_params()
     results = []
     for make in (sparse_batch, dense_batch):
-        replica, losses = Replica(params, (), rule.init(params)), []
+        replica, losses = Replica(params, (), local_update.init(params)), []
         for seed in range(4):
             replica, values = step(replica, make(seed))
             losses.append(values)
@@ -219,9 +221,9 @@ def test_a_model_trains_the_same_on_sparse_and_dense_inputs(rule):
 def test_the_gradient_rule_fills_its_slot_densely():
     gradient = make_grad_fn(TASK, jax.random.key(0))
     replica = Replica(random_params())
-    slots = [
-        local.gradient().step(replica, make(0), ETA, gradient)[0].carry["gradients"]
+    buffers = [
+        local.gradient().step(replica, make(0), ETA, gradient)[0].carry["grad_sum"]
         for make in (sparse_batch, dense_batch)
     ]
-    assert slots[0]["rows"].shape == (F, H)
-    assert_close(*slots)
+    assert buffers[0]["rows"].shape == (F, H)
+    assert_close(*buffers)

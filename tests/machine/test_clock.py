@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetjax.machine import (
-    Alarm,
     Cost,
     Drift,
     Link,
+    LocalRound,
     Machine,
+    MergeAction,
     Merged,
-    MergeOrder,
     Profile,
     SimulatedClock,
-    Work,
+    Timer,
     preset,
 )
 
@@ -40,7 +40,7 @@ def clock(factors=(1.0,), places=None, *, seed=0, noise=0.0, drift=None, **chang
 
 
 def merge(c, node, members, num_bytes, blocking=True):
-    return c.merge(MergeOrder(members, node, blocking=blocking), num_bytes)
+    return c.merge(MergeAction(members, node, blocking=blocking), num_bytes)
 
 
 def drain(c):
@@ -53,18 +53,18 @@ def drain(c):
 
 def test_work_takes_the_sum_of_its_steps():
     c = clock((1.0, 2.0))
-    work = Work(steps=2, batch_size=4.2)  # dispatched as 4
+    local_round = LocalRound(local_steps=2, batch_size=4.2)  # dispatched as 4
     # 1 + 2 + 0.25 * 8 = 5 and 1 + 2 + 0 = 3, times the factor
-    assert c.dispatch(1, work, (8, 0)) == (1, work, 0.0, 16.0)
-    assert c.dispatch(0, work, (8, 0)) == (0, work, 0.0, 8.0)
+    assert c.dispatch(1, local_round, (8, 0)) == (1, local_round, 0.0, 16.0)
+    assert c.dispatch(0, local_round, (8, 0)) == (0, local_round, 0.0, 8.0)
     assert [event.worker for event in drain(c)] == [0, 1]
     assert c.now == 16.0
-    assert c.dispatch(0, work, (0, 0)).start == 16.0
+    assert c.dispatch(0, local_round, (0, 0)).start == 16.0
 
 
 def test_no_steps_take_no_time():
     c = clock()
-    arrival = c.dispatch(0, Work(0, 64.0), ())
+    arrival = c.dispatch(0, LocalRound(0, 64.0), ())
     assert (arrival.start, arrival.finish) == (0.0, 0.0)
     assert c.next() == arrival
 
@@ -72,8 +72,8 @@ def test_no_steps_take_no_time():
 def test_drift_is_taken_when_each_step_starts():
     # a period of 16 s: 1 + 0.5 sin is 1 at 0 s and 1.5 at 4 s
     c = clock(drift=Drift(amplitude=0.5, period=16.0))
-    work = Work(2, 6.0)  # 4 s a step
-    assert c.dispatch(0, work, (0, 0)).finish == pytest.approx(4.0 + 6.0)
+    local_round = LocalRound(2, 6.0)  # 4 s a step
+    assert c.dispatch(0, local_round, (0, 0)).finish == pytest.approx(4.0 + 6.0)
 
 
 def test_workers_know_the_mean_non_zeros():
@@ -115,7 +115,7 @@ def test_a_merge_waits_for_its_members_merge_below():
 def test_a_free_link_starts_at_once_later():
     c = clock((1.0, 1.0))
     merge(c, "a", (0,), 100)
-    c.set_alarm("later", 30.0)
+    c.set_timer("later", 30.0)
     drain(c)
     assert merge(c, "a", (1,), 100) == (30.0, 52.0)
 
@@ -129,7 +129,12 @@ def test_members_wait_only_for_a_blocking_merge(blocking, start):
     c = clock((1.0, 1.0))
     merge(c, "a", (0,), 100)
     merge(c, "b", (1,), 100, blocking=blocking)
-    assert c.dispatch(1, Work(1, 2.0), (0,)) == (1, Work(1, 2.0), start, start + 2.0)
+    assert c.dispatch(1, LocalRound(1, 2.0), (0,)) == (
+        1,
+        LocalRound(1, 2.0),
+        start,
+        start + 2.0,
+    )
 
 
 # Order
@@ -137,22 +142,22 @@ def test_members_wait_only_for_a_blocking_merge(blocking, start):
 
 def test_ties_merged_then_arrivals_then_alarms():
     c = clock((1.0, 1.0, 1.0, 1.0), ((), (), ("x",), ("y",)))
-    c.set_alarm("z", 22.0)
-    c.set_alarm("a", 22.0)
+    c.set_timer("z", 22.0)
+    c.set_timer("a", 22.0)
     for worker in (1, 0):
-        c.dispatch(worker, Work(1, 42.0), (0,))  # 1 + 21 = 22 s
+        c.dispatch(worker, LocalRound(1, 42.0), (0,))  # 1 + 21 = 22 s
     merge(c, "y", (3,), 100)
     merge(c, "x", (2,), 100)
-    merged_y, merged_x, first, second, *alarms = drain(c)
+    merged_y, merged_x, first, second, *timers = drain(c)
     assert (merged_y, merged_x) == (Merged("y", 22.0, (3,)), Merged("x", 22.0, (2,)))
     assert (first.worker, second.worker) == (0, 1)
-    assert alarms == [Alarm("z", 22.0), Alarm("a", 22.0)]
+    assert timers == [Timer("z", 22.0), Timer("a", 22.0)]
 
 
 def test_an_alarm_now_is_allowed():
     c = clock()
-    c.set_alarm("start", 0.0)
-    assert c.next() == Alarm("start", 0.0)
+    c.set_timer("start", 0.0)
+    assert c.next() == Timer("start", 0.0)
     assert c.next() is None
     assert c.now == 0.0
 
@@ -160,19 +165,19 @@ def test_an_alarm_now_is_allowed():
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 5),
-    orders=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30),
+    actions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30),
 )
-def test_time_never_runs_back_and_clocks_agree(seed, orders):
+def test_time_never_runs_back_and_clocks_agree(seed, actions):
     def run():
         c, events = clock((1.0, 1.5, 2.0, 0.5), noise=0.5, seed=seed), []
-        for kind, worker in orders:
-            at_rest = worker not in c._working
+        for kind, worker in actions:
+            at_rest = worker not in c._events.roster.working
             if kind == 0 and at_rest:
-                c.dispatch(worker, Work(2, 8.0), (1, 2))
+                c.dispatch(worker, LocalRound(2, 8.0), (1, 2))
             elif kind == 1 and at_rest:
                 merge(c, "root", (worker,), 10, blocking=bool(len(events) % 2))
             elif kind == 2:
-                c.set_alarm("x", c.now + worker)
+                c.set_timer("x", c.now + worker)
             else:
                 events.append((c.next(), c.now))
         return events + [(event, c.now) for event in iter(c.next, None)]
@@ -191,7 +196,7 @@ def durations(c, worker, count):
     """Seconds of `count` works of one step, one after the other."""
     result = []
     for _ in range(count):
-        arrival = c.dispatch(worker, Work(1, 2.0), (0,))
+        arrival = c.dispatch(worker, LocalRound(1, 2.0), (0,))
         result.append(arrival.finish - arrival.start)
         while c.next() != arrival:
             pass
@@ -202,7 +207,7 @@ def test_noise_of_a_worker_is_independent_of_the_others():
     alone = clock((1.0, 1.0), noise=0.5)
     crowded = clock((1.0, 1.0), noise=0.5)
     expected = durations(alone, 0, 5)
-    crowded.dispatch(1, Work(7, 3.0), (0,) * 7)
+    crowded.dispatch(1, LocalRound(7, 3.0), (0,) * 7)
     # The start of each work differs between the two only by rounding.
     np.testing.assert_allclose(durations(crowded, 0, 5), expected, rtol=1e-12)
     workers = clock((1.0, 1.0), noise=0.5)
@@ -231,7 +236,7 @@ def test_noise_has_mean_one_and_its_sigma(seed):
 
 def test_every_step_has_its_own_noise():
     (one,) = durations(clock(noise=0.5), 0, 1)
-    ten = clock(noise=0.5).dispatch(0, Work(10, 2.0), (0,) * 10).finish
+    ten = clock(noise=0.5).dispatch(0, LocalRound(10, 2.0), (0,) * 10).finish
     single_steps = durations(clock(noise=0.5), 0, 10)
     assert ten == pytest.approx(sum(single_steps))
     assert ten != pytest.approx(10 * one)
@@ -239,19 +244,19 @@ def test_every_step_has_its_own_noise():
 
 def test_a_pickled_clock_goes_on_bit_for_bit():
     c = clock((1.0, 1.5), noise=0.5)
-    c.dispatch(0, Work(3, 4.0), (1, 2, 3))
+    c.dispatch(0, LocalRound(3, 4.0), (1, 2, 3))
     merge(c, "a", (1,), 100)
-    c.set_alarm("x", 5.0)
+    c.set_timer("x", 5.0)
     copy = pickle.loads(pickle.dumps(c))
     assert drain(copy) == drain(c)
-    work = Work(3, 4.0), (1, 2, 3)
-    assert copy.dispatch(1, *work) == c.dispatch(1, *work)
+    local_round = LocalRound(3, 4.0), (1, 2, 3)
+    assert copy.dispatch(1, *local_round) == c.dispatch(1, *local_round)
 
 
 def test_a_thousand_workers():
     """The heap gives back all that was put in, in order of time."""
     c = SimulatedClock(preset("uniform:1000"), seed=0)
-    arrivals = [c.dispatch(k, Work(1, 256.0), (0,)) for k in range(1000)]
+    arrivals = [c.dispatch(k, LocalRound(1, 256.0), (0,)) for k in range(1000)]
     assert drain(c) == sorted(arrivals, key=lambda arrival: arrival.finish)
 
 
@@ -260,27 +265,36 @@ def test_a_thousand_workers():
 
 def with_work_in_flight():
     c = clock((1.0, 1.0))
-    c.dispatch(1, Work(1, 2.0), (0,))
+    c.dispatch(1, LocalRound(1, 2.0), (0,))
     return c
 
 
 @pytest.mark.parametrize(
     ("message", "act"),
     [
-        (r"worker 1 \(w1\) has work", lambda c: c.dispatch(1, Work(1, 2.0), (0,))),
-        (r"worker 1 \(w1\) has work", lambda c: merge(c, "root", (0, 1), 8)),
-        ("no worker 2; they are 0 to 1", lambda c: c.dispatch(2, Work(1, 2.0), (0,))),
-        ("no worker -1", lambda c: c.dispatch(-1, Work(1, 2.0), (0,))),
+        (
+            r"worker 1 \(w1\) has a local round",
+            lambda c: c.dispatch(1, LocalRound(1, 2.0), (0,)),
+        ),
+        (r"worker 1 \(w1\) has a local round", lambda c: merge(c, "root", (0, 1), 8)),
+        (
+            "no worker 2; they are 0 to 1",
+            lambda c: c.dispatch(2, LocalRound(1, 2.0), (0,)),
+        ),
+        ("no worker -1", lambda c: c.dispatch(-1, LocalRound(1, 2.0), (0,))),
         ("no worker -1", lambda c: merge(c, "root", (-1,), 8)),
         ("names a member twice", lambda c: merge(c, "root", (0, 0), 8)),
         ("at least one member", lambda c: merge(c, "root", (), 8)),
         ("num_bytes must be at least 0", lambda c: merge(c, "root", (0,), -8)),
-        ("2 steps needs as many", lambda c: c.dispatch(0, Work(2, 2.0), (0,))),
-        ("-1 steps needs as many", lambda c: c.dispatch(0, Work(-1, 2.0), ())),
-        ("cannot have -3 non-zeros", lambda c: c.dispatch(0, Work(1, 2.0), (-3,))),
-        ("alarm 'x' at -1.0 s, but it is 0.0 s", lambda c: c.set_alarm("x", -1.0)),
-        ("alarm 'x' at nan", lambda c: c.set_alarm("x", math.nan)),
-        ("alarm 'x' at inf", lambda c: c.set_alarm("x", math.inf)),
+        ("2 steps needs as many", lambda c: c.dispatch(0, LocalRound(2, 2.0), (0,))),
+        ("-1 steps needs as many", lambda c: c.dispatch(0, LocalRound(-1, 2.0), ())),
+        (
+            "cannot have -3 non-zeros",
+            lambda c: c.dispatch(0, LocalRound(1, 2.0), (-3,)),
+        ),
+        ("timer 'x' at -1.0 s, but it is 0.0 s", lambda c: c.set_timer("x", -1.0)),
+        ("timer 'x' at nan", lambda c: c.set_timer("x", math.nan)),
+        ("timer 'x' at inf", lambda c: c.set_timer("x", math.inf)),
     ],
 )
 def test_refusals_change_nothing(message, act):
@@ -295,7 +309,7 @@ def test_refusals_change_nothing(message, act):
 def test_a_worker_at_rest_again_may_work():
     c = with_work_in_flight()
     c.next()
-    assert c.dispatch(1, Work(1, 2.0), (0,)).start == 2.0
+    assert c.dispatch(1, LocalRound(1, 2.0), (0,)).start == 2.0
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, None])

@@ -11,16 +11,16 @@ from recorded_runs import carried_out, machine
 from hetjax.machine import (
     Arrival,
     Cost,
-    Incident,
     Link,
+    LocalRound,
     Machine,
-    MergeOrder,
+    MergeAction,
     Profile,
+    ScriptedFault,
     SimulatedClock,
-    Work,
 )
 from hetjax.machine.contention import Contention
-from hetjax.schedule import free_running, rounds
+from hetjax.schedule import asynchronous, rounds
 
 LINKS = {"": Link(0.0, 1e9)}
 
@@ -39,7 +39,7 @@ def clock(*contentions, **changes):
 
 
 def dispatch(c, worker, seconds):
-    return c.dispatch(worker, Work(seconds, 1), (0,) * seconds)
+    return c.dispatch(worker, LocalRound(seconds, 1), (0,) * seconds)
 
 
 def drain(c):
@@ -68,7 +68,7 @@ def test_who_begins_later_slows_the_rest():
     """Worker 1 begins at 1 s: worker 0 has 3 s left, and is three times as slow; at 7 s
     worker 1 is done, and worker 0 has 1 s left."""
     c = clock(3.0, 3.0)
-    c.set_alarm("begin", 1.0)
+    c.set_timer("begin", 1.0)
     dispatch(c, 0, 4)
     c.next()
     dispatch(c, 1, 2)
@@ -106,8 +106,8 @@ def test_who_rests_most_of_its_step_slows_less():
     assert drain(c) == [(0, 0.0, 6.0), (1, 0.0, 6.0)]
 
 
-@pytest.mark.parametrize(("bursts", "steps"), [(True, 2), (False, 1)])
-def test_who_rests_behind_its_work_slows_until_then(bursts, steps):
+@pytest.mark.parametrize(("bursts", "local_steps"), [(True, 2), (False, 1)])
+def test_who_rests_behind_its_work_slows_until_then(bursts, local_steps):
     """b computes for 1 s, three times as slow, and then rests three times as long.
 
     a has 1 s left at 3 s, and is alone from then on.
@@ -117,17 +117,17 @@ def test_who_rests_behind_its_work_slows_until_then(bursts, steps):
         profile("b", contention=3.0, duty=0.25, bursts=bursts),
     )
     c = Contention(workers)
-    assert c.begin(0, 2.0, 0.0, steps=2) == {0: 2.0}
-    assert c.begin(1, 4.0, 0.0, steps=steps) == {0: 4.0, 1: 12.0}
+    assert c.begin(0, 2.0, 0.0, local_steps=2) == {0: 2.0}
+    assert c.begin(1, 4.0, 0.0, local_steps=local_steps) == {0: 4.0, 1: 12.0}
     assert c.end(0, 4.0) == {1: 12.0}
     # a begins anew while b rests
-    assert c.begin(0, 2.0, 4.0, steps=2) == {0: 6.0, 1: 12.0}
+    assert c.begin(0, 2.0, 4.0, local_steps=2) == {0: 6.0, 1: 12.0}
 
 
 def test_waiting_for_a_merge_slows_nobody():
     """Worker 1 begins behind its merge, at 1 s; until then worker 0 is alone."""
     c = clock(2.0, 2.0)
-    c.merge(MergeOrder((1,)), 0.0, seconds=1.0)
+    c.merge(MergeAction((1,)), 0.0, seconds=1.0)
     dispatch(c, 0, 1)
     dispatch(c, 1, 1)
     times = [(e.worker, e.start, e.finish) for e in list(iter(c.next, None))[1:]]
@@ -144,8 +144,8 @@ def test_work_of_no_time_slows_nobody():
 def test_who_is_killed_slows_nobody_any_more():
     """Worker 1 is gone at 3 s, when worker 0 has done 1 of its 4 s."""
     workers = (profile("a", contention=3.0), profile("b", contention=3.0))
-    script = (Incident(3.0, "kill", "b"),)
-    m = Machine("m", workers, LINKS, incidents=script)
+    script = (ScriptedFault(3.0, "kill", "b"),)
+    m = Machine("m", workers, LINKS, faults=script)
     c = SimulatedClock(m, seed=0)
     dispatch(c, 0, 4)
     dispatch(c, 1, 4)
@@ -156,9 +156,9 @@ def test_who_is_killed_slows_nobody_any_more():
 def test_who_is_killed_before_it_begins_never_does():
     """It would have begun at 2 s, behind a merge."""
     workers = (profile("a", contention=3.0), profile("b", contention=3.0))
-    script = (Incident(1.0, "kill", "b"),)
-    c = SimulatedClock(Machine("m", workers, LINKS, incidents=script), seed=0)
-    c.merge(MergeOrder((1,)), 0.0, seconds=2.0)
+    script = (ScriptedFault(1.0, "kill", "b"),)
+    c = SimulatedClock(Machine("m", workers, LINKS, faults=script), seed=0)
+    c.merge(MergeAction((1,)), 0.0, seconds=2.0)
     dispatch(c, 0, 4)
     dispatch(c, 1, 1)
     arrivals = [e for e in iter(c.next, None) if isinstance(e, Arrival)]
@@ -176,18 +176,19 @@ def events(m, policy, num_bytes, count=60):
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     seconds=st.lists(st.integers(1, 64), min_size=1, max_size=4),
-    steps=st.integers(1, 3),
+    local_steps=st.integers(1, 3),
 )
-def test_who_does_not_contend_takes_what_it_took(seconds, steps):
+def test_who_does_not_contend_takes_what_it_took(seconds, local_steps):
     """Seconds are eighths, for sums without rounding. That somebody contends who is
     not there changes no event of the others."""
     m = machine(*(s / 8 for s in seconds))
-    absent = Incident(1e9, "join", "late")
+    absent = ScriptedFault(1e9, "join", "late")
     other = profile("late", contention=2.0)
-    for policy in (rounds(batch_size=8, steps=steps), free_running(batch_size=8)):
-        beside = dataclasses.replace(
-            m, workers=(*m.workers, other), incidents=(absent,)
-        )
+    for policy in (
+        rounds(batch_size=8, local_steps=local_steps),
+        asynchronous(batch_size=8),
+    ):
+        beside = dataclasses.replace(m, workers=(*m.workers, other), faults=(absent,))
         assert events(beside, policy, 1e9) == events(m, policy, 1e9)
 
 
@@ -204,7 +205,7 @@ def test_while_all_compute_works_take_as_much_longer_as_they_contend(
         Profile(f"w{k}", "cpu", Cost(s, 0.0), contention=contention)
         for k, s in enumerate(seconds)
     )
-    run = events(Machine("m", workers, LINKS), free_running(batch_size=8), 0.0)
+    run = events(Machine("m", workers, LINKS), asynchronous(batch_size=8), 0.0)
     arrivals = [e for e, _ in run if isinstance(e, Arrival)]
     took = [(e.finish - e.start) / seconds[e.worker] for e in arrivals]
     assert took == pytest.approx([contention] * len(took))
@@ -237,6 +238,6 @@ def test_all_the_work_is_done(alone, begins, contention, duty):
             began.add(worker)
             finishes = c.end(worker, now)
         else:
-            finishes = c.begin(worker, alone[worker], now, steps=2)
+            finishes = c.begin(worker, alone[worker], now, local_steps=2)
     assert began == set(range(n))
     assert done == pytest.approx(alone)

@@ -1,5 +1,7 @@
 """Merges of nodes, passive members and trips: when they start, and who is free when."""
 
+from weakref import WeakKeyDictionary
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,18 +9,22 @@ from hypothesis import strategies as st
 from hetjax.machine import (
     Cost,
     Link,
+    LocalRound,
     Machine,
+    MergeAction,
     Merged,
-    MergeOrder,
     Profile,
     SimulatedClock,
-    Work,
 )
+from hetjax.machine.types import PUSH_FETCH, MergeOp
 
 # n members with 100 B each take 2 * 1 + 2 n * 10 s over it; one trip is half of it
 LINK = Link(latency=1.0, bandwidth=10.0, topology="central")
 TWO = 42.0  # [s] of a merge of two members
-STEP = Work(1, 1)  # 1 s
+STEP = LocalRound(1, 1)  # 1 s
+
+
+NODES = WeakKeyDictionary()
 
 
 def clock(*places, devices=None):
@@ -38,8 +44,11 @@ def two_nodes():
 
 
 def merge(c, members, node="root", num_bytes=100.0, seconds=0.0, **settings):
-    order = MergeOrder(members, node, **settings)
-    return tuple(c.merge(order, num_bytes, seconds))
+    action = MergeAction(members, node, **settings)
+    known = NODES.setdefault(c, {})  # who merged at which node
+    below = tuple(w for m in members for w in known.get(m, (m,) * isinstance(m, int)))
+    known[node] = below
+    return tuple(c.merge(action, num_bytes, seconds, below))
 
 
 # Nodes
@@ -52,8 +61,8 @@ def test_nodes_merge_over_the_link_that_their_workers_share():
     # two models, one of each node, when both are there
     assert merge(c, ("A", "B")) == (TWO, 2 * TWO)
     # and downwards, half a merge over each node's own link
-    assert merge(c, (0, 1), "A", op="fetch", trips=1) == (2 * TWO, 2.5 * TWO)
-    assert merge(c, (2, 3), "B", op="fetch", trips=1) == (2 * TWO, 2.5 * TWO)
+    assert merge(c, (0, 1), "A", op=MergeOp.FETCH, transfers=1) == (2 * TWO, 2.5 * TWO)
+    assert merge(c, (2, 3), "B", op=MergeOp.FETCH, transfers=1) == (2 * TWO, 2.5 * TWO)
     assert c.dispatch(0, STEP, (0,)).start == 2.5 * TWO
 
 
@@ -69,8 +78,8 @@ def test_nodes_of_one_place_stay_there():
 def test_a_node_is_where_all_its_workers_are():
     """Worker 2 of node A is in place b: with B, of place a, it meets at the root."""
     c = two_nodes()
-    merge(c, (0, 2), "A", trips=0)
-    merge(c, (1,), "B", trips=0)
+    merge(c, (0, 2), "A", transfers=0)
+    merge(c, (1,), "B", transfers=0)
     merge(c, ("A", "B"), "AB")
     assert merge(c, (1,), "C") == (0.0, 22.0)  # the link of a is free
     assert merge(c, (0, 3), "between", num_bytes=0.0) == (TWO, TWO + 2.0)
@@ -85,11 +94,11 @@ def test_a_node_waits_for_the_slowest_below_it():
 
 def test_a_node_is_busy_while_it_is_a_member():
     c = two_nodes()
-    merge(c, (0, 1), "A", trips=0)
-    merge(c, (2, 3), "B", trips=0)
+    merge(c, (0, 1), "A", transfers=0)
+    merge(c, (2, 3), "B", transfers=0)
     assert merge(c, ("A", "B")) == (0.0, TWO)
-    assert merge(c, (0,), "A", trips=0) == (TWO, TWO)
-    assert merge(c, (2, 3), "C", trips=0) == (0.0, 0.0)  # they are not
+    assert merge(c, (0,), "A", transfers=0) == (TWO, TWO)
+    assert merge(c, (2, 3), "C", transfers=0) == (0.0, 0.0)  # they are not
 
 
 def test_a_node_that_does_not_wait_is_free_when_its_merge_starts():
@@ -102,20 +111,20 @@ def test_a_node_that_does_not_wait_is_free_when_its_merge_starts():
 
 def test_nodes_above_nodes():
     c = two_nodes()
-    merge(c, (0, 1), "A", trips=0)
-    merge(c, (2, 3), "B", trips=0)
-    merge(c, ("A",), "A2", trips=0)
-    merge(c, ("B",), "B2", trips=0)
+    merge(c, (0, 1), "A", transfers=0)
+    merge(c, (2, 3), "B", transfers=0)
+    merge(c, ("A",), "A2", transfers=0)
+    merge(c, ("B",), "B2", transfers=0)
     assert merge(c, ("A2", "B2")) == (0.0, TWO)  # over the root's link
     assert [c.next().node for _ in range(5)] == ["A", "B", "A2", "B2", "root"]
 
 
 def test_merged_names_members_and_op():
     c = two_nodes()
-    merge(c, (1, 0), "A", op="push")
-    merge(c, ("A", 2), op="push+fetch")
-    assert c.next() == Merged("A", TWO, (1, 0), "push")
-    assert c.next() == Merged("root", 2 * TWO, ("A", 2), "push+fetch")
+    merge(c, (1, 0), "A", op=MergeOp.PUSH)
+    merge(c, ("A", 2), op=MergeOp.PUSH | MergeOp.FETCH)
+    assert c.next() == Merged("A", TWO, (1, 0), MergeOp.PUSH)
+    assert c.next() == Merged("root", 2 * TWO, ("A", 2), PUSH_FETCH)
 
 
 @pytest.mark.parametrize("order", [("A", "B"), ("A", 0), ("A",)])
@@ -142,8 +151,8 @@ def test_the_roots_server_stands_where_all_can_reach_it():
 
 def test_passive_members_go_on_and_count_on_the_link():
     c = two_nodes()
-    at_work = c.dispatch(1, Work(50, 1), (0,) * 50)  # until 50 s
-    assert merge(c, (0,), passive=(1,)) == (0.0, TWO)  # of two, in place a
+    at_work = c.dispatch(1, LocalRound(50, 1), (0,) * 50)  # until 50 s
+    assert merge(c, (0,), partners=(1,)) == (0.0, TWO)  # of two, in place a
     assert c.next().members == (0,)
     assert c.next() == at_work
     assert c.dispatch(1, STEP, (0,)).start == 50.0
@@ -152,14 +161,14 @@ def test_passive_members_go_on_and_count_on_the_link():
 
 def test_a_passive_member_elsewhere_takes_the_link_between():
     c = two_nodes()
-    merge(c, (2,), passive=(3,))  # node b's
-    assert merge(c, (0,), "other", passive=(2,)) == (0.0, TWO)  # the root's
+    merge(c, (2,), partners=(3,))  # node b's
+    assert merge(c, (0,), "other", partners=(2,)) == (0.0, TWO)  # the root's
     assert merge(c, (1, 3), "third") == (TWO, 2 * TWO)
 
 
 def test_passive_members_are_not_made_to_wait():
     c = clock((), ())
-    merge(c, (0,), passive=(1,))
+    merge(c, (0,), partners=(1,))
     assert c.dispatch(1, STEP, (0,)).start == 0.0
     assert c.dispatch(0, STEP, (0,)).start == TWO
 
@@ -168,47 +177,47 @@ def test_passive_members_are_not_made_to_wait():
 
 
 @pytest.mark.parametrize(
-    ("trips", "finish"), [(2, TWO), (1, TWO / 2), (0, 0.0), (4, 2 * TWO)]
+    ("transfers", "finish"), [(2, TWO), (1, TWO / 2), (0, 0.0), (4, 2 * TWO)]
 )
-def test_a_trip_is_half_a_merge(trips, finish):
-    assert merge(clock((), ()), (0, 1), trips=trips) == (0.0, finish)
+def test_a_trip_is_half_a_merge(transfers, finish):
+    assert merge(clock((), ()), (0, 1), transfers=transfers) == (0.0, finish)
 
 
 def test_no_trip_needs_no_link():
     c = clock((), ())
     merge(c, (0,), "A")  # occupies the link until 22 s
-    assert merge(c, (1,), "B", trips=0, num_bytes=1e9) == (0.0, 0.0)
-    assert merge(c, (1,), "B", trips=1) == (22.0, 33.0)
+    assert merge(c, (1,), "B", transfers=0, num_bytes=1e9) == (0.0, 0.0)
+    assert merge(c, (1,), "B", transfers=1) == (22.0, 33.0)
 
 
 def test_no_trip_waits_for_its_node_and_its_members():
     c = clock((), ())
     merge(c, (0,), "A")
-    assert merge(c, (1,), "A", trips=0) == (22.0, 22.0)
-    assert merge(c, (0,), "B", trips=0) == (22.0, 22.0)
+    assert merge(c, (1,), "A", transfers=0) == (22.0, 22.0)
+    assert merge(c, (0,), "B", transfers=0) == (22.0, 22.0)
 
 
 def test_what_blocks_nobody_and_goes_nowhere_waits_for_no_node():
     c = clock((), ())
     merge(c, (0,), "A")  # until 22 s
-    assert merge(c, (1,), "A", trips=0, blocking=False) == (0.0, 0.0)
+    assert merge(c, (1,), "A", transfers=0, blocking=False) == (0.0, 0.0)
     # the node is as busy as it was
-    assert merge(c, (1,), "A", trips=0) == (22.0, 22.0)
+    assert merge(c, (1,), "A", transfers=0) == (22.0, 22.0)
     # and a member that is not free is waited for
-    assert merge(c, (0,), "A", trips=0, blocking=False) == (22.0, 22.0)
+    assert merge(c, (0,), "A", transfers=0, blocking=False) == (22.0, 22.0)
 
 
 def test_seconds_of_the_members_own_come_on_top():
     c = clock((), ())
     assert merge(c, (0,), seconds=3.0) == (0.0, 25.0)
-    assert merge(c, (1,), "B", seconds=3.0, trips=0) == (0.0, 3.0)
+    assert merge(c, (1,), "B", seconds=3.0, transfers=0) == (0.0, 3.0)
     assert merge(c, (1,), "C") == (25.0, 47.0)  # the link was taken for all of it
 
 
-@pytest.mark.parametrize("trips", [-1, float("nan"), float("inf")])
-def test_trips_that_cannot_be_meant(trips):
+@pytest.mark.parametrize("transfers", [-1, float("nan"), float("inf")])
+def test_trips_that_cannot_be_meant(transfers):
     with pytest.raises(ValueError, match="give 0, 1 or 2"):
-        merge(clock((), ()), (0, 1), trips=trips)
+        merge(clock((), ()), (0, 1), transfers=transfers)
 
 
 # Workers of one device
@@ -224,7 +233,7 @@ def test_within_a_device_models_are_free():
 def test_one_alone_goes_to_the_server_although_its_device_is_shared():
     c = clock((), (), devices=("x", "x"))
     assert merge(c, (0,)) == (0.0, 22.0)
-    assert merge(c, (0,), passive=(1,)) == (22.0, 22.0)
+    assert merge(c, (0,), partners=(1,)) == (22.0, 22.0)
 
 
 def test_what_is_within_a_device_needs_no_link():
@@ -243,17 +252,17 @@ def test_what_is_within_a_device_needs_no_link():
 )
 def test_refusals(members, message):
     c = two_nodes()
-    merge(c, (0, 1), "A", trips=0)
+    merge(c, (0, 1), "A", transfers=0)
     with pytest.raises(ValueError, match=message):
         merge(c, members)
 
 
 @pytest.mark.parametrize(
-    ("passive", "message"), [((0,), "names a member twice"), ((-1,), "no worker -1")]
+    ("partners", "message"), [((0,), "names a member twice"), ((-1,), "no worker -1")]
 )
-def test_passive_refusals(passive, message):
+def test_passive_refusals(partners, message):
     with pytest.raises(ValueError, match=message):
-        merge(two_nodes(), (0,), passive=passive)
+        merge(two_nodes(), (0,), partners=partners)
 
 
 # Laws
@@ -261,7 +270,7 @@ def test_passive_refusals(passive, message):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    orders=st.lists(
+    actions=st.lists(
         st.tuples(
             st.sets(st.integers(0, 3), min_size=1).map(tuple),
             st.sampled_from(("A", "B")),
@@ -272,27 +281,21 @@ def test_passive_refusals(passive, message):
         max_size=20,
     )
 )
-def test_links_and_nodes_do_one_thing_at_a_time(orders):
+def test_links_and_nodes_do_one_thing_at_a_time(actions):
     c = two_nodes()
     links, nodes = {}, {}
-    for members, node, trips, blocking in orders:
-        start, finish = merge(c, members, node, trips=trips, blocking=blocking)
+    for members, node, transfers, blocking in actions:
+        start, finish = merge(c, members, node, transfers=transfers, blocking=blocking)
         assert 0.0 <= start <= finish
-        if trips:
+        if transfers:
             link = "root" if len({k // 2 for k in members}) > 1 else members[0] // 2
             assert start >= links.get(link, 0.0)
             links[link] = finish
-        if trips or blocking:
+        if transfers or blocking:
             assert start >= nodes.get(node, 0.0)
         nodes[node] = max(finish, nodes.get(node, 0.0))
         for k in members:
-            assert c._worker_free[k] >= start
+            assert c._merges.worker_free(k) >= start
     times = [event.time for event in iter(c.next, None)]
     assert times == sorted(times)
-    assert len(times) == len(orders)
-
-
-def test_words():
-    assert MergeOrder((0,)).words == ("push", "fetch")
-    assert MergeOrder((0,), op="restart").words == ("push", "fetch")
-    assert MergeOrder((0,), op="deliver+push").words == ("deliver", "push")
+    assert len(times) == len(actions)

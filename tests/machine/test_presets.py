@@ -69,6 +69,26 @@ def test_uniform_needs_a_number(number):
         preset(f"uniform:{number}")
 
 
+@pytest.mark.parametrize("number", ["100001", "100000000000", "1" * 18, "1" * 5000])
+def test_uniform_has_a_bound(number):
+    message = "workers.* too many.*, give at most 100,000: each has a replica"
+    with pytest.raises(ValueError, match=message) as caught:
+        preset(f"uniform:{number}")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("noise", [1e6, 3.1])
+@pytest.mark.parametrize("make", [preset, load_machine])
+def test_noise_has_a_bound(make, noise):
+    with pytest.raises(ValueError, match=f"noise must be at most 3, is {noise!r}: st"):
+        make("v100x2", noise=noise)
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(ValueError, match="name is a string, not 3"):
+        preset(3)
+
+
 def test_load_machine_by_name():
     assert load_machine("v100x2") == preset("v100x2")
     assert load_machine("v100x2", seed=3, noise=0.0) == preset(

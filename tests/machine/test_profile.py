@@ -162,6 +162,15 @@ def test_numbers_that_cannot_be_meant(field, build, bad):
             "below the link 'nod'; places are: '', 'n'",
             lambda: machine(worker("a", ("n",)), links={"": LINK, "nod": LINK}),
         ),
+        ("noise must be at most 3, is 1000000.0", lambda: machine(noise=1e6)),
+        (
+            r"with_workers_per_device: 200001 workers are too many, .* 100,000: each",
+            lambda: machine().with_workers_per_device(200_001),
+        ),
+        (
+            r"with_workers_per_device\(1.5\): give a whole number, at least 1",
+            lambda: machine().with_workers_per_device(1.5),
+        ),
         ("at least one member", lambda: machine().link_of(())),
         ("at least one member, not 0", lambda: LINK.seconds(0, 8)),
     ],

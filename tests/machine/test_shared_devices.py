@@ -13,17 +13,17 @@ from hetjax.machine import (
     Join,
     Leave,
     Link,
+    LocalRound,
     Machine,
+    MergeAction,
     Merged,
-    MergeOrder,
     Profile,
     SimulatedClock,
-    Work,
     preset,
 )
 
 LINKS = {"": Link(0.0, 1e9)}
-STEP = Work(1, 1)
+STEP = LocalRound(1, 1)
 
 
 def profile(name="w", **changes):
@@ -74,7 +74,7 @@ def test_a_step_is_slower_by_those_that_are_there():
 def test_work_in_flight_keeps_its_speed():
     c = clock(profile("a", device="d"), profile("b", device="d"))
     c.stop(1)
-    arrival = c.dispatch(0, Work(4, 1), (0,) * 4)
+    arrival = c.dispatch(0, LocalRound(4, 1), (0,) * 4)
     c.start(1)
     assert arrival.finish == 4.0
 
@@ -99,8 +99,8 @@ def test_throughput_is_the_curves(curve):
 # Machines with learners
 
 
-def test_with_learners():
-    machine = preset("v100x2", seed=3, noise=0.1).with_learners(2, (1, 1.3))
+def test_with_workers_per_device():
+    machine = preset("v100x2", seed=3, noise=0.1).with_workers_per_device(2, (1, 1.3))
     first, second = machine.workers[:2], machine.workers[2:]
     names = [w.name for w in machine.workers]
     assert names == ["gpu0/0", "gpu0/1", "gpu1/0", "gpu1/1"]
@@ -114,13 +114,13 @@ def test_with_learners():
 
 def test_one_learner_is_the_machine_as_it_was():
     machine = preset("v100x2")
-    one = machine.with_learners(1)
+    one = machine.with_workers_per_device(1)
     assert [w.name for w in one.workers] == [w.name for w in machine.workers]
     assert one.worker_infos(0.0) == machine.worker_infos(0.0)
 
 
 def test_learners_of_learners_share_the_first_device():
-    machine = preset("v100x1").with_learners(2).with_learners(3)
+    machine = preset("v100x1").with_workers_per_device(2).with_workers_per_device(3)
     assert len({w.name for w in machine.workers}) == 6
     assert {machine.device_of(k) for k in range(6)} == {machine.device_of(0)}
 
@@ -131,7 +131,7 @@ def test_device_of():
 
 
 def test_they_come_back_from_a_file(tmp_path):
-    machine = preset("v100x4").with_learners(2, (1, 1.3, 1.25))
+    machine = preset("v100x4").with_workers_per_device(2, (1, 1.3, 1.25))
     machine.save(tmp_path / "m.json")
     assert Machine.load(tmp_path / "m.json") == machine
 
@@ -148,10 +148,16 @@ def test_old_files_have_no_devices(tmp_path):
 @pytest.mark.parametrize(
     ("message", "build"),
     [
-        (r"with_learners\(0\): give at least one", lambda m: m.with_learners(0)),
-        ("curve must begin with 1", lambda m: m.with_learners(2, (1.1, 1.3))),
-        ("curve must be above 0", lambda m: m.with_learners(2, (1.0, 0.0))),
-        ("curve must be a finite", lambda m: m.with_learners(2, (1, float("inf")))),
+        (
+            r"with_workers_per_device\(0\): give a whole number",
+            lambda m: m.with_workers_per_device(0),
+        ),
+        ("curve must begin with 1", lambda m: m.with_workers_per_device(2, (1.1, 1.3))),
+        ("curve must be above 0", lambda m: m.with_workers_per_device(2, (1.0, 0.0))),
+        (
+            "curve must be a finite",
+            lambda m: m.with_workers_per_device(2, (1, float("inf"))),
+        ),
     ],
 )
 def test_refused_machines(message, build):
@@ -175,22 +181,22 @@ def test_stop_and_start_are_told_and_count_at_once():
 
 def test_who_is_stopped_finishes_what_it_has_and_may_still_merge():
     c = clock(profile("a"), profile("b"))
-    arrival = c.dispatch(1, Work(2, 1), (0, 0))
+    arrival = c.dispatch(1, LocalRound(2, 1), (0, 0))
     c.stop(1)
     assert list(iter(c.next, None)) == [Leave(1, 0.0), arrival]
-    c.merge(MergeOrder((0, 1)), 0.0)
+    c.merge(MergeAction((0, 1)), 0.0)
     assert isinstance(c.next(), Merged)
 
 
 def test_events_at_one_time():
     """Merged, then who leaves and joins, in this order, then arrivals, then alarms."""
     c = clock(profile("a"), profile("b"), profile("c"))
-    c.set_alarm("x", 0.0)
-    c.dispatch(0, Work(0, 1), ())
+    c.set_timer("x", 0.0)
+    c.dispatch(0, LocalRound(0, 1), ())
     c.stop(2)
     c.stop(1)
     c.start(2)
-    c.merge(MergeOrder((1,), trips=0), 0.0)
+    c.merge(MergeAction((1,), transfers=0), 0.0)
     kinds = [(type(e).__name__, getattr(e, "worker", None)) for e in iter(c.next, None)]
     assert kinds == [
         ("Merged", None),
@@ -198,15 +204,15 @@ def test_events_at_one_time():
         ("Leave", 1),
         ("Join", 2),
         ("Arrival", 0),
-        ("Alarm", None),
+        ("Timer", None),
     ]
 
 
 @pytest.mark.parametrize(
     ("message", "act"),
     [
-        ("worker 0 cannot be started: it is there", lambda c: c.start(0)),
-        ("worker 1 cannot be stopped: it is not there", lambda c: c.stop(1)),
+        ("worker 0 cannot be started: it is active", lambda c: c.start(0)),
+        ("worker 1 cannot be stopped: it is not active", lambda c: c.stop(1)),
         ("no worker 2", lambda c: c.stop(2)),
         ("no worker -1", lambda c: c.start(-1)),
     ],
@@ -224,21 +230,21 @@ def test_refused_changes(message, act):
 
 def test_seconds_come_before_the_steps():
     c = clock(profile("a", factor=2.0), profile("b"))
-    assert c.dispatch(0, Work(2, 1, seconds=3.0), (0, 0)).finish == 3.0 + 4.0
-    fetch = c.dispatch(1, Work(0, 1, seconds=3.0), ())
-    assert (fetch.start, fetch.finish, fetch.work.examples) == (0.0, 3.0, 0)
+    assert c.dispatch(0, LocalRound(2, 1, seconds=3.0), (0, 0)).finish == 3.0 + 4.0
+    fetch = c.dispatch(1, LocalRound(0, 1, seconds=3.0), ())
+    assert (fetch.start, fetch.finish, fetch.local_round.examples) == (0.0, 3.0, 0)
 
 
 def test_a_copy_is_no_slower_on_a_shared_device_and_has_no_noise():
     workers = (profile(f"w{k}", device="d") for k in range(2))
     machine = dataclasses.replace(Machine("m", tuple(workers), LINKS), noise=0.5)
     c = SimulatedClock(machine, seed=0)
-    assert c.dispatch(0, Work(0, 1, seconds=3.0), ()).finish == 3.0
+    assert c.dispatch(0, LocalRound(0, 1, seconds=3.0), ()).finish == 3.0
 
 
 @pytest.mark.parametrize(
     ("batch_size", "size"), [(0.2, 1), (1.5, 2), (2.5, 2), (7.4, 7), (7.6, 8)]
 )
 def test_sizes_are_whole_and_at_least_one(batch_size, size):
-    work = Work(3, batch_size)
-    assert (work.size, work.examples) == (size, 3 * size)
+    local_round = LocalRound(3, batch_size)
+    assert (local_round.size, local_round.examples) == (size, 3 * size)

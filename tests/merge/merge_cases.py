@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.merge import Facts
+from hetjax.merge import WorkerStats
 from hetjax.replica import Replica
 
 SHAPES = {  # mixed ranks in both dtypes, and few: compilation takes the time
@@ -34,66 +34,72 @@ def random(rng, shapes):
 
 
 def random_replica(
-    rng, shapes=SHAPES, state=STATE, needs=("before", "gradients"), restarts=False
+    rng,
+    shapes=SHAPES,
+    state=STATE,
+    requires=("prev_params", "grad_sum"),
+    broadcasts=False,
 ):
-    """A replica with random numbers in the slots that a merge needs."""
-    slots = dict.fromkeys(needs, shapes)
-    if "angle" in needs:
-        slots["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
-    carry = {name: random(rng, tree) for name, tree in slots.items()}
-    if "angle" in needs:  # a mean of some rounds
+    """A replica with random numbers in the buffers that a merge needs."""
+    buffers = dict.fromkeys(requires, shapes)
+    if "angle" in requires:
+        buffers["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
+    carry = {name: random(rng, tree) for name, tree in buffers.items()}
+    if "angle" in requires:  # a mean of some rounds
         carry["angle"] = jnp.array([0.7, 2.0])
     params = random(rng, shapes)
-    if restarts:
-        carry["start"] = random(rng, shapes)
+    if broadcasts:
+        carry["round_start"] = random(rng, shapes)
     return Replica(params, random(rng, state), (), carry)
 
 
-def agreeing_replica(params, model_state, needs):
+def agreeing_replica(params, model_state, requires):
     """One that equals the centre, as its mailbox does, and has nothing to say."""
     zeros = jax.tree.map(jnp.zeros_like, params)
-    slots = {"before": params, "mailbox": params, "angle": jnp.zeros(2)}
-    carry = {name: slots.get(name, zeros) for name in needs}
+    buffers = {"prev_params": params, "mailbox": params, "angle": jnp.zeros(2)}
+    carry = {name: buffers.get(name, zeros) for name in requires}
     return Replica(params, model_state, (), carry)
 
 
-def make_facts(updates, batch_size=None, examples=None, rate=None, **others):
+def make_facts(updates, batch_size=None, examples=None, learning_rate=None, **others):
     """Facts of members with these update counts; the rest is distinct by default."""
     n = len(updates)
     updates = np.asarray(updates)
     batch_size = 8.0 + np.arange(n) if batch_size is None else batch_size
     examples = updates * np.asarray(batch_size) if examples is None else examples
-    rate = 0.5 + 0.25 * np.arange(n) if rate is None else rate
-    facts = Facts(
+    learning_rate = (
+        0.5 + 0.25 * np.arange(n) if learning_rate is None else learning_rate
+    )
+    stats = WorkerStats(
         worker=jnp.arange(n, dtype=jnp.int32),
-        updates=jnp.asarray(updates, jnp.float32),
+        local_steps=jnp.asarray(updates, jnp.float32),
         batch_size=jnp.asarray(batch_size, jnp.float32),
         examples=jnp.asarray(examples, jnp.float32),
-        rate=jnp.asarray(rate, jnp.float32),
+        learning_rate=jnp.asarray(learning_rate, jnp.float32),
         staleness=jnp.zeros(n, jnp.float32),
         leaves=jnp.ones(n),
         share=jnp.ones(n) / n,
         accuracy=0.5 + jnp.arange(n) / 16,
-        ticks=jnp.float32(0),
+        server_steps=jnp.float32(0),
         num_workers=jnp.float32(n),
     )
     given = {k: jnp.asarray(v, jnp.float32) for k, v in others.items()}
-    return facts._replace(**given)
+    return stats._replace(**given)
 
 
-def pick(order, replicas, facts):
+def pick(order, replicas, stats):
     """Those members, in this order."""
-    chosen = Facts(*(x[jnp.asarray(order)] if x.ndim else x for x in facts))
+    chosen = WorkerStats(*(x[jnp.asarray(order)] if x.ndim else x for x in stats))
     return tuple(replicas[i] for i in order), chosen
 
 
-def weights_of(merging, facts):
+def weights_of(merging, stats):
     """What a merge multiplies each member with: it is given one-hot models."""
-    n = len(facts.updates)
-    slots = {"angle": jnp.zeros(2)} if "angle" in merging.needs else {}
-    replicas = tuple(Replica(jnp.eye(n)[i], (), (), slots) for i in range(n))
+    n = len(stats.local_steps)
+    buffers = {"angle": jnp.zeros(2)} if "angle" in merging.requires else {}
+    replicas = tuple(Replica(jnp.eye(n)[i], (), (), buffers) for i in range(n))
     state = merging.init(jnp.zeros(n), ())
-    state, _ = merging.apply(state, replicas, facts, "")
+    state, _ = merging.apply(state, replicas, stats)
     return np.asarray(merging.model(state)[0]), state
 
 

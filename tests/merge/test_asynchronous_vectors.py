@@ -8,20 +8,26 @@ import optax
 import pytest
 
 from hetjax import local, merge
+from hetjax.machine.types import MergeOp
 from hetjax.merge.asynchronous import MasterMemory, ServerState
 
 ETA = 0.1
 
 
-def scalar(value, **slots):
+def scalar(value, **buffers):
     """A replica of one parameter, without model state."""
-    carry = {name: jnp.float32(v) for name, v in slots.items()}
+    carry = {name: jnp.float32(v) for name, v in buffers.items()}
     return cases.Replica(jnp.float32(value), (), (), carry)
 
 
-def one(rate=ETA, workers=4, ticks=0):
+def one(learning_rate=ETA, workers=4, server_steps=0):
     """Facts of a merge of the one that arrived."""
-    return cases.make_facts((1,), rate=(rate,), num_workers=workers, ticks=ticks)
+    return cases.make_facts(
+        (1,),
+        learning_rate=(learning_rate,),
+        num_workers=workers,
+        server_steps=server_steps,
+    )
 
 
 def close(actual, expected):
@@ -36,10 +42,10 @@ def test_synchronous_elastic_averaging():
     merging = merge.sma(momentum=0.0, alpha=0.2)
     before = (2.0, 4.0)
     replicas = tuple(
-        scalar(w - ETA * g, before=w) for w, g in zip(before, (1, -2), strict=True)
+        scalar(w - ETA * g, prev_params=w) for w, g in zip(before, (1, -2), strict=True)
     )
     state = merging.init(jnp.float32(1.0), ())
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)), "")
+    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
     close([r.params for r in replicas], (1.7, 3.6))
     close(state.center, 1.8)
     close(state.center, (1 - 2 * 0.2) * 1.0 + 2 * 0.2 * np.mean(before))  # G.1's form
@@ -53,11 +59,11 @@ def test_the_pull_of_synchronous_elastic_averaging_is_beta_over_k(
     """Two of three members are there; with "after" the step is heard as well."""
     beta = {"beta": 0.9, **settings}
     merging = merge.sma(momentum=0.0, correction=correction, **beta)
-    assert merging.needs == (("before",) if correction == "before" else ())
-    replicas = tuple(scalar(w, before=b) for w, b in ((1.5, 2), (9, 9), (4.5, 4)))
+    assert merging.requires == (("prev_params",) if correction == "before" else ())
+    replicas = tuple(scalar(w, prev_params=b) for w, b in ((1.5, 2), (9, 9), (4.5, 4)))
     state = merging.init(jnp.float32(1.0), ())
-    facts = cases.make_facts((1, 0, 1))
-    state, after = merging.apply(state, replicas, facts, "")
+    stats = cases.make_facts((1, 0, 1))
+    state, after = merging.apply(state, replicas, stats)
     heard = (2.0, 4.0) if correction == "before" else (1.5, 4.5)
     moves = [pull * (x - 1) for x in heard]
     close(state.center, 1 + sum(moves))
@@ -69,12 +75,16 @@ def test_asynchronous_elastic_averaging():
 
     Worker 2: d = .2 (4 - 1.2) = .56, x~ = 1.76; then 4 + .2 - .56 = 3.64.
     """
-    merging = merge.elastic(alpha=0.2)
-    rule = local.with_slots(local.sgd(), merging.needs)
+    merging = merge.easgd(alpha=0.2)
+    rule = local.with_buffers(local.sgd(), merging.requires)
     state = merging.init(jnp.float32(1.0), ())
     ends, centers = [], []
     for x, g in ((2.0, 1.0), (4.0, -2.0)):
-        state, (replica,) = merging.apply(state, (scalar(x, pending=0.0),), one(), "")
+        state, (replica,) = merging.apply(
+            state,
+            (scalar(x, delayed_update=0.0),),
+            one(),
+        )
         close(replica.params, x)  # not yet: the gradient is at x
 
         def grad_fn(params, model_state, batch, x=x, g=g):
@@ -82,7 +92,7 @@ def test_asynchronous_elastic_averaging():
             return jnp.zeros(1), (), jnp.float32(g)
 
         replica, _ = rule.step(replica, None, ETA, grad_fn)
-        assert replica.carry["pending"] == 0
+        assert replica.carry["delayed_update"] == 0
         ends.append(replica.params)
         centers.append(state.center)
     close(ends, (1.7, 3.64))
@@ -90,13 +100,17 @@ def test_asynchronous_elastic_averaging():
 
 
 def test_the_elastic_pull_is_beta_over_the_run_s_workers():
-    merging = merge.elastic(beta=0.8)
+    merging = merge.easgd(beta=0.8)
     state = merging.init(jnp.float32(1.0), ())
     state, (replica,) = merging.apply(
-        state, (scalar(3.0, pending=0.5),), one(workers=4), ""
+        state,
+        (scalar(3.0, delayed_update=0.5),),
+        one(workers=4),
     )
     close(state.center, 1 + 0.8 / 4 * 2)
-    close(replica.carry["pending"], 0.5 - 0.4)  # a move that nobody added is kept
+    close(
+        replica.carry["delayed_update"], 0.5 - 0.4
+    )  # a move that nobody added is kept
 
 
 # G.5: a server at 1, gamma = server_rate * rate
@@ -105,36 +119,42 @@ def test_the_elastic_pull_is_beta_over_the_run_s_workers():
 def test_downpour_with_adagrad():
     """gamma = .5 .1. Accrued 3: 1 - .05 3/3; then 4: .95 - .05 4/5, for 9 + 16 = 25."""
     adagrad = optax.adagrad(1.0, initial_accumulator_value=0.0)
-    merging = merge.downpour(adagrad, server_rate=0.5)
+    merging = merge.downpour(adagrad, server_learning_rate=0.5)
     state = merging.init(jnp.float32(1.0), ())
     for accrued, expected in ((3.0, 0.95), (4.0, 0.91)):
-        replica = scalar(7.0, gradients=accrued, mailbox=0.0)
-        state, (replica,) = merging.apply(state, (replica,), one(), "push")
+        replica = scalar(7.0, grad_sum=accrued, mailbox=0.0)
+        state, (replica,) = merging.apply(state, (replica,), one(), MergeOp.PUSH)
         close(state.center, expected)
-        assert (replica.params, replica.carry["gradients"]) == (7.0, 0.0)
+        assert (replica.params, replica.carry["grad_sum"]) == (7.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("op", "server", "x", "accrued", "mailbox"),
     [
         # the plain server: 1 - .1 3; delivered is what was in the mailbox before
-        ("push", 0.7, 5.0, 0.0, 2.0),
-        ("deliver", 1.0, 2.0, 3.0, 2.0),
-        ("request", 1.0, 5.0, 3.0, 1.0),
-        ("push+request", 0.7, 5.0, 0.0, 0.7),
-        ("deliver+push", 0.7, 2.0, 0.0, 2.0),
-        ("deliver+push+request", 0.7, 2.0, 0.0, 0.7),
-        ("request+push+deliver", 0.7, 2.0, 0.0, 0.7),  # the order is always that
+        (MergeOp.PUSH, 0.7, 5.0, 0.0, 2.0),
+        (MergeOp.DELIVER, 1.0, 2.0, 3.0, 2.0),
+        (MergeOp.REQUEST, 1.0, 5.0, 3.0, 1.0),
+        (MergeOp.PUSH | MergeOp.REQUEST, 0.7, 5.0, 0.0, 0.7),
+        (MergeOp.DELIVER | MergeOp.PUSH, 0.7, 2.0, 0.0, 2.0),
+        (MergeOp.DELIVER | MergeOp.PUSH | MergeOp.REQUEST, 0.7, 2.0, 0.0, 0.7),
+        (
+            MergeOp.REQUEST | MergeOp.PUSH | MergeOp.DELIVER,
+            0.7,
+            2.0,
+            0.0,
+            0.7,
+        ),  # the order is always that
     ],
 )
 def test_the_words_of_downpour(op, server, x, accrued, mailbox):
     merging = merge.downpour()
     state = merging.init(jnp.float32(1.0), ())
-    replica = scalar(5.0, gradients=3.0, mailbox=2.0)
+    replica = scalar(5.0, grad_sum=3.0, mailbox=2.0)
     state, (replica,) = merging.apply(state, (replica,), one(), op)
     carry = replica.carry
     close(state.center, server)
-    close((replica.params, carry["gradients"], carry["mailbox"]), (x, accrued, mailbox))
+    close((replica.params, carry["grad_sum"], carry["mailbox"]), (x, accrued, mailbox))
 
 
 # F.3
@@ -150,10 +170,13 @@ def master(w, z, g):
 def test_n_ticks_at_once_are_n_single_ticks(beta, n):
     """z <- beta z + (1 - beta) g^; w <- w - alpha z, in float64, n times."""
     alpha, workers, w, z, g = 0.03, 4, 2.0, -0.7, 1.8
-    merging = merge.ticking(momentum=beta)
-    replica = scalar(0.0, gradients=0.0, pushed=0.0)
+    merging = merge.magma_async(momentum=beta)
+    replica = scalar(0.0, grad_sum=0.0, last_pushed_grad=0.0)
     state, _ = merging.apply(
-        master(w, z, g), (replica,), one(alpha, workers, ticks=n), "fetch+keep"
+        master(w, z, g),
+        (replica,),
+        one(alpha, workers, server_steps=n),
+        MergeOp.FETCH | MergeOp.STEP,
     )
     for _ in range(n):
         z = beta * z + (1 - beta) * g / (workers - 1)
@@ -165,13 +188,15 @@ def test_n_ticks_at_once_are_n_single_ticks(beta, n):
 
 
 def test_two_batches_of_ticks_are_one():
-    merging = merge.ticking(momentum=0.9)
-    replica = scalar(0.0, gradients=0.0, pushed=0.0)
+    merging = merge.magma_async(momentum=0.9)
+    replica = scalar(0.0, grad_sum=0.0, last_pushed_grad=0.0)
     ends = []
     for batches in ((3, 4), (7,)):
         state = master(1.0, 0.2, -3.0)
         for n in batches:
-            state, _ = merging.apply(state, (replica,), one(ticks=n), "fetch+keep")
+            state, _ = merging.apply(
+                state, (replica,), one(server_steps=n), MergeOp.FETCH | MergeOp.STEP
+            )
         ends.append((state.center, state.memory.z))
     close(ends[0], ends[1])
 
@@ -182,17 +207,17 @@ def test_what_a_slave_does_to_the_shared_gradient(literal):
 
     Alg. 3's subtraction comes with the fetch, the swap's with the push.
     """
-    merging = merge.ticking()
-    replica = scalar(9.0, gradients=2.0, pushed=2.0)
-    op = "fetch+subtract" if literal else "fetch+keep"
+    merging = merge.magma_async()
+    replica = scalar(9.0, grad_sum=2.0, last_pushed_grad=2.0)
+    op = MergeOp.FETCH | (MergeOp.SUBTRACT if literal else MergeOp.STEP)
     state, (replica,) = merging.apply(master(1.5, 0.0, 5.0), (replica,), one(), op)
     assert state.memory.g == (3.0 if literal else 5.0)
     assert replica.params == 1.5
-    assert replica.carry["pushed"] == (0.0 if literal else 2.0)
-    replica = replica._replace(carry={**replica.carry, "gradients": jnp.float32(3.0)})
-    state, (replica,) = merging.apply(state, (replica,), one(), "push")
+    assert replica.carry["last_pushed_grad"] == (0.0 if literal else 2.0)
+    replica = replica._replace(carry={**replica.carry, "grad_sum": jnp.float32(3.0)})
+    state, (replica,) = merging.apply(state, (replica,), one(), MergeOp.PUSH)
     assert state.memory.g == 6.0
-    assert replica.carry["pushed"] == 3.0
+    assert replica.carry["last_pushed_grad"] == 3.0
     assert replica.params == 1.5  # a push fetches nothing
 
 
@@ -203,9 +228,9 @@ def test_the_vector_of_gossip():
     """x = 1 and 3, g_1 = .5, rate .1: 1 arrives, 2 is its partner: 1.95 and 2."""
     merging = merge.gossip()
     state = merging.init(jnp.float32(2.0), ())  # the mean of both
-    replicas = scalar(1.0, gradients=0.5), scalar(3.0, gradients=8.0)
-    facts = cases.make_facts((1, 0), rate=(0.1, 0.7))
-    state, replicas = merging.apply(state, replicas, facts, "")
+    replicas = scalar(1.0, grad_sum=0.5), scalar(3.0, grad_sum=8.0)
+    stats = cases.make_facts((1, 0), learning_rate=(0.1, 0.7))
+    state, replicas = merging.apply(state, replicas, stats)
     close([r.params for r in replicas], (1.95, 2.0))
     close(state.center, (1.95 + 2.0) / 2)
 
@@ -213,10 +238,10 @@ def test_the_vector_of_gossip():
 def test_the_sum_of_all_models_moves_by_the_gradient_alone():
     """Several merges of pairs out of five; the node knows the mean of all of them."""
     rng = np.random.default_rng(0)
-    merging, n, rate = merge.gossip(), 5, 0.3
+    merging, n, learning_rate = merge.gossip(), 5, 0.3
     shapes = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
     start = cases.random(rng, shapes)
-    models = [cases.Replica(start, (), (), {"gradients": shapes})] * n
+    models = [cases.Replica(start, (), (), {"grad_sum": shapes})] * n
     state = merging.init(start, ())
 
     def total():
@@ -224,10 +249,12 @@ def test_the_sum_of_all_models_moves_by_the_gradient_alone():
 
     for i, j in ((0, 3), (4, 1), (3, 4), (2, 0), (3, 2)):
         g = cases.random(rng, shapes)
-        models[i] = models[i]._replace(carry={"gradients": g})
-        expected = jax.tree.map(lambda x, g: x - rate * g, total(), g)
-        facts = cases.make_facts((1, 0), rate=(rate, 9.0), num_workers=n)
-        state, pair = merging.apply(state, (models[i], models[j]), facts, "")
+        models[i] = models[i]._replace(carry={"grad_sum": g})
+        expected = jax.tree.map(lambda x, g: x - learning_rate * g, total(), g)
+        stats = cases.make_facts(
+            (1, 0), learning_rate=(learning_rate, 9.0), num_workers=n
+        )
+        state, pair = merging.apply(state, (models[i], models[j]), stats)
         models[i], models[j] = pair
         cases.assert_close(total(), expected)
         cases.assert_close(state.center, jax.tree.map(lambda x: x / n, total()))
@@ -237,6 +264,6 @@ def test_the_sum_of_all_models_moves_by_the_gradient_alone():
 def test_gossip_without_a_partner_is_a_step():
     merging = merge.gossip()
     state = merging.init(jnp.float32(1.0), ())
-    facts = cases.make_facts((1,), rate=(0.1,))
-    state, (replica,) = merging.apply(state, (scalar(1.0, gradients=2.0),), facts, "")
+    stats = cases.make_facts((1,), learning_rate=(0.1,))
+    state, (replica,) = merging.apply(state, (scalar(1.0, grad_sum=2.0),), stats)
     close((state.center, replica.params), (0.8, 0.8))

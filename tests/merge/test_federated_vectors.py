@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from hetjax import local, merge
-from hetjax.merge.federated import nova_weights
+from hetjax.merge import nova_weights
 
 
-def merged(merging, values, facts, state=None):
+def merged(merging, values, stats, state=None):
     """The model after a merge of these scalar ones into 0 (or a state)."""
     replicas = tuple(cases.Replica(jnp.float32(x)) for x in values)
     state = merging.init(jnp.float32(0.0), ()) if state is None else state
-    state, replicas = merging.apply(state, replicas, facts, "")
+    state, replicas = merging.apply(state, replicas, stats)
     assert {float(r.params) for r in replicas} == {float(state.center)}
     return state
 
@@ -22,7 +22,7 @@ def test_the_weights_of_local_sgd():
     """E.1: two slow workers of 4 steps, eight fast ones of 32."""
     tau = (4,) * 2 + (32,) * 8
     weights, _ = cases.weights_of(
-        merge.average(weights="updates"), cases.make_facts(tau)
+        merge.average(weights="local_steps"), cases.make_facts(tau)
     )
     np.testing.assert_allclose(weights, [4 / 264] * 2 + [32 / 264] * 8, rtol=1e-6)
     np.testing.assert_allclose(weights[[0, 9]], (0.01515, 0.12121), atol=5e-6)
@@ -33,7 +33,7 @@ def test_the_weights_of_local_sgd():
     [
         (merge.fed_nova(), -3.9375),  # 18 (-1/4 - 6/32) / 2
         (merge.average(), -3.5),
-        (merge.average(weights="updates"), -5.4444),
+        (merge.average(weights="local_steps"), -5.4444),
     ],
     ids=["fed_nova", "balanced", "eq. 4"],
 )
@@ -44,9 +44,9 @@ def test_the_vector_of_section_i(merging, expected):
 
 def test_fed_nova_takes_the_shares_of_those_present():
     """p = (.2, .6) / .8 of three: tau_eff = .25 4 + .75 2 = 2.5."""
-    facts = cases.make_facts((4, 9, 2), share=(0.2, 0.2, 0.6))
-    facts = facts._replace(updates=facts.updates.at[1].set(0))
-    weights, _ = cases.weights_of(merge.fed_nova(), facts)
+    stats = cases.make_facts((4, 9, 2), share=(0.2, 0.2, 0.6))
+    stats = stats._replace(local_steps=stats.local_steps.at[1].set(0))
+    weights, _ = cases.weights_of(merge.fed_nova(), stats)
     np.testing.assert_allclose(weights, (2.5 * 0.25 / 4, 0, 2.5 * 0.75 / 2), rtol=1e-6)
 
 
@@ -68,27 +68,26 @@ def test_norms_are_what_local_steps_add_up_to(settings, eta):
         rule = local.proximal(mu=settings["mu"])
     tau, g = (1, 3, 8), jnp.float32(2.0)
     moves = []
-    for steps in tau:
+    for local_steps in tau:
         zero = jnp.float32(0.0)
-        replica = cases.Replica(zero, (), rule.init(zero), {"start": zero})
-        for _ in range(steps):
+        replica = cases.Replica(zero, (), rule.init(zero), {"round_start": zero})
+        for _ in range(local_steps):
             replica, _ = rule.step(replica, None, eta, lambda *_: (jnp.zeros(1), (), g))
         moves.append(float(replica.params))
     rho, mu = settings.get("momentum", 0.0), settings.get("mu", 0.0)
-    a = [norms(steps, rho, mu, eta) for steps in tau]
+    a = [norms(local_steps, rho, mu, eta) for local_steps in tau]
     np.testing.assert_allclose(moves, [-eta * a_i * 2.0 for a_i in a], rtol=1e-5)
     # so all gain the same for a step, and FedNova moves by tau_eff of these
-    facts = cases.make_facts(tau, rate=(eta,) * 3)
-    state = merged(merge.fed_nova(**settings), moves, facts)
+    stats = cases.make_facts(tau, learning_rate=(eta,) * 3)
+    state = merged(merge.fed_nova(**settings), moves, stats)
     effective = np.mean(tau if mu else a)
     np.testing.assert_allclose(state.center, -eta * effective * 2.0, rtol=1e-5)
 
 
 def test_nova_weights_of_equal_steps_are_the_shares_exactly():
     p = jnp.array([0.2, 0.0, 0.5, 0.3])
-    facts = cases.make_facts((7, 0, 7, 7))
     for momentum in (0.0, 0.9):
-        weights = nova_weights(p, facts, momentum, 0.0)
+        weights = nova_weights((7, 0, 7, 7), p, momentum=momentum, present=p > 0)
         assert weights.tolist() == p.tolist()
 
 
@@ -98,10 +97,10 @@ def test_fed_nova_with_server_momentum():
     buf = 2 / .5 = 4, x = -2; buf = .4 4 - 1 / .5 = -.4, x = -2 + .2.
     """
     merging = merge.fed_nova(server_momentum=0.4)
-    facts = cases.make_facts((3, 3), rate=(0.5, 0.5))
-    state = merged(merging, (-1, -3), facts)
+    stats = cases.make_facts((3, 3), learning_rate=(0.5, 0.5))
+    state = merged(merging, (-1, -3), stats)
     np.testing.assert_allclose((state.center, state.buffer), (-2, 4), rtol=1e-6)
-    state = merged(merging, (0, -2), facts, state)
+    state = merged(merging, (0, -2), stats, state)
     np.testing.assert_allclose((state.center, state.buffer), (-1.8, -0.4), rtol=1e-5)
 
 
@@ -109,7 +108,7 @@ def test_fed_nova_zeroes_its_members_momentum():
     merging = merge.fed_nova(momentum=0.9)
     replica = cases.Replica(jnp.ones(2), (), {"trace": jnp.ones(2)})
     state = merging.init(jnp.zeros(2), ())
-    _, (after,) = merging.apply(state, (replica,), cases.make_facts((2,)), "")
+    _, (after,) = merging.apply(state, (replica,), cases.make_facts((2,)))
     assert after.opt_state["trace"].tolist() == [0, 0]
 
 
@@ -128,17 +127,17 @@ def test_momentum_and_mu_are_not_both():
     ],
 )
 def test_fed_acc_weights(settings, expected):
-    facts = cases.make_facts((3, 1, 1), accuracy=(0.2, 0.8, 0.9), share=(0.6, 0.1, 0.3))
-    facts = facts._replace(updates=facts.updates.at[2].set(0))
-    weights, _ = cases.weights_of(merge.fed_acc(**settings), facts)
+    stats = cases.make_facts((3, 1, 1), accuracy=(0.2, 0.8, 0.9), share=(0.6, 0.1, 0.3))
+    stats = stats._replace(local_steps=stats.local_steps.at[2].set(0))
+    weights, _ = cases.weights_of(merge.fed_acc(**settings), stats)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_fed_acc_of_useless_models_is_their_mean():
-    facts = cases.make_facts((1, 1), accuracy=(0.0, 0.0))
-    weights, _ = cases.weights_of(merge.fed_acc(), facts)
+    stats = cases.make_facts((1, 1), accuracy=(0.0, 0.0))
+    weights, _ = cases.weights_of(merge.fed_acc(), stats)
     np.testing.assert_allclose(weights, (0.5, 0.5))
-    assert merge.fed_acc().measures == ("accuracy",)
+    assert merge.fed_acc().required_metrics == ("accuracy",)
 
 
 # FedAdp
@@ -154,27 +153,27 @@ def at_angles(theta):
     )
 
 
-def psi_of(merging, moves, facts, replicas=None, state=None):
+def psi_of(merging, moves, stats, replicas=None, state=None):
     """The two weights, read off the merged model; the state and members after it."""
     start = np.zeros(2) if state is None else np.asarray(state.center)
     params = [jnp.float32(start + d) for d in moves]
-    slots = [jnp.zeros(2)] * 2 if replicas is None else [
+    buffers = [jnp.zeros(2)] * 2 if replicas is None else [
         r.carry["angle"] for r in replicas
     ]  # fmt: skip
     members = tuple(
         cases.Replica(x, (), (), {"angle": angle})
-        for x, angle in zip(params, slots, strict=True)
+        for x, angle in zip(params, buffers, strict=True)
     )
     state = merging.init(jnp.zeros(2), ()) if state is None else state
-    state, members = merging.apply(state, members, facts, "")
+    state, members = merging.apply(state, members, stats)
     move = np.asarray(state.center) - start
     return np.linalg.solve(np.transpose(moves), move), state, members
 
 
 def test_the_vector_of_fed_adp():
     """theta = (.5, 1.2), equal D, a = 5: f = (4.99997, 1.539) and psi from them."""
-    facts = cases.make_facts((3, 5))
-    psi, _, members = psi_of(merge.fed_adp(alpha=5.0), at_angles((0.5, 1.2)), facts)
+    stats = cases.make_facts((3, 5))
+    psi, _, members = psi_of(merge.fed_adp(alpha=5.0), at_angles((0.5, 1.2)), stats)
     np.testing.assert_allclose(psi, (0.96956, 0.03044), atol=1e-5)
     angles = [r.carry["angle"].tolist() for r in members]
     np.testing.assert_allclose(angles, [(0.5, 1), (1.2, 1)], rtol=1e-5)
@@ -182,9 +181,9 @@ def test_the_vector_of_fed_adp():
 
 def test_fed_adp_takes_the_mean_of_a_member_s_angles():
     """(.5, 1.2), then (.9, .4): means (.7, .8); f by hand from them."""
-    merging, facts = merge.fed_adp(alpha=5.0), cases.make_facts((3, 5))
-    _, state, members = psi_of(merging, at_angles((0.5, 1.2)), facts)
-    psi, _, members = psi_of(merging, at_angles((0.9, 0.4)), facts, members, state)
+    merging, stats = merge.fed_adp(alpha=5.0), cases.make_facts((3, 5))
+    _, state, members = psi_of(merging, at_angles((0.5, 1.2)), stats)
+    psi, _, members = psi_of(merging, at_angles((0.9, 0.4)), stats, members, state)
     smooth = np.array([0.7, 0.8])
     f = 5 * (1 - np.exp(-np.exp(-5 * (smooth - 1))))
     expected = np.exp(f) / np.exp(f).sum()
@@ -195,7 +194,7 @@ def test_fed_adp_takes_the_mean_of_a_member_s_angles():
 
 def test_fed_adp_counts_the_data():
     """Moves at equal angles to a mean that leans towards the larger one's."""
-    facts = cases.make_facts((1, 1), share=(0.75, 0.25))
+    stats = cases.make_facts((1, 1), share=(0.75, 0.25))
     moves = np.array([1.0, 0.0]), np.array([0.0, 3.0])  # 3 (.25) = .75: 45 degrees
-    psi, _, _ = psi_of(merge.fed_adp(), moves, facts)
+    psi, _, _ = psi_of(merge.fed_adp(), moves, stats)
     np.testing.assert_allclose(psi, (0.75, 0.25), atol=1e-5)

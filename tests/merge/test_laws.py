@@ -1,5 +1,6 @@
 """Laws over a table of all merges; a new merge is a new row, with what it promises."""
 
+from inspect import isfunction
 from typing import NamedTuple
 
 import chex
@@ -11,6 +12,7 @@ import optax
 from absl.testing import parameterized
 
 from hetjax import merge, tree
+from hetjax.machine.types import PUSH_FETCH, MergeOp
 
 NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model, every model is below
 
@@ -19,15 +21,15 @@ class Row(NamedTuple):
     """A merge and the laws it promises beside those that all merges keep."""
 
     merge: merge.Merge
-    op: str = ""
+    op: MergeOp = PUSH_FETCH
     order: bool = True  # the members' order is irrelevant
     consensus: bool = True  # replicas that equal the centre leave it, exactly
     mean: bool = True  # identical members give their own model, exactly
     conserved: bool = False  # centre + sum of replicas (and what is pending) stays
-    # a member without updates is not heard, and "restarts": goes on from the centre
+    # a member without updates is not heard, and "broadcasts": goes on from the centre
     # like all, "stays" as it was, or the merge may do with it what it likes ("either");
     # "heard": there are members that take part without updates
-    absent: str = "restarts"
+    absent: str = "broadcasts"
     nobody: bool = True  # a merge of nobody changes no model
     statistics: bool = True  # restarts give the centre's model state, too
 
@@ -41,31 +43,33 @@ def pulled(*, mean=True, conserved=False, **settings):
     return Row(merge.sma(**settings), mean=mean, conserved=conserved, absent="stays")
 
 
-def alone(merging, op="", **laws):
+def alone(merging, op=PUSH_FETCH, **laws):
     """Made for one member at a time; what holds for several all the same."""
     return Row(merging, op, **{"mean": False, "absent": "either", **laws})
 
 
 TABLE = {
     "average": Row(merge.average()),
-    "average updates": Row(merge.average(weights="updates")),
+    "average updates": Row(merge.average(weights="local_steps")),
     "average examples": Row(merge.average(weights="examples")),
     "average batch_size": Row(merge.average(weights="batch_size")),
-    "average function": Row(merge.average(weights=lambda f: f.updates * f.rate)),
+    "average function": Row(
+        merge.average(weights=lambda f: f.local_steps * f.learning_rate)
+    ),
     "average momentum": Row(merge.average(momentum=0.9)),
     "average reset": Row(merge.average(reset=True)),
     "normalized": Row(merge.normalized(pert_thr=NEVER)),
-    "normalized updates": Row(merge.normalized(weights="updates", pert_thr=NEVER)),
+    "normalized updates": Row(merge.normalized(weights="local_steps", pert_thr=NEVER)),
     "normalized no delta": Row(merge.normalized(delta=0.0, pert_thr=ALWAYS)),
     "perturbed": perturbed(),
-    "perturbed updates_x_batch": perturbed(weights="updates_x_batch", momentum=0.0),
+    "perturbed updates_x_batch": perturbed(weights="local_steps_x_batch", momentum=0.0),
     "perturbed rms": perturbed(reg_measure="rms"),
     "perturbed rms_per_leaf": perturbed(reg_measure="rms_per_leaf"),
     "gradient": Row(merge.gradient_aggregation()),
     "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
     # its first step is the sign of the gradient: nothing that a mean survives
     "gradient adam": Row(merge.gradient_aggregation(optax.adam(1.0)), mean=False),
-    "gradient push": alone(merge.gradient_aggregation(), "push", absent="stays"),
+    "gradient push": alone(merge.gradient_aggregation(), MergeOp.PUSH, absent="stays"),
     "sma": pulled(),
     "sma no momentum": pulled(momentum=0.0, conserved=True),
     "sma alpha": pulled(alpha=0.1, mean=False),
@@ -77,7 +81,9 @@ TABLE = {
     "sma beta after": pulled(
         beta=0.9, correction="after", momentum=0.0, mean=False, conserved=True
     ),
-    "sma restart": Row(merge.sma(), op="restart", statistics=False),
+    "sma restart": Row(
+        merge.sma(), op=PUSH_FETCH | MergeOp.RESET_TO_CENTER, statistics=False
+    ),
     "hierarchical": Row(merge.hierarchical()),
     "hierarchical root": Row(merge.hierarchical(gamma=0.1, root=True), mean=False),
     "fed_nova": Row(merge.fed_nova()),
@@ -86,14 +92,16 @@ TABLE = {
     "fed_nova proximal": Row(merge.fed_nova(mu=0.1), mean=False),
     "fed_acc": Row(merge.fed_acc(power=2.0, by_size=True)),
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
-    "elastic": alone(merge.elastic(), absent="stays", conserved=True),
-    "downpour": alone(merge.downpour(), "push"),
+    "elastic": alone(merge.easgd(), absent="stays", conserved=True),
+    "downpour": alone(merge.downpour(), MergeOp.PUSH),
     "downpour that waits": alone(merge.downpour()),
     "downpour adagrad": alone(
-        merge.downpour(optax.adagrad(1.0)), "deliver+push+request", absent="heard"
+        merge.downpour(optax.adagrad(1.0)),
+        MergeOp.DELIVER | MergeOp.PUSH | MergeOp.REQUEST,
+        absent="heard",
     ),
     # what the master does between two events does not ask who is there
-    "ticking": alone(merge.ticking(), "push", absent="heard", nobody=False),
+    "ticking": alone(merge.magma_async(), MergeOp.PUSH, absent="heard", nobody=False),
     "gossip": alone(merge.gossip(), order=False, absent="heard"),
 }
 UPDATES = (3, 5, 2, 4)  # distinct, so that no law hangs on a tie
@@ -101,7 +109,7 @@ UPDATES = (3, 5, 2, 4)  # distinct, so that no law hangs on a tie
 
 def applied(row):
     apply, op = row.merge.apply, row.op
-    return lambda state, replicas, facts: apply(state, replicas, facts, op)
+    return lambda state, replicas, stats: apply(state, replicas, stats, op)
 
 
 # one function per row: what one law compiles serves the others
@@ -115,7 +123,13 @@ def names(law=None):
 def test_every_merge_is_here():
     """By the module of its `apply`, and the function that made it."""
     made = {row.merge.apply.__qualname__.split(".")[0] for row in TABLE.values()}
-    factories = {name for name in merge.__all__ if name[0].islower()}
+    factories = {
+        name
+        for name in merge.__all__
+        if isfunction(made_by := getattr(merge, name))
+        and made_by.__annotations__.get("return") is merge.Merge
+    }
+    factories -= {"group_merge", "masked", "over_axis"}  # made of a merge
     assert made == factories
 
 
@@ -129,13 +143,13 @@ class Case:
         self.params = cases.random(rng, cases.SHAPES)
         self.model_state = cases.random(rng, cases.STATE)
         self.fresh = self.merge.init(self.params, self.model_state)
-        slots = {"needs": self.merge.needs, "restarts": self.merge.restarts}
-        self.replicas = tuple(cases.random_replica(rng, **slots) for _ in updates)
-        self.facts = cases.make_facts(updates, ticks=3)
+        buffers = {"requires": self.merge.requires, "broadcasts": self.merge.broadcasts}
+        self.replicas = tuple(cases.random_replica(rng, **buffers) for _ in updates)
+        self.stats = cases.make_facts(updates, server_steps=3)
 
     def warm(self):
         """The state after one merge: its momentum, if any, is not zero."""
-        return self.apply(self.fresh, self.replicas, self.facts)[0]
+        return self.apply(self.fresh, self.replicas, self.stats)[0]
 
 
 class LawsTest(chex.TestCase):
@@ -144,8 +158,8 @@ class LawsTest(chex.TestCase):
     def test_worker_order_is_irrelevant(self, name):
         case = Case(self, name)
         order = (3, 0, 1, 2)  # a roll: a flip would commute with reversed indices
-        state, replicas = case.apply(case.fresh, case.replicas, case.facts)
-        rolled = case.apply(case.fresh, *cases.pick(order, case.replicas, case.facts))
+        state, replicas = case.apply(case.fresh, case.replicas, case.stats)
+        rolled = case.apply(case.fresh, *cases.pick(order, case.replicas, case.stats))
         cases.assert_close(rolled, (state, tuple(replicas[i] for i in order)))
 
     @chex.variants(with_jit=True, without_jit=True)
@@ -153,11 +167,11 @@ class LawsTest(chex.TestCase):
     def test_consensus_is_an_exact_fixed_point(self, name):
         case = Case(self, name)
         replica = cases.agreeing_replica(
-            case.params, case.model_state, case.merge.needs
+            case.params, case.model_state, case.merge.requires
         )
         replicas = (replica,) * len(UPDATES)
-        state, after = case.apply(case.fresh, replicas, case.facts)
-        if "angle" in case.merge.needs:  # there was a round
+        state, after = case.apply(case.fresh, replicas, case.stats)
+        if "angle" in case.merge.requires:  # there was a round
             assert all(r.carry.pop("angle").tolist() == [0, 1] for r in after)
             del replica.carry["angle"]
         chex.assert_trees_all_equal(after, replicas)
@@ -172,27 +186,27 @@ class LawsTest(chex.TestCase):
         case = Case(self, name, updates=(3, 0, 5, 4))
         nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
         replicas = (case.replicas[0], nan, *case.replicas[2:])
-        facts = case.facts._replace(
-            batch_size=case.facts.batch_size.at[1].set(99.0),
-            examples=case.facts.examples.at[1].set(99.0),
-            rate=case.facts.rate.at[1].set(np.nan),
+        stats = case.stats._replace(
+            batch_size=case.stats.batch_size.at[1].set(99.0),
+            examples=case.stats.examples.at[1].set(99.0),
+            learning_rate=case.stats.learning_rate.at[1].set(np.nan),
         )
-        expected = APPLY[name](case.fresh, *cases.pick((0, 2, 3), replicas, facts))
-        state, after = case.apply(case.fresh, replicas, facts)
+        expected = APPLY[name](case.fresh, *cases.pick((0, 2, 3), replicas, stats))
+        state, after = case.apply(case.fresh, replicas, stats)
         cases.assert_close((state, (after[0], *after[2:])), expected)
         row = TABLE[name]
-        if row.absent == "restarts":
+        if row.absent == "broadcasts":
             chex.assert_tree_all_finite(after[1].params)
             if row.statistics:
                 chex.assert_tree_all_finite(after[1].model_state)
         if row.absent != "stays":
             return
         chex.assert_trees_all_equal(after[1], nan)
-        # not even what its slots hold reaches its own parameters
-        slots = case.replicas[1]._replace(carry=nan.carry)
-        replicas = (replicas[0], slots, *replicas[2:])
-        _, after = case.apply(case.fresh, replicas, facts)
-        chex.assert_trees_all_equal(after[1], slots)
+        # not even what its buffers hold reaches its own parameters
+        buffers = case.replicas[1]._replace(carry=nan.carry)
+        replicas = (replicas[0], buffers, *replicas[2:])
+        _, after = case.apply(case.fresh, replicas, stats)
+        chex.assert_trees_all_equal(after[1], buffers)
 
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(name=names("nobody"))
@@ -208,7 +222,7 @@ class LawsTest(chex.TestCase):
     @parameterized.product(name=names())
     def test_structure_shape_and_dtype_survive(self, name):
         case = Case(self, name)
-        state, replicas = case.apply(case.fresh, case.replicas, case.facts)
+        state, replicas = case.apply(case.fresh, case.replicas, case.stats)
         same = chex.assert_trees_all_equal_shapes_and_dtypes
         same(state, case.fresh)
         same(replicas, case.replicas)
@@ -223,13 +237,13 @@ class LawsTest(chex.TestCase):
         traced = jax.jit(chex.assert_max_traces(APPLY[name], n=1))
         rng = np.random.default_rng(0)
         shapes = cases.SHAPES["scalar"], cases.STATE  # small: this compiles again
-        needs = TABLE[name].merge.needs
-        replicas = tuple(cases.random_replica(rng, *shapes, needs) for _ in UPDATES)
+        requires = TABLE[name].merge.requires
+        replicas = tuple(cases.random_replica(rng, *shapes, requires) for _ in UPDATES)
         state = TABLE[name].merge.init(replicas[0].params, replicas[0].model_state)
         for k in range(3):
             updates = np.roll(UPDATES, k) - (0, 2, 0, 0)  # an absentee is data, too
-            facts = cases.make_facts(updates, ticks=k)
-            state, replicas = traced(state, replicas, facts)
+            stats = cases.make_facts(updates, server_steps=k)
+            state, replicas = traced(state, replicas, stats)
 
     @chex.variants(without_jit=True)  # a program of 64 members takes seconds to compile
     @parameterized.product(name=names("mean"))
@@ -238,12 +252,12 @@ class LawsTest(chex.TestCase):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=5), jnp.bfloat16)
         # the centre starts at zero: a gradient -x at rate 1 leads to the model x, too
-        carry = {"before": x, "gradients": -x, "angle": jnp.zeros(2)}
+        carry = {"prev_params": x, "grad_sum": -x, "angle": jnp.zeros(2)}
         replica = cases.Replica(x, x, (), carry)
         even = np.ones(members)
-        facts = cases.make_facts(even, 8 * even, rate=even, accuracy=even)
+        stats = cases.make_facts(even, 8 * even, learning_rate=even, accuracy=even)
         fresh = TABLE[name].merge.init(jnp.zeros_like(x), jnp.zeros_like(x))
-        state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, facts)
+        state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, stats)
         chex.assert_trees_all_equal(
             TABLE[name].merge.model(state), tree.float32((x, x))
         )
@@ -255,21 +269,28 @@ class LawsTest(chex.TestCase):
 
         def total(state, replicas):  # of a float32 leaf: bfloat16 would round
             models = [state.center, *(r.params for r in replicas)]
-            models += [r.carry["pending"] for r in replicas if "pending" in r.carry]
+            models += [
+                r.carry["delayed_update"]
+                for r in replicas
+                if "delayed_update" in r.carry
+            ]
             return sum(np.asarray(m["layer"]["vector"]) for m in models)
 
-        state, replicas = case.apply(case.fresh, case.replicas, case.facts)
+        state, replicas = case.apply(case.fresh, case.replicas, case.stats)
         cases.assert_close(total(state, replicas), total(case.fresh, case.replicas))
         # and yet the centre moved
         moved = state.center["layer"]["vector"] - case.fresh.center["layer"]["vector"]
         assert np.abs(moved).min() > 0.01
 
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=tuple(n for n in TABLE if TABLE[n].merge.member))
+    @parameterized.product(name=tuple(n for n in TABLE if TABLE[n].merge.as_member))
     def test_a_node_is_its_model_to_the_node_above(self, name):
         case = Case(self, name)
         state, merging = case.warm(), case.merge
-        member, adopt = self.variant(merging.member), self.variant(merging.adopt)
+        member, adopt = (
+            self.variant(merging.as_member),
+            self.variant(merging.from_parent),
+        )
         above = member(state)
         chex.assert_trees_all_equal(
             (above.params, above.model_state), merging.model(state)

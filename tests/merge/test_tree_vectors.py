@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from hetjax import merge
+from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.sma import SmaState
-from hetjax.merge.types import restart
+from hetjax.merge.types import reset_to
 
 
 def close(actual, expected):
@@ -24,12 +25,17 @@ def test_a_restart(reset):
     state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
     replicas = tuple(
         cases.Replica(
-            jnp.float32(w), (), {"trace": jnp.float32(3)}, {"before": jnp.float32(b)}
+            jnp.float32(w),
+            (),
+            {"trace": jnp.float32(3)},
+            {"prev_params": jnp.float32(b)},
         )
         for w, b in ((0.9, 1.0), (3.3, 3.0))
     )
-    facts = cases.make_facts((1, 1))
-    state, replicas = merging.apply(state, replicas, facts, "restart")
+    stats = cases.make_facts((1, 1))
+    state, replicas = merging.apply(
+        state, replicas, stats, PUSH_FETCH | MergeOp.RESET_TO_CENTER
+    )
     close(state.center, 2.09)
     close([r.params for r in replicas], (2.09, 2.09))
     close(state.velocity, 0.0 if reset else 0.59)
@@ -38,12 +44,12 @@ def test_a_restart(reset):
 
 def test_what_goes_on_from_a_model_begins_its_round_there():
     replica = cases.Replica(
-        jnp.bfloat16(1.0), jnp.float32(1.0), "own", {"start": 0, "other": 5}
+        jnp.bfloat16(1.0), jnp.float32(1.0), "own", {"round_start": 0, "other": 5}
     )
-    after = restart(replica, jnp.float32(2.0), jnp.float32(3.0))
+    after = reset_to(replica, jnp.float32(2.0), jnp.float32(3.0))
     assert after.params.dtype == jnp.bfloat16
     assert (after.params, after.model_state, after.opt_state) == (2, 3, "own")
-    assert after.carry == {"start": after.params, "other": 5}
+    assert after.carry == {"round_start": after.params, "other": 5}
 
 
 # C.4 (a). Groups of two: r = (1, 3), z = 1.5, z_prev = 1.4, mu = .9; replicas before
@@ -62,16 +68,16 @@ def test_two_level_averaging():
     for r, before in ((1.0, (1.0, 2.0)), (3.0, (3.0, 5.0))):
         state = SmaState(jnp.float32(r), jnp.float32(7.0), ())
         replicas = tuple(
-            cases.Replica(jnp.float32(b - 0.1), (), (), {"before": jnp.float32(b)})
+            cases.Replica(jnp.float32(b - 0.1), (), (), {"prev_params": jnp.float32(b)})
             for b in before
         )
-        state, replicas = group.apply(state, replicas, two, "")
+        state, replicas = group.apply(state, replicas, two)
         nodes.append(state)
         ends += [r.params for r in replicas]
     state = SmaState(jnp.float32(1.5), jnp.float32(0.1), ())
-    members = tuple(map(group.member, nodes))
-    state, members = root.apply(state, members, two, "")
-    nodes = [group.adopt(n, m) for n, m in zip(nodes, members, strict=True)]
+    members = tuple(map(group.as_member, nodes))
+    state, members = root.apply(state, members, two)
+    nodes = [group.from_parent(n, m) for n, m in zip(nodes, members, strict=True)]
     close(ends, (0.9, 1.4, 2.9, 3.9))
     close([n.center for n in nodes], (1.75, 3.25))
     close(state.center, 1.5 + 0.5 + 0.09)
@@ -83,10 +89,10 @@ def test_a_node_s_momentum_is_of_its_own_moves():
         state = merging.init(jnp.float32(0.0), ())
         replicas = (cases.Replica(jnp.float32(2.0)),)
         one = cases.make_facts((1,))
-        state, _ = merging.apply(state, replicas, one, "")  # w = 2, w_p = 0
-        above = merging.member(state)._replace(params=jnp.float32(10.0))
-        state = merging.adopt(state, above)
-        state, _ = merging.apply(state, (cases.Replica(jnp.float32(10.0)),), one, "")
+        state, _ = merging.apply(state, replicas, one)  # w = 2, w_p = 0
+        above = merging.as_member(state)._replace(params=jnp.float32(10.0))
+        state = merging.from_parent(state, above)
+        state, _ = merging.apply(state, (cases.Replica(jnp.float32(10.0)),), one)
         close(merging.model(state)[0], 10 + 0.9 * 2)
 
 
@@ -94,7 +100,7 @@ def test_a_node_s_momentum_is_of_its_own_moves():
 
 
 def learner(gradient, x=1.0):
-    return cases.Replica(jnp.float32(x), (), (), {"gradients": jnp.float32(gradient)})
+    return cases.Replica(jnp.float32(x), (), (), {"grad_sum": jnp.float32(gradient)})
 
 
 @pytest.mark.parametrize(
@@ -111,21 +117,23 @@ def test_two_levels_of_gradients(gammas, nodes, root):
     top = merge.hierarchical(gamma=gammas[1], root=True)
     states = []
     for gradients in ((1, 2), (4,)):
-        facts = cases.make_facts((3,) * len(gradients), rate=(0.1,) * len(gradients))
+        stats = cases.make_facts(
+            (3,) * len(gradients), learning_rate=(0.1,) * len(gradients)
+        )
         replicas = tuple(map(learner, gradients))
         state = below.init(jnp.float32(1.0), ())
-        state, replicas = below.apply(state, replicas, facts, "")
-        assert [float(r.carry["gradients"]) for r in replicas] == [0] * len(gradients)
+        state, replicas = below.apply(state, replicas, stats)
+        assert [float(r.carry["grad_sum"]) for r in replicas] == [0] * len(gradients)
         assert {float(r.params) for r in replicas} == {float(state.center)}
         states.append(state)
     close([s.center for s in states], nodes)
     close([s.gradients for s in states], (3, 4))
-    facts = cases.make_facts((6, 3), rate=(0.1, 0.1), leaves=(2, 1))
-    members = tuple(map(below.member, states))
-    state, members = top.apply(top.init(jnp.float32(1.0), ()), members, facts, "")
+    stats = cases.make_facts((6, 3), learning_rate=(0.1, 0.1), leaves=(2, 1))
+    members = tuple(map(below.as_member, states))
+    state, members = top.apply(top.init(jnp.float32(1.0), ()), members, stats)
     close(state.center, root)
     assert state.gradients == ()
-    states = [below.adopt(s, m) for s, m in zip(states, members, strict=True)]
+    states = [below.from_parent(s, m) for s, m in zip(states, members, strict=True)]
     close([s.center for s in states], (root, root))
     close([s.gradients for s in states], (0, 0))  # what was handed up is gone
 
@@ -134,15 +142,15 @@ def test_gradients_add_up_between_merges_above():
     below = merge.hierarchical(gamma=0.5)
     state = below.init(jnp.float32(1.0), ())
     for gradient in (2.0, -5.0):
-        facts = cases.make_facts((1,), rate=(0.1,))
-        state, _ = below.apply(state, (learner(gradient),), facts, "")
+        stats = cases.make_facts((1,), learning_rate=(0.1,))
+        state, _ = below.apply(state, (learner(gradient),), stats)
     close((state.center, state.gradients), (1 - 0.05 * -3, -3))
 
 
 def test_a_root_is_nobody_s_member():
     root = merge.hierarchical(root=True)
-    assert (root.member, root.adopt) == (None, None)
-    assert merge.hierarchical().member is not None
+    assert (root.as_member, root.from_parent) == (None, None)
+    assert merge.hierarchical().as_member is not None
 
 
 @pytest.mark.parametrize(("statistics", "expected"), [("mean", 6.0), ("first", 4.0)])
@@ -150,12 +158,12 @@ def test_the_statistics_that_the_average_is_evaluated_with(statistics, expected)
     """Of three learners with 9, 4 and 8 the first (worker 0) did nothing."""
     merging = merge.sma(statistics=statistics)
     replicas = tuple(
-        cases.Replica(jnp.zeros(1), jnp.float32(s), (), {"before": jnp.zeros(1)})
+        cases.Replica(jnp.zeros(1), jnp.float32(s), (), {"prev_params": jnp.zeros(1)})
         for s in (9.0, 4.0, 8.0)
     )
     state = merging.init(jnp.zeros(1), jnp.float32(1.0))
-    facts = cases.make_facts((0, 3, 3))
-    state, after = merging.apply(state, replicas, facts, "")
+    stats = cases.make_facts((0, 3, 3))
+    state, after = merging.apply(state, replicas, stats)
     close(merging.model(state)[1], expected)
     assert [float(r.model_state) for r in after] == [9, 4, 8]  # they keep theirs
 
@@ -173,11 +181,13 @@ def swings(learners, groups, between, mu, merges=60):
     leaf, above = (jax.jit(m.apply, static_argnums=3) for m in (below, top))
     for _ in range(merges):
         for g, state in enumerate(states):
-            members = tuple(r._replace(carry={"before": r.params}) for r in replicas[g])
-            states[g], replicas[g] = leaf(state, members, one, "")
-        nodes = tuple(below.member(state) for state in states)
-        root, nodes = above(root, nodes, all_, "")
-        states = [below.adopt(s, n) for s, n in zip(states, nodes, strict=True)]
+            members = tuple(
+                r._replace(carry={"prev_params": r.params}) for r in replicas[g]
+            )
+            states[g], replicas[g] = leaf(state, members, one)
+        nodes = tuple(below.as_member(state) for state in states)
+        root, nodes = above(root, nodes, all_)
+        states = [below.from_parent(s, n) for s, n in zip(states, nodes, strict=True)]
     return max(abs(float(r.params - root.center)) for g in replicas for r in g)
 
 

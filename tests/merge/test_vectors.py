@@ -15,12 +15,12 @@ from hetjax.merge.sma import SmaState
 ALWAYS = 1e9  # a threshold that every model is below
 
 
-def scalars(values, before=None):
+def scalars(values, prev_params=None):
     """Replicas of one scalar parameter."""
-    slots = values if before is None else before
+    buffers = values if prev_params is None else prev_params
     return tuple(
-        cases.Replica(jnp.float32(w), (), (), {"before": jnp.float32(b)})
-        for w, b in zip(values, slots, strict=True)
+        cases.Replica(jnp.float32(w), (), (), {"prev_params": jnp.float32(b)})
+        for w, b in zip(values, buffers, strict=True)
     )
 
 
@@ -39,9 +39,11 @@ def normalized_state(w, w_p):
 )
 def test_the_vector_of_normalized_merging(settings, expected, met):
     merging = merge.normalized(**settings)
-    facts = cases.make_facts((28, 26, 24, 22))
+    stats = cases.make_facts((28, 26, 24, 22))
     state, replicas = merging.apply(
-        normalized_state(2.0, 1.5), scalars((1, 2, 3, 4)), facts, ""
+        normalized_state(2.0, 1.5),
+        scalars((1, 2, 3, 4)),
+        stats,
     )
     np.testing.assert_allclose(state.average.center, expected, rtol=1e-6)
     assert state.average.previous == 2.0
@@ -60,12 +62,24 @@ NORMALIZED = [
     # only the first of several busiest, and of several least busy
     pytest.param({}, (3, 1, 3, 1), None, (0.4125, 0.1125, 0.375, 0.125), 1, id="ties"),
     pytest.param({}, (1, 3, 0, 4), None, (0.1125, 0.375, 0, 0.55), 1, id="absent"),
-    pytest.param({"weights": "updates"}, (4, 4), (1, 3), (0.5, 0.5), 0, id="updates"),
     pytest.param(
-        {"weights": "updates_x_batch"}, (4, 4), (1, 3), (0.25, 0.75), 0, id="product"
+        {"weights": "local_steps"}, (4, 4), (1, 3), (0.5, 0.5), 0, id="updates"
     ),
     pytest.param(
-        {"weights": "updates_x_batch"}, (3, 1), (1, 5), (0.4125, 0.5625), 1, id="both"
+        {"weights": "local_steps_x_batch"},
+        (4, 4),
+        (1, 3),
+        (0.25, 0.75),
+        0,
+        id="product",
+    ),
+    pytest.param(
+        {"weights": "local_steps_x_batch"},
+        (3, 1),
+        (1, 5),
+        (0.4125, 0.5625),
+        1,
+        id="both",
     ),
 ]
 
@@ -84,7 +98,7 @@ def test_the_counters_count_merges():
     replicas = (cases.Replica(jnp.ones(2)),) * 2
     state = merging.init(jnp.ones(2), ())
     for updates in ((1, 1), (2, 1), (3, 3), (1, 4), (0, 0)):
-        state, _ = merging.apply(state, replicas, cases.make_facts(updates), "")
+        state, _ = merging.apply(state, replicas, cases.make_facts(updates))
     assert merging.report(state) == {"condition_met": 4, "weights_changed": 2}
 
 
@@ -101,7 +115,7 @@ def test_regularisation_measures(measure, value, met):
     merging = merge.normalized(reg_measure=measure, pert_thr=threshold)
     replicas = (cases.Replica(small), cases.Replica(large))  # all must be below
     state = merging.init(small, ())
-    state, _ = merging.apply(state, replicas, cases.make_facts((2, 1)), "")
+    state, _ = merging.apply(state, replicas, cases.make_facts((2, 1)))
     assert state.condition_met == met
 
 
@@ -111,9 +125,9 @@ def test_regularisation_measures(measure, value, met):
 def test_the_vector_of_synchronous_model_averaging():
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
     state = SmaState(jnp.float32(1.5), jnp.float32(1.5 - 1.4), ())
-    replicas = scalars(w - g, before=w)  # the local rule has done its step
+    replicas = scalars(w - g, prev_params=w)  # the local rule has done its step
     merging = merge.sma(momentum=0.9, alpha=0.5)
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)), "")
+    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
     np.testing.assert_allclose(state.center, 2.09, rtol=1e-6)
     np.testing.assert_allclose([r.params for r in replicas], (1.15, 2.55), rtol=1e-6)
     # z - z_prev of the next merge
@@ -125,8 +139,8 @@ def test_the_mean_of_the_replicas_as_their_centre():
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
     state = SmaState(jnp.float32(7.0), (), ())
     merging = merge.replica_mean(alpha=0.1)
-    replicas = scalars(w - g, before=w)
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)), "")
+    replicas = scalars(w - g, prev_params=w)
+    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
     np.testing.assert_allclose([r.params for r in replicas], (1.0, 3.2), rtol=1e-6)
     np.testing.assert_allclose(state.center, 2.1, rtol=1e-6)
 
@@ -151,16 +165,16 @@ def mean_oracle(raw, gamma):
 
 def normalized_oracle(rule, gamma, delta):
     def raw(members):
-        u = np.array([m["updates"] for m in members])
+        u = np.array([m["local_steps"] for m in members])
         b = np.array([m["batch_size"] for m in members])
-        if rule == "updates_x_batch":
+        if rule == "local_steps_x_batch":
             return u * b
         return b if rule == "paper" and (u == u[0]).all() else u
 
     def step(state, members):
         w, w_p = state
         alpha = raw(members) / raw(members).sum()
-        u = [m["updates"] for m in members]
+        u = [m["local_steps"] for m in members]
         r, s = int(np.argmax(u)), int(np.argmin(u))
         if r != s:
             alpha[r] *= 1 + delta
@@ -176,18 +190,18 @@ def gradient_oracle(optimizer):
     """optimizer: generator function of eta update(g), told each g and eta."""
 
     def start(w):
-        steps = optimizer()
-        next(steps)
-        return w, steps
+        local_steps = optimizer()
+        next(local_steps)
+        return w, local_steps
 
     def step(state, members):
-        w, steps = state
+        w, local_steps = state
         n = sum(m["examples"] for m in members)
-        g = sum(m["examples"] * m["gradients"] for m in members) / n
-        eta = sum(m["examples"] * m["rate"] for m in members) / n
-        w = w - eta * steps.send(g)
-        next(steps)
-        return (w, steps), w
+        g = sum(m["examples"] * m["grad_sum"] for m in members) / n
+        eta = sum(m["examples"] * m["learning_rate"] for m in members) / n
+        w = w - eta * local_steps.send(g)
+        next(local_steps)
+        return (w, local_steps), w
 
     return start, step
 
@@ -220,7 +234,7 @@ def sma_oracle(mu, alpha=None):
     def step(state, members):
         z, z_prev = state
         a = 1 / len(members) if alpha is None else alpha
-        c = [a * (m["before"] - z) for m in members]
+        c = [a * (m["prev_params"] - z) for m in members]
         for m, c_j in zip(members, c, strict=True):
             m["expected"] = m["params"] - c_j
         new = z + sum(c) + mu * (z - z_prev)
@@ -236,18 +250,18 @@ def weight(name):
 ORACLES = {
     **{
         f"average {name}": (merge.average(weights=name), mean_oracle(weight(name), 0.0))
-        for name in ("equal", "updates", "examples", "batch_size")
+        for name in ("equal", "local_steps", "examples", "batch_size")
     },
     "average momentum": (
-        merge.average(weights="updates", momentum=0.9),
-        mean_oracle(weight("updates"), 0.9),
+        merge.average(weights="local_steps", momentum=0.9),
+        mean_oracle(weight("local_steps"), 0.9),
     ),
     **{
         f"normalized {rule}": (
             merge.normalized(weights=rule, pert_thr=ALWAYS, delta=0.2, momentum=0.7),
             normalized_oracle(rule, 0.7, 0.2),
         )
-        for rule in ("paper", "updates", "updates_x_batch")
+        for rule in ("paper", "local_steps", "local_steps_x_batch")
     },
     "gradient": (merge.gradient_aggregation(), gradient_oracle(plain)),
     "gradient momentum": (
@@ -276,13 +290,13 @@ def flat(tree):
     return np.concatenate(leaves)
 
 
-def as_members(replicas, facts):
+def as_members(replicas, stats):
     """The present members as the oracles see them, with their places."""
-    for i in np.flatnonzero(np.asarray(facts.updates)):
-        slots = {k: flat(v) for k, v in replicas[i].carry.items()}
-        names = ("updates", "batch_size", "examples", "rate")
-        numbers = {k: float(getattr(facts, k)[i]) for k in names}
-        yield i, {"params": flat(replicas[i].params)} | slots | numbers
+    for i in np.flatnonzero(np.asarray(stats.local_steps)):
+        buffers = {k: flat(v) for k, v in replicas[i].carry.items()}
+        names = ("local_steps", "batch_size", "examples", "learning_rate")
+        numbers = {k: float(getattr(stats, k)[i]) for k in names}
+        yield i, {"params": flat(replicas[i].params)} | buffers | numbers
 
 
 @pytest.mark.parametrize("name", ORACLES)
@@ -291,14 +305,14 @@ def test_several_merges_agree_with_float64(name):
     rng = np.random.default_rng(0)
     merging, (start, step) = ORACLES[name]
     shapes = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
-    apply = jax.jit(lambda s, r, f: merging.apply(s, r, f, ""))
+    apply = jax.jit(lambda s, r, f: merging.apply(s, r, f))
     params = cases.random(rng, shapes)
     state, oracle = merging.init(params, ()), start(flat(params))
     for updates in ROUNDS:
         replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in updates)
-        facts = cases.make_facts(updates, batch_size=rng.uniform(1, 9, len(updates)))
-        members = dict(as_members(replicas, facts))
-        state, after = apply(state, replicas, facts)
+        stats = cases.make_facts(updates, batch_size=rng.uniform(1, 9, len(updates)))
+        members = dict(as_members(replicas, stats))
+        state, after = apply(state, replicas, stats)
         oracle, center = step(oracle, list(members.values()))
         model = flat(merging.model(state)[0])
         np.testing.assert_allclose(model, center, rtol=5e-6, atol=5e-6)
@@ -313,10 +327,10 @@ def test_several_merges_agree_with_float64(name):
 
 def run(merging, rounds, rng):
     """The centres after several merges of random replicas that go on from there."""
-    replicas = tuple(cases.random_replica(rng) for _ in rounds[0].updates)
+    replicas = tuple(cases.random_replica(rng) for _ in rounds[0].local_steps)
     state, centers = merging.init(replicas[0].params, replicas[0].model_state), []
-    for facts in rounds:
-        state, replicas = merging.apply(state, replicas, facts, "")
+    for stats in rounds:
+        state, replicas = merging.apply(state, replicas, stats)
         centers.append(merging.model(state))
         replicas = tuple(
             r._replace(params=cases.random(rng, cases.SHAPES)) for r in replicas
@@ -327,10 +341,8 @@ def run(merging, rounds, rng):
 def test_normalized_with_equal_work_is_elastic_averaging():
     even = cases.make_facts((4, 4, 4), batch_size=(8, 8, 8))
     adaptive = merge.normalized(momentum=0.9, pert_thr=ALWAYS)
-    elastic = merge.average(momentum=0.9)
-    centers = [
-        run(m, [even] * 3, np.random.default_rng(0)) for m in (adaptive, elastic)
-    ]
+    easgd = merge.average(momentum=0.9)
+    centers = [run(m, [even] * 3, np.random.default_rng(0)) for m in (adaptive, easgd)]
     cases.assert_close(*centers)
 
 
@@ -340,11 +352,11 @@ def test_averaging_one_plain_step_is_aggregating_its_gradient(weights):
     shapes = {"w": jnp.zeros((2, 3))}
     params, eta = cases.random(rng, shapes), 0.3
     sizes = (4, 4, 4) if weights == "equal" else (2, 4, 9)
-    facts = cases.make_facts((1, 1, 1), batch_size=sizes, rate=(eta,) * 3)
+    stats = cases.make_facts((1, 1, 1), batch_size=sizes, learning_rate=(eta,) * 3)
     replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in sizes)
     stepped = tuple(
         r._replace(
-            params=jax.tree.map(lambda w, g: w - eta * g, params, r.carry["gradients"])
+            params=jax.tree.map(lambda w, g: w - eta * g, params, r.carry["grad_sum"])
         )
         for r in replicas
     )
@@ -354,7 +366,7 @@ def test_averaging_one_plain_step_is_aggregating_its_gradient(weights):
         merge.gradient_aggregation(),
     )
     for merging, members in ((averaging, stepped), (aggregating, replicas)):
-        state, _ = merging.apply(merging.init(params, ()), members, facts, "")
+        state, _ = merging.apply(merging.init(params, ()), members, stats)
         results.append(merging.model(state))
     cases.assert_close(*results)
 
@@ -371,13 +383,13 @@ def test_aggregation_equals_one_worker_with_all_the_examples():
         parts = np.split(gradients, (2, 7))
         sizes = [len(p) for p in parts]
         members = [
-            cases.Replica(params, (), (), {"gradients": {"w": jnp.float32(p.mean(0))}})
+            cases.Replica(params, (), (), {"grad_sum": {"w": jnp.float32(p.mean(0))}})
             for p in (*parts, gradients)
         ]
-        facts = cases.make_facts((1, 1, 1), batch_size=sizes, rate=(0.1,) * 3)
-        several, _ = merging.apply(several, tuple(members[:3]), facts, "")
-        facts = cases.make_facts((1,), batch_size=(10,), rate=(0.1,))
-        one, _ = merging.apply(one, tuple(members[3:]), facts, "")
+        stats = cases.make_facts((1, 1, 1), batch_size=sizes, learning_rate=(0.1,) * 3)
+        several, _ = merging.apply(several, tuple(members[:3]), stats)
+        stats = cases.make_facts((1,), batch_size=(10,), learning_rate=(0.1,))
+        one, _ = merging.apply(one, tuple(members[3:]), stats)
     cases.assert_close(several, one)
 
 
@@ -387,7 +399,7 @@ def test_sma_without_pull_leaves_replica_and_centre_alone():
     replica = cases.random_replica(rng)
     params, model_state = cases.random(rng, cases.SHAPES), replica.model_state
     fresh = merging.init(params, model_state)
-    state, (after,) = merging.apply(fresh, (replica,), cases.make_facts((1,)), "")
+    state, (after,) = merging.apply(fresh, (replica,), cases.make_facts((1,)))
     jax.tree.map(np.testing.assert_array_equal, after, replica)
     jax.tree.map(np.testing.assert_array_equal, state, fresh)
 

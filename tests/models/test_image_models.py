@@ -231,7 +231,7 @@ def modules(name, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "rates"),
+    ("name", "learning_rates"),
     [
         ("magma_mlp", []),
         ("lenet", [0.4]),
@@ -244,8 +244,8 @@ def modules(name, kind):
         ("wrn-16-8", []),
     ],
 )
-def test_dropout_rates(name, rates):
-    assert sorted(m.rate for m in modules(name, nnx.Dropout)) == rates
+def test_dropout_rates(name, learning_rates):
+    assert sorted(m.rate for m in modules(name, nnx.Dropout)) == learning_rates
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def runner(name):
         before, later = (evaluate(params, s, KEYS[i]) for s in (state, after))
         return {
             "params": params,
-            "gradients": gradients,
+            "grad_sum": gradients,
             "train": logits,
             "states": (state, before[1], after, later[1]),
             "evaluated": (before[0], later[0]),
@@ -422,7 +422,7 @@ def test_batch_statistics_move_in_training_only(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_reach_every_parameter(name):
     """What rounding leaves of a gradient that is zero is no gradient."""
-    leaves = jax.tree.leaves_with_path(runner(name)(0)["gradients"])
+    leaves = jax.tree.leaves_with_path(runner(name)(0)["grad_sum"])
     assert all(np.isfinite(g).all() for _, g in leaves)
     still = {path_name(path) for path, g in leaves if abs(g).max() < 1e-6}
     # Behind a scale of 0 nothing moves: in each block, all but the last normalisation.

@@ -2,15 +2,15 @@
 
 import pytest
 
-from hetjax.report import History, Runs, WorkerRecord
+from hetjax.report import Comparison, History, WorkerRecord
 
 
 def history(strategy="sync", seed=0, accuracies=(), waiting=(0.0, 0.0), **changes):
     """A run of 10 s, evaluated every second from 0 s on; two workers."""
-    h = History(strategy, seed, {"rate": 0.5}, "accuracy", span=10.0)
+    h = History(strategy, seed, {"learning_rate": 0.5}, "accuracy", duration=10.0)
     for t, accuracy in enumerate(accuracies):
         point = {"seconds": float(t), "updates": 10 * t, "examples": 320 * t}
-        h.points.append({**point, "loss": 2.0 - accuracy, "accuracy": accuracy})
+        h.evals.append({**point, "loss": 2.0 - accuracy, "accuracy": accuracy})
     for k, seconds in enumerate(waiting):
         h.workers.append(
             WorkerRecord(
@@ -43,4 +43,4 @@ def histories():
 
 @pytest.fixture
 def runs(histories):
-    return Runs(histories, data={"name": "hand-made"}, machine={"workers": 2})
+    return Comparison(histories, data={"name": "hand-made"}, machine={"workers": 2})

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import History, WorkerRecord, plot
-from hetjax.report.history import Happening
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_several_runs_stand_one_below_the_other(make, run):
 
 def test_two_runs_of_one_strategy_are_both_shown(make):
     """A real one and a simulated one, to compare them."""
-    figure = plot.timeline([make("sync", real=True), make("sync", span=12.0)])
+    figure = plot.timeline([make("sync", real=True), make("sync", duration=12.0)])
     assert [t.split(" of ")[1] for t in titles(figure)] == ["10 s", "12 s"]
 
 
@@ -120,10 +120,10 @@ def test_the_run_and_its_workers_have_names(run, tmp_path):
 
 
 def test_what_happened_to_workers_is_marked_in_their_rows(run, tmp_path):
-    run.incidents = [
-        Happening(1.5, "w1", "lost", "Traceback\nKeyError"),
-        Happening(2.25, "w1", "joined", "as scripted"),
-        Happening(3.0, "w0", "nan", "its loss was nan"),
+    run.events = [
+        WorkerEvent(1.5, "w1", "lost", "Traceback\nKeyError"),
+        WorkerEvent(2.25, "w1", "joined", "as scripted"),
+        WorkerEvent(3.0, "w0", "nan", "its loss was nan"),
     ]
     marks = trace_of(run, tmp_path / "t.json")["i"]
     found = [(m["tid"], m["name"], m["ts"], m["args"]["why"]) for m in marks]
@@ -160,7 +160,7 @@ def test_any_run_is_valid_json_of_all_its_segments(folder, names, spans, why):
     """Whatever workers are called."""
     h = History("sync", 0, {}, "accuracy")
     h.workers = [WorkerRecord(name) for name in names]
-    h.incidents = [Happening(0.0, name, "lost", why) for name in names]
+    h.events = [WorkerEvent(0.0, name, "lost", why) for name in names]
     for number, (start, seconds) in enumerate(spans):
         h.timeline.add(number % len(names), "busy", start, start + seconds)
     events = trace_of(h, folder / "t.json")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from hetjax.report import Runs, check_out, files, write_results
+from hetjax.report import Comparison, check_out, files, write_results
 
 NAMES = ["results.json", "results.csv"] + [
     f"{plot}.png" for plot in ("time_to_accuracy", "batch_sizes", "timeline")
@@ -32,11 +32,11 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "points", "workers", "staleness", "merges"),
+        *("strategy", "seed", "settings", "evals", "workers", "staleness", "merges"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
-        *("real", "forms", "incidents", "stuck"),
+        *("real", "step_modes", "events", "stuck"),
     ]
-    assert list(run["points"][0]) == [
+    assert list(run["evals"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")
     ]
     assert list(run["workers"][0]) == [
@@ -61,7 +61,7 @@ def test_json_values_survive(runs, tmp_path):
         *(("sync", 0), ("async", 0), ("sync", 1), ("sync", 2))
     ]
     run = document["runs"][0]
-    assert run["points"] == runs.histories[0].points
+    assert run["evals"] == runs.histories[0].evals
     assert run["staleness"] == [{}, {"2": 5, "10": 1}]
     assert list(run["staleness"][1]) == ["2", "10"]  # by number, not by text
     assert run["workers"][1]["waiting"] == 4.0
@@ -71,8 +71,8 @@ def test_json_values_survive(runs, tmp_path):
 
 def test_nan_and_infinity_become_null(make, tmp_path):
     h = make(accuracies=(0.1, math.nan), settings={"decay": math.inf})
-    h.points[0]["loss"] = np.float64("nan")
-    runs = Runs([h, make("b")], data={"mean": -math.inf}, machine={})
+    h.evals[0]["loss"] = np.float64("nan")
+    runs = Comparison([h, make("b")], data={"mean": -math.inf}, machine={})
     runs.to_json(tmp_path / "a.json")
     text = (tmp_path / "a.json").read_text()
     assert "NaN" not in text
@@ -80,8 +80,8 @@ def test_nan_and_infinity_become_null(make, tmp_path):
     document = json.loads(text)
     assert document["data"] == {"mean": None}
     assert document["runs"][0]["settings"] == {"decay": None}
-    assert document["runs"][0]["points"][1]["accuracy"] is None
-    assert document["runs"][0]["points"][0]["loss"] is None
+    assert document["runs"][0]["evals"][1]["accuracy"] is None
+    assert document["runs"][0]["evals"][0]["loss"] is None
     assert document["summary"][1]["best"] is None
     assert document["summary"][1]["best_spread"] == [None, None]
 
@@ -97,37 +97,41 @@ def test_settings_of_any_type(make):
         settings={
             "optimizer": len,
             "sizes": np.array([1, 2]),
-            "rate": np.float32(0.5),
+            "learning_rate": np.float32(0.5),
             "flag": np.bool_(True),
             "profile": Profile(0.1, thing),
             "kinds": {"b", "a"},
         }
     )
-    (run,) = Runs([h], data={}, machine={}).document()["runs"]
+    (run,) = Comparison([h], data={}, machine={}).document()["runs"]
     assert run["settings"] == {
         "flag": True,
         "kinds": ["a", "b"],
         "optimizer": "<built-in function len>",
         "profile": {"fixed": 0.1, "fn": "namespace(a=1)"},
-        "rate": 0.5,
+        "learning_rate": 0.5,
         "sizes": [1, 2],
     }
 
 
 def test_addresses_do_not_get_into_files(make):
-    (run,) = Runs([make(settings={"fn": make})], data={}, machine={}).document()["runs"]
+    (run,) = Comparison([make(settings={"fn": make})], data={}, machine={}).document()[
+        "runs"
+    ]
     assert run["settings"] == {"fn": "<function history>"}
 
 
 def test_equal_histories_give_equal_bytes(make, tmp_path):
     def write(name, turn):
         h = make(accuracies=(0.1, 0.9))
-        h.settings = dict(turn([("rate", 0.1), ("momentum", {"x": 1, 2: 0, 10: 0})]))
+        h.settings = dict(
+            turn([("learning_rate", 0.1), ("momentum", {"x": 1, 2: 0, 10: 0})])
+        )
         h.programs = dict(turn([("step", 2), ("merge", 1)]))
         h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
-        h.points = [dict(turn(list(p.items()))) for p in h.points]
+        h.evals = [dict(turn(list(p.items()))) for p in h.evals]
         data = dict(turn([("name", "d"), ("rows", 3)]))
-        write_results(Runs([h], data=data, machine={}), tmp_path / name)
+        write_results(Comparison([h], data=data, machine={}), tmp_path / name)
 
     write("a", list)
     write("b", lambda items: items[::-1])

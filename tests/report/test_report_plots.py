@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from hetjax.report import Runs
+from hetjax.report import Comparison
 from hetjax.report.panels import strategy_styles
 from hetjax.report.plots import batch_sizes, time_to_accuracy, timeline
 
@@ -63,7 +63,7 @@ def test_many_strategies_have_their_legend_beside_the_panel(make):
 @pytest.mark.parametrize("x", ["examples", "updates"])
 def test_other_axes(runs, x):
     (ax,) = runs.plot(x).axes
-    expected = [p[x] for p in runs.histories[0].points]
+    expected = [p[x] for p in runs.histories[0].evals]
     np.testing.assert_array_equal(ax.get_lines()[0].get_xdata(), expected)
     assert x in ax.get_xlabel()
 
@@ -75,7 +75,7 @@ def test_an_unknown_axis_is_refused(runs):
 
 def test_seeds_with_other_examples_are_interpolated(make):
     a, b = make(seed=0, accuracies=(0.0, 0.4)), make(seed=1, accuracies=(0.2, 0.6))
-    a.points[1]["examples"], b.points[1]["examples"] = 100, 200
+    a.evals[1]["examples"], b.evals[1]["examples"] = 100, 200
     (ax,) = time_to_accuracy([a, b], "accuracy", "examples", None).axes
     (line,) = ax.get_lines()
     np.testing.assert_array_equal(line.get_xdata(), [0, 100])
@@ -166,7 +166,7 @@ def test_timeline_bars(make):
 
 
 def test_timeline_shows_the_last_segments(make):
-    h = make(waiting=(0.0,), span=100.0)
+    h = make(waiting=(0.0,), duration=100.0)
     h.timeline.numbers = type(h.timeline.numbers)("d")
     for i in range(100):
         h.timeline.add(0, "busy", float(i), i + 0.5)
@@ -200,7 +200,7 @@ def test_timeline_has_a_panel_per_strategy(runs):
 
 @pytest.mark.filterwarnings("error")
 def test_empty_histories_draw(make):
-    runs = Runs([make(waiting=(), span=0.0)], data={}, machine={})
+    runs = Comparison([make(waiting=(), duration=0.0)], data={}, machine={})
     for figure in (runs.plot(), runs.plot_batch_sizes(), runs.plot_timeline()):
         figure.canvas.draw()
 
@@ -211,7 +211,7 @@ def test_jupyter_gets_a_png(runs):
 
 
 def test_the_axis_shows_where_the_runs_differ(make):
-    late = Runs([make(accuracies=(0.1, 0.90, 0.94, 0.92))], data={}, machine={})
+    late = Comparison([make(accuracies=(0.1, 0.90, 0.94, 0.92))], data={}, machine={})
     low, high = late.plot().axes[0].get_ylim()
     assert 0.8 < low < 0.90
     assert high > 0.94
@@ -219,7 +219,7 @@ def test_the_axis_shows_where_the_runs_differ(make):
 
 @pytest.mark.parametrize("accuracies", [(0.1, 0.3, 0.6, 0.9), (0.0, 0.0, 0.0), (0.5,)])
 def test_the_axis_keeps_a_run_that_climbs_or_stays(make, accuracies):
-    figure = Runs([make(accuracies=accuracies)], data={}, machine={}).plot()
+    figure = Comparison([make(accuracies=accuracies)], data={}, machine={}).plot()
     low, high = figure.axes[0].get_ylim()
     assert low <= min(accuracies[1:], default=0.5)
     assert high >= max(accuracies)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from hetjax.report import History, Runs, Table, WorkerRecord
+from hetjax.report import Comparison, History, Table, WorkerRecord
 
 
 def compare(*histories, **kwargs):
-    return Runs(list(histories), data={}, machine={}, **kwargs)
+    return Comparison(list(histories), data={}, machine={}, **kwargs)
 
 
 def test_strategies_in_first_seen_order(runs):
@@ -125,7 +125,7 @@ def test_table_of_single_runs_has_no_spread(make):
 
 def test_seconds_keep_three_digits_of_the_smallest(make):
     a, b = make("a", 0, (0.9,)), make("b", 0, (0.9,))
-    a.points[0]["seconds"], b.points[0]["seconds"] = 12345.678, 45.678
+    a.evals[0]["seconds"], b.evals[0]["seconds"] = 12345.678, 45.678
     cells = [row[2] for row in compare(a, b).table().rows]
     assert cells == ["12,345.7", "45.7"]
 
@@ -154,7 +154,7 @@ def test_different_metrics_are_refused(make):
 
 
 def test_csv_has_a_row_per_point(runs, tmp_path):
-    runs.histories[1].points[1]["p_at_3"] = float("nan")
+    runs.histories[1].evals[1]["p_at_3"] = float("nan")
     runs.to_csv(tmp_path / "a.csv")
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert lines[0] == "strategy,seed,seconds,updates,examples,loss,accuracy,p_at_3"
@@ -167,7 +167,7 @@ def test_csv_has_a_row_per_point(runs, tmp_path):
 def test_padding_is_shared_out(make):
     h = make(accuracies=(0.1, 0.9))  # two workers of 960 examples each
     h.workers[0].padded = 480
-    assert Runs([h], data={}, machine={}).summary()[0]["padding_share"] == 0.2
+    assert Comparison([h], data={}, machine={}).summary()[0]["padding_share"] == 0.2
 
 
 def test_short_words_for_a_notebook(make, runs):

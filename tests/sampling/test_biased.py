@@ -15,7 +15,7 @@ SEEDS = (0, 1, 2)
 def start(tau, *, num_examples=N, seed=0, **settings):
     """A sampler for workers that do `tau` steps, and its first state."""
     workers = preset(f"uniform:{len(tau)}").worker_infos(0.0)
-    sampler = biased(steps=lambda workers: tau, **settings)
+    sampler = biased(local_steps=lambda workers: tau, **settings)
     return sampler, sampler.init(workers, num_examples, seed)
 
 
@@ -289,7 +289,7 @@ def test_one_seed_one_order(seed):
         ({"d": float("inf")}, "d=inf: give"),
         ({"d": float("nan")}, "d=nan: give"),
         ({"d": 4, "tau": (32, 16)}, "a pool of 640 .* is not below the 640"),
-        ({"tau": (32, 0)}, "steps=.*: every entry must be positive"),
+        ({"tau": (32, 0)}, "local_steps=.*: every entry must be positive"),
         ({"num_examples": 1}, "biased: 1 examples for 2 workers"),
         ({"num_examples": 0}, "biased: 0 examples for 2 workers"),
     ],

@@ -48,13 +48,13 @@ def test_a_worker_does_not_depend_on_the_others():
 
 def test_orders_differ_between_workers_seeds_and_passes():
     same = (np.arange(30),) * 3
-    orders = {
+    actions = {
         tuple(drawn(*start(same, seed), worker, (30, 30))[begin : begin + 30])
         for seed in SEEDS
         for worker in range(3)
         for begin in (0, 30)
     }
-    assert len(orders) == 18
+    assert len(actions) == 18
 
 
 def test_one_seed_one_order():

@@ -91,9 +91,9 @@ def test_other_seeds_and_other_passes_have_other_orders():
     # 4 seeds of 3 passes over 50 examples: two of 12 permutations out of 50! are equal
     # by chance about once in 10^62
     passes = [stream(50, [(0, 150)], seed).reshape(3, 50) for seed in SEEDS]
-    orders = {tuple(order) for seed in passes for order in seed}
-    assert len(orders) == 12
-    assert tuple(range(50)) not in orders
+    actions = {tuple(order) for seed in passes for order in seed}
+    assert len(actions) == 12
+    assert tuple(range(50)) not in actions
 
 
 def test_the_tail_of_a_pass_is_taken_and_the_next_pass_goes_on():

@@ -10,18 +10,32 @@ import itertools
 from typing import NamedTuple
 
 from hetjax.machine import (
-    Alarm,
     Arrival,
     Cost,
     Evaluated,
     Link,
     Machine,
     Merged,
+    MergeOp,
     Profile,
     SimulatedClock,
+    Timer,
     WorkerInfo,
 )
-from hetjax.schedule import ROOT, Orders, play
+from hetjax.schedule import PUSH_FETCH, ROOT, Actions, simulate
+
+# in the order in which a merge does them
+OPERATIONS = (
+    MergeOp.STEP,
+    MergeOp.CLEAR,
+    MergeOp.FORGET,
+    MergeOp.DELIVER,
+    MergeOp.SUBTRACT,
+    MergeOp.PUSH,
+    MergeOp.FETCH,
+    MergeOp.REQUEST,
+    MergeOp.RESET_TO_CENTER,
+)
 
 
 def infos(*seconds):
@@ -44,23 +58,34 @@ def machine(*seconds, places=None, latency=0.0, **changes):
     return Machine("m", workers, links, **changes)
 
 
-def written(orders):
+def written(actions):
     """Orders as text: "merge 012" and "2:4x8", worker 2 does 4 steps of 8 examples.
 
-    A merge's node, where it is not the root, stands before its members, its op behind
-    them: "merge group0: 01", "merge group0+group1", "merge group0: 01 fetch".
+    A merge's node, where it is not the root, stands before its members, and its op, if
+    it is not the usual push and fetch, behind them: "merge group0: 01", "merge
+    group0+group1", "merge group0: 01 fetch".
     """
-    merges = [_written_merge(m) for m in orders.merges]
-    started = [f"start {k}" for k in orders.start]
-    works = [f"{k}:{w.steps}x{w.batch_size:g}" for k, w in orders.dispatch]
-    return " ".join(merges + started + works + [f"stop {k}" for k in orders.stop])
+    merges = [_written_merge(m) for m in actions.merges]
+    started = [f"start {k}" for k in actions.start]
+    local_rounds = [
+        f"{k}:{w.local_steps}x{w.batch_size:g}" for k, w in actions.dispatch
+    ]
+    return " ".join(
+        merges + started + local_rounds + [f"stop {k}" for k in actions.stop]
+    )
 
 
 def _written_merge(order):
     node = () if order.node == ROOT else (f"{order.node}:",)
-    passive = tuple(f"with {k}" for k in order.passive)
-    words = "merge", *node, _joined(order.members), *passive, order.op
-    return " ".join(filter(None, words))
+    partners = tuple(f"with {k}" for k in order.partners)
+    op = () if order.op == PUSH_FETCH else (spelled(order.op),)
+    return " ".join(("merge", *node, _joined(order.members), *partners, *op))
+
+
+def spelled(op):
+    """An operation's parts in the order in which they are done: "deliver+push"."""
+    assert set(op) <= set(OPERATIONS)
+    return "+".join(part.name.lower() for part in OPERATIONS if part in op)
 
 
 def _joined(members):
@@ -73,14 +98,14 @@ def follow(policy, workers, events, num_examples=1000):
 
     A number is the arrival of that worker, with the work that it was given.
     """
-    state, orders = policy.init(workers, num_examples)
-    table, works = [written(orders)], dict(orders.dispatch)
+    state, actions = policy.init(workers, num_examples)
+    table, local_rounds = [written(actions)], dict(actions.dispatch)
     for time, event in enumerate(events, start=1):
         if isinstance(event, int):
-            event = Arrival(event, works.pop(event), 0.0, float(time))
-        state, orders = policy.react(state, event)
-        works.update(orders.dispatch)
-        table.append(written(orders))
+            event = Arrival(event, local_rounds.pop(event), 0.0, float(time))
+        state, actions = policy.react(state, event)
+        local_rounds.update(actions.dispatch)
+        table.append(written(actions))
     return table
 
 
@@ -89,12 +114,14 @@ def timeline(policy, machine, num_events, **settings):
 
     "3 w1 from 2 > merge 1": at 3 s worker 1 reports what it began at 2 s.
     """
-    run = play(policy, SimulatedClock(machine, seed=0), num_examples=1000, **settings)
-    _, orders = next(run)
-    table = [written(orders)]
-    for event, orders in itertools.islice(run, num_events):
+    run = simulate(
+        policy, SimulatedClock(machine, seed=0), num_examples=1000, **settings
+    )
+    _, actions = next(run)
+    table = [written(actions)]
+    for event, actions in itertools.islice(run, num_events):
         text = f"{event.time:g} {_written_event(event)}"
-        table.append(f"{text} > {written(orders)}" if any(orders) else text)
+        table.append(f"{text} > {written(actions)}" if any(actions) else text)
     return table
 
 
@@ -113,7 +140,7 @@ class Entry(NamedTuple):
     """An arrival (None: the start), what it led to, and who had work afterwards."""
 
     arrival: Arrival | None
-    orders: Orders
+    actions: Actions
     busy: frozenset[int]
 
 
@@ -122,32 +149,32 @@ def drive(policy, workers, durations, num_arrivals):
 
     Other events are thrown in before each arrival: they must change nothing.
     """
-    state, orders = policy.init(workers, 1000)
+    state, actions = policy.init(workers, 1000)
     clock, given = [], {}
     entries = []
     arrival, now = None, 0.0
     while True:
-        check_members_rest(orders, given)
-        for worker, work in orders.dispatch:
+        check_members_rest(actions, given)
+        for worker, local_round in actions.dispatch:
             assert worker not in given, f"worker {worker} has work already"
             duration = durations[(len(entries) + worker) % len(durations)]
-            given[worker] = Arrival(worker, work, now, now + duration)
+            given[worker] = Arrival(worker, local_round, now, now + duration)
             heapq.heappush(clock, (now + duration, worker))
-        entries.append(Entry(arrival, orders, frozenset(given)))
+        entries.append(Entry(arrival, actions, frozenset(given)))
         if len(entries) > num_arrivals:
             return entries
         assert clock, "nobody works, and nobody ever will: a deadlock"
         check_other_events_are_ignored(policy, state, now)
         now, worker = heapq.heappop(clock)
         arrival = given.pop(worker)
-        state, orders = policy.react(state, arrival)
+        state, actions = policy.react(state, arrival)
 
 
-def check_members_rest(orders, given):
-    for merge in orders.merges:
+def check_members_rest(actions, given):
+    for merge in actions.merges:
         assert not set(merge.members) & set(given), "a member of a merge is at work"
 
 
 def check_other_events_are_ignored(policy, state, now):
-    for event in (Merged(ROOT, now), Evaluated({"loss": 1.0}, now), Alarm("a", now)):
-        assert policy.react(state, event) == (state, Orders())
+    for event in (Merged(ROOT, now), Evaluated({"loss": 1.0}, now), Timer("a", now)):
+        assert policy.react(state, event) == (state, Actions())

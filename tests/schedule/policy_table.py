@@ -12,23 +12,24 @@ from typing import NamedTuple
 from hetjax.machine import Arrival
 from hetjax.schedule import (
     ROOT,
+    MergeOp,
     Policy,
+    asynchronous,
+    downpour,
     equal_time,
     fastest,
     fixed_scaling,
-    free_running,
-    groups,
+    hierarchical,
     linear_scaling,
-    mailbox,
+    magma_async,
     measured_scaling,
     mega_batch,
     on_rate_drop,
     one_per_device,
     random_partner,
-    restarting,
     rounds,
-    ticking,
-    tuned_learners,
+    sma_restarts,
+    tuned_workers,
 )
 
 B_MIN, B_MAX, MEGA, STALE, EVERY = 8.0, 64.0, 320, 1, 2
@@ -41,7 +42,7 @@ class Log:
     def __init__(self, infos):
         self.infos = infos
         self.busy: set[int] = set()
-        self.works = Counter()  # done, by worker
+        self.local_rounds = Counter()  # done, by worker
         self.works_since = Counter()  # done since the root's last merge, by worker
         self.dispatched = Counter()  # examples since its last merge, by node
         self.completed = 0  # examples since the root's last merge
@@ -49,21 +50,21 @@ class Log:
         self.staff = {info.index for info in infos}
         self.taking_part: set[int] | None = None  # the staff when the round began
 
-    def add(self, event, orders):
+    def add(self, event, actions):
         if isinstance(event, Arrival):
             self.busy.remove(event.worker)
-            self.works[event.worker] += 1
+            self.local_rounds[event.worker] += 1
             self.works_since[event.worker] += 1
-            self.completed += event.work.examples
-        for merge in orders.merges:
-            if "push" in merge.words:
+            self.completed += event.local_round.examples
+        for merge in actions.merges:
+            if MergeOp.PUSH in merge.op:
                 self._add_merge(merge)
-        for worker, work in orders.dispatch:
+        for worker, local_round in actions.dispatch:
             assert worker not in self.busy
             self.busy.add(worker)
-            self.dispatched[ROOT] += work.examples
-            self.dispatched[node_of(worker)] += work.examples
-        self.staff = (self.staff | set(orders.start)) - set(orders.stop)
+            self.dispatched[ROOT] += local_round.examples
+            self.dispatched[node_of(worker)] += local_round.examples
+        self.staff = (self.staff | set(actions.start)) - set(actions.stop)
         if self.taking_part is None:
             self.taking_part = set(self.busy)
 
@@ -94,7 +95,10 @@ def round_done(log, worker):
 
 
 def too_far_ahead(log, worker):
-    return log.works[worker] > min(log.works[k] for k in range(NUM_WORKERS)) + STALE
+    return (
+        log.local_rounds[worker]
+        > min(log.local_rounds[k] for k in range(NUM_WORKERS)) + STALE
+    )
 
 
 def mega_batch_spent(log, worker):
@@ -138,34 +142,46 @@ class Row(NamedTuple):
     may_idle: Callable[[Log, int], bool]
 
 
-LINEAR = partial(linear_scaling, b_min=B_MIN, b_max=B_MAX, beta=4.0)
+LINEAR = partial(linear_scaling, min_batch_size=B_MIN, batch_size=B_MAX, beta=4.0)
 CLIPPED = partial(LINEAR, bound="clip")
-FIXED = partial(fixed_scaling, b_min=B_MIN, b_max=B_MAX, step=8)
-MEASURED = measured_scaling(b_min=B_MIN, b_max=B_MAX, examples=MEGA)
+FIXED = partial(fixed_scaling, min_batch_size=B_MIN, batch_size=B_MAX, step=8)
+MEASURED = measured_scaling(min_batch_size=B_MIN, batch_size=B_MAX, examples=MEGA)
 ROUNDS = rounds(batch_size=B_MAX)
-FREE = partial(free_running, batch_size=B_MAX)
-MEGA_BATCH = partial(mega_batch, examples=MEGA, b_max=B_MAX)
-IN_GROUPS = partial(groups, sizes=2, every=EVERY)
+FREE = partial(asynchronous, batch_size=B_MAX)
+MEGA_BATCH = partial(mega_batch, examples=MEGA, batch_size=B_MAX)
+IN_GROUPS = partial(hierarchical, sizes=2, every=EVERY)
 
 TABLE = {
     "rounds": Row(ROUNDS, round_done),
     "rounds_unlike": Row(
-        rounds(steps=(1, 2, 3, 1, 2, 3), batch_size=(8, 16, 64, 8, 16, 64)),
+        rounds(local_steps=(1, 2, 3, 1, 2, 3), batch_size=(8, 16, 64, 8, 16, 64)),
         round_done,
     ),
     "rounds_overlapping": Row(rounds(batch_size=B_MAX, blocking=False), round_done),
-    "equal_time": Row(rounds(steps=equal_time(8, B_MAX), batch_size=B_MAX), round_done),
-    "fastest": Row(rounds(batch_size=B_MAX, workers=fastest(B_MAX)), not_chosen),
-    "restarting": Row(
-        restarting(ROUNDS, on_rate_drop(lambda e: 0.5 ** (e // 1000))), round_done
+    "equal_time": Row(
+        rounds(local_steps=equal_time(8, B_MAX), batch_size=B_MAX), round_done
     ),
-    "tuned_learners": Row(
-        tuned_learners(rounds(batch_size=B_MAX, first=one_per_device), window=2),
+    "fastest": Row(rounds(batch_size=B_MAX, workers=fastest(B_MAX)), not_chosen),
+    "sma_restarts": Row(
+        sma_restarts(ROUNDS, on_rate_drop(lambda e: 0.5 ** (e // 1000))), round_done
+    ),
+    "tuned_workers": Row(
+        tuned_workers(rounds(batch_size=B_MAX, first=one_per_device), window=2),
         round_done,
     ),
     "tuned_paper": Row(
-        tuned_learners(
+        tuned_workers(
             rounds(batch_size=B_MAX, first=one_per_device), rule="paper", window=1
+        ),
+        round_done,
+    ),
+    "tuned_absolute": Row(
+        tuned_workers(
+            rounds(batch_size=B_MAX, first=one_per_device),
+            rule="paper",
+            window=1,
+            threshold=5.0,
+            absolute=True,
         ),
         round_done,
     ),
@@ -181,32 +197,40 @@ TABLE = {
     "mega_batch_warm": Row(
         MEGA_BATCH(scaling=FIXED, warmup_epochs=0.5), mega_batch_spent
     ),
-    "free_running": Row(FREE(), never),
-    "free_running_shared": Row(FREE(trips=0, steps=3), never),
-    "free_running_stale": Row(FREE(max_staleness=STALE), too_far_ahead),
-    "free_running_gossip": Row(FREE(partners=random_partner()), never),
-    "free_running_scaled": Row(FREE(scaling=LINEAR, window=1000), never),
-    "mailbox": Row(mailbox(batch_size=B_MAX, n_push=2, n_fetch=3), never),
-    "mailbox_eager": Row(mailbox(batch_size=B_MAX), never),
-    "ticking": Row(ticking(batch_size=B_MAX), master),
-    "ticking_swap": Row(ticking(batch_size=B_MAX, subtract="swap"), master),
+    "asynchronous": Row(FREE(), never),
+    "asynchronous_shared": Row(FREE(transfers=0, local_steps=3), never),
+    "asynchronous_stale": Row(FREE(max_staleness=STALE), too_far_ahead),
+    "asynchronous_gossip": Row(FREE(partners=random_partner()), never),
+    "asynchronous_scaled": Row(FREE(scaling=LINEAR, window=1000), never),
+    "downpour": Row(downpour(batch_size=B_MAX, push_every=2, fetch_every=3), never),
+    "downpour_that_waits": Row(
+        downpour(batch_size=B_MAX, push_every=2, fetch_every=3, wait=True), never
+    ),
+    "downpour_eager": Row(downpour(batch_size=B_MAX), never),
+    "magma_async": Row(magma_async(batch_size=B_MAX), master),
+    "magma_async_swap": Row(magma_async(batch_size=B_MAX, subtract="swap"), master),
     "groups": Row(IN_GROUPS(ROUNDS), group_at_work),
-    "groups_without_restart": Row(IN_GROUPS(ROUNDS, restart=False), group_at_work),
+    "groups_without_broadcast": Row(IN_GROUPS(ROUNDS, broadcast=False), group_at_work),
     "groups_of_mega_batches": Row(
         IN_GROUPS(MEGA_BATCH(scaling=LINEAR)),
         group_spent,
     ),
-    "groups_of_free": Row(IN_GROUPS(FREE()), node_full),
-    "groups_of_mailboxes": Row(IN_GROUPS(mailbox(batch_size=B_MAX)), node_full),
+    "groups_of_asynchronous": Row(IN_GROUPS(FREE()), node_full),
+    "groups_of_downpour": Row(IN_GROUPS(downpour(batch_size=B_MAX)), node_full),
     "groups_of_stale": Row(IN_GROUPS(FREE(max_staleness=0)), group_at_work),
-    "groups_by_place": Row(groups(ROUNDS, every=3), above_at_work),
-    "groups_unequal": Row(groups(ROUNDS, sizes=(1, 3, 2), every=EVERY), above_at_work),
-    "groups_of_groups": Row(
-        groups(groups(ROUNDS, sizes=1, every=2), sizes=(2, 4)), above_at_work
+    "groups_by_place": Row(hierarchical(ROUNDS, every=3), above_at_work),
+    "groups_unequal": Row(
+        hierarchical(ROUNDS, sizes=(1, 3, 2), every=EVERY), above_at_work
     ),
-    "three_levels": Row(groups(groups(groups(ROUNDS, sizes=1))), above_at_work),
-    "restarting_groups": Row(
-        restarting(IN_GROUPS(ROUNDS), on_rate_drop(lambda e: 0.5 ** (e // 1000))),
+    "groups_of_groups": Row(
+        hierarchical(hierarchical(ROUNDS, sizes=1, every=2), sizes=(2, 4)),
+        above_at_work,
+    ),
+    "three_levels": Row(
+        hierarchical(hierarchical(hierarchical(ROUNDS, sizes=1))), above_at_work
+    ),
+    "sma_restarts_of_groups": Row(
+        sma_restarts(IN_GROUPS(ROUNDS), on_rate_drop(lambda e: 0.5 ** (e // 1000))),
         group_at_work,
     ),
 }

@@ -11,27 +11,27 @@ from policy_table import B_MAX, NUM_WORKERS, TABLE
 from hetjax.machine import (
     Arrival,
     Cost,
-    Incident,
     Join,
     Leave,
     Link,
     Machine,
     Profile,
+    ScriptedFault,
     SimulatedClock,
 )
 from hetjax.schedule import (
-    Orders,
-    free_running,
-    groups,
+    Actions,
+    asynchronous,
+    downpour,
+    hierarchical,
     linear_scaling,
-    mailbox,
+    magma_async,
     mega_batch,
     one_per_device,
-    play,
     random_partner,
     rounds,
-    ticking,
-    tuned_learners,
+    simulate,
+    tuned_workers,
 )
 
 LAWS = settings(max_examples=25, deadline=None, derandomize=True)
@@ -45,18 +45,20 @@ def machines(draw):
 
     Worker 0 and 1 stay, so that a master has a slave.
     """
-    incidents = []
+    faults = []
     for k in range(2, NUM_WORKERS):
         times = draw(st.lists(st.floats(0.0, END), max_size=4, unique=True))
         begins = draw(st.sampled_from(("kill", "join")))
         both = itertools.cycle(
             ("kill", "join") if begins == "kill" else ("join", "kill")
         )
-        incidents += [
-            Incident(t, what, f"w{k}")
+        faults += [
+            ScriptedFault(t, what, f"w{k}")
             for t, what in zip(sorted(times), both, strict=False)
         ]
-    slow = Incident(draw(st.floats(0.0, END)), "slow", "w1", draw(st.floats(0.5, 9.0)))
+    slow = ScriptedFault(
+        draw(st.floats(0.0, END)), "slow", "w1", draw(st.floats(0.5, 9.0))
+    )
     factors = draw(
         st.lists(st.floats(0.3, 3), min_size=NUM_WORKERS, max_size=NUM_WORKERS)
     )
@@ -73,8 +75,8 @@ def machines(draw):
         for k, factor in enumerate(factors)
     )
     link = Link(draw(st.sampled_from((0.0, 0.1, 2.0))), 1e9)
-    everything = (*incidents, slow)
-    return Machine("m", workers, {"": link}, noise=0.3, incidents=everything)
+    everything = (*faults, slow)
+    return Machine("m", workers, {"": link}, noise=0.3, faults=everything)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -86,19 +88,19 @@ def test_nobody_waits_for_who_is_lost(name, machine):
     Who was lost is in no merge before it joins again, and the others go on.
     """
     clock = SimulatedClock(machine, seed=0)
-    run = play(TABLE[name].policy, clock, num_examples=1000, num_bytes=1e8)
-    there = {info.index for info in clock.workers if info.present}
+    run = simulate(TABLE[name].policy, clock, num_examples=1000, num_bytes=1e8)
+    active = {info.index for info in clock.workers if info.present}
     arrived_late, over = set(), False
-    for count, (event, orders) in enumerate(itertools.islice(run, 4000)):
+    for count, (event, actions) in enumerate(itertools.islice(run, 4000)):
         if isinstance(event, Leave) and event.lost:
-            there.discard(event.worker)
+            active.discard(event.worker)
         if isinstance(event, Join):
-            there.add(event.worker)
-        for merge in orders.merges:
+            active.add(event.worker)
+        for merge in actions.merges:
             workers = {
-                m for m in (*merge.members, *merge.passive) if isinstance(m, int)
+                m for m in (*merge.members, *merge.partners) if isinstance(m, int)
             }
-            assert workers <= there
+            assert workers <= active
             assert merge.members
         over = over or (event is not None and event.time > END + 10.0)
         if over and isinstance(event, Arrival):
@@ -107,7 +109,7 @@ def test_nobody_waits_for_who_is_lost(name, machine):
             break
     assert over, "a deadlock"
     alone = name == "fastest"  # it is one worker that works
-    assert len(arrived_late) > (0 if alone else 1) or len(there) <= 2
+    assert len(arrived_late) > (0 if alone else 1) or len(active) <= 2
 
 
 def test_lost_in_rounds():
@@ -157,9 +159,9 @@ def test_lost_in_a_mega_batch():
 
     def rule(sizes, updates):
         assert updates == (2, 1), "of those who are there"
-        return linear_scaling(sizes, updates, b_min=1, b_max=8, beta=2)
+        return linear_scaling(sizes, updates, min_batch_size=1, batch_size=8, beta=2)
 
-    policy = mega_batch(examples=32, b_max=8, scaling=rule)
+    policy = mega_batch(examples=32, batch_size=8, scaling=rule)
     events = (0, Leave(2, 1.0, lost=True), 0, 1)
     assert follow(policy, infos(1.0, 1.0, 1.0), events) == [
         "0:1x8 1:1x8 2:1x8",
@@ -171,7 +173,7 @@ def test_lost_in_a_mega_batch():
 
 
 def test_who_joins_a_mega_batch_gets_a_batch_at_once():
-    policy = mega_batch(examples=32, b_max=8)
+    policy = mega_batch(examples=32, batch_size=8)
     workers = infos(1.0, 1.0, 1.0)
     workers = (*workers[:2], workers[2]._replace(present=False))
     assert follow(policy, workers, (0, Join(2, 1.0), 0, 1, 2)) == [
@@ -186,7 +188,7 @@ def test_who_joins_a_mega_batch_gets_a_batch_at_once():
 
 def test_the_slowest_is_lost_and_nobody_waits_for_it():
     """Worker 0 is two works ahead of worker 1: it waits until that one is gone."""
-    policy = free_running(batch_size=8, max_staleness=1)
+    policy = asynchronous(batch_size=8, max_staleness=1)
     events = (0, 0, Leave(1, 1.0, lost=True), 0, Join(1, 2.0), 1)
     assert follow(policy, infos(1.0, 9.0), events) == [
         "0:1x8 1:1x8",
@@ -200,14 +202,14 @@ def test_the_slowest_is_lost_and_nobody_waits_for_it():
 
 
 def test_no_gossip_with_who_is_lost():
-    policy = free_running(batch_size=8, partners=random_partner())
+    policy = asynchronous(batch_size=8, partners=random_partner())
     events = (0, Leave(2, 1.0, lost=True), *(0, 1) * 10)
     table = follow(policy, infos(1.0, 1.0, 1.0), events)
     assert {row.split(" ", 1)[1][:8] for row in table[3:]} == {"0 with 1", "1 with 0"}
 
 
 def test_who_joins_a_mailbox_has_no_mail():
-    policy = mailbox(batch_size=8, n_push=1, n_fetch=1)
+    policy = downpour(batch_size=8, push_every=1, fetch_every=1)
     events = (0, Leave(0, 1.0, lost=True), Join(0, 2.0), 0)
     assert follow(policy, infos(1.0), events) == [
         "0:1x8",
@@ -220,39 +222,39 @@ def test_who_joins_a_mailbox_has_no_mail():
 
 def test_a_lost_slaves_gradient_does_not_stay():
     """g begins anew, and what the others had in it is not taken out twice."""
-    policy = ticking(batch_size=8)
+    policy = magma_async(batch_size=8)
     events = (0, 2, 0, Leave(2, 1.0, lost=True), 0, 0, 0)
     assert follow(policy, infos(1.0, 4.0, 2.0), events) == [
         "0:0x8 2:0x8",
-        "merge 0 fetch+subtract 0:1x8",
-        "merge 2 fetch+subtract 2:1x8",
-        "merge 0 push 0:0x8",
+        "merge 0 step+subtract+fetch 0:1x8",
+        "merge 2 step+subtract+fetch 2:1x8",
+        "merge 0 step+push 0:0x8",
         "",
-        "merge 0 fetch+subtract+clear+forget 0:1x8",
-        "merge 0 push 0:0x8",
-        "merge 0 fetch+subtract 0:1x8",
+        "merge 0 step+clear+forget+subtract+fetch 0:1x8",
+        "merge 0 step+push 0:0x8",
+        "merge 0 step+subtract+fetch 0:1x8",
     ]
 
 
 def test_a_lost_masters_place_is_taken():
     """By the slowest that is left: it takes its gradient out of g, and is done."""
-    policy = ticking(batch_size=8)
+    policy = magma_async(batch_size=8)
     events = (0, 2, Leave(1, 1.0, lost=True), 2, 0, Join(1, 2.0), 1)
     assert follow(policy, infos(1.0, 4.0, 2.0), events) == [
         "0:0x8 2:0x8",
-        "merge 0 fetch+subtract 0:1x8",
-        "merge 2 fetch+subtract 2:1x8",
+        "merge 0 step+subtract+fetch 0:1x8",
+        "merge 2 step+subtract+fetch 2:1x8",
         "",
-        "merge 2 subtract",
-        "merge 0 push 0:0x8",
+        "merge 2 step+subtract",
+        "merge 0 step+push 0:0x8",
         "1:0x8",
-        "merge 1 fetch+subtract 1:1x8",
+        "merge 1 step+subtract+fetch 1:1x8",
     ]
 
 
 def test_nobody_waits_for_an_empty_group():
     """Group 1 is lost before its merge, joins, and takes part again."""
-    policy = groups(rounds(batch_size=8), sizes=1, every=1)
+    policy = hierarchical(rounds(batch_size=8), sizes=1, every=1)
     events = (0, Leave(1, 1.0, lost=True), 0, Join(1, 2.0), 1, 0)
     workers = infos(1.0, 1.0)
     assert follow(policy, workers, events) == [
@@ -268,7 +270,7 @@ def test_nobody_waits_for_an_empty_group():
 
 
 def test_what_a_group_merged_before_it_was_lost_counts():
-    policy = groups(rounds(batch_size=8), sizes=1, every=1)
+    policy = hierarchical(rounds(batch_size=8), sizes=1, every=1)
     events = (1, Leave(1, 1.0, lost=True), 0)
     assert follow(policy, infos(1.0, 1.0), events)[-1] == (
         "merge group0: 0 merge group0+group1 merge group0: 0 fetch 0:1x8"
@@ -278,24 +280,41 @@ def test_what_a_group_merged_before_it_was_lost_counts():
 def test_the_tuner_does_not_start_who_is_lost():
     """Two learners on one device; the spare one is killed before it would start."""
     inner = rounds(batch_size=B_MAX, first=one_per_device)
-    policy = tuned_learners(inner, window=2)
+    policy = tuned_workers(inner, window=2)
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device="d", curve=(1.0, 1.5))
         for k in range(2)
     )
-    killed = (Incident(0.5, "kill", "w1"),)
-    for incidents, started in (((), True), (killed, False)):
-        m = Machine("m", workers, {"": Link(0.0, 1e9)}, incidents=incidents)
+    killed = (ScriptedFault(0.5, "kill", "w1"),)
+    # the tuner stops it at 0 s, too: that Leave arrives behind the one of its loss
+    at_once = (ScriptedFault(0.0, "kill", "w1"),)
+    for faults, started in (((), True), (killed, False), (at_once, False)):
+        m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=faults)
         table = timeline(policy, m, 20)
         assert any("start 1" in row for row in table) is started
 
 
+def test_a_spare_worker_takes_a_lost_ones_place():
+    """Also when the tuning is over: else its device would stay idle to the end."""
+    policy = tuned_workers(rounds(batch_size=8, first=one_per_device), window=1)
+    workers = tuple(
+        Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device=f"d{k // 2}") for k in range(4)
+    )
+    killed = (ScriptedFault(20.25, "kill", "w0"),)
+    m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=killed)
+    table = timeline(policy, m, 80)
+    (lost,) = [k for k, row in enumerate(table) if row.startswith("20.25 leave 0")]
+    assert "start" not in " ".join(table[lost - 10 : lost])  # nothing is tuned any more
+    assert table[lost].endswith("> start 1")
+    assert any(row.startswith("22 w1 from") for row in table[lost:])
+
+
 def test_an_empty_machine_is_an_error():
-    incidents = tuple(Incident(1.0, "join", f"w{k}") for k in range(2))
+    faults = tuple(ScriptedFault(1.0, "join", f"w{k}") for k in range(2))
     with pytest.raises(ValueError, match="no worker is there when the run begins"):
-        machine(1.0, 1.0, incidents=incidents)
+        machine(1.0, 1.0, faults=faults)
 
 
 def test_other_events_of_staff_change_nothing():
     state, _ = rounds(batch_size=8).init(infos(1.0, 1.0), 1000)
-    assert rounds(batch_size=8).react(state, Leave(1, 1.0))[1] == Orders()
+    assert rounds(batch_size=8).react(state, Leave(1, 1.0))[1] == Actions()

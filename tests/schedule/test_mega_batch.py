@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_driver import drive, follow, infos
 
-from hetjax.machine import Work
-from hetjax.schedule import linear_scaling, mega_batch
+from hetjax.machine import LocalRound
+from hetjax.schedule import PUSH_FETCH, linear_scaling, mega_batch
 
 WORKERS = infos(1.0, 3.0, 2.0)
 
@@ -29,7 +29,7 @@ def recording(sizes_after):
 
 def test_whoever_is_idle_gets_a_batch_until_the_mega_batch_is_spent():
     rule, calls = recording([(8, 6, 8)])
-    policy = mega_batch(examples=40, b_max=8, scaling=rule)
+    policy = mega_batch(examples=40, batch_size=8, scaling=rule)
     assert follow(policy, WORKERS, (1, 1, 0, 1, 2, 2, 1, 0, 2, 0)) == [
         "0:1x8 1:1x8 2:1x8",  # 24 of 40 examples are out
         "1:1x8",  # 1 is idle: 32
@@ -47,7 +47,7 @@ def test_whoever_is_idle_gets_a_batch_until_the_mega_batch_is_spent():
 
 
 def test_a_mega_batch_that_ends_with_the_first_batches():
-    policy = mega_batch(examples=24, b_max=8)
+    policy = mega_batch(examples=24, batch_size=8)
     everybody = "0:1x8 1:1x8 2:1x8"
     assert follow(policy, WORKERS, (2, 0, 1)) == [
         everybody,
@@ -59,7 +59,7 @@ def test_a_mega_batch_that_ends_with_the_first_batches():
 
 def test_a_mega_batch_of_fewer_batches_than_workers():
     rule, calls = recording([(8, 8, 8)])
-    policy = mega_batch(examples=9, b_max=8, scaling=rule)
+    policy = mega_batch(examples=9, batch_size=8, scaling=rule)
     # 2 gets nothing: it is a member of the merge, but without updates, so absent
     assert follow(policy, WORKERS, (1, 0)) == [
         "0:1x8 1:1x8",
@@ -70,7 +70,7 @@ def test_a_mega_batch_of_fewer_batches_than_workers():
 
 
 def test_one_worker():
-    policy = mega_batch(examples=20, b_max=8)
+    policy = mega_batch(examples=20, batch_size=8)
     assert follow(policy, infos(1.0), (0, 0, 0)) == [
         "0:1x8",
         "0:1x8",
@@ -81,19 +81,19 @@ def test_one_worker():
 
 def test_real_valued_sizes_are_dispatched_rounded_and_counted_as_such():
     rule, _ = recording([(7.5, 6.4, 8)])
-    policy = mega_batch(examples=22, b_max=8, scaling=rule)
+    policy = mega_batch(examples=22, batch_size=8, scaling=rule)
     table = follow(policy, WORKERS, (0, 1, 2, 0, 1))
     # 7.5, 6.4 and 8 are dispatched as 8, 6 and 8 examples: 22, spent
     assert table[3:] == ["merge 012 0:1x7.5 1:1x6.4 2:1x8", "", ""]
-    work = Work(1, 7.5, 7.5 / 8)
-    assert work.examples == 8
-    assert work.rate == 0.9375  # of the real-valued size
+    local_round = LocalRound(1, 7.5, 7.5 / 8)
+    assert local_round.examples == 8
+    assert local_round.lr_scale == 0.9375  # of the real-valued size
 
 
 def test_merges_block():
-    *_, last = drive(mega_batch(examples=24, b_max=8), WORKERS, (1.0,), 3)
-    (merge,) = last.orders.merges
-    assert (merge.members, merge.blocking, merge.op) == ((0, 1, 2), True, "")
+    *_, last = drive(mega_batch(examples=24, batch_size=8), WORKERS, (1.0,), 3)
+    (merge,) = last.actions.merges
+    assert (merge.members, merge.blocking, merge.op) == ((0, 1, 2), True, PUSH_FETCH)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_merges_block():
 )
 def test_scale_every(every, scaled_after):
     rule, calls = recording([(4, 8, 8), (8, 4, 8)])
-    policy = mega_batch(examples=24, b_max=8, scaling=rule, scale_every=every)
+    policy = mega_batch(examples=24, batch_size=8, scaling=rule, scale_every=every)
     entries = drive(policy, WORKERS, (1.0, 2.0, 0.5), 60)
-    merges = [e.orders for e in entries if e.orders.merges][:6]
+    merges = [e.actions for e in entries if e.actions.merges][:6]
     sizes = [(8.0,) * 3] + [tuple(w.batch_size for _, w in m.dispatch) for m in merges]
     changed = [k for k in range(1, 7) if sizes[k] != sizes[k - 1]]
     assert changed == scaled_after
@@ -117,14 +117,14 @@ def test_scale_every(every, scaled_after):
 @st.composite
 def plans(draw):
     """Settings of a mega-batch policy, its number of workers, and durations."""
-    b_max = draw(st.integers(1, 64))
-    b_min = b_max / draw(st.sampled_from((1, 2, 8)))
+    batch_size = draw(st.integers(1, 64))
+    min_batch_size = batch_size / draw(st.sampled_from((1, 2, 8)))
     return {
-        "b_min": b_min,
-        "b_max": b_max,
-        "beta": draw(st.floats(0.0, b_max)),
+        "min_batch_size": min_batch_size,
+        "batch_size": batch_size,
+        "beta": draw(st.floats(0.0, batch_size)),
         "bound": draw(st.sampled_from(("skip", "clip"))),
-        "examples": draw(st.integers(1, 20 * b_max)),
+        "examples": draw(st.integers(1, 20 * batch_size)),
         "scale_every": draw(st.integers(1, 3)),
         "n": draw(st.integers(1, 5)),
         "durations": draw(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20)),
@@ -136,7 +136,7 @@ def run(plan, num_arrivals=300):
     calls = []
     rule = partial(
         linear_scaling,
-        **{k: plan[k] for k in ("b_min", "b_max", "beta", "bound")},
+        **{k: plan[k] for k in ("min_batch_size", "batch_size", "beta", "bound")},
     )
 
     def scaling(sizes, updates):
@@ -145,7 +145,7 @@ def run(plan, num_arrivals=300):
 
     policy = mega_batch(
         examples=plan["examples"],
-        b_max=plan["b_max"],
+        batch_size=plan["batch_size"],
         scaling=scaling,
         scale_every=plan["scale_every"],
     )
@@ -157,14 +157,14 @@ def split(entries):
     """The entries of each mega-batch; each begins with the orders of its merge."""
     pieces = []
     for entry in entries:
-        if entry.arrival is None or entry.orders.merges:
+        if entry.arrival is None or entry.actions.merges:
             pieces.append([])
         pieces[-1].append(entry)
     return pieces
 
 
-def works(entries):
-    return [given for entry in entries for given in entry.orders.dispatch]
+def local_rounds(entries):
+    return [given for entry in entries for given in entry.actions.dispatch]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -172,7 +172,7 @@ def works(entries):
 def test_every_example_of_a_mega_batch_is_dispatched(plan):
     entries, _ = run(plan)
     for piece in split(entries)[:-1]:
-        out = [work.examples for _, work in works(piece)]
+        out = [local_round.examples for _, local_round in local_rounds(piece)]
         # the last batch was dispatched while examples were left, so none came after it
         assert sum(out[:-1]) < plan["examples"] <= sum(out)
 
@@ -184,7 +184,9 @@ def test_nobody_idles_before_the_mega_batch_is_spent(plan):
     for piece in split(entries):
         dispatched = 0
         for entry in piece:
-            dispatched += sum(work.examples for _, work in entry.orders.dispatch)
+            dispatched += sum(
+                local_round.examples for _, local_round in entry.actions.dispatch
+            )
             if dispatched < plan["examples"]:
                 assert entry.busy == set(range(plan["n"]))
 
@@ -194,8 +196,8 @@ def test_nobody_idles_before_the_mega_batch_is_spent(plan):
 def test_merges_contain_everybody_and_wait_for_all(plan):
     entries, _ = run(plan)
     for before, entry in zip(entries, entries[1:], strict=False):
-        assert len(entry.orders.merges) <= 1
-        for merge in entry.orders.merges:
+        assert len(entry.actions.merges) <= 1
+        for merge in entry.actions.merges:
             assert merge.members == tuple(range(plan["n"]))
             assert before.busy == {entry.arrival.worker}  # the last one at work
 
@@ -204,10 +206,12 @@ def test_merges_contain_everybody_and_wait_for_all(plan):
 @given(plan=plans())
 def test_sizes_stay_within_bounds_and_rates_follow_them(plan):
     entries, _ = run(plan)
-    for _, work in works(entries):
-        assert work.steps == 1
-        assert plan["b_min"] <= work.batch_size <= plan["b_max"]
-        assert work.rate / work.batch_size == pytest.approx(1 / plan["b_max"])
+    for _, local_round in local_rounds(entries):
+        assert local_round.local_steps == 1
+        assert plan["min_batch_size"] <= local_round.batch_size <= plan["batch_size"]
+        assert local_round.lr_scale / local_round.batch_size == pytest.approx(
+            1 / plan["batch_size"]
+        )
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -220,16 +224,16 @@ def test_the_scaling_rule_is_told_what_was_dispatched(plan):
         if number % plan["scale_every"]:
             continue
         sizes, updates = next(told)
-        workers = [worker for worker, _ in works(piece)]
+        workers = [worker for worker, _ in local_rounds(piece)]
         assert updates == tuple(workers.count(k) for k in range(plan["n"]))
-        for worker, work in works(piece):
-            assert work.batch_size == sizes[worker]
+        for worker, local_round in local_rounds(piece):
+            assert local_round.batch_size == sizes[worker]
     assert next(told, None) is None
 
 
 def test_states_can_be_kept():
     """React changes no state in place: an old one gives the old answers."""
-    policy = mega_batch(examples=40, b_max=8)
+    policy = mega_batch(examples=40, batch_size=8)
     state, _ = policy.init(WORKERS, 1000)
     arrival = drive(policy, WORKERS, (1.0,), 1)[1].arrival
     first = policy.react(state, arrival)
@@ -242,7 +246,7 @@ def test_states_can_be_kept():
 
 def test_no_workers():
     with pytest.raises(ValueError, match="mega_batch: there are no workers"):
-        mega_batch(examples=40, b_max=8).init((), 1000)
+        mega_batch(examples=40, batch_size=8).init((), 1000)
 
 
 @pytest.mark.parametrize(
@@ -250,12 +254,12 @@ def test_no_workers():
     [
         ("examples", 0),  # nobody would ever get work: a run that does nothing
         ("examples", -1),
-        ("b_max", 0),
-        ("b_max", float("nan")),
+        ("batch_size", 0),
+        ("batch_size", float("nan")),
         ("scale_every", 0),
         ("scale_every", -1),
     ],
 )
 def test_settings_that_are_not_positive(name, value):
     with pytest.raises(ValueError, match=f"mega_batch: {name}={value}"):
-        mega_batch(**({"examples": 40, "b_max": 8} | {name: value}))
+        mega_batch(**({"examples": 40, "batch_size": 8} | {name: value}))

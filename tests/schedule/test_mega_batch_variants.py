@@ -3,7 +3,7 @@
 import pytest
 from policy_driver import drive, follow, infos
 
-from hetjax.machine import Arrival, Work
+from hetjax.machine import Arrival, LocalRound
 from hetjax.schedule import Scaling, fixed_scaling, mega_batch
 
 WORKERS = infos(1.0, 3.0, 2.0)
@@ -13,7 +13,7 @@ ALL = "0:1x8 1:1x8 2:1x8"
 def test_the_codes_rule_counts_what_is_completed():
     """ALGORITHMS A.4: a batch is dispatched while completed - 8 < 24 examples. The
     mega-batch is 48 examples, where the paper's rule makes it 24."""
-    policy = mega_batch(examples=24, b_max=8, rule="hgpu_code")
+    policy = mega_batch(examples=24, batch_size=8, rule="hgpu_code")
     assert follow(policy, WORKERS, (0, 0, 1, 2, 0, 1, 2)) == [
         ALL,
         "0:1x8",  # 8
@@ -30,7 +30,7 @@ def test_the_codes_rule_takes_off_the_largest_size():
     """b = (8, 4, 4) and M = 16: nobody gets more once 24 are completed."""
     policy = mega_batch(
         examples=16,
-        b_max=8,
+        batch_size=8,
         rule="hgpu_code",
         scaling=lambda sizes, updates: (8.0, 4.0, 4.0),
     )
@@ -62,7 +62,7 @@ def test_warm_up_is_small_batches_for_so_many_passes():
         return (8.0, 4.0, 4.0)
 
     policy = mega_batch(
-        examples=12, b_max=8, scaling=rule, warmup_epochs=0.5, warmup_size=4
+        examples=12, batch_size=8, scaling=rule, warmup_epochs=0.5, warmup_size=4
     )
     small, large = "0:1x4 1:1x4 2:1x4", "0:1x8 1:1x8"
     assert follow(policy, WORKERS, (0, 1, 2, 0, 1, 2, 0, 1), num_examples=40) == [
@@ -80,15 +80,15 @@ def test_warm_up_is_small_batches_for_so_many_passes():
 
 
 def test_rates_in_the_warm_up_follow_the_sizes():
-    policy = mega_batch(examples=12, b_max=16, warmup_epochs=1, warmup_size=4)
-    _, orders = policy.init(WORKERS, 40)
-    assert orders.dispatch[0] == (0, Work(1, 4.0, 0.25))
+    policy = mega_batch(examples=12, batch_size=16, warmup_epochs=1, warmup_size=4)
+    _, actions = policy.init(WORKERS, 40)
+    assert actions.dispatch[0] == (0, LocalRound(1, 4.0, 0.25))
 
 
 def test_the_warm_up_is_no_larger_than_b_max():
-    policy = mega_batch(examples=12, b_max=8, warmup_epochs=1)  # of 32, by default
-    _, orders = policy.init(WORKERS, 40)
-    assert orders.dispatch[0] == (0, Work(1, 8.0, 1.0))
+    policy = mega_batch(examples=12, batch_size=8, warmup_epochs=1)  # of 32, by default
+    _, actions = policy.init(WORKERS, 40)
+    assert actions.dispatch[0] == (0, LocalRound(1, 8.0, 1.0))
 
 
 # Rules that measure
@@ -97,20 +97,20 @@ def test_the_warm_up_is_no_larger_than_b_max():
 def test_a_measuring_rule_sees_every_work_and_its_seconds():
     seen = []
 
-    def observe(state, worker, work, seconds):
-        seen.append((worker, work.batch_size, seconds))
+    def observe(state, worker, local_round, seconds):
+        seen.append((worker, local_round.batch_size, seconds))
         return state + 1
 
     def scale(state, sizes, updates, here):
         return tuple(b - state for b in sizes)
 
     policy = mega_batch(
-        examples=24, b_max=8, scaling=Scaling(lambda workers: 0, observe, scale)
+        examples=24, batch_size=8, scaling=Scaling(lambda workers: 0, observe, scale)
     )
-    state, orders = policy.init(WORKERS, 1000)
+    state, actions = policy.init(WORKERS, 1000)
     for worker, finish in ((2, 1.5), (0, 2.0), (1, 4.0)):
-        work = dict(orders.dispatch).get(worker, Work(1, 8.0))
-        state, given = policy.react(state, Arrival(worker, work, 1.0, finish))
+        local_round = dict(actions.dispatch).get(worker, LocalRound(1, 8.0))
+        state, given = policy.react(state, Arrival(worker, local_round, 1.0, finish))
     assert seen == [(2, 8.0, 0.5), (0, 8.0, 1.0), (1, 8.0, 3.0)]
     assert [w.batch_size for _, w in given.dispatch] == [5.0, 5.0, 5.0]
 
@@ -134,9 +134,9 @@ def test_fixed_scaling(sizes, updates, expected):
 
 def test_fixed_scaling_on_a_machine_without_speed_differences():
     """Six batches of three equal workers, two each: sizes stay."""
-    policy = mega_batch(examples=48, b_max=8, scaling=fixed_scaling)
+    policy = mega_batch(examples=48, batch_size=8, scaling=fixed_scaling)
     entries = drive(policy, WORKERS, (1.0,), 100)
-    assert {w.batch_size for e in entries for _, w in e.orders.dispatch} == {8.0}
+    assert {w.batch_size for e in entries for _, w in e.actions.dispatch} == {8.0}
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_fixed_scaling_on_a_machine_without_speed_differences():
 )
 def test_refusals(settings, message):
     with pytest.raises(ValueError, match=message):
-        mega_batch(**({"examples": 40, "b_max": 8} | settings))
+        mega_batch(**({"examples": 40, "batch_size": 8} | settings))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policy_table import B_MAX, B_MIN, EVERY, NUM_WORKERS, STALE, TABLE, Log, node_of
 
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
-from hetjax.schedule import ROOT, Policy, play
+from hetjax.schedule import ROOT, MergeOp, simulate
 
 NUM_EVENTS = 250
 LAWS = settings(max_examples=12, deadline=None, derandomize=True)
@@ -48,11 +48,11 @@ def run(policy, machine, num_events=NUM_EVENTS):
     clock = SimulatedClock(machine, seed=0)
     log = Log(clock.workers)
     count = 0
-    events = play(policy, clock, num_examples=1000, num_bytes=1e8)
-    for event, orders in itertools.islice(events, num_events):
-        log.add(event, orders)
+    events = simulate(policy, clock, num_examples=1000, num_bytes=1e8)
+    for event, actions in itertools.islice(events, num_events):
+        log.add(event, actions)
         count += 1
-        yield event, orders, log
+        yield event, actions, log
     assert count == num_events, "nobody works, and nobody ever will: a deadlock"
 
 
@@ -61,22 +61,37 @@ def run(policy, machine, num_events=NUM_EVENTS):
 @given(machine=machines())
 def test_nobody_idles_whom_the_policy_owes_work(name, machine):
     """Nor is there a deadlock, work on work, or a merge of who is at work."""
-    row, works = TABLE[name], 0
+    row, local_rounds = TABLE[name], 0
     for event, _, log in run(row.policy, machine):
-        works += isinstance(event, Arrival)
+        local_rounds += isinstance(event, Arrival)
         for worker in set(range(NUM_WORKERS)) - log.busy:
             assert row.may_idle(log, worker)
-    assert works > NUM_EVENTS / 5  # it is not merges alone that happen
+    assert local_rounds > NUM_EVENTS / 5  # it is not merges alone that happen
 
 
 @ROWS
 @LAWS
 @given(machine=machines())
 def test_sizes_and_rates_are_within_bounds(name, machine):
-    for _, orders, _ in run(TABLE[name].policy, machine):
-        for _, work in orders.dispatch:
-            assert B_MIN <= work.batch_size <= B_MAX
-            assert work.rate == pytest.approx(work.batch_size / B_MAX)
+    for _, actions, _ in run(TABLE[name].policy, machine):
+        for _, local_round in actions.dispatch:
+            assert B_MIN <= local_round.batch_size <= B_MAX
+            assert local_round.lr_scale == pytest.approx(local_round.batch_size / B_MAX)
+
+
+@ROWS
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(machine=machines())
+def test_merges_are_of_the_nodes_of_the_topology(name, machine):
+    """Members are the node's children; whose model it is, is below it."""
+    policy = TABLE[name].policy
+    tree = policy.topology(SimulatedClock(machine, seed=0).workers)
+    for _, actions, _ in run(policy, machine):
+        for merge in actions.merges:
+            node = tree.node(merge.node)
+            assert set(merge.members) | set(merge.partners) <= set(node.children)
+            below = [tree.workers_of(m) for m in node.children]
+            assert node.workers == frozenset().union(*below)
 
 
 def checked(policy):
@@ -90,7 +105,7 @@ def checked(policy):
         hash(first[1])  # nothing in an order can be changed later
         return first
 
-    return Policy(policy.init, react)
+    return policy._replace(react=react)
 
 
 @ROWS
@@ -113,11 +128,11 @@ def test_states_do_not_grow(name):
     states = []
 
     def react(state, event):
-        state, orders = TABLE[name].policy.react(state, event)
+        state, actions = TABLE[name].policy.react(state, event)
         states.append(leaves(state))
-        return state, orders
+        return state, actions
 
-    noting = Policy(TABLE[name].policy.init, react)
+    noting = TABLE[name].policy._replace(react=react)
     assert sum(1 for _ in run(noting, noisy_machine(), num_events=2000)) == 2000
     assert max(states[500:]) <= max(states[:500])
 
@@ -144,11 +159,11 @@ def noisy_machine():
 @given(machine=machines())
 def test_nobody_is_further_ahead_than_allowed(machine):
     """A work begins at most `max_staleness` works above the slowest one's."""
-    for _, orders, log in run(TABLE["free_running_stale"].policy, machine):
-        slowest = min(log.works[k] for k in range(NUM_WORKERS))
-        for worker, _ in orders.dispatch:
-            assert log.works[worker] <= slowest + STALE
-        assert max(log.works.values(), default=0) <= slowest + STALE + 1
+    for _, actions, log in run(TABLE["asynchronous_stale"].policy, machine):
+        slowest = min(log.local_rounds[k] for k in range(NUM_WORKERS))
+        for worker, _ in actions.dispatch:
+            assert log.local_rounds[worker] <= slowest + STALE
+        assert max(log.local_rounds.values(), default=0) <= slowest + STALE + 1
 
 
 # Trees
@@ -158,50 +173,50 @@ def test_nobody_is_further_ahead_than_allowed(machine):
 @LAWS
 @given(machine=machines())
 def test_the_root_merges_when_nobody_is_at_work(name, machine):
-    for event, orders, log in run(TABLE[name].policy, machine):
-        if any(merge.node == ROOT for merge in orders.merges):
+    for event, actions, log in run(TABLE[name].policy, machine):
+        if any(merge.node == ROOT for merge in actions.merges):
             assert isinstance(event, Arrival)
-            assert {k for k, _ in orders.dispatch} == log.busy
+            assert {k for k, _ in actions.dispatch} == log.busy
 
 
 @pytest.mark.parametrize(
-    "name", ["groups", "groups_without_restart", "restarting_groups"]
+    "name", ["groups", "groups_without_broadcast", "sma_restarts_of_groups"]
 )
 @LAWS
 @given(machine=machines())
 def test_every_worker_did_the_same_rounds_at_the_roots_merge(name, machine):
     done = dict.fromkeys(range(NUM_WORKERS), 0)
     full = set()  # groups that wait for the root
-    for event, orders, _ in run(TABLE[name].policy, machine):
+    for event, actions, _ in run(TABLE[name].policy, machine):
         if isinstance(event, Arrival):
             done[event.worker] += 1
-        for merge in orders.merges:
+        for merge in actions.merges:
             if merge.node == ROOT:
                 assert set(done.values()) == {EVERY}
                 assert merge.members == ("group0", "group1", "group2")
                 done, full = dict.fromkeys(done, 0), set()
-            elif "push" in merge.words:
+            elif MergeOp.PUSH in merge.op:
                 assert len({done[k] for k in merge.members}) == 1
                 assert {node_of(k) for k in merge.members} == {merge.node}
                 if done[merge.members[0]] == EVERY:
                     full.add(merge.node)
-        for worker, _ in orders.dispatch:
+        for worker, _ in actions.dispatch:
             assert node_of(worker) not in full
 
 
-@pytest.mark.parametrize("name", ["groups_of_mega_batches", "groups_of_free"])
+@pytest.mark.parametrize("name", ["groups_of_mega_batches", "groups_of_asynchronous"])
 @LAWS
 @given(machine=machines())
 def test_a_full_group_gets_no_work(name, machine):
     merges = dict.fromkeys(("group0", "group1", "group2"), 0)
-    for _, orders, _ in run(TABLE[name].policy, machine):
-        for merge in orders.merges:
+    for _, actions, _ in run(TABLE[name].policy, machine):
+        for merge in actions.merges:
             if merge.node == ROOT:
                 assert min(merges.values()) >= EVERY
                 merges = dict.fromkeys(merges, 0)
-            elif "push" in merge.words:
+            elif MergeOp.PUSH in merge.op:
                 merges[merge.node] += 1
-        for worker, _ in orders.dispatch:
+        for worker, _ in actions.dispatch:
             assert merges[node_of(worker)] < EVERY
 
 
@@ -210,20 +225,22 @@ def test_a_full_group_gets_no_work(name, machine):
 @given(machine=machines())
 def test_models_come_down_from_the_root(name, machine):
     """After the root's merge every worker takes the model of its node, after that took
-    its parent's; without restart nobody does."""
-    for _, orders, _ in run(TABLE[name].policy, machine):
-        nodes = [m.node for m in orders.merges]
+    its parent's; without broadcast nobody does."""
+    tree = TABLE[name].policy.topology(SimulatedClock(machine, seed=0).workers)
+    for _, actions, _ in run(TABLE[name].policy, machine):
+        nodes = [m.node for m in actions.merges]
         if ROOT not in nodes:
             continue
-        down = orders.merges[nodes.index(ROOT) + 1 :]
-        if name == "groups_without_restart":
+        down = actions.merges[nodes.index(ROOT) + 1 :]
+        if name == "groups_without_broadcast":
             assert down == ()
             continue
-        assert {m.op for m in down} == {"fetch"}
-        assert [m.level for m in down] == sorted((m.level for m in down), reverse=True)
+        assert {m.op for m in down} == {MergeOp.FETCH}
+        levels = [tree.level(m.node) for m in down]
+        assert levels == sorted(levels, reverse=True)
         taken = [k for m in down for k in m.members if isinstance(k, int)]
         assert sorted(taken) == list(range(NUM_WORKERS))
-        has = {k for m in orders.merges if m.node == ROOT for k in m.members}
+        has = {k for m in actions.merges if m.node == ROOT for k in m.members}
         for m in down:
             assert m.node in has
             has |= set(m.members)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_driver import drive, follow, infos, written
 
-from hetjax.machine import Work, WorkerInfo
-from hetjax.schedule import ROOT, MergeOrder, Orders, fastest, rounds
+from hetjax.machine import LocalRound, WorkerInfo
+from hetjax.schedule import PUSH_FETCH, ROOT, Actions, MergeAction, fastest, rounds
 
 WORKERS = infos(1.0, 3.0, 2.0)
 
@@ -17,7 +17,9 @@ WORKERS = infos(1.0, 3.0, 2.0)
 
 def test_nobody_goes_on_before_the_last_one_arrived():
     everybody = "0:2x8 1:2x8 2:2x8"
-    assert follow(rounds(steps=2, batch_size=8), WORKERS, (1, 2, 0, 2, 0, 1, 0)) == [
+    assert follow(
+        rounds(local_steps=2, batch_size=8), WORKERS, (1, 2, 0, 2, 0, 1, 0)
+    ) == [
         everybody,
         "",  # 1
         "",  # 2
@@ -30,17 +32,21 @@ def test_nobody_goes_on_before_the_last_one_arrived():
 
 
 def test_each_worker_has_its_own_steps_and_batches():
-    policy = rounds(steps=(4, 1, 2), batch_size=(8, 2, 4.5))
+    policy = rounds(local_steps=(4, 1, 2), batch_size=(8, 2, 4.5))
     everybody = "0:4x8 1:1x2 2:2x4.5"
     table = follow(policy, WORKERS, (0, 1, 2))
     assert table == [everybody, "", "", f"merge 012 {everybody}"]
-    _, orders = policy.init(WORKERS, 1000)
-    works = [work for _, work in orders.dispatch]
-    assert works == [Work(4, 8, 1.0), Work(1, 2, 0.25), Work(2, 4.5, 4.5 / 8)]
+    _, actions = policy.init(WORKERS, 1000)
+    local_rounds = [local_round for _, local_round in actions.dispatch]
+    assert local_rounds == [
+        LocalRound(4, 8, 1.0),
+        LocalRound(1, 2, 0.25),
+        LocalRound(2, 4.5, 4.5 / 8),
+    ]
 
 
 def test_only_those_chosen_take_part():
-    policy = rounds(steps=(3, 1), batch_size=4, workers=lambda infos: (2, 0))
+    policy = rounds(local_steps=(3, 1), batch_size=4, workers=lambda infos: (2, 0))
     both = "2:3x4 0:1x4"
     assert follow(policy, WORKERS, (0, 2, 2, 0)) == [
         both,
@@ -61,18 +67,18 @@ def test_the_fastest_works_alone():
 
 
 def test_numbers_may_be_numpy_s():
-    policy = rounds(steps=np.array([4, 1, 2]), batch_size=np.array([8, 2, 4]))
+    policy = rounds(local_steps=np.array([4, 1, 2]), batch_size=np.array([8, 2, 4]))
     assert follow(policy, WORKERS, ()) == ["0:4x8 1:1x2 2:2x4"]
 
 
 def test_steps_may_depend_on_the_workers_that_take_part():
     seen = []
 
-    def steps(taking_part):
+    def local_steps(taking_part):
         seen.extend(w.index for w in taking_part)
         return [w.index + 1 for w in taking_part]
 
-    policy = rounds(steps=steps, batch_size=4, workers=lambda infos: (1, 2))
+    policy = rounds(local_steps=local_steps, batch_size=4, workers=lambda infos: (1, 2))
     assert follow(policy, WORKERS, ()) == ["1:2x4 2:3x4"]
     assert seen == [1, 2]
 
@@ -81,7 +87,7 @@ def test_steps_may_depend_on_the_workers_that_take_part():
 def test_whether_members_wait_for_the_merge_is_said_in_the_order(blocking):
     policy = rounds(batch_size=4, blocking=blocking)
     *_, last = drive(policy, WORKERS, (1.0,), 3)
-    assert last.orders.merges == (MergeOrder((0, 1, 2), ROOT, "", blocking),)
+    assert last.actions.merges == (MergeAction((0, 1, 2), ROOT, PUSH_FETCH, blocking),)
 
 
 # The fastest
@@ -115,33 +121,35 @@ def test_laws(durations, data, n):
     def numbers(low, high):
         return data.draw(st.lists(st.integers(low, high), min_size=n, max_size=n))
 
-    steps, sizes = numbers(1, 5), numbers(1, 64)
-    policy = rounds(steps=steps, batch_size=sizes)
+    local_steps, sizes = numbers(1, 5), numbers(1, 64)
+    policy = rounds(local_steps=local_steps, batch_size=sizes)
     entries = drive(policy, infos(*(1.0,) * n), durations, num_arrivals=300)
     assert len(entries) == 301  # drive itself refuses work on work, and deadlocks
     for number, entry in enumerate(entries):
         if number % n:  # the round is not over
-            assert entry.orders == Orders()
+            assert entry.actions == Actions()
             continue
         assert entry.busy == set(range(n))  # a new round: nobody idles
-        assert [k for k, _ in entry.orders.dispatch] == list(range(n))
-        assert [w.steps for _, w in entry.orders.dispatch] == steps
-        assert [w.batch_size for _, w in entry.orders.dispatch] == sizes
-        for _, work in entry.orders.dispatch:  # linear scaling of rates
-            assert work.rate / work.batch_size == pytest.approx(1 / max(sizes))
-        merges = [merge.members for merge in entry.orders.merges]
+        assert [k for k, _ in entry.actions.dispatch] == list(range(n))
+        assert [w.local_steps for _, w in entry.actions.dispatch] == local_steps
+        assert [w.batch_size for _, w in entry.actions.dispatch] == sizes
+        for _, local_round in entry.actions.dispatch:  # linear scaling of rates
+            assert local_round.lr_scale / local_round.batch_size == pytest.approx(
+                1 / max(sizes)
+            )
+        merges = [merge.members for merge in entry.actions.merges]
         assert merges == ([tuple(range(n))] if number else [])
 
 
 def test_states_can_be_kept():
     """React changes no state in place: an old one gives the old answers."""
     policy = rounds(batch_size=4)
-    state, orders = policy.init(WORKERS, 1000)
+    state, actions = policy.init(WORKERS, 1000)
     arrival = drive(policy, WORKERS, (1.0,), 1)[1].arrival
     first = policy.react(state, arrival)
     policy.react(first[0], arrival)
     assert policy.react(state, arrival) == first
-    assert written(orders) == "0:1x4 1:1x4 2:1x4"
+    assert written(actions) == "0:1x4 1:1x4 2:1x4"
 
 
 # Errors
@@ -150,18 +158,24 @@ def test_states_can_be_kept():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": (1, 2)}, "steps has 2 entries for 3 workers"),
-        ({"steps": lambda infos: (1,) * 4}, "steps has 4 entries for 3 workers"),
+        ({"local_steps": (1, 2)}, "local_steps has 2 entries for 3 workers"),
+        (
+            {"local_steps": lambda infos: (1,) * 4},
+            "local_steps has 4 entries for 3 workers",
+        ),
         ({"batch_size": (8, 8, 8, 8)}, "batch_size has 4 entries for 3 workers"),
-        ({"steps": 0}, "steps=0: every entry must be positive"),
-        ({"steps": (1, 0, 1)}, r"steps=\(1, 0, 1\): every entry must be positive"),
-        ({"steps": -2}, "steps=-2: every entry must be positive"),
+        ({"local_steps": 0}, "local_steps=0: every entry must be positive"),
+        (
+            {"local_steps": (1, 0, 1)},
+            r"local_steps=\(1, 0, 1\): every entry must be positive",
+        ),
+        ({"local_steps": -2}, "local_steps=-2: every entry must be positive"),
         ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
         ({"batch_size": (8, -8, 8)}, "every entry must be positive"),
         ({"batch_size": float("nan")}, "every entry must be positive"),
         # half a step would be none, and none take no time: a loop without an end
-        ({"steps": 0.5}, "steps=0.5: every entry must be a whole number"),
-        ({"steps": (1, 1.5, 1)}, "every entry must be a whole number"),
+        ({"local_steps": 0.5}, "local_steps=0.5: every entry must be a whole number"),
+        ({"local_steps": (1, 1.5, 1)}, "every entry must be a whole number"),
         ({"workers": lambda infos: ()}, "no workers take part"),
     ],
 )

@@ -14,7 +14,9 @@ FULL = (1024.0,) * 4
 def paper(sizes, updates, **changes):
     """With the settings of the Adaptive SGD paper for Amazon-670k."""
     return linear_scaling(
-        sizes, updates, **({"b_min": 128, "b_max": 1024, "beta": 64} | changes)
+        sizes,
+        updates,
+        **({"min_batch_size": 128, "batch_size": 1024, "beta": 64} | changes),
     )
 
 
@@ -23,8 +25,8 @@ def test_vector_of_the_algorithm():
     sizes = paper(FULL, (28, 26, 24, 22))
     assert sizes == (1024.0, 1024.0, 960.0, 832.0)
     # lr_i / b_i = lr(b_max) / b_max, with lr(b_max) = 0.1
-    rates = [0.1 * b / 1024 for b in sizes]
-    assert rates == pytest.approx([0.1, 0.1, 0.09375, 0.08125])
+    learning_rates = [0.1 * b / 1024 for b in sizes]
+    assert learning_rates == pytest.approx([0.1, 0.1, 0.09375, 0.08125])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,9 @@ def test_bounds(bound, sizes, updates, expected):
 
 def test_real_valued_steps():
     # mean of (3, 2, 2) is 7/3: + 2/3 beta, - 1/3 beta
-    result = linear_scaling((8, 8, 8), (3, 2, 2), b_min=1, b_max=16, beta=1)
+    result = linear_scaling(
+        (8, 8, 8), (3, 2, 2), min_batch_size=1, batch_size=16, beta=1
+    )
     assert result == pytest.approx((8 + 2 / 3, 8 - 1 / 3, 8 - 1 / 3))
 
 
@@ -64,13 +68,13 @@ CASES = st.integers(1, 6).flatmap(
 BETAS = st.floats(0, 20)
 
 
-def algorithm_1(sizes, updates, b_min, b_max, beta):
+def algorithm_1(sizes, updates, min_batch_size, batch_size, beta):
     """The paper's two branches, word by word."""
     mean, new = sum(updates) / len(updates), []
     for b, u in zip(sizes, updates, strict=True):
-        if u > mean and b + beta * (u - mean) <= b_max:
+        if u > mean and b + beta * (u - mean) <= batch_size:
             b = b + beta * (u - mean)
-        elif u < mean and b - beta * (mean - u) >= b_min:
+        elif u < mean and b - beta * (mean - u) >= min_batch_size:
             b = b - beta * (mean - u)
         new.append(b)
     return new
@@ -80,7 +84,7 @@ def algorithm_1(sizes, updates, b_min, b_max, beta):
 @given(case=CASES, beta=BETAS)
 def test_skip_is_the_paper_s_algorithm(case, beta):
     sizes, updates = case
-    result = linear_scaling(sizes, updates, b_min=8, b_max=64, beta=beta)
+    result = linear_scaling(sizes, updates, min_batch_size=8, batch_size=64, beta=beta)
     assert list(result) == pytest.approx(algorithm_1(sizes, updates, 8, 64, beta))
 
 
@@ -88,8 +92,12 @@ def test_skip_is_the_paper_s_algorithm(case, beta):
 @given(case=CASES, beta=BETAS)
 def test_clip_takes_as_much_of_the_step_as_fits(case, beta):
     sizes, updates = case
-    clip = linear_scaling(sizes, updates, b_min=8, b_max=64, beta=beta, bound="clip")
-    free = linear_scaling(sizes, updates, b_min=-math.inf, b_max=math.inf, beta=beta)
+    clip = linear_scaling(
+        sizes, updates, min_batch_size=8, batch_size=64, beta=beta, bound="clip"
+    )
+    free = linear_scaling(
+        sizes, updates, min_batch_size=-math.inf, batch_size=math.inf, beta=beta
+    )
     assert list(clip) == [sorted((8, b, 64))[1] for b in free]
 
 
@@ -97,7 +105,7 @@ def test_clip_takes_as_much_of_the_step_as_fits(case, beta):
 @given(case=CASES, beta=BETAS, bound=st.sampled_from(("skip", "clip")))
 def test_laws(case, beta, bound):
     sizes, updates = case
-    rule = {"b_min": 8, "b_max": 64, "beta": beta, "bound": bound}
+    rule = {"min_batch_size": 8, "batch_size": 64, "beta": beta, "bound": bound}
     result = linear_scaling(sizes, updates, **rule)
     assert all(8 <= b <= 64 for b in result)
     # worker order is irrelevant (a roll: a flip would hide a reversed index)
@@ -115,7 +123,9 @@ def test_laws(case, beta, bound):
 @given(case=CASES, beta=BETAS)
 def test_without_bounds_the_sum_is_conserved(case, beta):
     sizes, updates = case
-    new = linear_scaling(sizes, updates, b_min=-math.inf, b_max=math.inf, beta=beta)
+    new = linear_scaling(
+        sizes, updates, min_batch_size=-math.inf, batch_size=math.inf, beta=beta
+    )
     assert sum(new) == pytest.approx(sum(sizes))
 
 

@@ -7,11 +7,21 @@ from collections import Counter
 
 import numpy as np
 
+from hetjax.machine.types import MergeOp
 from hetjax.schedule import random_partner
 
 
-def free_running(
-    world, size, rate, begin, arrive, *, steps=1, max_staleness=None, fetch=None, trips
+def asynchronous(
+    world,
+    size,
+    learning_rate,
+    begin,
+    arrive,
+    *,
+    local_steps=1,
+    max_staleness=None,
+    fetch=None,
+    transfers,
 ):
     """Whoever arrives merges alone and goes on, unless it is too far ahead.
 
@@ -20,31 +30,39 @@ def free_running(
     who is held back has only pushed, and fetches when it goes on. Returns how often
     somebody was held back.
     """
-    works = [0] * len(world.workers)
+    local_rounds = [0] * len(world.workers)
     under_way, held, taken = {}, [], Counter()
     bound = np.inf if max_staleness is None else max_staleness
 
     def too_far(j):
-        return works[j] - min(works) > bound
+        return local_rounds[j] - min(local_rounds) > bound
 
     def give(k):
-        under_way[k] = begin(k), world.dispatch(k, steps, size), world.eta(rate)
+        under_way[k] = (
+            begin(k),
+            world.dispatch(k, local_steps, size),
+            world.eta(learning_rate),
+        )
 
     for k in world.workers:
         give(k)
     while (k := world.wait()) is not None:
-        model, passive = arrive(k, *under_way[k])
-        works[k] += 1
+        model, partners = arrive(k, *under_way[k])
+        local_rounds[k] += 1
         half = fetch is not None and too_far(k)
-        order = {"op": "push", "trips": trips // 2} if half else {"trips": trips}
-        world.merge((k,), model, passive=passive, **order)
+        order = (
+            {"op": MergeOp.PUSH, "transfers": transfers // 2}
+            if half
+            else {"transfers": transfers}
+        )
+        world.merge((k,), model, partners=partners, **order)
         taken["held"] += too_far(k)
         waiting = [*held, k]
         held = [j for j in waiting if too_far(j)]
         released = [j for j in waiting if not too_far(j)]
         for j in released:
             if fetch and j != k:
-                world.merge((j,), None, op="fetch", trips=trips // 2)
+                world.merge((j,), None, op=MergeOp.FETCH, transfers=transfers // 2)
                 fetch(j)
         for j in released:
             give(j)
@@ -55,12 +73,12 @@ def async_sgd(
     world,
     *,
     batch_size,
-    rate,
-    momentum=0.0,
+    learning_rate,
+    server_momentum=0.0,
     ema=False,
     weight_decay=0.0,
     max_staleness=None,
-    trips=2,
+    transfers=2,
 ):
     """w <- w - eta z, z of gradients at what a worker fetched after its last push."""
     w, z = world.start, 0.0
@@ -68,9 +86,9 @@ def async_sgd(
 
     def arrive(k, old, batches, eta):
         nonlocal w, z
-        share = 1 - momentum if ema else 1.0
+        share = 1 - server_momentum if ema else 1.0
         g = world.gradient(old, batches[0]) + weight_decay * w
-        z = momentum * z + share * g
+        z = server_momentum * z + share * g
         w = w - eta * z
         fetched[k] = w
         return w, ()
@@ -78,39 +96,41 @@ def async_sgd(
     def fetch(k):
         fetched[k] = w
 
-    return free_running(
+    return asynchronous(
         world,
         batch_size,
-        rate,
+        learning_rate,
         fetched.get,
         arrive,
         max_staleness=max_staleness,
         fetch=fetch,
-        trips=trips,
+        transfers=transfers,
     )
 
 
 def hogwild(world, **settings):
     """F.5, as CROSSBOW reads it: no link in between."""
-    return async_sgd(world, **settings, trips=0)
+    return async_sgd(world, **settings, transfers=0)
 
 
 def easgd(
     world,
     *,
     batch_size,
-    rate,
-    tau=1,
+    learning_rate,
+    local_steps=1,
     beta=0.9,
     alpha=None,
     max_staleness=None,
     momentum=0.0,
     weight_decay=0.0,
+    lr_decay=0.0,
+    lr_decay_power=1.0,
 ):
-    """G.2 with G.3's local step (momentum 0 is plain SGD).
+    """G.2 with G.3's local step (momentum 0 is plain SGD) and its own decay.
 
-    Every tau steps d = alpha (x - x~) of x before a step, which goes to x~ at once and
-    comes off x after that step.
+    Every local_steps steps d = alpha (x - x~) of x before a step, which goes to x~ at
+    once and comes off x after that step.
     """
     p = len(world.workers)
     alpha = beta / p if alpha is None else alpha
@@ -118,13 +138,16 @@ def easgd(
     x = dict.fromkeys(world.workers, center)
     v = dict.fromkeys(world.workers, 0.0)
     d = dict.fromkeys(world.workers, 0.0)
+    steps = dict.fromkeys(world.workers, 0)
 
     def arrive(k, _, batches, eta):
         nonlocal center
         for t, rows in enumerate(batches):
             ahead = x[k] + momentum * v[k]
             g = world.gradient(ahead, rows) + weight_decay * ahead
-            v[k] = momentum * v[k] - eta * g
+            eta_t = eta * (1 + steps[k] * lr_decay) ** -lr_decay_power
+            steps[k] += 1
+            v[k] = momentum * v[k] - eta_t * g
             x[k] = x[k] + v[k]
             if t == 0:
                 x[k] = x[k] - d[k]
@@ -132,15 +155,21 @@ def easgd(
         center = center + d[k]
         return center, ()
 
-    settings = {"steps": tau, "max_staleness": max_staleness, "trips": 2}
-    return free_running(world, batch_size, rate, lambda k: None, arrive, **settings)
+    settings = {
+        "local_steps": local_steps,
+        "max_staleness": max_staleness,
+        "transfers": 2,
+    }
+    return asynchronous(
+        world, batch_size, learning_rate, lambda k: None, arrive, **settings
+    )
 
 
 def eamsgd(world, *, momentum=0.99, **settings):
     return easgd(world, momentum=momentum, **settings)
 
 
-def ad_psgd(world, *, batch_size, rate, partner_seed=0):
+def ad_psgd(world, *, batch_size, learning_rate, partner_seed=0):
     """G.6: gradients at the copy that i began with, the mean of all models is seen."""
     n = len(world.workers)
     x = [world.start] * n
@@ -156,29 +185,38 @@ def ad_psgd(world, *, batch_size, rate, partner_seed=0):
         x[i] = x[i] - eta * g
         return np.mean(x, 0), (j,)
 
-    return free_running(world, batch_size, rate, x.__getitem__, arrive, trips=2)
+    return asynchronous(
+        world, batch_size, learning_rate, x.__getitem__, arrive, transfers=2
+    )
 
 
 def downpour(
     world,
     *,
     batch_size,
-    rate,
-    n_push=1,
-    n_fetch=1,
+    learning_rate,
+    push_every=1,
+    fetch_every=1,
     server="adagrad",
-    server_rate=None,
+    server_learning_rate=None,
     wait=False,
 ):
     """G.5; a fetched model replaces the worker's at a step's end once it is there.
 
     At the server Adagrad's root has optax's 1e-7 beside the sum of squares.
     """
-    if server_rate is None:
-        server_rate = 0.1 if server == "adagrad" else 1.0
+    if server_learning_rate is None:
+        server_learning_rate = 0.1 if server == "adagrad" else 1.0
     if wait:
         assert server == "sgd"
-        return downpour_that_waits(world, batch_size, rate, n_push, server_rate)
+        return downpour_that_waits(
+            world,
+            batch_size,
+            learning_rate,
+            push_every,
+            fetch_every,
+            server_learning_rate,
+        )
     p, squares = world.start, np.zeros_like(world.start)
     x = dict.fromkeys(world.workers, p)
     accrued = dict.fromkeys(world.workers, 0.0)
@@ -186,7 +224,7 @@ def downpour(
     mailbox, under_way = {}, {}
 
     def give(k):
-        eta = world.eta(rate)
+        eta = world.eta(learning_rate)
         under_way[k] = world.dispatch(k, 1, batch_size)[0], eta
 
     for k in world.workers:
@@ -196,63 +234,86 @@ def downpour(
         g = world.gradient(x[k], rows)
         accrued[k] = accrued[k] + g
         x[k] = x[k] - eta * g
-        done, trips = [], 0
+        done, transfers = [], 0
         if k in mailbox and mailbox[k][1] <= world.now:
             x[k] = mailbox.pop(k)[0]
             done.append("deliver")
-        if step[k] % n_push == 0:
+        if step[k] % push_every == 0:
             squares = squares + accrued[k] ** 2
             root = np.sqrt(squares + 1e-7) if server == "adagrad" else 1.0
-            p = p - server_rate * eta * accrued[k] / root
+            p = p - server_learning_rate * eta * accrued[k] / root
             accrued[k] = 0.0
-            trips += 1
+            transfers += 1
             done.append("push")
         step[k] += 1
-        asks = step[k] % n_fetch == 0 and k not in mailbox
+        asks = step[k] % fetch_every == 0 and k not in mailbox
         if asks:
-            trips += 1
+            transfers += 1
             done.append("request")
         if done:
-            transfer = world.merge((k,), p, trips=trips, blocking=False)
+            transfer = world.merge((k,), p, transfers=transfers, blocking=False)
         if asks:
             mailbox[k] = p, transfer.finish
         give(k)
 
 
-def downpour_that_waits(world, size, rate, su, server_rate):
-    """mpiT's: after every su steps their gradients go to p, and x is p."""
+def downpour_that_waits(
+    world, size, learning_rate, push_every, fetch_every, server_learning_rate
+):
+    """mpiT's, with two periods: each push and each fetch is waited for.
+
+    After steps 1, 2, ...: what was accrued goes to p if push_every divides the step,
+    then x is p if fetch_every does. A local round lasts until one of them is due.
+    """
     p = world.start
     x = dict.fromkeys(world.workers, p)
+    accrued = dict.fromkeys(world.workers, 0.0)
+    step = dict.fromkeys(world.workers, 0)
+    under_way = {}
 
-    def arrive(k, _, batches, eta):
-        nonlocal p
-        accrued = 0.0
+    def give(k):
+        t = step[k] + 1
+        while t % push_every and t % fetch_every:
+            t += 1
+        batches = world.dispatch(k, t - step[k], size)
+        under_way[k] = batches, world.eta(learning_rate)
+
+    for k in world.workers:
+        give(k)
+    while (k := world.wait()) is not None:
+        batches, eta = under_way[k]
         for rows in batches:
             g = world.gradient(x[k], rows)
             x[k] = x[k] - eta * g
-            accrued = accrued + g
-        p = p - server_rate * eta * accrued
-        x[k] = p
-        return p, ()
-
-    free_running(world, size, rate, lambda k: None, arrive, steps=su, trips=2)
+            accrued[k] = accrued[k] + g
+        step[k] += len(batches)
+        pushes, fetches = step[k] % push_every == 0, step[k] % fetch_every == 0
+        if pushes:
+            p = p - server_learning_rate * eta * accrued[k]
+            accrued[k] = 0.0
+        if fetches:
+            x[k] = p
+        op = MergeOp(pushes * MergeOp.PUSH.value + fetches * MergeOp.FETCH.value)
+        world.merge((k,), p, op=op, transfers=pushes + fetches)
+        give(k)
 
 
 def magma_async_sgd(
     world,
     *,
     batch_size,
-    rate,
-    momentum=0.99,
+    learning_rate,
+    server_momentum=0.99,
     subtract="before",
     tick_seconds=None,
     copy_seconds=None,
 ):
     """F.3, tick by tick; the master is the slowest worker.
 
-    A slave's copy is of its end; the master's steps up to an event come before it.
+    A slave's copy is of its end; the master's steps up to an event come before it, and
+    those up to an evaluation before that: the master's model is never under way.
     """
-    beta = momentum
+    beta = server_momentum
     costs = [k.fixed + batch_size * k.per_example for k in world.clock.workers]
     master = costs.index(max(costs))
     slaves = [k for k in world.workers if k != master]
@@ -260,26 +321,38 @@ def magma_async_sgd(
     copy = copy_seconds or costs[master] / 10
     w, z, g = world.start, 0.0, np.zeros_like(world.start)
     mine = dict.fromkeys(slaves, 0.0)  # what of g is the slave's
-    copies, rows, ticks = {}, {}, 0
+    copies, rows, server_steps = {}, {}, 0
+    passed = [(0.0, w, z, g, 0)]  # after each event
+
+    def step(w, z, g, n, until):
+        while (n + 1) * tick <= until:
+            z = beta * z + (1 - beta) * g / len(slaves)
+            w = w - learning_rate * z
+            n += 1
+        return w, z, n
+
+    def visible(instant):
+        _, *then = [p for p in passed if p[0] <= instant][-1]
+        return step(*then, instant)[0]
+
+    world.visible = visible
     for k in slaves:
         world.dispatch(k, 0, batch_size, copy)
     while (k := world.wait()) is not None:
-        while (ticks + 1) * tick <= world.now:
-            z = beta * z + (1 - beta) * g / len(slaves)
-            w = w - rate * z
-            ticks += 1
+        w, z, server_steps = step(w, z, g, server_steps, world.now)
         if k in rows:  # its gradient is there
             new = world.gradient(copies[k], rows.pop(k))
             g = g + new - mine[k]
             mine[k] = new
-            world.merge((k,), w, trips=1)
+            world.merge((k,), w, transfers=1)
             world.dispatch(k, 0, batch_size, copy)
-            continue
-        copies[k] = w
-        if subtract == "before":  # which needs the lock
-            g = g - mine[k]
-            mine[k] = 0.0
-            world.merge((k,), w, trips=1)
         else:
-            world.merge((k,), w, trips=0, blocking=False)
-        (rows[k],) = world.dispatch(k, 1, batch_size)
+            copies[k] = w
+            if subtract == "before":  # which needs the lock
+                g = g - mine[k]
+                mine[k] = 0.0
+                world.merge((k,), w, transfers=1)
+            else:
+                world.merge((k,), w, transfers=0, blocking=False)
+            (rows[k],) = world.dispatch(k, 1, batch_size)
+        passed.append((world.now, w, z, g, server_steps))

@@ -10,8 +10,8 @@ def local_sgd(
     world,
     *,
     batch_size,
-    rate,
-    steps=32,
+    learning_rate,
+    local_steps=32,
     momentum=0.9,
     weight_decay=0.0,
     aggregation="average",
@@ -26,7 +26,7 @@ def local_sgd(
     step before it, heard at the merge.
     """
     members = tuple(world.workers)
-    tau = numbers_of_steps(world, steps, batch_size)
+    tau = numbers_of_steps(world, local_steps, batch_size)
     aggregate = AGGREGATIONS[aggregation](world, tau, momentum, mu, **settings)
     x, v = world.start, dict.fromkeys(members, 0.0)
 
@@ -54,19 +54,19 @@ def local_sgd(
         dict(enumerate(tau)),
         batch_size,
         compute,
-        rate=rate,
+        learning_rate=learning_rate,
         seconds=seconds,
     )
 
 
-def numbers_of_steps(world, steps, batch_size):
+def numbers_of_steps(world, local_steps, batch_size):
     """E.1: tau_f for the fastest, in proportion to speed for the others."""
     n = len(world.workers)
-    if isinstance(steps, str):
-        fastest = int(steps.removeprefix("measured:"))
+    if isinstance(local_steps, str):
+        fastest = int(local_steps.removeprefix("measured:"))
         seconds = [k.fixed + batch_size * k.per_example for k in world.clock.workers]
         return [max(1, round(fastest * min(seconds) / t)) for t in seconds]
-    return [steps] * n if isinstance(steps, int) else list(steps)
+    return [local_steps] * n if isinstance(local_steps, int) else list(local_steps)
 
 
 # An aggregation is made for a run and then asked (x, ends of all workers, eta).
@@ -86,16 +86,16 @@ def nova(world, tau, momentum, mu, server_momentum=0.0):
     """||a_i|| step by step; p_i are the shares of the data."""
     p, buffer = world.shares, 0.0
 
-    def norm(steps, eta):
+    def norm(local_steps, eta):
         a = counter = 0.0
-        for _ in range(steps):
+        for _ in range(local_steps):
             counter = momentum * counter + 1
             a = (1 - eta * mu) * a + 1 if mu else a + counter
         return a
 
     def aggregate(x, ends, eta):
         nonlocal buffer
-        a = [norm(steps, eta) for steps in tau]
+        a = [norm(local_steps, eta) for local_steps in tau]
         effective = np.dot(p, tau if mu else a)
         gains = [
             p_i * (end - x) / a_i for p_i, end, a_i in zip(p, ends, a, strict=True)
@@ -154,18 +154,30 @@ def biased_local_sgd(
     local_sgd(world, **{"aggregation": "steps", **settings})
 
 
-def fed_nova(world, *, steps="measured:32", momentum=0.0, **settings):
-    local_sgd(world, steps=steps, momentum=momentum, aggregation="fed_nova", **settings)
+def fed_nova(world, *, local_steps="measured:32", momentum=0.0, **settings):
+    local_sgd(
+        world,
+        local_steps=local_steps,
+        momentum=momentum,
+        aggregation="fed_nova",
+        **settings,
+    )
 
 
-def fed_acc(world, *, steps="measured:32", momentum=0.0, **settings):
+def fed_acc(world, *, local_steps="measured:32", momentum=0.0, **settings):
     """A look is a third of a step: all at once, or the fastest for everybody."""
     n = len(world.held_out)
     looks = [(k.fixed + n * k.per_example) / 3 for k in world.clock.workers]
     seconds = min(max(looks), min(looks) * len(looks))
-    settings |= {"steps": steps, "momentum": momentum, "seconds": seconds}
+    settings |= {"local_steps": local_steps, "momentum": momentum, "seconds": seconds}
     local_sgd(world, aggregation="fed_acc", **settings)
 
 
-def fed_adp(world, *, steps="measured:32", momentum=0.0, **settings):
-    local_sgd(world, steps=steps, momentum=momentum, aggregation="fed_adp", **settings)
+def fed_adp(world, *, local_steps="measured:32", momentum=0.0, **settings):
+    local_sgd(
+        world,
+        local_steps=local_steps,
+        momentum=momentum,
+        aggregation="fed_adp",
+        **settings,
+    )

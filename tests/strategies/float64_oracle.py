@@ -10,7 +10,7 @@ import numpy as np
 from oracle_world import bulk_synchronous
 
 
-def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
+def sequential_sgd(world, *, batch_size, learning_rate, momentum=0.0, weight_decay=0.0):
     """v <- mu v + g + wd w;   w <- w - eta v, on the fastest worker."""
     cost = [
         worker.fixed + batch_size * worker.per_example for worker in world.clock.workers
@@ -25,11 +25,21 @@ def sequential_sgd(world, *, batch_size, rate, momentum=0.0, weight_decay=0.0):
             w = w - eta * v
         return w
 
-    bulk_synchronous(world, (fastest,), 1, batch_size, compute, rate=rate)
+    bulk_synchronous(
+        world, (fastest,), 1, batch_size, compute, learning_rate=learning_rate
+    )
 
 
-def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False, weight_decay=0.0):
-    """g is the mean over all examples of the round; one step with momentum.
+def sync_sgd(
+    world,
+    *,
+    batch_size,
+    learning_rate,
+    server_momentum=0.0,
+    ema=False,
+    weight_decay=0.0,
+):
+    """g is the mean over all examples of the round; one step with server_momentum.
 
     z <- mu z + g, or F.1's z <- beta z + (1 - beta) g.
     """
@@ -37,43 +47,49 @@ def sync_sgd(world, *, batch_size, rate, momentum=0.0, ema=False, weight_decay=0
 
     def compute(batches, eta):
         nonlocal w, z
-        rows = np.concatenate([rows for steps in batches.values() for rows in steps])
-        share = 1 - momentum if ema else 1.0
-        z = momentum * z + share * (world.gradient(w, rows) + weight_decay * w)
+        rows = np.concatenate(
+            [rows for local_steps in batches.values() for rows in local_steps]
+        )
+        share = 1 - server_momentum if ema else 1.0
+        z = server_momentum * z + share * (world.gradient(w, rows) + weight_decay * w)
         w = w - eta * z
         return w
 
-    bulk_synchronous(world, tuple(world.workers), 1, batch_size, compute, rate=rate)
+    bulk_synchronous(
+        world, tuple(world.workers), 1, batch_size, compute, learning_rate=learning_rate
+    )
 
 
-def elastic_sgd(world, *, batch_size, rate, steps, momentum=0.9):
+def elastic_sgd(world, *, batch_size, learning_rate, local_steps, merge_momentum=0.9):
     """ALGORITHMS B."""
     w = w_p = world.start
 
     def compute(batches, eta):
         nonlocal w, w_p
         replicas = []
-        for steps in batches.values():
+        for local_steps in batches.values():
             w_i = w
-            for rows in steps:
+            for rows in local_steps:
                 w_i = w_i - eta * world.gradient(w_i, rows)
             replicas.append(w_i)
-        w, w_p = np.mean(replicas, 0) + momentum * (w - w_p), w
+        w, w_p = np.mean(replicas, 0) + merge_momentum * (w - w_p), w
         return w
 
     members = tuple(world.workers)
-    bulk_synchronous(world, members, steps, batch_size, compute, rate=rate)
+    bulk_synchronous(
+        world, members, local_steps, batch_size, compute, learning_rate=learning_rate
+    )
 
 
 def sma(
     world,
     *,
     batch_size,
-    rate,
-    momentum=0.9,
+    learning_rate,
+    merge_momentum=0.9,
     alpha=None,
-    tau=1,
-    local_momentum=0.0,
+    local_steps=1,
+    momentum=0.0,
     weight_decay=0.0,
     overlap=True,
     restart="on_lr_drop",
@@ -98,17 +114,22 @@ def sma(
         nonlocal looked
         ends = range(looked, len(world.finished) + 1)
         looked = len(world.finished)
-        rates = [world.eta(rate, works) for works in ends]
-        return any(b < 0.75 * a for a, b in zip(rates, rates[1:], strict=False))
+        learning_rates = [
+            world.eta(learning_rate, local_rounds) for local_rounds in ends
+        ]
+        return any(
+            b < 0.75 * a
+            for a, b in zip(learning_rates, learning_rates[1:], strict=False)
+        )
 
     def compute(batches, eta):
         nonlocal z, z_prev, w, v
         olds = []
-        for j, steps in batches.items():
-            for rows in steps:
+        for j, local_steps in batches.items():
+            for rows in local_steps:
                 before = w[j]
                 g = world.gradient(before, rows) + weight_decay * before
-                v[j] = local_momentum * v[j] - eta * g
+                v[j] = momentum * v[j] - eta * g
                 w[j] = before + v[j]
             olds.append(before)
         pulled_to = np.mean(olds, 0) if center == "mean" else z
@@ -117,7 +138,7 @@ def sma(
         if center == "mean":
             z = np.mean(w, 0)
             return z
-        z, z_prev = z + sum(corrections) + momentum * (z - z_prev), z
+        z, z_prev = z + sum(corrections) + merge_momentum * (z - z_prev), z
         if restart == "on_lr_drop" and fell():
             taken["restarts"] += 1
             w = [z] * k
@@ -125,8 +146,10 @@ def sma(
                 z_prev, v = z, [0.0] * k
         return z
 
-    order = {"rate": rate, "blocking": not overlap}
-    bulk_synchronous(world, tuple(world.workers), tau, batch_size, compute, **order)
+    order = {"learning_rate": learning_rate, "blocking": not overlap}
+    bulk_synchronous(
+        world, tuple(world.workers), local_steps, batch_size, compute, **order
+    )
     return taken
 
 
@@ -134,10 +157,10 @@ def easgd_sync(
     world,
     *,
     batch_size,
-    rate,
+    learning_rate,
     beta=0.9,
     alpha=None,
-    tau=1,
+    local_steps=1,
     momentum=0.0,
     weight_decay=0.0,
     correction="before",
@@ -155,8 +178,8 @@ def easgd_sync(
     def compute(batches, eta):
         nonlocal center
         heard = []
-        for i, steps in batches.items():
-            for rows in steps:
+        for i, local_steps in batches.items():
+            for rows in local_steps:
                 old = x[i]
                 g = world.gradient(old, rows) + weight_decay * old
                 v[i] = momentum * v[i] - eta * g
@@ -166,21 +189,23 @@ def easgd_sync(
         center = (1 - p * alpha) * center + p * alpha * np.mean(heard, 0)
         return center
 
-    order = {"rate": rate, "blocking": not overlap}
-    bulk_synchronous(world, tuple(world.workers), tau, batch_size, compute, **order)
+    order = {"learning_rate": learning_rate, "blocking": not overlap}
+    bulk_synchronous(
+        world, tuple(world.workers), local_steps, batch_size, compute, **order
+    )
 
 
 def adaptive_sgd(
     world,
     *,
-    b_max,
-    rate,
-    b_min,
+    batch_size,
+    learning_rate,
+    min_batch_size,
     beta,
     mega_batch,
     delta=0.1,
     pert_thr=0.1,
-    momentum=0.9,
+    merge_momentum=0.9,
     scaling="paper",
     bound="skip",
     scale_every=1,
@@ -188,10 +213,12 @@ def adaptive_sgd(
     """ALGORITHMS A.1 to A.3. Returns how often which branch was taken."""
     n = len(world.workers)
     w = w_p = world.start
-    b = [float(b_max)] * n
+    b = [float(batch_size)] * n
     taken, merges = Counter(), 0
     while True:
-        replicas, u = _one_mega_batch(world, w, b, b_max, rate, mega_batch)
+        replicas, u = _one_mega_batch(
+            world, w, b, batch_size, learning_rate, mega_batch
+        )
         if replicas is None:
             return taken
         total = sum(u)
@@ -210,16 +237,19 @@ def adaptive_sgd(
                 alpha[r] *= 1 + delta
                 alpha[s] *= 1 - delta
         merged = sum(a * w_i for a, w_i in zip(alpha, replicas, strict=True))
-        w, w_p = merged + momentum * (w - w_p), w
+        w, w_p = merged + merge_momentum * (w - w_p), w
         world.merge(tuple(world.workers), w)
         merges += 1
         if scaling == "paper" and merges % scale_every == 0:
             mean = total / n
             pairs = zip(b, u, strict=True)
-            b = [_scaled(*pair, mean, b_min, b_max, beta, bound) for pair in pairs]
+            b = [
+                _scaled(*pair, mean, min_batch_size, batch_size, beta, bound)
+                for pair in pairs
+            ]
 
 
-def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
+def _one_mega_batch(world, w, b, batch_size, learning_rate, mega_batch):
     """The replicas and numbers of updates of all workers; (None, None) at the end."""
     replicas, u, dispatched = [w] * len(b), [0] * len(b), 0
     in_flight, idle = {}, list(world.workers)
@@ -227,7 +257,7 @@ def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
         for i in idle:
             if dispatched < mega_batch:
                 (rows,) = world.dispatch(i, 1, b[i])
-                in_flight[i] = rows, world.eta(rate) * b[i] / b_max
+                in_flight[i] = rows, world.eta(learning_rate) * b[i] / batch_size
                 u[i] += 1
                 dispatched += len(rows)
         if not in_flight:
@@ -240,10 +270,10 @@ def _one_mega_batch(world, w, b, b_max, rate, mega_batch):
         idle = [i]
 
 
-def _scaled(b, u, mean, b_min, b_max, beta, bound):
+def _scaled(b, u, mean, min_batch_size, batch_size, beta, bound):
     new = b + beta * (u - mean)
     if bound == "clip":
-        return min(b_max, max(b_min, new))
-    if (u > mean and new <= b_max) or (u < mean and new >= b_min):
+        return min(batch_size, max(min_batch_size, new))
+    if (u > mean and new <= batch_size) or (u < mean and new >= min_batch_size):
         return new
     return b

@@ -10,9 +10,9 @@ import numpy as np
 from tiny_problems import PROBLEMS, flat, three_workers
 
 from hetjax import merge
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
 from hetjax.machine import Link, preset
-from hetjax.run.bench import Bench
-from hetjax.run.progress import Progress
 from hetjax.sampling import Sampler
 
 SECONDS, POINTS, SEED = 0.04, 8, 1
@@ -27,17 +27,17 @@ def problem():
 
 
 @cache
-def bench():
+def session():
     """One for all runs: they share their compiled programs."""
     task, data = problem().task, problem().data
-    return Bench(task, data, three_workers(), seconds=SECONDS, points=POINTS)
+    return Session(task, data, three_workers(), seconds=SECONDS, num_evals=POINTS)
 
 
-def train(strategy, machine, points=POINTS):
-    one = copy.copy(bench())
+def train(strategy, machine, num_evals=POINTS):
+    one = copy.copy(session())
     one.machine = machine
-    one.instants = tuple(SECONDS * k / points for k in range(points + 1))
-    return one.run(strategy.name, strategy, SEED, Progress(SECONDS, shown=False))
+    one.instants = tuple(SECONDS * k / num_evals for k in range(num_evals + 1))
+    return one.run(strategy.name, strategy, SEED, ProgressBar(SECONDS, shown=False))
 
 
 def free(machine):
@@ -49,7 +49,7 @@ ONE = free(preset("v100x1"))
 
 
 def column(history, name):
-    return [point[name] for point in history.points]
+    return [point[name] for point in history.evals]
 
 
 COUNTS = ("seconds", "updates", "examples")
@@ -60,7 +60,7 @@ def assert_same_run(one, other, *, counts=COUNTS):
     assert one.merges == other.merges >= 4
     for name in counts:
         assert column(one, name) == column(other, name)
-    assert len({p["loss"] for p in one.points}) > 4  # it is a trajectory
+    assert len({p["loss"] for p in one.evals}) > 4  # it is a trajectory
     for name in ("loss", "accuracy"):
         np.testing.assert_allclose(
             column(one, name), column(other, name), **TOLERANCE, err_msg=name
@@ -82,14 +82,14 @@ def watching(inner):
         copy = jax.tree.map(lambda x: x + 0, params)
         return Watched(inner.init(params, model_state), copy)
 
-    def apply(state, replicas, facts, op):
-        new, replicas = inner.apply(state.state, replicas, facts, op)
+    def apply(state, replicas, stats, op):
+        new, replicas = inner.apply(state.state, replicas, stats, op)
         return Watched(new, replicas[0].params), replicas
 
     def model(state):
         return state.params, inner.model(state.state)[1]
 
-    return merge.Merge(init, apply, model, inner.needs)
+    return merge.Merge(init, apply, model, inner.requires)
 
 
 def own_order():

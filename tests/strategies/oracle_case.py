@@ -81,4 +81,4 @@ def unlike_shards():
     return sampling.sharded(np.split(rows, (40, 60)))
 
 
-S = {"batch_size": 6, "rate": 0.1}
+S = {"batch_size": 6, "learning_rate": 0.1}

@@ -7,10 +7,17 @@ merges, momentum, batch sizes and rates are written a second time in the oracles
 
 import numpy as np
 
-from hetjax.machine import ROOT, Arrival, MergeOrder, SimulatedClock, Work
-from hetjax.run.held_out import split_off
+from hetjax.data.held_out import split_off
+from hetjax.machine import (
+    ROOT,
+    Arrival,
+    LocalRound,
+    MergeAction,
+    MergeOp,
+    SimulatedClock,
+)
 from hetjax.sampling import uniform
-from hetjax.schedule import Rate
+from hetjax.schedule import LearningRate
 
 BYTES = 4  # of a float32
 
@@ -65,28 +72,30 @@ class World:
         n = len(self.workers)
         return share(self._rows) if share else np.full(n, 1 / n)
 
-    def eta(self, rate, works=None):
+    def eta(self, learning_rate, local_rounds=None):
         """The rate of work that is given now, or after so many finished works."""
-        if callable(rate):
-            rate = Rate(rate, over="examples")
-        if not isinstance(rate, Rate):
-            return rate
-        done = self.finished[:works]
+        if callable(learning_rate):
+            learning_rate = LearningRate(learning_rate, over="examples")
+        if not isinstance(learning_rate, LearningRate):
+            return learning_rate
+        done = self.finished[:local_rounds]
         updates, examples = (sum(f[i] for f in done) for i in (2, 3))
         at = {"updates": updates, "examples": examples, "seconds": self.now}
         at["epochs"] = examples / len(self._usable)
-        return rate.schedule(at[rate.over])
+        return learning_rate.schedule(at[learning_rate.over])
 
-    def dispatch(self, worker, steps, size, seconds=0.0):
+    def dispatch(self, worker, local_steps, size, seconds=0.0):
         """Gives work; returns the rows of each step."""
         n = max(1, round(size))
         batches = []
-        for _ in range(steps):
+        for _ in range(local_steps):
             self._rows, rows = self._sampler.draw(self._rows, worker, n)
             batches.append(self._usable[rows])
-        work = Work(steps, size, seconds=seconds)
-        arrival = self.clock.dispatch(worker, work, (0,) * steps)
-        if steps and (not self.sizes[worker] or self.sizes[worker][-1][1] != size):
+        local_round = LocalRound(local_steps, size, seconds=seconds)
+        arrival = self.clock.dispatch(worker, local_round, (0,) * local_steps)
+        if local_steps and (
+            not self.sizes[worker] or self.sizes[worker][-1][1] != size
+        ):
             self.sizes[worker].append((arrival.start, size))
         return batches
 
@@ -100,22 +109,35 @@ class World:
         """The next worker that reports back; None at the end."""
         while (event := self.clock.next()) and event.time <= self.end:
             if isinstance(event, Arrival):
-                work = event.work
-                n = work.steps * max(1, round(work.batch_size))
-                self.finished.append((event.time, event.worker, work.steps, n))
+                local_round = event.local_round
+                n = local_round.local_steps * max(1, round(local_round.batch_size))
+                self.finished.append(
+                    (event.time, event.worker, local_round.local_steps, n)
+                )
                 return event.worker
         return None
 
-    def merge(self, members, model, *, node=ROOT, trips=None, seconds=0.0, **order):
+    def merge(
+        self,
+        members,
+        model,
+        *,
+        node=ROOT,
+        transfers=None,
+        seconds=0.0,
+        below=(),
+        **order,
+    ):
         """The root's `model` is visible when this merge and all before it are done.
 
-        Two trips of the model, there and back, where there is somebody to send it to.
+        Two transfers of the model, there and back, if there is somebody to send it to.
+        `below` are the workers that nodes among the members stand for.
         """
-        if trips is None:
-            trips = 2 if len(members) > 1 else 0
-        order = MergeOrder(members, node, trips=trips, **order)
-        transfer = self.clock.merge(order, BYTES * len(self.start), seconds)
-        if order.op != "fetch":
+        if transfers is None:
+            transfers = 2 if len(members) > 1 else 0
+        order = MergeAction(members, node, transfers=transfers, **order)
+        transfer = self.clock.merge(order, BYTES * len(self.start), seconds, below)
+        if order.op != MergeOp.FETCH:
             self.merges += 1
             if node == ROOT:
                 time = max(transfer.finish, self.models[-1][0])
@@ -137,16 +159,28 @@ class World:
 
 
 def bulk_synchronous(
-    world, members, steps, size, compute, *, rate=0.0, seconds=0.0, **order
+    world,
+    members,
+    local_steps,
+    size,
+    compute,
+    *,
+    learning_rate=0.0,
+    seconds=0.0,
+    **order,
 ):
     """Rounds; `compute({worker: [rows of each step]}, eta)` returns the merged model.
 
-    `steps` is one number or one for each worker; the merge takes `seconds` besides.
+    `local_steps` is one number or one for each worker; the merge takes `seconds` more.
     """
-    steps = dict.fromkeys(members, steps) if isinstance(steps, int) else steps
+    local_steps = (
+        dict.fromkeys(members, local_steps)
+        if isinstance(local_steps, int)
+        else local_steps
+    )
     while True:
-        eta = world.eta(rate)
-        batches = {k: world.dispatch(k, steps[k], size) for k in members}
+        eta = world.eta(learning_rate)
+        batches = {k: world.dispatch(k, local_steps[k], size) for k in members}
         for _ in members:
             if world.wait() is None:
                 return

@@ -7,9 +7,9 @@ import pytest
 
 import hetjax
 from hetjax import local, merge, sampling, schedule
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.run.bench import Bench
-from hetjax.run.progress import Progress
 
 SECONDS = 0.5
 FACTORS = (1, 1.3, 1.7, 2.5)
@@ -23,25 +23,29 @@ def unlike():
 
 
 @cache
-def bench():
+def session():
     """An MLP 64-16-10 on handwritten digits; runs share their compiled programs."""
     data = hetjax.data.digits()
     task = hetjax.classification(hetjax.models.mlp(hidden=16), data)
-    return Bench(task, data, unlike(), seconds=SECONDS, points=4)
+    return Session(task, data, unlike(), seconds=SECONDS, num_evals=4)
 
 
 def train(strategy):
-    run = copy.copy(bench()).run
-    return run(strategy.name, strategy, 0, Progress(SECONDS, shown=False))
+    run = copy.copy(session()).run
+    return run(strategy.name, strategy, 0, ProgressBar(SECONDS, shown=False))
 
 
-def scaling(b_max):
+def scaling(batch_size):
     # few sizes, for each is a program to compile
-    return partial(schedule.linear_scaling, b_min=8, b_max=b_max, beta=2.0)
+    return partial(
+        schedule.linear_scaling, min_batch_size=8, batch_size=batch_size, beta=2.0
+    )
 
 
-def mega_batch(examples, b_max=16):
-    return schedule.mega_batch(examples=examples, b_max=b_max, scaling=scaling(b_max))
+def mega_batch(examples, batch_size=16):
+    return schedule.mega_batch(
+        examples=examples, batch_size=batch_size, scaling=scaling(batch_size)
+    )
 
 
 def counted(sampler, seen):
@@ -58,19 +62,19 @@ def test_biased_sampling_with_adaptive_batches_and_momentum():
     """Slow workers get small batches of hard examples; the common model is heavy."""
     heard = []
     # as many steps as a worker's speed allows, which says who is slow
-    sampler = sampling.biased(steps=schedule.equal_time(8, 16))
+    sampler = sampling.biased(local_steps=schedule.equal_time(8, 16))
     strategy = hetjax.Strategy(
         mega_batch(16 * 16),
         local.sgd(),
-        merge.average(weights="updates", momentum=0.5),
-        b_max=16,
-        rate=0.5,
+        merge.average(weights="local_steps", momentum=0.5),
+        batch_size=16,
+        learning_rate=0.5,
         sampler=counted(sampler, heard),
         name="biased and adaptive",
     )
     history = train(strategy)
-    assert history.points[0]["accuracy"] < 0.3
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[0]["accuracy"] < 0.3
+    assert history.evals[-1]["accuracy"] > 0.9
     assert set(heard) == {0, 1, 2, 3}
     sizes = [w.batch_size_over_time[-1][1] for w in history.workers]
     assert sizes[3] < sizes[0] == 16
@@ -78,17 +82,17 @@ def test_biased_sampling_with_adaptive_batches_and_momentum():
 
 def test_a_tree_of_adaptive_groups():
     """Within a group of two Adaptive SGD; every second mega-batch the groups merge."""
-    policy = schedule.groups(mega_batch(8 * 16), sizes=2, every=2)
+    policy = schedule.hierarchical(mega_batch(8 * 16), sizes=2, every=2)
     strategy = hetjax.Strategy(
         policy,
         local.sgd(),
         (merge.normalized(), merge.average()),
-        b_max=16,
-        rate=0.2,
+        batch_size=16,
+        learning_rate=0.2,
         name="adaptive groups",
     )
     history = train(strategy)
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[-1]["accuracy"] > 0.9
     # two groups, two merges each, and one above: of five merges one is the root's
     assert 3 * len(history.merge_times) <= history.merges
     assert history.merges // 5 <= len(history.merge_times) <= history.merges // 5 + 1
@@ -100,14 +104,19 @@ def test_a_tree_of_adaptive_groups():
 
 def test_asynchronous_elastic_averaging_with_adaptive_batches():
     """Nobody waits; slower workers get smaller batches until all push alike."""
-    policy = schedule.free_running(
-        batch_size=16, steps=2, scaling=scaling(16), window=512
+    policy = schedule.asynchronous(
+        batch_size=16, local_steps=2, scaling=scaling(16), window=512
     )
     strategy = hetjax.Strategy(
-        policy, local.sgd(), merge.elastic(), b_max=16, rate=0.5, name="scaled easgd"
+        policy,
+        local.sgd(),
+        merge.easgd(),
+        batch_size=16,
+        learning_rate=0.5,
+        name="scaled easgd",
     )
     history = train(strategy)
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[-1]["accuracy"] > 0.9
     sizes = [w.batch_size_over_time[-1][1] for w in history.workers]
     assert sizes[3] < sizes[0]
     assert all(w.waiting == pytest.approx(0, abs=1e-9) for w in history.workers)

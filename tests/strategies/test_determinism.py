@@ -24,7 +24,7 @@ def problem():
     return PROBLEMS["perceptron"]()
 
 
-RUN = {"seconds": 0.04, "points": 4, "progress": False}
+RUN = {"seconds": 0.04, "num_evals": 4, "progress": False}
 
 
 def compare(names, seeds):
@@ -41,7 +41,7 @@ def result(history):
     """All that was measured, in words that survive JSON, and the parameters' bits."""
     bits = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(history.params))
     return {
-        "points": history.points,
+        "num_evals": history.evals,
         "merges": history.merges,
         "updates": [worker.updates for worker in history.workers],
         "times": [s.finish for s in history.timeline],
@@ -99,13 +99,13 @@ def test_in_another_process(name, elsewhere):
 def test_another_seed_is_another_run(name):
     one, other = together()[name, 0], together()[name, 1]
     assert other["params"] != one["params"]
-    assert other["points"][0]["loss"] != one["points"][0]["loss"]
+    assert other["num_evals"][0]["loss"] != one["num_evals"][0]["loss"]
     assert other["times"] != one["times"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_strategies_start_from_the_same_parameters(seed):
-    starts = [together()[name, seed]["points"][0] for name in STRATEGIES]
+    starts = [together()[name, seed]["num_evals"][0] for name in STRATEGIES]
     common = ("seconds", "updates", "examples", "loss", "accuracy")
     starts = [{k: p[k] for k in common} for p in starts]  # without own counters
     assert starts == [starts[0]] * len(STRATEGIES)

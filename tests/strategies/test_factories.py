@@ -1,15 +1,26 @@
 """What the factories of strategies record, refuse and share."""
 
+import itertools
+
 import optax
 import pytest
 from identity_runs import train
-from zoo import size_of
 
 import hetjax
 from hetjax import local
-from hetjax.machine import preset
+from hetjax.machine import (
+    Cost,
+    Link,
+    Machine,
+    Profile,
+    SimulatedClock,
+    preset,
+)
+from hetjax.schedule import simulate
 
-FACTORIES = {name: {size_of(name): 8, "rate": 0.1} for name in hetjax.STRATEGIES}
+FACTORIES = {
+    name: {"batch_size": 8, "learning_rate": 0.1} for name in hetjax.STRATEGIES
+}
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -19,10 +30,10 @@ def test_settings_are_recorded(name):
     assert strategy.settings.items() >= FACTORIES[name].items()
     code = hetjax.STRATEGIES[name].__code__
     assert set(strategy.settings) == set(code.co_varnames[: code.co_kwonlyargcount])
-    assert (strategy.b_max, strategy.rate) == (8, 0.1)
-    falling = hetjax.STRATEGIES[name](**{**FACTORIES[name], "rate": abs})
-    assert falling.settings["rate"] == "abs"
-    assert falling.rate is abs
+    assert (strategy.batch_size, strategy.learning_rate) == (8, 0.1)
+    falling = hetjax.STRATEGIES[name](**{**FACTORIES[name], "learning_rate": abs})
+    assert falling.settings["learning_rate"] == "abs"
+    assert falling.learning_rate is abs
 
 
 @pytest.mark.parametrize(
@@ -30,9 +41,9 @@ def test_settings_are_recorded(name):
     [
         *((name, {"batch_size": 0}, "batch_size=0") for name in list(FACTORIES)[:4]),
         *((name, {"batch_size": -8}, "batch_size=-8") for name in list(FACTORIES)[:4]),
-        ("elastic_sgd", {"steps": 0}, "steps=0"),
+        ("elastic_sgd", {"local_steps": 0}, "local_steps=0"),
         ("elastic_sgd", {"mega_batch": 0}, "mega_batch=0"),
-        ("sma", {"tau": 0}, "tau=0"),
+        ("sma", {"local_steps": 0}, "local_steps=0"),
         ("sma", {"alpha": -0.1}, "alpha=-0.1"),
         ("sma", {"restart": "often"}, "restart='often': choose one of"),
         (
@@ -40,12 +51,12 @@ def test_settings_are_recorded(name):
             {"two_level": 2, "restart": "on_lr_drop"},
             "restart='on_lr_drop': two levels have none",
         ),
-        ("sma", {"two_level": 1}, "two_level=1: a group of one swings apart"),
+        ("sma", {"two_level": 1}, "two_level=1: a group of one diverges"),
         ("sma", {"center": "else"}, "center='else': choose one of"),
         ("sma", {"center": "mean"}, "center='mean' has no momentum"),
         (
             "sma",
-            {"center": "mean", "momentum": 0.0, "two_level": 2},
+            {"center": "mean", "merge_momentum": 0.0, "two_level": 2},
             "center='mean' has no momentum, no restarts and no levels",
         ),
         ("sync_sgd", {"weight_decay": -1.0}, "weight_decay=-1.0: give a number of at"),
@@ -59,12 +70,18 @@ def test_settings_are_recorded(name):
             {"reset_momentum": True, "aggregation": "fed_acc"},
             "reset_momentum=True: fed_acc keeps",
         ),
-        ("downpour", {"wait": True, "n_push": 2}, "n_push=2, n_fetch=1: who waits"),
+        ("downpour", {"wait": True, "push_every": 0}, "push_every=0: give a whole"),
+        ("eamsgd", {"lr_decay": -0.1}, "lr_decay=-0.1: give a number of at least 0"),
+        ("eamsgd", {"lr_decay_power": -1.0}, "lr_decay_power=-1.0: give a number of"),
         ("adaptive_sgd", {"order": "random"}, "order='random': choose one of"),
         ("easgd_sync", {"alpha": -1.0}, "alpha=-1.0: give a number above 0"),
-        ("adaptive_sgd", {"b_max": 0}, "b_max=0"),
-        ("adaptive_sgd", {"b_min": 0}, "b_min=0"),
-        ("adaptive_sgd", {"b_min": 9}, "b_min=9 is above b_max=8"),
+        ("adaptive_sgd", {"batch_size": 0}, "batch_size=0"),
+        ("adaptive_sgd", {"min_batch_size": 0}, "min_batch_size=0"),
+        (
+            "adaptive_sgd",
+            {"min_batch_size": 9},
+            "min_batch_size=9 is above batch_size=8",
+        ),
         ("adaptive_sgd", {"mega_batch": -1}, "mega_batch=-1"),
         ("adaptive_sgd", {"scale_every": 0}, "scale_every=0"),
         ("adaptive_sgd", {"bound": "cut"}, "bound='cut': choose one of"),
@@ -87,12 +104,14 @@ def test_wrong_settings(name, wrong, message):
 def test_the_public_codes_warm_up_and_decay():
     """From a hundredth to eta in 10 epochs; in the e-th after them eta / (1 + d e)."""
     strategy = hetjax.adaptive_sgd(
-        b_max=32, rate=1.0, preset="hgpu_code", time_decay=0.5
+        batch_size=32, learning_rate=1.0, preset="hgpu_code", time_decay=0.5
     )
-    rates = [strategy.rate.schedule(epochs) for epochs in (0, 5, 10, 10.9, 11, 12.5)]
+    learning_rates = [
+        strategy.learning_rate.schedule(epochs) for epochs in (0, 5, 10, 10.9, 11, 12.5)
+    ]
     expected = [0.01, 0.505, 1 / 1.5, 1 / 1.5, 1 / 2, 1 / 2.5]
-    assert rates == pytest.approx(expected)
-    assert strategy.rate.over == "epochs"
+    assert learning_rates == pytest.approx(expected)
+    assert strategy.learning_rate.over == "epochs"
     state = strategy.sampler.init((), 5, 0)
     state, rows = strategy.sampler.draw(state, 0, 7)
     assert rows.tolist() == [0, 1, 2, 3, 4, 0, 1]
@@ -100,20 +119,57 @@ def test_the_public_codes_warm_up_and_decay():
 
 def test_no_scaling_is_a_setting_too():
     """beta = 0 is a rule that changes nothing, not an error."""
-    assert hetjax.adaptive_sgd(b_max=8, rate=0.1, beta=0.0).settings["beta"] == 0.0
+    assert (
+        hetjax.adaptive_sgd(batch_size=8, learning_rate=0.1, beta=0.0).settings["beta"]
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
 def test_a_rate_must_be_positive(wrong):
-    with pytest.raises(ValueError, match=f"rate={wrong}: give a finite number above 0"):
-        train(hetjax.sync_sgd(batch_size=8, rate=wrong), preset("v100x1"))
+    with pytest.raises(
+        ValueError, match=f"learning_rate={wrong}: give a finite number above 0"
+    ):
+        train(hetjax.sync_sgd(batch_size=8, learning_rate=wrong), preset("v100x1"))
 
 
 def test_rules_of_equal_settings_are_shared():
     """So are their compiled programs."""
     strategies = (
-        hetjax.elastic_sgd(batch_size=8, rate=0.1),
-        hetjax.adaptive_sgd(b_max=16, rate=0.3),
-        hetjax.sma(batch_size=4, rate=0.2),
+        hetjax.elastic_sgd(batch_size=8, learning_rate=0.1),
+        hetjax.adaptive_sgd(batch_size=16, learning_rate=0.3),
+        hetjax.sma(batch_size=4, learning_rate=0.2),
     )
     assert {strategy.local for strategy in strategies} == {local.sgd()}
+
+
+def test_a_decay_of_ones_own_shares_its_programs_too():
+    """Equal settings give the same rule; without a decay it is the plain one."""
+    common = {"batch_size": 8, "learning_rate": 0.1, "momentum": 0.5}
+    one, other = (hetjax.eamsgd(**common, lr_decay=0.1).local for _ in range(2))
+    assert one is other
+    plain = local.eamsgd_nesterov(momentum=0.5)
+    assert hetjax.eamsgd(**common).local is plain
+    assert one != plain
+
+
+def test_the_tuners_threshold_may_be_absolute():
+    """8 examples/s, then 10 and 12: gains of 25 and 20 %, or of 2 examples/s."""
+    profiles = tuple(
+        Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device="d", curve=(1.0, 1.25, 1.5))
+        for k in range(3)
+    )
+    machine = Machine("m", profiles, {"": Link(0.0, 1e9)})
+    common = {"batch_size": 8, "learning_rate": 0.1, "tuner": "stop_at_first_drop"}
+
+    def workers(**settings):
+        policy = hetjax.sma(**common, tuner_window=2, **settings).policy
+        run = simulate(policy, SimulatedClock(machine, seed=0), num_examples=1)
+        sizes = [len(a.dispatch) for _, a in itertools.islice(run, 90) if a.dispatch]
+        return sizes[-1]
+
+    assert workers(tuner_threshold=0.1) == 3
+    assert workers(tuner_threshold=0.3) == 1
+    assert workers(tuner_threshold=0.3, tuner_absolute=True) == 3
+    assert workers(tuner_threshold=1.9, tuner_absolute=True) == 3
+    assert workers(tuner_threshold=2.1, tuner_absolute=True) == 1

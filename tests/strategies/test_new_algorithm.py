@@ -16,9 +16,9 @@ from tiny_problems import PROBLEMS, flat
 
 import hetjax
 from hetjax import local, merge, schedule, tree
-from hetjax.machine import Arrival, Cost, Link, Machine, Profile, Work
+from hetjax.machine import Arrival, Cost, Link, LocalRound, Machine, Profile
 from hetjax.replica import Replica
-from hetjax.schedule import MergeOrder, Orders, Policy
+from hetjax.schedule import Actions, MergeAction, Policy
 
 
 @cache
@@ -30,12 +30,12 @@ def digits():
 
 def train_on_digits(strategy, machine, seconds):
     return hetjax.train(
-        *digits(), machine, strategy, seconds=seconds, points=4, progress=False
+        *digits(), machine, strategy, seconds=seconds, num_evals=4, progress=False
     )
 
 
-def strategy(policy, merging, *, rate=0.5, batch_size=16):
-    return hetjax.Strategy(policy, local.sgd(), merging, batch_size, rate)
+def strategy(policy, merging, *, learning_rate=0.5, batch_size=16):
+    return hetjax.Strategy(policy, local.sgd(), merging, batch_size, learning_rate)
 
 
 def unlike(noise=0.05):
@@ -51,7 +51,7 @@ def assert_time_is_accounted_for(history):
     for worker in history.workers:
         parts = worker.busy, worker.waiting, worker.merging, worker.idle
         assert min(parts) >= 0
-        assert sum(parts) == pytest.approx(history.span)
+        assert sum(parts) == pytest.approx(history.duration)
 
 
 # A merge: the median of the replicas, coordinate by coordinate
@@ -66,7 +66,7 @@ def median():
     def init(params, model_state):
         return MedianState(tree.float32(params), model_state)
 
-    def apply(state, replicas, facts, op):
+    def apply(state, replicas, stats, op):
         params = jax.tree.map(
             lambda *leaves: jnp.median(jnp.stack(leaves), axis=0),
             *[replica.params for replica in replicas],
@@ -78,10 +78,10 @@ def median():
 
 
 def test_a_merge_of_one_s_own_with_rounds():
-    policy = schedule.rounds(steps=4, batch_size=16)
+    policy = schedule.rounds(local_steps=4, batch_size=16)
     history = train_on_digits(strategy(policy, median()), unlike(), seconds=0.8)
-    assert history.points[-1]["accuracy"] > 0.9  # ten classes: 0.1 at the start
-    assert history.points[0]["accuracy"] < 0.3
+    assert history.evals[-1]["accuracy"] > 0.9  # ten classes: 0.1 at the start
+    assert history.evals[0]["accuracy"] < 0.3
     updates = [worker.updates for worker in history.workers]
     assert max(updates) - min(updates) in (0, 4)  # the last round may be under way
     assert_time_is_accounted_for(history)
@@ -92,7 +92,7 @@ def test_the_median_ignores_an_outlier():
         Replica({"w": jnp.array(w)}) for w in ([1.0, 2.0], [2.0, 1.0], [1e6, -1e6])
     )
     state = median().init(replicas[0].params, ())
-    state, merged = median().apply(state, replicas, None, "")
+    state, merged = median().apply(state, replicas, None, schedule.PUSH_FETCH)
     for params in (state.center, *(replica.params for replica in merged)):
         np.testing.assert_array_equal(params["w"], [2.0, 1.0])
 
@@ -103,22 +103,24 @@ def test_the_median_ignores_an_outlier():
 def growing_rounds(batch_size):
     """Rounds of 1, 2, 3, ... steps."""
 
-    def orders(n, steps, merges=()):
-        work = Work(steps, batch_size)
-        return Orders(merges=merges, dispatch=tuple((k, work) for k in range(n)))
+    def actions(n, local_steps, merges=()):
+        local_round = LocalRound(local_steps, batch_size)
+        return Actions(
+            merges=merges, dispatch=tuple((k, local_round) for k in range(n))
+        )
 
     def init(workers, num_examples):
         n = len(workers)
-        return (n, 1, n), orders(n, 1)
+        return (n, 1, n), actions(n, 1)
 
     def react(state, event):
-        n, steps, pending = state
+        n, local_steps, pending = state
         if not isinstance(event, Arrival):
-            return state, Orders()
+            return state, Actions()
         if pending > 1:
-            return (n, steps, pending - 1), Orders()
-        everybody = (MergeOrder(tuple(range(n))),)
-        return (n, steps + 1, n), orders(n, steps + 1, everybody)
+            return (n, local_steps, pending - 1), Actions()
+        everybody = (MergeAction(tuple(range(n))),)
+        return (n, local_steps + 1, n), actions(n, local_steps + 1, everybody)
 
     return Policy(init, react)
 
@@ -127,15 +129,15 @@ def taking_turns(batch_size):
     """Two workers alternate: each goes on from what the other one made of the model."""
 
     def init(workers, num_examples):
-        return 0, Orders(dispatch=((0, Work(1, batch_size)),))
+        return 0, Actions(dispatch=((0, LocalRound(1, batch_size)),))
 
     def react(state, event):
         if not isinstance(event, Arrival):
-            return state, Orders()
+            return state, Actions()
         other = 1 - event.worker
         # both are members, so that both hold the new model; who did nothing is absent
-        merged = MergeOrder((0, 1))
-        return state, Orders((merged,), ((other, Work(1, batch_size)),))
+        merged = MergeAction((0, 1))
+        return state, Actions((merged,), ((other, LocalRound(1, batch_size)),))
 
     return Policy(init, react)
 
@@ -144,7 +146,7 @@ def test_a_policy_of_one_s_own_rounds_that_grow():
     history = train_on_digits(
         strategy(growing_rounds(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[-1]["accuracy"] > 0.9
     # 1 + 2 + ... + 24 = 300 steps of the slowest, 2.5 ms each, and 24 merges of about
     # 50 us are less than 0.8 s; 25 steps more are not. The other two are done with
     # their 25 steps of the last round
@@ -157,10 +159,10 @@ def test_a_policy_of_one_s_own_two_workers_in_turn():
     history = train_on_digits(
         strategy(taking_turns(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[-1]["accuracy"] > 0.9
     first, second, third = history.workers
     assert abs(first.updates - second.updates) <= 1
-    assert (third.updates, third.idle) == (0, history.span)
+    assert (third.updates, third.idle) == (0, history.duration)
     # a worker that had nothing to do merged an old model: it is absent, not stale
     assert first.staleness.keys() == {0}
     assert_time_is_accounted_for(history)
@@ -169,19 +171,19 @@ def test_a_policy_of_one_s_own_two_workers_in_turn():
 # Asynchronous: whoever arrives merges alone, with a centre that moved meanwhile
 
 
-def free_running(batch_size):
+def asynchronous(batch_size):
     """Nobody waits: an arrival is merged at once, and its worker goes on."""
-    work = Work(1, batch_size)
+    local_round = LocalRound(1, batch_size)
 
     def init(workers, num_examples):
-        everybody = tuple((worker.index, work) for worker in workers)
-        return (), Orders(dispatch=everybody)
+        everybody = tuple((worker.index, local_round) for worker in workers)
+        return (), Actions(dispatch=everybody)
 
     def react(state, event):
         if not isinstance(event, Arrival):
-            return state, Orders()
+            return state, Actions()
         k = event.worker
-        return state, Orders((MergeOrder((k,)),), ((k, work),))
+        return state, Actions((MergeAction((k,)),), ((k, local_round),))
 
     return Policy(init, react)
 
@@ -200,7 +202,7 @@ def moving_average(share):
         zeros = jnp.zeros(()), jnp.zeros(())
         return MovingState(tree.float32(params), model_state, *zeros)
 
-    def apply(state, replicas, facts, op):
+    def apply(state, replicas, stats, op):
         (replica,) = replicas
         center = jax.tree.map(
             lambda z, w: z + share * (w - z), state.center, replica.params
@@ -209,7 +211,7 @@ def moving_average(share):
             center,
             state.model_state,
             state.merges + 1,
-            state.stale + facts.staleness.sum(),
+            state.stale + stats.staleness.sum(),
         )
         return new, (replica._replace(params=center),)
 
@@ -224,9 +226,9 @@ def moving_average(share):
 
 def test_an_asynchronous_algorithm_learns():
     history = train_on_digits(
-        strategy(free_running(16), moving_average(0.5)), unlike(), seconds=0.8
+        strategy(asynchronous(16), moving_average(0.5)), unlike(), seconds=0.8
     )
-    assert history.points[-1]["accuracy"] > 0.9
+    assert history.evals[-1]["accuracy"] > 0.9
     updates = [worker.updates for worker in history.workers]
     assert history.merges == sum(updates)
     # nobody waits for anybody: in inverse proportion to 1, 1.5 and 2.5 ms, but for the
@@ -251,9 +253,9 @@ def run_by_hand(machine, seconds):
         problem.task,
         problem.data,
         machine,
-        strategy(free_running(4), moving_average(0.5), rate=0.1, batch_size=4),
+        strategy(asynchronous(4), moving_average(0.5), learning_rate=0.1, batch_size=4),
         seconds=seconds,
-        points=1,
+        num_evals=1,
         progress=False,
     )
 
@@ -280,7 +282,7 @@ def test_staleness_by_hand():
     ]
     total = sum((Counter(w.staleness) for w in history.workers), Counter())
     mean = sum(stale * n for stale, n in total.items()) / 11
-    assert history.points[-1]["mean_staleness"] == pytest.approx(mean)
+    assert history.evals[-1]["mean_staleness"] == pytest.approx(mean)
     # busy until the end, which cuts off what each has in hand
     for worker in history.workers:
         assert worker.busy == pytest.approx(6.25)

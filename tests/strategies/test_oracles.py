@@ -12,10 +12,10 @@ from oracle_world import World
 from tiny_problems import MACHINES, PROBLEMS, flat
 
 import hetjax
-from hetjax.run.bench import Bench
-from hetjax.run.progress import Progress
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
 
-SECONDS, POINTS, SEED = 0.07, 8, 3  # points: a power of two, so k / 8 is exact
+SECONDS, POINTS, SEED = 0.07, 8, 3  # num_evals: a power of two, so k / 8 is exact
 
 # float32 against float64: each of at most 100 steps and merges rounds numbers of the
 # order of 1 a few times, by 6e-8; these contract errors more often than not. A wrong
@@ -33,11 +33,11 @@ def problem(name):
 
 
 @cache
-def bench(name):
+def session(name):
     """One for all runs on a problem: they share their compiled programs."""
     machine = MACHINES["three"]()
     task, data = problem(name).task, problem(name).data
-    return Bench(task, data, machine, seconds=SECONDS, points=POINTS)
+    return Session(task, data, machine, seconds=SECONDS, num_evals=POINTS)
 
 
 def strategy_of(case):
@@ -55,7 +55,7 @@ def replay(name, problem_name, seconds):
         seed=SEED,
         seconds=seconds,
         sampler=strategy.sampler,
-        held_out=bool(strategy.merges[0].measures),
+        held_out=bool(strategy.merges[0].required_metrics),
     )
     return world, ORACLES[case.strategy](world, **case.settings)
 
@@ -66,10 +66,10 @@ def last_merge(world):
 
 
 def train(name, problem_name, seconds):
-    case, one = CASES[name], copy.copy(bench(problem_name))
+    case, one = CASES[name], copy.copy(session(problem_name))
     one.machine = MACHINES[case.machine]()
     one.instants = tuple(seconds * k / POINTS for k in range(POINTS + 1))
-    return one.run(name, strategy_of(case), SEED, Progress(seconds, shown=False))
+    return one.run(name, strategy_of(case), SEED, ProgressBar(seconds, shown=False))
 
 
 @pytest.mark.parametrize(("name", "problem_name"), RUNS)
@@ -86,18 +86,18 @@ def test_oracle(name, problem_name):
     ]
     if CASES[name].strategy != "magma_async_sgd":  # a slave's work may begin too late
         assert [w.batch_size_over_time for w in history.workers] == world.sizes
-    points = [world.point(p["seconds"]) for p in history.points]
-    done = [(p["updates"], p["examples"]) for p in history.points]
-    assert done == [(updates, examples) for updates, examples, _ in points]
+    num_evals = [world.point(p["seconds"]) for p in history.evals]
+    done = [(p["updates"], p["examples"]) for p in history.evals]
+    assert done == [(updates, examples) for updates, examples, _ in num_evals]
     # what it led to
-    losses = [p["loss"] for p in history.points]
-    np.testing.assert_allclose(losses, [loss for *_, loss in points], rtol=RTOL)
+    losses = [p["loss"] for p in history.evals]
+    np.testing.assert_allclose(losses, [loss for *_, loss in num_evals], rtol=RTOL)
     final = world.visible(world.end)
     np.testing.assert_allclose(flat(history.params), final, atol=ATOL)
     assert np.abs(final - world.start).max() > 1000 * ATOL  # it went somewhere
     for counter in ("condition_met", "weights_changed"):
-        if counter in history.points[-1]:
-            assert history.points[-1][counter] == taken[counter]
+        if counter in history.evals[-1]:
+            assert history.evals[-1][counter] == taken[counter]
 
 
 def test_every_strategy_has_an_oracle_and_a_case():

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from hetjax.machine import ROOT
+from hetjax.machine import ROOT, MergeOp
 
 
 class Node:
@@ -60,9 +60,9 @@ def hier_sgd(
     world,
     *,
     batch_size,
-    rate,
+    learning_rate,
     levels=None,
-    intervals=(4, 16),
+    local_steps=(4, 16),
     gammas=None,
     t2_counts="minibatches",
 ):
@@ -73,15 +73,19 @@ def hier_sgd(
     """
     root = tree(levels, world)
     parents = {c: n for n in (root, *root.below) for c in n.children}
-    steps, *rounds = intervals  # rounds of a level between two merges of the next
+    # steps of a round, and rounds of a level between two merges of the next
+    steps, *rounds = local_steps
     if t2_counts == "minibatches":
-        rounds = [b // a for a, b in zip(intervals, intervals[1:], strict=False)]
+        rounds = [b // a for a, b in zip(local_steps, local_steps[1:], strict=False)]
     x, sums, batches, taken = {}, {}, {}, Counter()
 
     def begin(node):
         for k in node.workers:
             x[k], sums[k] = parents[k].x, 0.0
-            batches[k] = world.dispatch(k, steps, batch_size), world.eta(rate)
+            batches[k] = (
+                world.dispatch(k, steps, batch_size),
+                world.eta(learning_rate),
+            )
 
     def gamma(node, eta):
         if gammas is not None:
@@ -96,14 +100,27 @@ def hier_sgd(
         node.arrived, node.rounds = 0, node.rounds + 1
         taken[node.level] += 1
         up = node is not root and node.rounds == rounds[node.level]
-        trips = (1 if up else 2) * (len(node.children) > 1)
-        world.merge(node.members, node.x, node=node.name, trips=trips, level=node.level)
+        transfers = (1 if up else 2) * (len(node.children) > 1)
+        world.merge(
+            node.members,
+            node.x,
+            node=node.name,
+            transfers=transfers,
+            below=node.workers,
+        )
         if up:
             return arrive(parents[node], eta)
         for n in node.below:
             n.x, n.gradients, n.rounds = node.x, 0.0, 0
-            fetch = {"trips": int(len(n.children) > 1), "level": n.level, "op": "fetch"}
-            world.merge(n.members, None, node=n.name, **fetch)
+            transfers = int(len(n.children) > 1)
+            world.merge(
+                n.members,
+                None,
+                node=n.name,
+                transfers=transfers,
+                op=MergeOp.FETCH,
+                below=n.workers,
+            )
         return begin(node)
 
     def arrive(node, eta):
@@ -126,13 +143,13 @@ def two_level_sma(
     world,
     *,
     batch_size,
-    rate,
+    learning_rate,
     two_level,
     between=0.5,
-    momentum=0.9,
+    merge_momentum=0.9,
     alpha=None,
-    tau=1,
-    local_momentum=0.0,
+    local_steps=1,
+    momentum=0.0,
     weight_decay=0.0,
     overlap=True,
 ):
@@ -145,8 +162,8 @@ def two_level_sma(
     w = dict.fromkeys(world.workers, z)
     v = dict.fromkeys(world.workers, 0.0)
     while True:
-        eta = world.eta(rate)
-        batches = {k: world.dispatch(k, tau, batch_size) for k in world.workers}
+        eta = world.eta(learning_rate)
+        batches = {k: world.dispatch(k, local_steps, batch_size) for k in world.workers}
         waiting = dict(enumerate(len(g.workers) for g in groups))
         pulls = {}
         for _ in world.workers:
@@ -156,7 +173,7 @@ def two_level_sma(
             for rows in batches[k]:
                 before = w[k]
                 g = world.gradient(before, rows) + weight_decay * before
-                v[k] = local_momentum * v[k] - eta * g
+                v[k] = momentum * v[k] - eta * g
                 w[k] = before + v[k]
             mine = k // two_level
             pulls[k] = local * (before - groups[mine].x)
@@ -169,5 +186,5 @@ def two_level_sma(
             for k in g.workers:
                 w[k] = w[k] - pulls[k]
             g.x = g.x + sum(pulls[k] for k in g.workers) - difference
-        z, z_prev = z + sum(differences) + momentum * (z - z_prev), z
-        world.merge(root.members, z, level=1)
+        z, z_prev = z + sum(differences) + merge_momentum * (z - z_prev), z
+        world.merge(root.members, z, below=root.workers)

@@ -26,8 +26,8 @@ def crops_of(image, padding, fill=0.0):
     border = np.broadcast_to(np.float32(fill), (C,))
     padded = np.tile(border, (H + 2 * padding, W + 2 * padding, 1))
     padded[padding : padding + H, padding : padding + W] = image
-    span = range(2 * padding + 1)
-    return {(i, j): padded[i : i + H, j : j + W] for i in span for j in span}
+    duration = range(2 * padding + 1)
+    return {(i, j): padded[i : i + H, j : j + W] for i in duration for j in duration}
 
 
 def which(result, crops):
@@ -221,7 +221,8 @@ class Noisy(nnx.Module):
             jax.random.key_data(self.rngs.dropout()),
             jax.random.key_data(self.rngs.params()),
         ]
-        SEEN.append(np.stack([np.asarray(key) for key in drawn]))
+        if not isinstance(x, jax.core.Tracer):  # shapes are inferred beforehand
+            SEEN.append(np.stack([np.asarray(key) for key in drawn]))
         return self.weight * x.reshape(x.shape[0], -1)
 
 

@@ -144,7 +144,7 @@ def test_parameters_and_state_are_plain_dictionaries(task):
 
 def test_a_model_trains_and_what_is_restored_predicts_the_same(task):
     params, state = task.init(KEYS[0])
-    rule = local.optimizer(optax.adam(1.0))
+    rule = local.from_optax(optax.adam(1.0))
     replica = Replica(params, state, rule.init(params))
     step = jax.jit(
         lambda r, key: rule.step(r, BATCH, jnp.float32(0.05), make_grad_fn(task, key))

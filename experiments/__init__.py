@@ -1,0 +1,1 @@
+"""Scripts that use hetjax: its main jobs, the papers, benchmarks."""

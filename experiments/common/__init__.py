@@ -1,0 +1,1 @@
+"""What the scripts share: flags, data sets by name, claims and their verdicts."""

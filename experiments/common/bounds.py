@@ -1,0 +1,42 @@
+"""Bounds of flags, each with its reason: checked before anything is made."""
+
+from collections.abc import Iterable
+
+from absl import flags
+
+from hetjax.api.arguments import MOST_EVALS, MOST_SEEDS
+
+# Bounds that several scripts share: (lowest, highest, why).
+EVALS = (1, MOST_EVALS, "a run keeps every evaluation")
+SEEDS = (1, MOST_SEEDS, "every seed is a run of its own, and all are kept")
+SEED = (0, 2**31 - 1, "it is the seed of a random generator")
+HIDDEN = (1, 1_000_000, "the weights of both layers must fit into memory")
+BATCH_SIZE = (1, 1_000_000, "a batch must fit into memory")
+DEVICES = (1, 1024, "every device has threads of its own")
+MILLISECONDS = (1e-6, 1_000_000, "it is a time that passes")
+
+
+def bounded(name: str, lowest: float, highest: float, why: str) -> None:
+    """Refuse values of a flag outside [lowest, highest]; None stands for no value."""
+    flags.register_validator(
+        name,
+        lambda value: value is None or lowest <= value <= highest,  # NaN is refused
+        f"give a number from {lowest:,} to {highest:,}: {why}",
+    )
+
+
+def numbers(flag: str, texts: Iterable[str]) -> list[float]:
+    """The numbers of a list flag; a ValueError names the flag."""
+    texts = list(texts)
+    try:
+        return [float(text) for text in texts]
+    except ValueError as error:
+        raise ValueError(f"--{flag}={','.join(texts)}: {error}") from error
+
+
+def whole_numbers(flag: str, texts: Iterable[str]) -> list[int]:
+    """The whole numbers of a list flag, at least one; a ValueError names the flag."""
+    texts = list(texts)
+    if not texts or not all(text.strip().isdecimal() for text in texts):
+        raise ValueError(f"--{flag}={','.join(texts)}: give whole numbers, as 1,8")
+    return [int(text) for text in texts]

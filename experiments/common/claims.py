@@ -1,0 +1,207 @@
+"""What the papers' scripts share: their flags, the list of claims, and claims.json.
+
+A script has sections: functions that yield claims. `--only` runs one section, or some
+claims of it, by the beginning of their ids. Ids are stable.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from absl import flags
+from matplotlib.figure import Figure
+
+import hetjax as hj
+from experiments.common.bounds import bounded
+from hetjax.report.table import Table
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("out", "results", "folder of claims.json and the figures")
+flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_integer("seeds", 3, "runs per setting, with seeds 0, 1, ...")
+flags.DEFINE_boolean("quick", False, "a smoke run of two minutes, without verdicts")
+flags.DEFINE_string("only", "", "one section or some claims, by their id")
+bounded("seeds", 1, 1000, "every seed is a run of its own")
+
+REPRODUCED = "reproduced"
+SMOKE = "smoke run: no verdict"
+OWN = "our own measurement"  # the paper claims nothing about it
+
+
+class Claim(NamedTuple):
+    """One row of the table: what a paper claims, and what we find."""
+
+    id: str
+    claim: str
+    paper: float | str
+    ours: float | str
+    unit: str
+    verdict: str  # REPRODUCED, `partly(why)`, `refuted(why)` or OWN
+    setting: str
+
+
+Sections = dict[str, Callable[[], Iterable[Claim]]]
+
+
+def partly(why: str) -> str:
+    """The verdict on a claim that holds in part."""
+    return f"partly reproduced: {why}"
+
+
+def refuted(why: str) -> str:
+    """The verdict on a claim that does not hold."""
+    return f"not reproduced: {why}"
+
+
+OVERLAP = partly("the seeds overlap")
+
+
+def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
+    """Run the sections that --only asks for; print the table and write claims.json.
+
+    With --quick nothing that was trained gets a verdict. The sections in `by_clock`
+    train nothing, so --quick does not change them.
+    """
+    path = Path(FLAGS.out) / "claims.json"
+    if path.exists() and not FLAGS.overwrite:
+        raise ValueError(f"{path} exists: use --overwrite, or choose another --out")
+    only = FLAGS.only.split("/")[0]
+    if only and only not in sections:
+        raise ValueError(f"--only={FLAGS.only}: the sections are {', '.join(sections)}")
+    chosen = {k: f for k, f in sections.items() if only in ("", k)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found: list[Claim] = []
+    status = 0
+    try:
+        for claim in _evaluate(chosen, by_clock):
+            if f"{claim.id}/".startswith(f"{FLAGS.only}/" if FLAGS.only else ""):
+                found.append(claim)
+                _write(found, path)  # at once: the next section may fail
+    except KeyboardInterrupt:
+        print("interrupted: the claims that were finished", file=sys.stderr)
+        status = 130
+    finally:
+        if found:
+            print(table(found))
+            print(f"wrote {path}")
+    if not found and not status:
+        raise ValueError(f"--only={FLAGS.only}: there is no claim of that name")
+    return status
+
+
+def _write(found: list[Claim], path: Path) -> None:
+    records = [claim._asdict() for claim in found]
+    path.write_text(
+        json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+    )
+
+
+def _evaluate(sections: Sections, by_clock: tuple[str, ...]) -> Iterator[Claim]:
+    for name, section in sections.items():
+        print(f"-- {name}", file=sys.stderr)
+        for claim in section():
+            if isinstance(claim.ours, float) and not math.isfinite(claim.ours):
+                claim = claim._replace(ours="never reached")
+            if FLAGS.quick and name not in by_clock:
+                claim = claim._replace(verdict=SMOKE)
+            yield claim
+
+
+def table(claims: list[Claim]) -> Table:
+    """The claims as a table."""
+    header = ("id", "claim", "paper", "ours", "unit", "verdict")
+    rows = tuple(
+        (c.id, c.claim, _text(c.paper), _text(c.ours), c.unit, c.verdict)
+        for c in claims
+    )
+    return Table(header, rows, ())
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.4g}"
+
+
+def picture(
+    id_: str, file: str, figure: Figure, what: str, paper: str, setting: str
+) -> Claim:
+    """Save a figure beside claims.json: a row of the table without a verdict."""
+    figure.savefig(Path(FLAGS.out) / file, dpi=120)
+    return Claim(id_, what, paper, file, "", OWN, setting)
+
+
+def seeds() -> range:
+    """The seeds of every setting."""
+    return range(1 if FLAGS.quick else FLAGS.seeds)
+
+
+def bests(comparison: hj.Comparison, strategy: str) -> list[float]:
+    """The best metric of every seed."""
+    return [history.best() for history in comparison.of(strategy)]
+
+
+def spread(values: list[float]) -> str:
+    """A median with the lowest and the highest: 0.876 [0.874, 0.879]."""
+    low, high = min(values), max(values)
+    return f"{median(values):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def ahead(one: list[float], other: list[float]) -> int:
+    """1, -1, or 0: is every seed of one above (below) every seed of the other?"""
+    if min(one) > max(other):
+        return 1
+    return -1 if max(one) < min(other) else 0
+
+
+def by_sign(sign: int, otherwise: str) -> str:
+    """The verdict on "one is ahead of the other", from `ahead`.
+
+    `otherwise` says what is found where the other is ahead in every seed.
+    """
+    return {1: REPRODUCED, 0: OVERLAP, -1: refuted(otherwise)}[sign]
+
+
+def by_fit(fits: bool, otherwise: str) -> str:
+    """The verdict on a claim that holds, or else what is found instead."""
+    return REPRODUCED if fits else refuted(otherwise)
+
+
+def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> str:
+    """The verdict on a gain over 1, from every seed: is it about the paper's?
+
+    There is a gain where every seed of one side is ahead of every seed of the other.
+    Its size (of the medians) is the paper's within a half: gain - 1 is 0.5 to 1.5 of
+    the paper's. Where the paper gives no number, 5 % are a gain. Infinite seconds
+    stand for a target that is never reached.
+    """
+    if all(map(math.isinf, (*larger, *smaller))):
+        return refuted("neither reaches the target")
+    sign = ahead(larger, smaller)
+    if sign <= 0:
+        return OVERLAP if sign == 0 else refuted("it is the other way round")
+    gain = median(larger) / median(smaller)
+    if isinstance(paper, str):
+        return by_fit(gain >= 1.05, "the gain is below 5 %")
+    if all(map(math.isinf, larger)):
+        return partly("the other never reaches the target")
+    if abs((gain - 1) / (paper - 1) - 1) <= 0.5:
+        return REPRODUCED
+    if gain < 1.05:
+        return refuted("the gain is below 5 %")
+    return partly("the direction is right, the size is not")
+
+
+def by_construction(verdict: str) -> str:
+    """A verdict on what the setting was chosen to give."""
+    return f"{verdict} (met by construction)" if verdict == REPRODUCED else verdict
+
+
+def within(ours: float, paper: float, share: float) -> str:
+    """The verdict on a number that should be within this share of the paper's."""
+    if not math.isfinite(ours):
+        return refuted("never reached")
+    off = ours / paper - 1
+    return by_fit(abs(off) <= share, f"it differs by {100 * off:+.1f} %")

@@ -1,0 +1,44 @@
+"""Real workers from flags: the devices, the workers on each, and their slowdowns."""
+
+import jax
+from absl import flags
+
+import hetjax as hj
+from experiments.common.bounds import DEVICES, bounded
+from hetjax.api import RealMachine
+
+FLAGS = flags.FLAGS
+flags.DEFINE_list("devices", [], "cpu:0, gpu, ...; default: all devices of this host")
+flags.DEFINE_integer("cpu_devices", None, "devices that the CPU is divided into")
+flags.DEFINE_integer("workers_per_device", 1, "workers on every device")
+flags.DEFINE_list("slowdown", [], "workers to slow down on purpose, as cpu:1=3")
+flags.DEFINE_string(
+    "step_mode", None, "how local steps run: dispatch, fused, unrolled, vmapped"
+)
+bounded("cpu_devices", *DEVICES)
+bounded("workers_per_device", *DEVICES)
+
+
+def machine() -> RealMachine:
+    """The real machine that the flags describe; call it before JAX lists devices."""
+    if FLAGS.cpu_devices is not None:
+        jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
+    # a worker's thread runs its own steps: another thread in between would only add
+    # latency, a tenth of a millisecond for each program
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    return hj.local_machine(
+        FLAGS.devices or None,
+        workers_per_device=FLAGS.workers_per_device,
+        slowdown=dict(map(_slowdown, FLAGS.slowdown)),
+        step_mode=FLAGS.step_mode,
+    )
+
+
+def _slowdown(text: str) -> tuple[str, float]:
+    name, equals, number = text.rpartition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise ValueError(
+            f"--slowdown={text}: write worker=factor, as cpu:1=3"
+        ) from None

@@ -1,0 +1,78 @@
+"""Strategies from flags: names, common settings, and settings of one strategy."""
+
+import ast
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import hetjax as hj
+
+
+def build_strategies(
+    names: Sequence[str],
+    assignments: Sequence[str],
+    batch_size: int,
+    learning_rate: float,
+) -> dict[str, hj.Strategy]:
+    """The named strategies; `assignments` are "name.setting=value" for one of them."""
+    own: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name in names:
+        if name not in hj.STRATEGIES:
+            known = ", ".join(hj.STRATEGIES)
+            raise ValueError(f"--strategies: unknown strategy {name!r}; known: {known}")
+    for assignment in assignments:
+        name, setting, value = _parse(assignment, own)
+        own[name][setting] = value
+    return {name: _build(name, own[name], batch_size, learning_rate) for name in names}
+
+
+def _build(
+    name: str, own: dict[str, Any], batch_size: int, learning_rate: float
+) -> hj.Strategy:
+    common = {"batch_size": batch_size, "learning_rate": learning_rate}
+    try:
+        return hj.STRATEGIES[name](**{**common, **own})
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _parse(assignment: str, chosen: dict[str, Any]) -> tuple[str, str, Any]:
+    left, equals, text = assignment.partition("=")
+    name, dot, setting = left.partition(".")
+    if not (equals and dot):
+        raise ValueError(f"--set={assignment}: write strategy.setting=value")
+    if name not in chosen:
+        raise ValueError(
+            f"--set={assignment}: {name!r} is not among --strategies; those are "
+            f"{', '.join(chosen)}"
+        )
+    hints = typing.get_type_hints(hj.STRATEGIES[name])
+    hints.pop("return")
+    if setting not in hints:
+        raise ValueError(
+            f"--set={assignment}: {name} has no setting {setting!r}; it has "
+            f"{', '.join(hints)}"
+        )
+    return name, setting, _value(assignment, text, hints[setting])
+
+
+def _value(assignment: str, text: str, hint: Any) -> Any:
+    """The text as one of the plain types that the setting's annotation names."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    kinds = [k for k in (typing.get_args(hint) if union else (hint,)) if k in _PLAIN]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = text
+    if isinstance(value, int) and not isinstance(value, bool) and int not in kinds:
+        value = float(value) if float in kinds else value
+    if type(value) not in kinds:
+        names = " or ".join(k.__name__ for k in kinds) or "none that a flag can give"
+        raise ValueError(
+            f"--set={assignment}: {text!r} is not of the setting's type ({names})"
+        )
+    return value
+
+
+_PLAIN = (int, float, bool, str, type(None))

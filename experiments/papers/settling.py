@@ -1,0 +1,57 @@
+"""Adaptive SGD's batch sizes on the clock alone: from when on are all updates equal?"""
+
+from collections.abc import Iterator
+
+import hetjax as hj
+from experiments.common import claims
+from experiments.common.claims import Claim
+from experiments.papers import mega_batches
+from hetjax.machine import SimulatedClock, preset
+
+
+def scaling_section() -> Iterator[Claim]:
+    """Figure 6 (a): do batch sizes settle, by three rules? "measured" is our own."""
+    rules = {
+        rule: hj.adaptive_sgd(batch_size=256, learning_rate=0.1, scaling=rule)
+        for rule in ("paper", "hgpu_code", "measured")
+    }
+    for machine in ("v100x4", "v100x2"):
+        for noise in (0.0, 0.02):
+            for name, strategy in rules.items():
+                spreads = _spreads(strategy, machine, noise)
+                settled = settled_from(spreads)
+                yield Claim(
+                    f"scaling/{name}/{machine}/{noise:g}",
+                    f"updates of all GPUs are within 2 by mega-batch (rule: {name})",
+                    "a few mega-batches"
+                    if name == "paper"
+                    else "(our rule: by the 3rd)",
+                    "never" if settled is None else settled,
+                    "mega-batch",
+                    verdict(settled) if name == "paper" else claims.OWN,
+                    f"{machine}, noise {noise:g}, 40 mega-batches of 100 x 256; "
+                    f"differences {', '.join(map(str, spreads[:12]))}, ...",
+                )
+
+
+def _spreads(strategy: hj.Strategy, machine: str, noise: float) -> list[int]:
+    """Largest less smallest number of updates in each of 40 mega-batches."""
+    clock = SimulatedClock(preset(machine, noise=noise), seed=0)
+    found = mega_batches.first_mega_batches(
+        strategy.policy, clock, 40, batch_size=256, nonzeros=70.0
+    )
+    return [max(m.updates) - min(m.updates) for m in found]
+
+
+def settled_from(spreads: list[int]) -> int | None:
+    """The first mega-batch of those that stay within 2; None if the last ten do not."""
+    beyond = [i for i, spread in enumerate(spreads, start=1) if spread > 2]
+    first = max(beyond, default=0) + 1
+    return first if first <= len(spreads) - 9 else None
+
+
+def verdict(settled: int | None) -> str:
+    """The verdict: ten mega-batches count as a few."""
+    if settled is None:
+        return claims.refuted("the sizes never settle")
+    return claims.REPRODUCED if settled <= 10 else claims.partly("they settle later")

@@ -1,0 +1,19 @@
+"""Runs: the loop between the host world and the device world, and what calls it."""
+
+from hetjax.api.advice import Advice, advise
+from hetjax.api.calibration import calibrate
+from hetjax.api.comparison import compare
+from hetjax.api.replay import replay
+from hetjax.api.train import train
+from hetjax.runtimes.threads.machine import RealMachine, local_machine
+
+__all__ = [
+    "Advice",
+    "RealMachine",
+    "advise",
+    "calibrate",
+    "compare",
+    "local_machine",
+    "replay",
+    "train",
+]

@@ -1,0 +1,292 @@
+"""Advice: which workers and which strategy, by simulation on a measured machine.
+
+"Is the slow worker worth adding?" Every strategy is played on the virtual clock for
+growing sets of workers, fastest first; with a target it also trains there, so that what
+a round is worth counts, not only how many there are.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from hetjax import tree
+from hetjax.api.calibration import calibrate
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
+from hetjax.data.batching import nonzeros_per_example
+from hetjax.data.dataset import Dataset
+from hetjax.engine.loop import INTERRUPTED
+from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
+from hetjax.machine.types import ROOT
+from hetjax.report.table import Table
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.schedule import simulate
+from hetjax.strategies import (
+    adaptive_sgd,
+    biased_local_sgd,
+    eamsgd,
+    local_sgd,
+    sequential_sgd,
+)
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+from hetjax.tracing.fingerprint import check_calibration
+
+EVENTS = 50_000  # of a strategy that is played, at most
+POINTS = 100  # looks at the metric of a choice that trains
+ROUNDS = 3  # merges of the model that are played, however long they take
+STEPS = 8  # local steps of the default strategies
+
+
+class Choice(NamedTuple):
+    """A strategy on some of the workers, as it is predicted to run."""
+
+    strategy: str
+    workers: tuple[str, ...]
+    examples_per_second: float
+    round_seconds: float  # between merges of the model
+    waiting: float  # share of the workers' time in which they do not compute
+    seconds_to_target: float  # inf where it is not reached, nan where none was given
+    best: float  # metric in that time; nan where none was given
+    local_rounds: dict[
+        str, str
+    ]  # by worker: what it does, as "8 x 32": steps, batch size
+
+
+@dataclass(frozen=True, repr=False)
+class Advice:
+    """Choices, best first."""
+
+    choices: tuple[Choice, ...]
+    target: float | None
+    metric: str
+    machine: str
+    seconds: float = 10.0  # that every choice was played for
+    interrupted: bool = False  # by Ctrl-C: not all choices are here
+
+    @property
+    def best(self) -> Choice:
+        """The first one."""
+        return self.choices[0]
+
+    @property
+    def verdict(self) -> str:
+        """Whether more workers than one are worth it, in a sentence."""
+        alone = [c for c in self.choices if len(c.workers) == 1]
+        several = [c for c in self.choices if len(c.workers) > 1]
+        if not alone or not several:
+            return f"{_named(self.best)} is the best of what was asked for"
+        one, more = alone[0], several[0]
+        if self.target is None:
+            gain = more.examples_per_second / one.examples_per_second
+            said = f"{gain:.2f} x the examples/s"
+            worth = gain > 1
+        else:
+            worth = more.seconds_to_target < one.seconds_to_target
+            said = (
+                f"{more.seconds_to_target:.3g} s to {self.target:g} against "
+                f"{one.seconds_to_target:.3g} s"
+            )
+            if more.seconds_to_target == one.seconds_to_target < math.inf:
+                said += f" (looked at every {self.seconds / POINTS:.3g} s)"
+        answer = "worth it" if worth else "not worth it"
+        return f"{_named(more)} against {_named(one)}: {said}: {answer}"
+
+    def table(self) -> Table:
+        """All choices."""
+        timed = self.target is not None
+        header = ["strategy", "workers", "examples/s", "round [ms]", "waiting [%]"]
+        if timed:
+            header += [f"seconds to {self.target:g}", f"best {self.metric}"]
+        rows = []
+        for c in self.choices:
+            row = [
+                c.strategy,
+                " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers),
+                f"{c.examples_per_second:,.0f}",
+                f"{1e3 * c.round_seconds:.3g}",
+                f"{100 * c.waiting:.1f}",
+            ]
+            if timed:
+                row += [f"{c.seconds_to_target:.3g}", f"{c.best:.3f}"]
+            rows.append(tuple(row))
+        caption = (f"predicted for {self.machine}; works are steps x batch size",)
+        if self.interrupted:
+            caption = (*caption, "interrupted: not all choices were tried")
+        return Table(tuple(header), tuple(rows), (*caption, self.verdict))
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def _named(choice: Choice) -> str:
+    return f"{choice.strategy} on {' + '.join(choice.workers)}"
+
+
+def advise(
+    task: Task,
+    data: Dataset,
+    machine: Machine | RealMachine,
+    *,
+    strategies: Mapping[str, Strategy] | None = None,
+    batch_size: int = 64,
+    learning_rate: float = 0.1,
+    target: float | None = None,
+    seconds: float = 10.0,
+    subsets: Sequence[Sequence[str]] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Advice:
+    """Rank strategies and sets of workers by simulation; real devices are calibrated.
+
+    `machine` is what `calibrate` measured, any other simulated machine, or a local one,
+    which is calibrated first. `subsets` are lists of workers' names; default: the
+    fastest one, the two fastest, and so on, and each of the others alone. `strategies`
+    are by default sequential_sgd, local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
+    with this `batch_size` and `learning_rate`.
+
+    Predicted for each: examples/s, seconds between merges of the model, waiting, and
+    what every worker does. With a `target` of the task's metric each also trains for so
+    many virtual `seconds` (real computing: this takes a while), and the first to reach
+    it is the best; without, the one with the most examples/s, which says nothing of
+    what an example is worth to it.
+
+    Ctrl-C leaves the choices that were tried to their end. Errors: ValueError for a
+    machine that was calibrated with another model, or a subset of nobody;
+    KeyboardInterrupt where Ctrl-C left nothing.
+    """
+    if isinstance(machine, RealMachine):  # it is calibrated first
+        sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
+        machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
+    check_calibration(machine, task)
+    table = strategies or _default(batch_size, learning_rate)
+    session = Session(task, data, machine, seconds=seconds, num_evals=POINTS)
+    nonzeros = nonzeros_per_example(data.train)
+    sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
+    total = len(sets) * len(table) * seconds
+    bar = ProgressBar(total, shown=progress and target is not None)
+    choices, interrupted = [], False
+    try:
+        for names, (name, strategy) in itertools.product(sets, table.items()):
+            some = machine.subset(names)
+            if name == "sequential_sgd" and len(names) > 1:
+                bar.skip(seconds)
+                continue  # it is one worker's
+            choice = _played(name, strategy, task, data, some, seconds)
+            if target is not None:
+                history = session.at(some).run(
+                    f"{name} on {len(names)}", strategy, seed, bar, target=target
+                )
+                interrupted = history.stopped == INTERRUPTED
+                if interrupted:
+                    break
+                choice = choice._replace(
+                    seconds_to_target=history.seconds_to(target), best=history.best()
+                )
+            choices.append(choice)
+    finally:
+        bar.close()
+    if not choices:
+        raise KeyboardInterrupt
+    choices.sort(key=lambda c: _rank(c, target))
+    return Advice(
+        tuple(choices), target, task.metric, machine.name, seconds, interrupted
+    )
+
+
+def _rank(choice: Choice, target: float | None) -> tuple[float, float]:
+    if target is None:
+        return (-choice.examples_per_second, choice.round_seconds)
+    best = choice.best if choice.best == choice.best else -math.inf
+    return (choice.seconds_to_target, -best)
+
+
+def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:
+    common: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate}
+    return {
+        "sequential_sgd": sequential_sgd(**common),
+        "local_sgd": local_sgd(**common, local_steps=STEPS),
+        "biased_local_sgd": biased_local_sgd(**common, local_steps=f"measured:{STEPS}"),
+        "adaptive_sgd": adaptive_sgd(
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            mega_batch=4 * STEPS * batch_size,
+        ),
+        "eamsgd": eamsgd(**common),
+    }
+
+
+def _by_speed(infos: Sequence[WorkerInfo], size: float) -> list[tuple[str, ...]]:
+    """The fastest, the two fastest, ...; and each of the others alone."""
+    names = [i.name for i in sorted(infos, key=lambda i: (i.seconds(size), i.index))]
+    growing = [tuple(names[:n]) for n in range(1, len(names) + 1)]
+    return growing + [(name,) for name in names[1:]]
+
+
+def _played(
+    name: str,
+    strategy: Strategy,
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    seconds: float,
+) -> Choice:
+    """What a policy does there in so many seconds, without a model.
+
+    Up to the last merge of the model in them, or to the first few, if those take
+    longer: work that is under way at the end counts nowhere.
+    """
+    nonzeros = nonzeros_per_example(data.train)
+    clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
+    run = simulate(
+        strategy.policy,
+        clock,
+        num_examples=len(data.train),
+        num_bytes=tree.num_bytes(_params(task)),
+        nonzeros=nonzeros,
+    )
+    examples, merges, busy, duration = 0, 0, 0.0, 0.0
+    at_merge = (0, 0.0)  # examples and seconds of computing then
+    local_rounds: list[Counter] = [Counter() for _ in machine.workers]
+    for event, actions in itertools.islice(run, EVENTS):
+        if event is not None and event.time > seconds and merges >= ROUNDS:
+            break
+        if isinstance(event, Arrival):
+            examples += event.local_round.examples
+            busy += event.finish - event.start
+        if isinstance(event, Merged) and event.node == ROOT:
+            merges, duration = merges + 1, event.time
+            at_merge = examples, busy
+        for worker, local_round in actions.dispatch:
+            if local_round.local_steps:
+                local_rounds[worker][local_round.local_steps, local_round.size] += 1
+    examples, busy = at_merge
+    duration = duration or math.inf  # nothing was merged
+    used = sum(map(bool, local_rounds)) or 1
+    return Choice(
+        strategy=name,
+        workers=tuple(w.name for w in machine.workers),
+        examples_per_second=examples / duration,
+        round_seconds=duration / merges if merges else math.inf,
+        waiting=max(0.0, 1 - busy / (used * duration)),
+        seconds_to_target=math.nan,
+        best=math.nan,
+        local_rounds={
+            worker.name: "{} x {}".format(*counts.most_common(1)[0][0])
+            if counts
+            else "nothing"
+            for worker, counts in zip(machine.workers, local_rounds, strict=True)
+        },
+    )
+
+
+def _params(task: Task) -> Any:
+    return jax.eval_shape(task.init, jax.random.key(0))

@@ -1,0 +1,171 @@
+"""Calibration: real devices measured alone and side by side, as a simulated machine."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from hetjax import merge
+from hetjax.api.arguments import is_whole
+from hetjax.api.train import train
+from hetjax.data.dataset import Dataset
+from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.placement import Device
+from hetjax.local import LocalUpdate, sgd
+from hetjax.machine import Machine
+from hetjax.machine.profile import Calibration
+from hetjax.runtimes.threads.machine import RealMachine, local_machine
+from hetjax.sampling.by_weight import by_weight
+from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
+from hetjax.schedule.types import Policy
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+from hetjax.tracing.fingerprint import model_text
+from hetjax.tracing.fit import Fit, fit_machine
+
+MOST_STEPS = 1000  # of a round: a fit needs to see that costs are proportional
+MOST_ROUNDS = 100_000  # of each worker: a day, and all are kept
+_LONG = 1e6  # [s] the run ends by itself, long before
+
+
+def calibrate(
+    task: Task,
+    data: Dataset,
+    devices: RealMachine | Sequence[Device | str] | None = None,
+    *,
+    batch_sizes: Sequence[int] = (16, 32, 64, 128),
+    local_steps: Sequence[int] = (1, 8),
+    repeats: int = 8,
+    local_update: LocalUpdate | None = None,
+    path: str | Path | None = None,
+    progress: bool = True,
+) -> Machine:
+    """Measure real devices: the simulated machine that is as fast as they are.
+
+    Every device does local rounds of every batch size and number of `local_steps`,
+    `repeats` times: alone, and while all others compute, without a pause and as in a
+    synchronous round. A merge follows each round. Where inputs are sparse, light and
+    heavy examples are measured. The fit (`tracing.fit`) gives seconds = per_round +
+    steps fixed + examples per_example + nonzeros per_nonzero, each worker's contention,
+    the noise, and the link that merges take.
+
+    `devices` are as in `local_machine`, or a `local_machine` with its slowdowns and
+    workers per device. `local_update` makes the steps (default `local.sgd()`).
+
+    The machine's `calibration` says what was measured and how well it fits; `path`
+    saves it as JSON, which `machine.load_machine` reads. An interrupted calibration
+    returns nothing. Errors: ValueError for devices that do not exist, a data set
+    smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
+    KeyboardInterrupt after Ctrl-C.
+    """
+    if isinstance(devices, Machine):
+        raise ValueError(
+            f"the machine {devices.name!r} is a simulated one: devices to measure are "
+            "those of local_machine()"
+        )
+    if path is not None and not Path(path).parent.is_dir():
+        raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
+    _check_rounds(data, batch_sizes, local_steps, repeats)
+    machine = devices if isinstance(devices, RealMachine) else local_machine(devices)
+    batch_size = max(batch_sizes)
+    policy = calibration_rounds(
+        batch_sizes=batch_sizes, local_steps=local_steps, repeats=repeats
+    )
+    rounds = repeats * len(batch_sizes) * len(local_steps)
+    several = len(machine.workers) > 1
+    total = rounds * (len(machine.workers) + 2 * several)
+    bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="round")
+    strategy = Strategy(
+        _watched(policy, bar),
+        local_update or sgd(),
+        merge.average(),
+        int(batch_size),
+        1e-6,  # nothing is to be learned
+        name="calibration",
+    )
+    if data.sparse:  # or nothing tells an example's seconds from a non-zero's
+        weights = np.diff(data.train.x.indptr)
+        strategy = strategy._replace(sampler=by_weight(weights))
+    try:
+        history = train(
+            task,
+            data,
+            dataclasses.replace(machine, faults=()),
+            strategy,
+            seconds=_LONG,
+            num_evals=1,
+            progress=False,
+        )
+    finally:
+        bar.close()
+    if history.stopped == INTERRUPTED:  # half of the measurements are no machine
+        raise KeyboardInterrupt
+    if history.stopped != DONE:
+        raise ValueError(f"the calibration did not end: {history.stopped}")
+    found = fit_machine(history.trace.load(), "calibrated")
+    about = _about(found, task, data, batch_sizes)
+    measured = dataclasses.replace(found.machine, calibration=about)
+    if path is not None:
+        measured.save(path)
+    return measured
+
+
+def _check_rounds(
+    data: Dataset,
+    batch_sizes: Sequence[int],
+    local_steps: Sequence[int],
+    repeats: int,
+) -> None:
+    """A ValueError for rounds that cannot be measured, or would take for ever."""
+    for name, values, most, why in (
+        ("batch_sizes", batch_sizes, len(data.train), "the training data has no more"),
+        ("local_steps", local_steps, MOST_STEPS, "their batches are prepared together"),
+        ("repeats", (repeats,), MOST_ROUNDS, "each is a round of all sizes and steps"),
+    ):
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise ValueError(f"{name}={values!r}: give a sequence of whole numbers")
+        for value in values:
+            if not is_whole(value) or value < 1:
+                raise ValueError(
+                    f"{name} has {value!r}: give whole numbers, at least 1"
+                )
+            if value > most:
+                raise ValueError(f"{name} has {value}: give at most {most:,}; {why}")
+    rounds = repeats * len(batch_sizes) * len(local_steps)
+    if rounds > MOST_ROUNDS:
+        raise ValueError(
+            f"repeats={repeats}: these are {rounds} rounds for each worker, give at "
+            f"most {MOST_ROUNDS:,} (repeats x batch sizes x local steps)"
+        )
+
+
+def _watched(policy: Policy, bar: tqdm) -> Policy:
+    """The policy, whose rounds move a bar; a rehearsal's are taken back."""
+
+    def init(workers, num_examples):
+        bar.reset()
+        return policy.init(workers, num_examples)
+
+    def react(state, event):
+        state, actions = policy.react(state, event)
+        bar.update(len(actions.merges))
+        return state, actions
+
+    return Policy(init, react)
+
+
+def _about(
+    found: Fit, task: Task, data: Dataset, batch_sizes: Sequence[int]
+) -> Calibration:
+    return Calibration(
+        model=model_text(task),
+        data=f"{data.name}: {data.num_features} features, {data.num_classes} classes",
+        batch_sizes=tuple(int(b) for b in batch_sizes),
+        error=round(found.error, 6),
+        worst=round(found.worst, 6),
+        local_rounds=len(found.errors),
+        versions=f"jax {jax.__version__}",
+    )

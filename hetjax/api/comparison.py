@@ -1,0 +1,218 @@
+"""Comparisons: several strategies and seeds on one task, one machine and one budget."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from hetjax.api.arguments import seeds_of
+from hetjax.api.progress import ProgressBar
+from hetjax.api.requests import check_compare
+from hetjax.api.session import Session
+from hetjax.data.dataset import Dataset
+from hetjax.data.held_out import split_off
+from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.records.history import History
+from hetjax.machine import Machine
+from hetjax.report.comparison import Comparison
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+
+TUNE = ("common", "each")
+
+
+def compare(
+    task: Task,
+    data: Dataset,
+    machine: Machine | RealMachine,
+    strategies: Mapping[str, Strategy],
+    *,
+    seconds: float,
+    seeds: int | Sequence[int] = 1,
+    num_evals: int = 50,
+    epochs: float | None = None,
+    target: float | None = None,
+    learning_rates: Sequence[float] = (),
+    tune: str = "common",
+    traces: str | Path | None = None,
+    progress: bool = True,
+    on_history: Callable[[History], object] | None = None,
+) -> Comparison:
+    """Run every strategy with every seed for the same seconds.
+
+    The seconds are virtual, or real on a `local_machine`: then no two runs are the
+    same, and each is recorded in the folder `traces`, if one is given.
+
+    Runs of one seed start from the same parameters, draw from the same shuffled order,
+    and are evaluated at the same instants. `seeds` is a number of seeds (0, 1, ...) or
+    the seeds themselves. With `learning_rates` the learning rate (at the largest batch
+    size; other sizes follow by linear scaling) is chosen first, on a tenth of the
+    training split that is held out for it: tune="common" takes the one rate whose best
+    metric is highest on average over all strategies (the Adaptive SGD paper's
+    protocol), "each" the best rate of every strategy. A run that turns NaN is stopped,
+    reported and kept; the others go on. Ctrl-C stops the comparison and returns the
+    runs so far (KeyboardInterrupt if there are none). `epochs` ends a run early, at the
+    first evaluation after that many passes over the training data.
+    Errors: ValueError, which names the argument, for a request that cannot be met,
+    before anything is compiled.
+    """
+    seeds = seeds_of(seeds)
+    check_compare(
+        task,
+        data,
+        machine,
+        strategies,
+        seconds=seconds,
+        num_evals=num_evals,
+        epochs=epochs,
+        target=target,
+        learning_rates=learning_rates,
+        tune=tune,
+        tunes=TUNE,
+        traces=traces,
+        on_history=on_history,
+    )
+    session = Session(task, data, machine, seconds=seconds, num_evals=num_evals)
+    total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
+    if traces and session.real:
+        Path(traces).mkdir(parents=True, exist_ok=True)
+    bar = ProgressBar(total, shown=progress, real=session.real)
+    histories: list[History] = []
+    tuning, interrupted = None, False
+    try:
+        if len(learning_rates):
+            tuning = tune_rates(
+                session, strategies, learning_rates, tune, seeds[0], bar
+            )
+            strategies = _with_learning_rates(strategies, tuning["chosen"])
+        # seed by seed, so that Ctrl-C leaves something of every strategy
+        for seed, name in itertools.product(seeds, strategies):
+            strategy = strategies[name]
+            if traces and session.real:
+                session.trace = Path(traces) / f"{name}_{seed}.jsonl"
+            histories.append(session.run(name, strategy, seed, bar, epochs=epochs))
+            if on_history:
+                _call(on_history, histories)
+            interrupted = histories[-1].stopped == INTERRUPTED
+            if interrupted:
+                break
+    except KeyboardInterrupt:  # between two runs, or a second time within one
+        if not histories:
+            raise
+        interrupted = True
+    finally:
+        bar.close()
+    order = list(strategies)
+    return Comparison(
+        sorted(histories, key=lambda h: order.index(h.strategy)),
+        data=describe(data),
+        machine=machine.record(),
+        target=target,
+        tuning=tuning,
+        interrupted=interrupted,
+    )
+
+
+def _call(on_history: Callable[[History], object], histories: list[History]) -> None:
+    """Tell the last history; what that raises has all of them with it."""
+    try:
+        on_history(histories[-1])
+    except Exception as error:
+        error.histories = histories  # pyright: ignore[reportAttributeAccessIssue]
+        error.add_note("the runs until then are this error's `histories`")
+        raise
+
+
+def tune_rates(
+    session: Session,
+    strategies: Mapping[str, Strategy],
+    learning_rates: Sequence[float],
+    tune: str,
+    seed: int,
+    bar: ProgressBar,
+) -> dict[str, Any]:
+    """Choose learning rates on a held-out tenth of the training split.
+
+    {"tune", "held_out", "scores": {strategy: {rate: best metric}}, "chosen":
+    {strategy: rate}}. A run that diverged scores minus infinity; the common rate is
+    one that most strategies survive, among those the best on average. Ties: the rate
+    that was given first.
+    """
+    held = session.on(_held_out(session.data, seed))
+    scores = {
+        name: {
+            learning_rate: _score(held, name, s, learning_rate, seed, bar)
+            for learning_rate in learning_rates
+        }
+        for name, s in strategies.items()
+    }
+    common = max(
+        learning_rates,
+        key=lambda learning_rate: _common_score(
+            [s[learning_rate] for s in scores.values()]
+        ),
+    )
+    each = {name: max(learning_rates, key=lambda r: s[r]) for name, s in scores.items()}
+    chosen = each if tune == "each" else dict.fromkeys(scores, common)
+    return {
+        "tune": tune,
+        "held_out": len(held.data.test),
+        "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
+        "chosen": chosen,
+    }
+
+
+def _common_score(scores: Sequence[float]) -> tuple[int, float]:
+    """How many strategies survive a rate, and how good those are on average."""
+    survivors = [s for s in scores if s > -math.inf]
+    return len(survivors), mean(survivors) if survivors else -math.inf
+
+
+def _score(
+    held: Session,
+    name: str,
+    strategy: Strategy,
+    learning_rate: float,
+    seed: int,
+    bar: ProgressBar,
+) -> float:
+    strategy = strategy._replace(learning_rate=learning_rate)
+    history = held.run(f"{name}, rate {learning_rate:g}", strategy, seed, bar)
+    if history.stopped == INTERRUPTED:
+        raise KeyboardInterrupt  # there is no result yet that could be kept
+    return -math.inf if history.stopped else history.best()
+
+
+def _held_out(data: Dataset, seed: int) -> Dataset:
+    rest, held = split_off(data.train, seed)
+    return replace(data, train=rest, test=held)
+
+
+def _with_learning_rates(
+    strategies: Mapping[str, Strategy], learning_rates: Mapping[str, float]
+) -> dict[str, Strategy]:
+    return {
+        name: s._replace(
+            learning_rate=learning_rates[name],
+            settings={**s.settings, "learning_rate": learning_rates[name]},
+        )
+        for name, s in strategies.items()
+    }
+
+
+def describe(data: Dataset) -> dict[str, Any]:
+    """A data set in numbers, for the record."""
+    return {
+        "name": data.name,
+        "train_examples": len(data.train),
+        "test_examples": len(data.test),
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "sparse": data.sparse,
+        "multilabel": data.multilabel,
+        "notes": list(data.notes),
+    }

@@ -1,0 +1,164 @@
+"""What `train` and `compare` are asked for, checked before anything is compiled.
+
+Each check raises a ValueError of one line that names the argument and what to give.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetjax import local
+from hetjax.api.arguments import (
+    check_callback,
+    check_choice,
+    check_epochs,
+    check_folder,
+    check_learning_rates,
+    check_num_evals,
+    check_path,
+    check_rate,
+    check_seconds,
+    check_seed,
+    check_target,
+    shown,
+)
+from hetjax.data.checks import check_dataset, is_real
+from hetjax.data.dataset import Dataset
+from hetjax.data.held_out import FEW, num_held_out
+from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
+from hetjax.runtimes import check_machine, is_real_machine
+from hetjax.strategies.types import Strategy
+from hetjax.task.checks import check_task
+from hetjax.task.types import Task
+
+ON_ERROR = ("raise", "keep")  # what a callback raised
+
+
+def check_train(
+    task: Any,
+    data: Any,
+    machine: Any,
+    strategy: Any,
+    *,
+    seconds: Any,
+    seed: Any,
+    num_evals: Any,
+    target: Any,
+    epochs: Any,
+    on_eval: Any,
+    on_error: Any,
+    on_nan: Any,
+    on_lost_worker: Any,
+    trace: Any,
+) -> None:
+    """A ValueError for anything in a call of `train` that cannot be meant."""
+    check_task_and_data(task, data)
+    check_machine(machine)
+    check_path("trace", trace)
+    if trace is not None and not is_real_machine(machine):
+        raise ValueError(
+            f"trace={str(trace)!r}: only real runs are recorded, not one on a "
+            "simulated machine"
+        )
+    check_strategy(getattr(strategy, "name", "strategy"), strategy, len(data.train))
+    check_seconds(seconds)
+    check_seed(seed)
+    check_num_evals(num_evals)
+    check_target(target)
+    check_epochs(epochs)
+    check_callback("on_eval", on_eval)
+    check_choice("on_error", on_error, ON_ERROR)
+    check_choice("on_nan", on_nan, (None, *ON_NAN))
+    check_choice("on_lost_worker", on_lost_worker, ON_LOST_WORKER)
+    # last: the task's functions are traced, which takes a moment
+    check_task(task, data, int(strategy.batch_size))
+
+
+def check_compare(
+    task: Any,
+    data: Any,
+    machine: Any,
+    strategies: Any,
+    *,
+    seconds: Any,
+    num_evals: Any,
+    epochs: Any,
+    target: Any,
+    learning_rates: Any,
+    tune: Any,
+    tunes: Sequence[str],
+    traces: Any,
+    on_history: Any,
+) -> None:
+    """A ValueError for anything in a call of `compare` that cannot be meant.
+
+    But for the seeds: `seeds_of` checks those.
+    """
+    check_task_and_data(task, data)
+    check_machine(machine)
+    check_choice("tune", tune, tunes)
+    check_learning_rates(learning_rates)
+    num_examples = len(data.train)
+    if len(learning_rates):
+        num_examples -= num_held_out(num_examples)
+    check_strategies(strategies, num_examples)
+    check_seconds(seconds)
+    check_num_evals(num_evals)
+    check_target(target)
+    check_epochs(epochs)
+    check_folder("traces", traces)
+    check_callback("on_history", on_history)
+    # last: the task's functions are traced, which takes a moment
+    check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
+
+
+def check_task_and_data(task: Any, data: Any) -> None:
+    """A ValueError for what is no task, no data set, or a set that is not whole."""
+    if not isinstance(task, Task):
+        raise ValueError(
+            f"task is {shown(task)}: give a Task, such as hetjax.classification(...)"
+        )
+    if not isinstance(data, Dataset):
+        raise ValueError(
+            f"data is {shown(data)}: give a Dataset, such as hetjax.data.digits()"
+        )
+    check_dataset(data)
+
+
+def check_strategies(strategies: Any, num_examples: int) -> None:
+    """A ValueError unless it is a dictionary of strategies that the data can serve."""
+    if not isinstance(strategies, Mapping):
+        raise ValueError("strategies must be a dictionary: a name for each strategy")
+    if not strategies:
+        raise ValueError("there are no strategies to compare: give at least one")
+    for name, strategy in strategies.items():
+        if not isinstance(name, str):
+            raise ValueError(f"strategies has the key {name!r}: give names, as strings")
+        check_strategy(name, strategy, num_examples)
+
+
+def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
+    """A ValueError for what is no strategy, or settings that this data cannot serve."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(
+            f"{name} is {shown(strategy)}, not a Strategy: give one, such as "
+            "hetjax.sma(batch_size=32, learning_rate=0.1)"
+        )
+    size = strategy.batch_size
+    if not (is_real(size) and math.isfinite(size) and size == int(size) and size >= 1):
+        raise ValueError(
+            f"{name}: batch_size={size!r}: give a whole number, at least 1"
+        )
+    if any(merge.required_metrics for merge in strategy.merges):
+        num_examples -= num_held_out(num_examples, FEW)
+    if size > num_examples:
+        raise ValueError(
+            f"{name}: a batch of {size} is larger than the {num_examples} examples to "
+            "train on; give a smaller batch size"
+        )
+    first = strategy.merges[0]
+    try:
+        local.check_buffers(strategy.local, first.requires, first.broadcasts)
+        check_rate(strategy.learning_rate)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,139 @@
+"""A task, data and a machine, set up once for many runs that share programs."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetjax.api.arguments import check_seed
+from hetjax.api.progress import ProgressBar
+from hetjax.api.requests import check_strategy
+from hetjax.data.batching import make_buckets
+from hetjax.data.dataset import Dataset
+from hetjax.data.held_out import FEW, split_off
+from hetjax.engine.compiled.compilations import Compilations
+from hetjax.engine.compiled.programs import Programs, evaluation_batches
+from hetjax.engine.job import Job
+from hetjax.engine.loop import Loop
+from hetjax.engine.records.history import History
+from hetjax.runtimes import is_real_machine, open_runtime
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+from hetjax.tracing.fingerprint import digest
+
+
+class Session:
+    """Runs strategies with seeds; what they have in common is compiled once."""
+
+    def __init__(
+        self,
+        task: Task,
+        data: Dataset,
+        machine: Any,
+        *,
+        seconds: float,
+        num_evals: int,
+        instants: Sequence[float] | None = None,
+        on_nan: str | None = None,
+        on_lost_worker: str = "continue",
+        trace: str | Path | None = None,
+    ):
+        """Evaluations are at `instants` [s], or at `num_evals` of even distance.
+
+        Arguments were checked by `hetjax.api.requests`.
+        """
+        self._on_nan, self._on_lost_worker = on_nan, on_lost_worker
+        self.trace = trace  # the file of the next real run's, or one of its own
+        self.data, self.machine = data, machine
+        # rounding must not move the end: seconds * 3 / 3 may be another number
+        before = tuple(seconds * k / num_evals for k in range(num_evals))
+        self.instants = tuple(instants or (*before, seconds))
+        self.programs = Programs(task)
+        self._shapes = data.train  # what the buckets of batches are made for
+        self._test = evaluation_batches(data.test, data.num_classes)
+
+    @property
+    def real(self) -> bool:
+        """Are the seconds real ones?"""
+        return is_real_machine(self.machine)
+
+    def at(self, machine: Any) -> "Session":
+        """The same session with another machine; compiled programs are shared."""
+        other = copy.copy(self)
+        other.machine = machine
+        return other
+
+    def on(self, data: Dataset) -> "Session":
+        """The same session with other splits; batches keep their shapes."""
+        other = copy.copy(self)
+        other.data = data
+        other._test = evaluation_batches(data.test, data.num_classes)
+        return other
+
+    def run(
+        self,
+        name: str,
+        strategy: Strategy,
+        seed: int,
+        bar: ProgressBar,
+        *,
+        target: float | None = None,
+        epochs: float | None = None,
+        on_eval: Callable[[dict[str, float]], object] | None = None,
+    ) -> History:
+        """One run of a strategy with a seed; the bar advances by its seconds."""
+        check_seed(seed)
+        check_strategy(name, strategy, len(self.data.train))
+        metric = self.programs.task.metric
+        limit = math.inf if epochs is None else epochs * len(self.data.train)
+        last = 0.0
+
+        def each(point: dict[str, float]) -> bool:
+            nonlocal last
+            bar.advance(point["seconds"] - last, point, metric)
+            last = point["seconds"]
+            if on_eval:
+                on_eval(point)
+            reached = target is not None and point[metric] >= target
+            return reached or point["examples"] >= limit
+
+        bar.begin(name)
+        job = self.job(name, strategy, seed)
+        runtime = open_runtime(self.machine, strategy, job)
+        recording = runtime.recording
+        try:
+            history = Loop(name, strategy, job, runtime, each).run()
+            if recording is not None:
+                params = digest(history.params)
+                recording.end(stopped=history.stopped, params=params)
+        finally:
+            if recording is not None:
+                recording.close()
+        # a run that ended early leaves the rest of its seconds to the bar
+        bar.skip(self.instants[-1] - last)
+        return history
+
+    def job(self, name: str, strategy: Strategy, seed: int) -> Job:
+        """What a run of the strategy is given."""
+        train, held = self.data.train, None
+        if any(merge.required_metrics for merge in strategy.merges):
+            train, held = split_off(train, seed, FEW)
+        held_out = evaluation_batches(held, self.data.num_classes) if held else []
+        return Job(
+            name=name,
+            data=self.data,
+            programs=self.programs,
+            compilations=Compilations(),
+            train=train,
+            buckets=make_buckets(self._shapes, strategy.batch_size),
+            test=self._test,
+            num_test=len(self.data.test),
+            held_out=held_out,
+            num_held_out=len(held) if held else 0,
+            instants=self.instants,
+            seed=seed,
+            on_nan=self._on_nan or ("reset" if self.real else "stop"),
+            on_lost_worker=self._on_lost_worker,
+            trace=self.trace,
+        )

@@ -1,0 +1,168 @@
+"""IDX files, the format of MNIST and its relatives, plain or gzip.
+
+Two zero bytes, a byte for the type, one for the number of axes; each axis's length in
+four bytes; then the values. All numbers are big endian, the last axis runs fastest.
+Source: yann.lecun.com/exdb/mnist.
+"""
+
+import gzip
+import math
+from os import PathLike
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hetjax.data.dataset import Dataset, Split
+from hetjax.data.readers.errors import DataError
+from hetjax.data.readers.files import opened
+
+_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_MOST_AXES = 64  # of a NumPy array
+_PIECE = 1 << 24  # [bytes] read at a time
+_MOST_CLASSES = 1 << 20  # more class ids than images of any official set
+_PARTS = {"images": "idx3", "labels": "idx1"}
+_SPLITS = {"train": "train", "test": "t10k"}  # as the official files call them
+
+FILES = tuple(
+    f"{split}-{part}-{axes}-ubyte"
+    for split in _SPLITS.values()
+    for part, axes in _PARTS.items()
+)
+
+
+def read_idx(path: str | PathLike) -> np.ndarray:
+    """The array of an IDX file, in its own shape and type.
+
+    What is no IDX file, cut short or followed by more is a `DataError`.
+    """
+    path = Path(path)
+    with opened(path) as file:
+        header = file.read(4)
+        header += file.read(4 * header[3]) if len(header) == 4 else b""
+        dtype, shape = _header(path, header)
+        promised = len(header) + math.prod(shape) * dtype.itemsize
+        values, rest = _at_most(file, promised - len(header))
+    length = len(header) + len(values) + rest
+    if length != promised:
+        problem = "cut short" if length < promised else "followed by something"
+        raise DataError(
+            f"{path}: {problem}: {length} bytes, but its header promises "
+            f"{promised}, for {list(shape)} of {dtype.name}; fetch the file again"
+        )
+    try:
+        array = np.frombuffer(values, dtype).reshape(shape)
+    except ValueError as error:  # no values, on axes too long for an array
+        raise DataError(
+            f"{path}: its header promises {list(shape)} of {dtype.name}, which cannot "
+            f"be an array ({error}); fetch the file again"
+        ) from None
+    return array.astype(dtype.newbyteorder("="))
+
+
+def _at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> tuple[bytes, int]:
+    """(the next `size` bytes, as far as they are there; how many more there are).
+
+    Piece by piece: a damaged header may promise more than memory holds, and a damaged
+    gzip file may hold more. It is read to its end, where gzip has its checksum.
+    """
+    pieces, missing, rest = [], size, 0
+    while piece := file.read(_PIECE):
+        pieces.append(piece[:missing])
+        missing -= len(pieces[-1])
+        rest += len(piece) - len(pieces[-1])
+    return b"".join(pieces), rest
+
+
+def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
+    """Type and shape of the values, from the file's beginning, up to its lengths."""
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _DTYPES:
+        begin = f"begins with 0x{content[:4].hex()}" if content else "is empty"
+        raise DataError(
+            f"{path}: not an IDX file: it {begin}, which should be 0x0000, a type of "
+            "08, 09 or 0b to 0e, and the number of axes; is it the right file?"
+        )
+    axes = content[3]
+    if axes > _MOST_AXES:
+        raise DataError(
+            f"{path}: its header promises {axes} axes, more than the {_MOST_AXES} that "
+            "an array can have; is it the right file?"
+        )
+    if len(content) < 4 + 4 * axes:
+        raise DataError(
+            f"{path}: cut short: {len(content)} bytes do not hold the lengths of its "
+            f"{axes} axes; fetch the file again"
+        )
+    lengths = np.frombuffer(content, ">u4", count=axes, offset=4)
+    return np.dtype(_DTYPES[content[2]]), tuple(lengths.tolist())
+
+
+def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Dataset:
+    """Images and class ids of a folder with the four files that MNIST has.
+
+    They are train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with t10k,
+    for the test; each may end in .gz, and have a dot before "idx". x: [N, H, W, 1]
+    float32 in [0, 1], the bytes over 255; y: [N] int32. `name` defaults to the
+    folder's. Whatever is missing or does not fit is a `DataError`.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    splits = [_read_split(folder, prefix) for prefix in _SPLITS.values()]
+    shapes = [list(split.x.shape[1:3]) for split in splits]
+    if shapes[0] != shapes[1]:
+        raise DataError(
+            f"{folder}: images of train are {shapes[0]}, of test {shapes[1]}; "
+            "are both of the same data set?"
+        )
+    return Dataset(
+        train=splits[0],
+        test=splits[1],
+        num_classes=1 + int(max(split.y.max() for split in splits)),
+        name=folder.resolve().name if name is None else name,
+    )
+
+
+def spellings(file: str) -> tuple[str, ...]:
+    """The names under which one of `FILES` is looked for, best first."""
+    dotted = file.replace("-idx", ".idx")
+    return file, f"{file}.gz", dotted, f"{dotted}.gz"
+
+
+def _read_split(folder: Path, prefix: str) -> Split:
+    """Images and labels of one split, each checked, and against each other."""
+    paths = [_found(folder, f"{prefix}-{part}-{_PARTS[part]}-ubyte") for part in _PARTS]
+    images, labels = (read_idx(path) for path in paths)
+    if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
+        raise DataError(
+            f"{paths[0]}: images must be [N, H, W] of unsigned bytes, but it holds "
+            f"{list(images.shape)} of {images.dtype}; is it the right file?"
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{paths[1]}: labels must be [N] integers, but it holds "
+            f"{list(labels.shape)} of {labels.dtype}; is it the right file?"
+        )
+    if len(images) != len(labels):
+        raise DataError(
+            f"{paths[1]}: {len(labels)} labels, but {len(images)} images in "
+            f"{paths[0].name}; are both of the same data set?"
+        )
+    if labels.min() < 0:
+        raise DataError(f"{paths[1]}: label {labels.min()} is negative; damaged?")
+    if labels.max() >= _MOST_CLASSES:  # a model would get as many outputs
+        raise DataError(
+            f"{paths[1]}: label {labels.max()} is above {_MOST_CLASSES - 1}; damaged?"
+        )
+    return Split(
+        np.divide(images, np.float32(255))[..., np.newaxis], labels.astype(np.int32)
+    )
+
+
+def _found(folder: Path, file: str) -> Path:
+    for spelling in spellings(file):
+        if (folder / spelling).is_file():
+            return folder / spelling
+    names = sorted(entry.name for entry in folder.iterdir())
+    content = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "nothing"
+    raise DataError(f"{folder}: looked for {file} or {file}.gz; it holds {content}")

@@ -1,0 +1,226 @@
+"""Reads libSVM files with one label per row: sparse data for ordinary classification.
+
+A row is `label index:value index:value ...  # comment`. It is XMC text but for its
+label, which may be negative or written as a decimal, and for comments and query ids:
+those are read here and blanked out, and the rest is parsed as XMC text is, with the
+same checks and messages.
+"""
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.dataset import Dataset, Split, note
+from hetjax.data.readers.errors import DataError
+from hetjax.data.readers.files import chunks, from_first_bad_line
+from hetjax.data.readers.pieces import (
+    LARGEST,
+    GrowingCsr,
+    as_wide_as,
+    block,
+    check_sums,
+    chosen,
+    largest_column,
+    row_starts,
+)
+from hetjax.data.readers.xmc_text import Bounds, Rows, parse
+
+_COMMENT = re.compile(rb"#[^\n]*")
+_QUERY = re.compile(rb"^([ \t]*[^ \t\n]+)[ \t]+qid:\d+(?=[ \t\n])", re.MULTILINE)
+_ODD_BLANKS = (b"\r", b"\v", b"\f")
+_BLANKED = bytes.maketrans(b"".join(_ODD_BLANKS), b" " * len(_ODD_BLANKS))
+_FIRST_WORD = re.compile(rb"^[ \t]*([^ \t\n]*)", re.MULTILINE)
+_EXACT = 2**53  # up to here a float64 is every integer
+_SHOWN = 10  # labels in a note
+
+
+class _Block(NamedTuple):
+    """Some lines' content."""
+
+    x: sp.csr_array  # [lines, LARGEST] float32
+    labels: np.ndarray  # [lines] float64, NaN for a blank line
+    summed: int  # features that a row repeats
+    queries: int  # query ids
+
+
+class _Part(NamedTuple):
+    """One file's content, and what was worth telling about it."""
+
+    x: sp.csr_array  # [N, features] float32
+    labels: np.ndarray  # [N] int64, as the file has them
+    notes: tuple[str, ...]
+
+
+def read_libsvm(
+    train: str | PathLike,
+    test: str | PathLike,
+    *,
+    first_index: int = 1,
+    name: str | None = None,
+) -> Dataset:
+    """Two libSVM files, plain or gzip, as sparse data with one class per row.
+
+    x: [N, F] float32 CSR; F is the largest index of both files. y: [N] int32. Labels
+    are any integers (-1 and +1, 0 and 1, 1 to K, "2.0" is 2); those of both files,
+    in rising order, are the classes 0, 1, ..., and `Dataset.notes` says which is
+    which. Features count from `first_index`, in any order; one that a row repeats is
+    summed, and noted. Blank lines, comments (from "#" to the line's end) and query ids
+    ("qid:3" after the label) are ignored. Several labels per row: `read_xmc`.
+
+    Everything that cannot be read, missing files included, is a `DataError`.
+    `name` defaults to the training file's, without .gz.
+    """
+    if first_index < 0:
+        raise ValueError(f"first_index is {first_index}; it must be 0 or more")
+    paths = Path(train), Path(test)
+    parts = [
+        _read_part(split, path, first_index)
+        for split, path in zip(("train", "test"), paths, strict=True)
+    ]
+    features = 1 + max(largest_column(part.x) for part in parts)
+    if not features:
+        raise DataError(f"{paths[0]}: there are no features, nor in {paths[1]}")
+    labels = [np.unique(part.labels) for part in parts]
+    classes = np.union1d(*labels)
+    splits = [
+        Split(
+            as_wide_as(part.x, features),
+            np.searchsorted(classes, part.labels).astype(np.int32),
+        )
+        for part in parts
+    ]
+    return Dataset(
+        train=splits[0],
+        test=splits[1],
+        num_classes=len(classes),
+        name=paths[0].name.removesuffix(".gz") if name is None else name,
+        notes=_notes_of_labels(classes, *labels) + parts[0].notes + parts[1].notes,
+    )
+
+
+def _notes_of_labels(
+    classes: np.ndarray, train: np.ndarray, test: np.ndarray
+) -> tuple[str, ...]:
+    """Which label became which class, and which ones are never trained on."""
+    ids = range(len(classes))
+    notes = [f"labels {_listed(classes)} are the classes {_listed(ids)}"]
+    unseen = np.setdiff1d(test, train)
+    if unseen.size:
+        notes.append(f"test: labels {_listed(unseen)} do not occur in train")
+    return tuple(notes)
+
+
+def _listed(numbers: np.ndarray | range) -> str:
+    """The numbers for a note, without the middle where they are many."""
+    words = [str(int(number)) for number in numbers]
+    if len(words) > _SHOWN:
+        words[3:-1] = ["..."]
+    return ", ".join(words)
+
+
+def _read_part(split: str, path: Path, first_index: int) -> _Part:
+    """The rows of one file, as wide as can be."""
+    all_x = GrowingCsr(LARGEST)
+    all_labels = [np.zeros(0)]
+    summed = 0
+    queries = 0
+
+    def read(text: bytes, first_line: int) -> _Block:
+        return _read_block(text, first_index, path, first_line)
+
+    for first_line, text in chunks(path, skip_header=False):
+        found = from_first_bad_line(read, text, first_line)
+        summed += found.summed
+        queries += found.queries
+        all_x.append(found.x)
+        all_labels.append(found.labels)
+    labels = np.concatenate(all_labels)
+    meant = ~np.isnan(labels)
+    if not meant.any():
+        raise DataError(f"{path}: no rows, the file is empty")
+    x = chosen(all_x.finish(), meant)
+    last = int(np.flatnonzero(meant)[-1])
+    notes = (
+        note(split, np.diff(x.indptr) == 0, "row", "without features"),
+        note(split, summed, "duplicate feature", "summed"),
+        note(split, queries, "query id", "ignored"),
+        note(split, ~meant[:last], "blank line", "ignored"),
+    )
+    return _Part(x, labels[meant].astype(np.int64), tuple(filter(None, notes)))
+
+
+def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Block:
+    """The rows of a text of whole lines; each line is judged by itself."""
+    text, queries = _without_extras(text)
+    labels = _labels(text, path, first_line)
+    blanked = _FIRST_WORD.sub(lambda found: b" " * len(found[0]), text)
+    rows = parse(blanked, Bounds(0, LARGEST, 1), path, first_line)
+    _check_first(rows, first_index, path, first_line)
+    features = rows.features - np.int32(first_index)
+    x = block(rows.features_per_row, features, rows.values, LARGEST)
+    check_sums(x, path, first_line)
+    return _Block(x, labels, len(rows.features) - x.nnz, queries)
+
+
+def _without_extras(text: bytes) -> tuple[bytes, int]:
+    """The text without comments and query ids, and how many of those there were."""
+    if b"#" in text:
+        text = _COMMENT.sub(b"", text)
+    if any(byte in text for byte in _ODD_BLANKS):
+        text = text.translate(_BLANKED)
+    queries = 0
+    if b"qid:" in text:
+        text, queries = _QUERY.subn(rb"\1", text)
+    return text, queries
+
+
+def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
+    """Each line's label [lines] float64, NaN for a blank line."""
+    words = _FIRST_WORD.findall(text)[:-1]  # the last is what follows the last newline
+    values = {}
+    for word in dict.fromkeys(words):  # in the order of the lines; there are few labels
+        try:
+            values[word] = _label(word)
+        except ValueError as error:
+            line = first_line + words.index(word)
+            raise DataError(f"{path}:{line}: {error}") from None
+    return np.array([values[word] for word in words], np.float64)
+
+
+def _label(word: bytes) -> float:
+    """The number that a label is; a ValueError says what is wrong."""
+    if not word:
+        return np.nan
+    shown = repr(word[:40].decode(errors="replace"))
+    if b":" in word:
+        _fail(f"a row must begin with its label, but this one with {shown}")
+    if b"," in word:
+        _fail(f"{shown} are several labels; read_xmc reads files with such rows")
+    try:
+        label = float(word)
+    except ValueError:
+        label = np.nan
+    if b"_" in word or not abs(label) <= _EXACT or label != int(label):
+        _fail(f"label {shown} is not an integer; are these targets of a regression?")
+    return label
+
+
+def _check_first(rows: Rows, first_index: int, path: Path, first_line: int) -> None:
+    """No index may be below the first."""
+    wrong = np.flatnonzero(rows.features < first_index)
+    if wrong.size:
+        row = np.searchsorted(row_starts(rows.features_per_row), wrong[0], "right") - 1
+        index = rows.features[wrong[0]]
+        hint = "; numbered from zero? then pass first_index=0" if not index else ""
+        raise DataError(
+            f"{path}:{first_line + row}: feature {index} is below first_index, "
+            f"which is {first_index}{hint}"
+        )
+
+
+def _fail(message: str) -> NoReturn:
+    raise ValueError(message)

@@ -1,0 +1,170 @@
+"""Official data sets by name: from the user's own files, else downloaded once.
+
+Each function looks in `folder` if that is given, and nowhere else. Without it, it looks
+in the folder of its own name in $HETJAX_DATA, and else downloads into the user's cache.
+Downloads are checked against the published checksums. The user's own files are not, as
+the same data are often packed anew.
+"""
+
+import os
+import tarfile
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pooch
+
+from hetjax.data.dataset import Dataset
+from hetjax.data.readers import cifar, idx
+from hetjax.data.readers.errors import DataError
+
+_VARIABLE = "HETJAX_DATA"
+
+
+class _Source(NamedTuple):
+    """Where a data set is to be had, and how its files are called."""
+
+    name: str
+    url: str  # of the folder with the files to download
+    md5: dict[str, str]  # of each of them, as published
+    wanted: dict[str, tuple[str, ...]]  # the files to read, and other spellings
+    archive_folder: str = ""  # in the one file to download, where it is an archive
+
+
+def _idx_source(name: str, url: str, *md5: str) -> _Source:
+    packed = [f"{file}.gz" for file in idx.FILES]
+    wanted = {file: idx.spellings(file) for file in idx.FILES}
+    return _Source(name, url, dict(zip(packed, md5, strict=True)), wanted)
+
+
+def _cifar_source(version: cifar.Version, archive: str, md5: str) -> _Source:
+    wanted = {file: (file, f"{version.folder}/{file}") for file in version.files}
+    url = "https://www.cs.toronto.edu/~kriz/"
+    return _Source(version.name, url, {archive: md5}, wanted, version.folder)
+
+
+_MNIST = _idx_source(
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",  # the home no longer serves them
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+_FASHION_MNIST = _idx_source(
+    "fashion_mnist",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+_CIFAR10 = _cifar_source(
+    cifar.CIFAR10, "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
+)
+_CIFAR100 = _cifar_source(
+    cifar.CIFAR100, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
+)
+
+
+def mnist(*, folder: str | PathLike | None = None) -> Dataset:
+    """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
+
+    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says where
+    it looked, and for what.
+    """
+    return idx.read_idx_folder(_place(_MNIST, folder), name="mnist")
+
+
+def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
+    """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
+
+    Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
+    says where it looked, and for what.
+    """
+    return idx.read_idx_folder(_place(_FASHION_MNIST, folder), name="fashion_mnist")
+
+
+def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
+    """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
+
+    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
+    170 MB. A `DataError` says where it looked, and for what.
+    """
+    return cifar.read_version(cifar.CIFAR10, _place(_CIFAR10, folder))
+
+
+def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> Dataset:
+    """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
+
+    Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
+    169 MB. A `DataError` says where it looked, and for what.
+    """
+    return cifar.read_version(cifar.CIFAR100, _place(_CIFAR100, folder), labels=labels)
+
+
+def _place(source: _Source, folder: str | PathLike | None) -> Path:
+    """The folder that has the source's files: one that has any of them, or the cache.
+
+    A folder with some of them is taken, too: its reader then says which are missing,
+    and a forgotten file is no reason to download everything.
+    """
+    own = os.environ.get(_VARIABLE)
+    if folder is not None:
+        looked_in = Path(folder)
+    else:
+        looked_in = Path(own).expanduser() / source.name if own else None
+    if looked_in:
+        for spellings in source.wanted.values():
+            for name in spellings:
+                if (looked_in / name).is_file():
+                    return (looked_in / name).parent
+    files = ", ".join(source.wanted)
+    if folder is not None:
+        raise DataError(
+            f"{looked_in}: no file of {source.name} there; looked for {files}"
+        )
+    try:
+        return _downloaded(source)
+    except (OSError, ValueError, tarfile.TarError) as error:
+        where = (
+            f"in {looked_in}" if looked_in else f"nowhere, as {_VARIABLE} is not set"
+        )
+        raise DataError(
+            f"{source.name}: looked for {files} {where}; and could not download it "
+            f"({error}). Put these files into a folder and pass it as folder=..., or "
+            f"into {source.name}/ of the folder that {_VARIABLE} names"
+        ) from error
+
+
+def _downloaded(source: _Source) -> Path:
+    """The folder of the downloaded files; what is there already is not fetched."""
+    cache = pooch.os_cache("hetjax") / source.name
+    for file, md5 in source.md5.items():
+        pooch.retrieve(
+            source.url + file,
+            known_hash=f"md5:{md5}",
+            fname=file,
+            path=cache,
+            progressbar=True,
+        )
+    if not source.archive_folder:
+        return cache
+    (archive,) = source.md5
+    return _unpacked(cache / archive, source.archive_folder)
+
+
+def _unpacked(archive: Path, folder: str) -> Path:
+    """A folder of the archive, beside it; never half a one, even if killed midway."""
+    target = archive.parent / folder
+    if not target.is_dir():
+        with TemporaryDirectory(dir=archive.parent) as temporary:
+            with tarfile.open(archive) as tar:
+                tar.extractall(temporary, filter="data")
+            try:
+                (Path(temporary) / folder).rename(target)
+            except OSError:
+                if not target.is_dir():  # another process may have been faster
+                    raise
+    return target

@@ -1,0 +1,210 @@
+"""Reads multi-label sparse data: XMC text and multi-label libSVM, plain or gzip.
+
+A row is `label,label feature:value feature:value ...`; the first line may be a header
+`rows features labels`. The text is read in chunks of whole lines (`xmc_text` turns one
+into numbers), each becomes a block of a CSR matrix, and the blocks are stacked.
+"""
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.dataset import Dataset, Split, note
+from hetjax.data.readers.errors import DataError
+from hetjax.data.readers.files import (
+    BYTE_ORDER_MARK,
+    LONGEST_LINE,
+    chunks,
+    from_first_bad_line,
+    opened,
+)
+from hetjax.data.readers.pieces import (
+    LARGEST,
+    GrowingCsr,
+    as_wide_as,
+    block,
+    check_sums,
+    chosen,
+    largest_column,
+)
+from hetjax.data.readers.xmc_text import Bounds, Rows, parse
+
+_HEADER = re.compile(rb"\s*([+-]?\d{1,18})\s+([+-]?\d{1,18})\s+([+-]?\d{1,18})\s*")
+
+
+class _Header(NamedTuple):
+    rows: int
+    features: int
+    labels: int
+
+
+class _Part(NamedTuple):
+    """One file's content, and what was worth telling about it."""
+
+    x: sp.csr_array  # [N, features] float32
+    y: sp.csr_array  # [N, labels] float32, 1.0 at every true label
+    notes: tuple[str, ...]
+
+
+def read_xmc(
+    train: str | PathLike,
+    test: str | PathLike,
+    *,
+    first_index: int = 0,
+    name: str | None = None,
+) -> Dataset:
+    """Two XMC or multi-label libSVM files as sparse data with several labels per row.
+
+    A row that begins with a blank, or at once with `feature:value`, has no labels; a
+    row may have no features. Features count from `first_index` (often 1 in libSVM
+    files), labels always from zero. A feature that a row repeats is summed, a label
+    that it repeats counts once. `Dataset.notes` tells how often either happened, and
+    how many rows have no labels or no features.
+
+    Sizes come from a header (the files' headers must agree, and one serves both), else
+    from the largest index of both files. Empty lines (without even a blank) at the end
+    are ignored. Between rows they are rows without labels and features if the header's
+    number of rows says so; otherwise they are ignored, too, and noted.
+
+    Everything that cannot be read, missing files included, is a `DataError`.
+    `name` defaults to that of the training file's folder.
+    """
+    if first_index < 0:
+        raise ValueError(f"first_index is {first_index}; it must be 0 or more")
+    paths = Path(train), Path(test)
+    headers = [_read_header(path) for path in paths]
+    features, labels = _promised_sizes(paths, headers)
+    bounds = Bounds(first_index, features or LARGEST, labels or LARGEST)
+    parts = [
+        _read_part(split, path, header, bounds)
+        for split, path, header in zip(("train", "test"), paths, headers, strict=True)
+    ]
+    features = features or 1 + max(largest_column(part.x) for part in parts)
+    labels = labels or 1 + max(largest_column(part.y) for part in parts)
+    if not features or not labels:
+        missing = "labels" if features else "features"
+        raise DataError(f"{paths[0]}: there are no {missing}, nor in {paths[1]}")
+    splits = [
+        Split(as_wide_as(part.x, features), as_wide_as(part.y, labels))
+        for part in parts
+    ]
+    return Dataset(
+        train=splits[0],
+        test=splits[1],
+        num_classes=labels,
+        name=paths[0].resolve().parent.name if name is None else name,
+        notes=parts[0].notes + parts[1].notes,
+    )
+
+
+def read_folder(
+    path: str | PathLike, *, first_index: int = 0, name: str | None = None
+) -> Dataset:
+    """`read_xmc` of a folder's train.txt and test.txt, or else their .txt.gz."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    files = []
+    for split in ("train", "test"):
+        wanted = [folder / f"{split}.txt", folder / f"{split}.txt.gz"]
+        found = [file for file in wanted if file.is_file()]
+        if not found:
+            names = sorted(entry.name for entry in folder.iterdir())
+            content = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "nothing"
+            looked_for = " or ".join(file.name for file in wanted)
+            raise DataError(f"{folder}: looked for {looked_for}; it holds {content}")
+        files.append(found[0])
+    return read_xmc(files[0], files[1], first_index=first_index, name=name)
+
+
+def _read_header(path: Path) -> _Header | None:
+    """The first line, if it is three integers."""
+    with opened(path) as file:
+        line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
+    found = _HEADER.fullmatch(line)
+    if not found:
+        return None
+    header = _Header(*(int(number) for number in found.groups()))
+    if min(header) < 1 or max(header) > LARGEST:
+        found = (
+            f"{header.rows} rows, {header.features} features, {header.labels} labels"
+        )
+        raise DataError(f"{path}:1: header of {found}; each must be 1..{LARGEST}")
+    return header
+
+
+def _promised_sizes(
+    paths: tuple[Path, Path], headers: list[_Header | None]
+) -> tuple[int | None, int | None]:
+    """Features and labels as the headers say, if there is one."""
+    train, test = headers
+    if train and test and train[1:] != test[1:]:
+        raise DataError(
+            f"{paths[1]}:1: the header says {test.features} features and {test.labels} "
+            f"labels, that of {paths[0]} {train.features} and {train.labels}; "
+            "are both of the same data set?"
+        )
+    header = train or test
+    return (header.features, header.labels) if header else (None, None)
+
+
+def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -> _Part:
+    """The matrices of one file, as wide as the bounds."""
+    all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
+    empties = [np.zeros(0, bool)]
+    summed = repeated = 0
+
+    def read(text: bytes, first_line: int) -> tuple[Rows, sp.csr_array]:
+        rows = parse(text, bounds, path, first_line)
+        x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
+        check_sums(x, path, first_line)
+        return rows, x
+
+    for first_line, text in chunks(path, skip_header=header is not None):
+        rows, x = from_first_bad_line(read, text, first_line)
+        ones = np.ones(len(rows.labels), np.float32)
+        y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
+        y.data[:] = 1  # a label that a row repeats counts once
+        summed += len(rows.features) - x.nnz
+        repeated += len(rows.labels) - y.nnz
+        all_x.append(x)
+        all_y.append(y)
+        empties.append(rows.empty)
+    empty = np.concatenate(empties)
+    meant = _rows_meant(path, header, empty)
+    x = chosen(all_x.finish(), meant)
+    y = chosen(all_y.finish(), meant)
+    notes = (
+        note(split, np.diff(y.indptr) == 0, "row", "without labels"),
+        note(split, np.diff(x.indptr) == 0, "row", "without features"),
+        note(split, summed, "duplicate feature", "summed"),
+        note(split, repeated, "duplicate label", "counted once"),
+        note(split, ~meant[: _content(empty)], "empty line", "ignored"),
+    )
+    return _Part(x, y, tuple(filter(None, notes)))
+
+
+def _content(empty: np.ndarray) -> int:
+    """How many lines there are up to the last that is not empty."""
+    return int(np.flatnonzero(~empty).max(initial=-1)) + 1
+
+
+def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
+    """Which lines [lines] bool are rows: empty ones only if the header wants them."""
+    filled = int(np.count_nonzero(~empty))
+    if not header:
+        if not filled:
+            raise DataError(f"{path}: no rows, the file is empty")
+        return ~empty
+    if header.rows == filled:
+        return ~empty
+    if _content(empty) <= header.rows <= len(empty):
+        return np.arange(len(empty)) < header.rows
+    raise DataError(
+        f"{path}: the header promises {header.rows} rows, but there are {filled}; "
+        "cut short, or a wrong header?"
+    )

@@ -1,0 +1,213 @@
+"""What is kept of a run: replicas, the ledger, losses, evaluations, the history.
+
+The loop tells it what happened; it decides nothing but whether the run has to stop.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from hetjax.engine.evaluation import Evaluations
+from hetjax.engine.job import Job
+from hetjax.engine.protocols import Assignment, Outcome, Runtime
+from hetjax.engine.records.history import History, WorkerEvent
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.records.losses import Losses
+from hetjax.engine.replicas import ReplicaStore
+from hetjax.machine import Arrival, Event, Leave, LocalRound
+from hetjax.schedule.learning_rates import Progress, learning_rate_at
+from hetjax.strategies.types import Strategy
+
+
+class Bookkeeping:
+    """The books of one run."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy,
+        job: Job,
+        runtime: Runtime,
+        on_eval: Callable[[dict[str, float]], bool],
+    ):
+        """Nothing happened yet."""
+        self._strategy, self._job, self._on_eval = strategy, job, on_eval
+        self._clock = clock = runtime.clock
+        self.topology = strategy.policy.topology(clock.workers)
+        self.ledger = Ledger(clock.workers, self.topology)
+        self.store = ReplicaStore(
+            strategy,
+            job,
+            runtime.placement,
+            self.topology,
+            on_fetch=self.ledger.record_fetch,
+        )
+        self.losses = Losses()
+        self.evaluations = Evaluations(name, job, clock, runtime.placement, self.store)
+        self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
+        self.history = History(
+            name,
+            job.seed,
+            strategy.settings,
+            job.programs.task.metric,
+            real=runtime.real,
+            step_modes=runtime.step_modes,
+            trace=runtime.recording,
+        )
+
+    @property
+    def over(self) -> bool:
+        """Was the run stopped, or did it reach the last instant?"""
+        return bool(self.history.stopped) or not self.evaluations.due
+
+    def stop(self, reason: str) -> None:
+        """The run ends early; what was said first is the reason."""
+        self.history.stopped = self.history.stopped or reason
+
+    # -- rounds ---------------------------------------------------------------------
+
+    def draw(self, worker: int, local_round: LocalRound) -> list[np.ndarray]:
+        """The rows of the training split for each step of a round."""
+        self.sampler, indices = self._strategy.sampler.draw(
+            self.sampler, worker, local_round.examples
+        )
+        size = local_round.size
+        steps = range(local_round.local_steps)
+        return [indices[i * size : (i + 1) * size] for i in steps]
+
+    def learning_rate(self) -> float:
+        """The schedule's value now, at the largest batch size."""
+        examples, updates = self.ledger.examples, self.ledger.updates
+        epochs = examples / len(self._job.train)
+        progress = Progress(examples, epochs, updates, self._clock.now)
+        return learning_rate_at(self._strategy.learning_rate, progress)
+
+    def check_out(
+        self,
+        worker: int,
+        local_round: LocalRound,
+        start: float,
+        rows: list[np.ndarray],
+        learning_rate: np.float32,
+    ) -> Assignment:
+        """What a worker goes to work with; the round begins at `start`."""
+        replica = self.store.check_out(worker)
+        first_step = self.ledger.records[worker].updates
+        self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
+        return Assignment(worker, replica, rows, learning_rate, first_step)
+
+    def check_in(self, arrival: Arrival, outcome: Outcome) -> None:
+        """What it comes back with; a replica that is not finite is reset."""
+        worker = arrival.worker
+        finite = self._job.on_nan == "stop" or bool(np.asarray(outcome.finite))
+        self.store.check_in(worker, outcome.replica)
+        self.ledger.record_arrival(arrival, outcome.padded, finite=finite)
+        if not finite:
+            self.store.reset_to_center(worker)
+            why = f"its loss was {float(outcome.mean):.6g}; it is reset to the center"
+            self.note(arrival, "nan", why)
+            return
+        self.check_losses()
+        self.losses.add(arrival, outcome)
+
+    def forget(self, leave: Leave) -> None:
+        """A worker is lost, with what it did not merge."""
+        worker = leave.worker
+        self.ledger.record_loss(worker, leave.time)
+        self.store.forget(worker)
+        self.losses.forget(worker)
+        if self._job.on_lost_worker == "stop":
+            self.stop(f"worker {self.name_of(worker)} was lost: {leave.why}")
+
+    def share(self) -> np.ndarray | None:
+        """Each worker's share of the data, where the sampler has one."""
+        share = self._strategy.sampler.share
+        return share(self.sampler) if share else None
+
+    def observe(self, worker: int) -> None:
+        """Losses count for draws after the merge that their worker takes part in."""
+        observe = self._strategy.sampler.observe
+        if observe:
+            for rows, losses in self.losses.take_steps(worker):
+                self.sampler = observe(self.sampler, worker, rows, losses)
+
+    def check_losses(self) -> None:
+        """Stop the run if the round that arrived last diverged."""
+        diverged = self.losses.take_diverged()
+        if diverged:
+            arrival, loss = diverged
+            self.stop(
+                f"{self.history.strategy}: the loss of worker "
+                f"{self.name_of(arrival.worker)} became {loss} at {arrival.time:.6g} "
+                "s; a smaller learning rate may help"
+            )
+
+    # -- evaluations ----------------------------------------------------------------
+
+    def evaluate(self, instant: float) -> dict[str, float]:
+        """What the model that is visible at this instant is worth, and what it cost."""
+        self._visible, metrics = self.evaluations.at(instant)
+        point = {
+            "seconds": instant,
+            "updates": self.ledger.updates,
+            "examples": self.ledger.examples,
+            **metrics,
+        }
+        self.history.evals.append(point)
+        self.check_losses()  # a worker's loss says more, if it was the first
+        if not math.isfinite(metrics["loss"]):
+            self.stop(
+                f"{self.history.strategy}: the test loss of the model became "
+                f"{metrics['loss']} by {instant:.6g} s, last merged from "
+                f"{self._last_members()}; a smaller learning rate may help"
+            )
+        if not self.history.stopped and self._asks_to_stop(point):
+            self.stop(f"stopped at {instant:.6g} s as asked")
+        return metrics
+
+    def _asks_to_stop(self, point: dict[str, float]) -> bool:
+        """The user's callback; what it raises ends the run, and nothing is lost."""
+        try:
+            return self._on_eval(point)
+        except Exception as error:
+            self.history.error = error
+            self.stop(f"on_eval raised {type(error).__name__}: {error}")
+            return False
+
+    def _last_members(self) -> str:
+        members = self.history.last_members
+        names = [m if isinstance(m, str) else self.name_of(m) for m in members]
+        return ", ".join(names) or "nobody"
+
+    # -- words ----------------------------------------------------------------------
+
+    def name_of(self, worker: int) -> str:
+        """A worker's name."""
+        return self._clock.workers[worker].name
+
+    def note(self, event: Event, what: str, why: str) -> None:
+        """Something happened to an event's worker."""
+        name = self.name_of(event.worker)  # pyright: ignore[reportAttributeAccessIssue]
+        self.history.events.append(WorkerEvent(event.time, name, what, why))
+
+    # -- the end --------------------------------------------------------------------
+
+    def close(self, stuck: list[int]) -> None:
+        """The history as it is final."""
+        history, compilations = self.history, self._job.compilations
+        if not history.stopped:
+            self.check_losses()
+        history.stuck = [self.name_of(k) for k in stuck]
+        history.workers = self.ledger.close(history.duration)
+        history.timeline = self.ledger.timeline
+        counts = compilations.programs
+        history.programs = dict(sorted(counts.items()))
+        history.compilations = sum(counts.values())
+        history.compile_seconds = compilations.seconds
+        # the model of the last evaluation, unless the run went on from there
+        evals = history.evals
+        ends_there = evals and evals[-1]["seconds"] == history.duration
+        model = self._visible if ends_there else self.store.model()
+        history.params, history.model_state = model
+        history.model = self._job.programs.task.restore(*model)

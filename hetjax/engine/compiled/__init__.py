@@ -1,0 +1,1 @@
+"""What is compiled: programs shared by strategies, steps made of them, and counts."""

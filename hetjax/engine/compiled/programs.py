@@ -1,0 +1,285 @@
+"""The compiled programs of a task, shared by all strategies and seeds run on it."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax import tree
+from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
+from hetjax.data.dataset import Split
+from hetjax.engine.compiled.compilations import FirstCalls
+from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
+from hetjax.machine.types import MergeOp
+from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
+from hetjax.replica import Replica, Requires
+from hetjax.task.types import Task, make_grad_fn
+
+EVAL_EXAMPLES = 1024  # of an evaluation batch, at most
+EVAL_LOGITS = 2**26  # numbers of an evaluation batch's logits, at most
+
+
+class Programs:
+    """Jitted functions by what they are made of; XLA keeps one program per shape."""
+
+    def __init__(self, task: Task):
+        """Nothing is compiled before it is first called."""
+        self.task = task
+        self._made: dict[Any, Any] = {}
+        self.first_calls = FirstCalls()
+        self.init = jax.jit(task.init)
+        self.copies = jax.jit(tree.copies)
+        self.evaluate = jax.jit(self._evaluate)
+        self.finite = jax.jit(tree.all_finite)
+        self.landed = jax.jit(_landed, donate_argnums=0)
+
+    @cached_property
+    def has_statistics(self) -> bool:
+        """Does the model have state that padded examples would change?"""
+        _, model_state = jax.eval_shape(self.task.init, jax.random.key(0))
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(model_state))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` returned when it was first asked for under this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def step(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        donate: bool = True,
+    ) -> Callable:
+        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss).
+
+        The replica is donated. `words` (seed, worker, step) are the random key.
+        """
+        return self.once(
+            ("step", local_update, kept_buffers(local_update, requires), donate),
+            lambda: jax.jit(
+                self._step_fn(local_update, requires),
+                donate_argnums=(0,) if donate else (),
+            ),
+        )
+
+    def steps(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        unrolled: bool,
+        donate: bool = True,
+    ) -> Callable:
+        """(replica, batches [K, ...], rate, words [K, 3]) -> as `step`, losses [K, B].
+
+        All K steps in one program: a loop, or `unrolled`.
+        """
+        return self.once(
+            (
+                "steps",
+                local_update,
+                kept_buffers(local_update, requires),
+                unrolled,
+                donate,
+            ),
+            lambda: jax.jit(
+                self._steps_fn(local_update, requires, unrolled=unrolled),
+                donate_argnums=(0,) if donate else (),
+            ),
+        )
+
+    def vmapped(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        donate: bool = True,
+    ) -> Callable:
+        """(replicas, batches [n, K, ...], rates [n], words [n, K, 3])
+        -> (replicas, losses [n, K, B], means [n]).
+
+        As `steps`, of n workers side by side in one program.
+        """
+        several = jax.vmap(self._steps_fn(local_update, requires, unrolled=False))
+
+        def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
+            stacked, losses, means = several(stacked, *rest)
+            after = [
+                jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+                for i in range(len(replicas))
+            ]
+            return tuple(after), losses, means
+
+        return self.once(
+            ("together", local_update, kept_buffers(local_update, requires), donate),
+            lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
+        )
+
+    def _steps_fn(
+        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool
+    ) -> Callable:
+        step = self._step_fn(local_update, requires)
+
+        def steps(
+            replica: Replica, batches: Batch, learning_rate: jax.Array, words: jax.Array
+        ):
+            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
+                batch, own = inputs
+                replica, losses, mean = step(replica, batch, learning_rate, own)
+                return replica, (losses, mean)
+
+            number = words.shape[0] if unrolled else 1
+            replica, (losses, means) = jax.lax.scan(
+                body, replica, (batches, words), unroll=number
+            )
+            return replica, losses, means[-1]
+
+        return steps
+
+    def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """(params, model state) -> a replica that begins there, in its own buffers.
+
+        `requires` are the buffers of the merge and of the rule.
+        """
+
+        def begin(params: Any, model_state: Any) -> Replica:
+            params, model_state = tree.copies((params, model_state))
+            carry = empty_buffers(params, requires)
+            return Replica(params, model_state, local_update.init(params), carry)
+
+        return self.once(("replica", local_update, requires), lambda: jax.jit(begin))
+
+    def _step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        stepping = with_buffers(local_update, requires)
+
+        def step(
+            replica: Replica, batch: Batch, learning_rate: jax.Array, words: jax.Array
+        ):
+            key = jax.random.key(words[0])
+            key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
+            grad_fn = make_grad_fn(self.task, key)
+            replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
+            return replica, losses, jnp.sum(losses * batch.weight) / batch.count
+
+        return step
+
+    def merge(self, merge: Merge) -> Callable:
+        """(state, replicas, packed facts, op) -> (state, replicas); both are donated.
+
+        Not the replicas of a merge that moves some at work: those are still read.
+        """
+
+        def apply(state: Any, replicas: tuple[Replica, ...], packed: Any, op: MergeOp):
+            check_op("this strategy", op, merge.ops)
+            return merge.apply(state, replicas, WorkerStats.unpacked(packed), op)
+
+        donated = (0,) if merge.updates_busy_workers else (0, 1)
+        return self.once(
+            ("merge", merge),
+            lambda: jax.jit(apply, static_argnums=3, donate_argnums=donated),
+        )
+
+    def state(self, merge: Merge) -> Callable:
+        """(params, model state) -> the merge's state there, in its own buffers."""
+
+        def begin(*model: Any) -> Any:
+            return merge.init(*tree.copies(model))
+
+        return self.once(("state", merge), lambda: jax.jit(begin))
+
+    def model(self, merge: Merge) -> Callable:
+        """(state, params, model_state) -> the merge's model, in the others' dtypes."""
+
+        def model(state: Any, *like: Any):
+            return tree.cast_like(merge.model(state), like)
+
+        return self.once(("model", merge), lambda: jax.jit(model))
+
+    def fetch(self, merge: Merge) -> Callable:
+        """(state, replicas) -> replicas that go on from the merge's model; donated."""
+
+        def fetch(state: Any, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+            return tuple(reset_to(r, *merge.model(state)) for r in replicas)
+
+        return self.once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
+
+    def member(self, merge: Merge) -> Callable:
+        """(state) -> what the node is to the node above, in buffers of its own."""
+        if merge.as_member is None or merge.from_parent is None:
+            raise ValueError(
+                "a node of a tree merges into another, but its merge has no "
+                "`as_member` and `from_parent`: take another one (average, "
+                "normalized, sma, hierarchical)"
+            )
+        of = merge.as_member
+        return self.once(
+            ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
+        )
+
+    def adopt(self, merge: Merge) -> Callable:
+        """(state, replica) -> the node's state after the node above made it this."""
+        assert merge.from_parent is not None  # `as_member` is called before
+        adopt = merge.from_parent
+        return self.once(("adopt", merge), lambda: jax.jit(adopt))
+
+    def _evaluate(self, params: Any, model_state: Any, batch: Batch) -> dict[str, Any]:
+        """Sums over a batch's true examples; "loss" over those with a weight."""
+        values = self.task.metrics(params, model_state, batch)
+        true = jnp.arange(batch.weight.shape[0]) < batch.count
+        sums = {k: jnp.sum(jnp.where(true, v, 0.0)) for k, v in values.items()}
+        sums["loss"] = jnp.sum(jnp.where(batch.weight > 0, values["loss"], 0.0))
+        return sums | {"weight": jnp.sum(batch.weight)}
+
+
+def _landed(now: Replica, before: Replica, after: Replica) -> Replica:
+    """A replica that others moved from `before` to `now` while steps led to `after`."""
+
+    def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
+        return now + (after - before)
+
+    kept = (
+        {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
+    )
+    return after._replace(
+        params=tree.map_floats(both, now.params, before.params, after.params),
+        model_state=tree.map_floats(
+            both, now.model_state, before.model_state, after.model_state
+        ),
+        carry={**after.carry, **kept},
+    )
+
+
+def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:
+    """A split in batches of one shape, on the device."""
+    size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_classes), len(split))
+    pieces = [
+        np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
+    ]
+    buckets = [_exact_bucket(split, rows, size) for rows in pieces]
+    common = tuple(max(column) for column in zip(*buckets, strict=True))
+    bucket = buckets[0]._replace(nonzeros=common[1], labels=common[2])
+    return [jax.device_put(make_batch(split, rows, (bucket,))) for rows in pieces]
+
+
+def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
+    """The bucket of `size` examples that just holds these rows."""
+    piece = split.take(rows)
+    return make_buckets(piece, len(rows))[-1]._replace(size=size)
+
+
+def mean_metrics(
+    evaluate: Callable, model: tuple[Any, Any], batches: list[Batch], n: int
+) -> dict[str, float]:
+    """Metrics over all batches: means over the n examples, loss over those labelled."""
+    sums = [evaluate(*model, batch) for batch in batches]
+    total = {k: float(sum(np.asarray(s[k], np.float64) for s in sums)) for k in sums[0]}
+    weight = total.pop("weight")
+    loss = total.pop("loss")
+    mean_loss = loss / weight if weight else float("nan")  # nobody has a label
+    return {"loss": mean_loss} | {k: v / n for k, v in total.items()}

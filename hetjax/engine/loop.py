@@ -1,0 +1,220 @@
+"""The loop: a worker reports back, who merges, who does what next.
+
+The one place that knows both worlds. It asks the clock for the next event, keeps the
+books, asks the policy, and carries its actions out. It knows no strategy's name, and no
+kind of machine: those are behind the protocols of `hetjax.engine.protocols`.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from hetjax.data.batching import nonzeros_of
+from hetjax.engine.bookkeeping import Bookkeeping
+from hetjax.engine.interruption import interruptible
+from hetjax.engine.job import Job
+from hetjax.engine.merging import Merging
+from hetjax.engine.protocols import Runtime
+from hetjax.engine.records.history import History
+from hetjax.machine import (
+    Arrival,
+    Evaluated,
+    EvaluationDue,
+    Event,
+    Join,
+    Leave,
+    LocalRound,
+    Merged,
+    Roster,
+    RunEnded,
+    Slow,
+    Timer,
+)
+from hetjax.schedule.types import Actions
+from hetjax.strategies.types import Strategy
+
+INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
+_EVALUATE = "evaluate"  # the loop's timer: it rings behind all arrivals of a time
+
+
+class Loop:
+    """One run. `run` returns its history."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: Strategy,
+        job: Job,
+        runtime: Runtime,
+        on_eval: Callable[[dict[str, float]], bool],
+    ):
+        """`on_eval` is told each evaluation, and answers whether to stop there."""
+        self._policy, self._job = strategy.policy, job
+        self._clock, self._executor = runtime.clock, runtime.executor
+        self._set_up = lambda: Bookkeeping(name, strategy, job, runtime, on_eval)
+        self._roster = Roster.of(runtime.clock.workers)
+        self._awaited = 0  # merges and timers that the policy will hear of
+        self._last: Event | None = None  # that the policy was told of
+
+    def run(self) -> History:
+        """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
+        began = time.perf_counter()
+        compilations = self._job.compilations
+        with compilations.counting(), interruptible() as self._interrupted:
+            stuck: list[int] = []
+            try:
+                self._books = self._set_up()
+                self._begin()
+                self._executor.lead(self.take_turns)
+            except RunEnded as ended:
+                self._books.stop(str(ended))
+            finally:
+                stuck = self._executor.close()
+            self._books.close(stuck)
+            if self._interrupted():  # too late for this run, not for what follows
+                self._books.stop(INTERRUPTED)
+        history = self._books.history
+        history.host_seconds = time.perf_counter() - began - compilations.seconds
+        return history
+
+    def _begin(self) -> None:
+        books, clock, job = self._books, self._clock, self._job
+        self._merging = Merging(
+            clock,
+            job,
+            books.topology,
+            books.store,
+            books.ledger,
+            books.evaluations,
+            books.history,
+            share=books.share,
+            learning_rate=books.learning_rate,
+            observe=books.observe,
+        )
+        for instant in job.instants:
+            clock.set_timer(_EVALUATE, instant)
+        clock.begin()
+        self._state, actions = self._policy.init(clock.workers, len(job.train))
+        self._carry_out(actions)
+
+    def take_turns(self, yields: Callable[[], bool] = lambda: False) -> bool:
+        """Handle event after event; is there more to do? (See `TakeTurns`.)"""
+        self._executor.flush()  # what was started before the first turn
+        while not self._books.over:
+            if self._interrupted():
+                self._books.stop(INTERRUPTED)
+                break
+            event = self._clock.next()
+            if event is None:
+                break
+            self._handle(event)
+            self._executor.flush()
+            if yields():
+                break
+        return not self._books.over
+
+    # -- events ------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        """An event: the books first, then the policy and its actions."""
+        books, again = self._books, False
+        books.history.duration = event.time
+        if isinstance(event, Timer) and event.name == _EVALUATE:
+            self._evaluate(event.time)
+            return
+        if isinstance(event, Arrival):
+            books.check_in(event, self._executor.finish(event.worker))
+        elif isinstance(event, Merged | Timer):
+            self._awaited -= 1
+        elif isinstance(event, Join):
+            books.note(event, "joined", event.why)
+        elif isinstance(event, Leave):
+            books.note(event, "lost" if event.lost else "left", event.why)
+            again = event.lost and event.worker in self._roster.lost
+        elif isinstance(event, Slow):  # a policy sees what it measures
+            why = f"its steps take {event.factor:g} times as long, as scripted"
+            books.note(event, "slow", why)
+            return
+        self._roster = self._roster.after(event)
+        if isinstance(event, Leave) and event.lost:
+            self._lose(event, again)
+        elif not books.history.stopped:
+            self._tell(event)
+
+    def _lose(self, leave: Leave, again: bool) -> None:
+        """A worker is lost, with what it did not merge; or it is known now why."""
+        books = self._books
+        if not again:
+            self._executor.drop(leave.worker)
+            books.forget(leave)
+            if not books.history.stopped:
+                self._tell(leave)  # before the end: others' rounds may be left to merge
+        if not self._roster.active and not self._clock.has_pending_joins:
+            name = books.name_of(leave.worker)
+            books.stop(f"worker {name}, the last one, was lost: {leave.why}")
+
+    def _evaluate(self, instant: float) -> None:
+        books = self._books
+        self._tell(EvaluationDue(instant))
+        metrics = books.evaluate(instant)
+        if books.evaluations.due and not books.history.stopped:
+            self._tell(Evaluated(metrics | books.losses.take_mean(), instant))
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Stop a run in which nobody works, or ever will."""
+        pending = self._awaited or self._clock.has_pending_joins
+        if pending or self._roster.working or not self._roster.active:
+            return
+        if self._last is None:
+            since, what = 0.0, "when the run began"
+        else:
+            since, what = self._last.time, f"on {type(self._last).__name__}"
+        self._books.stop(
+            f"nobody has work since {since:.6g} s: the policy gave no actions {what}"
+        )
+
+    # -- actions -----------------------------------------------------------------------
+
+    def _tell(self, event: Event) -> None:
+        """The policy reacts."""
+        if not isinstance(event, EvaluationDue | Evaluated):
+            self._last = event
+        self._state, actions = self._policy.react(self._state, event)
+        self._carry_out(actions)
+
+    def _carry_out(self, actions: Actions) -> None:
+        """Merges first, then who comes, rounds, timers, and who goes."""
+        for action in actions.merges:
+            self._merging.carry_out(action)
+            self._awaited += 1
+        for worker in actions.start:
+            self._clock.start(worker)
+            if self._books.ledger.has_merged(worker):
+                self._books.store.forget(worker)  # it starts from the center again
+        for worker, local_round in actions.dispatch:
+            self._dispatch(worker, local_round)
+        for name, when in actions.timers:
+            if name == _EVALUATE:
+                raise ValueError(f"the timer {name!r} is the loop's own: rename yours")
+            self._clock.set_timer(name, when)
+            self._awaited += 1
+        for worker in actions.stop:
+            self._clock.stop(worker)
+
+    def _dispatch(self, worker: int, local_round: LocalRound) -> None:
+        """Draw the examples, start the clock, and have the steps run.
+
+        They run from what the worker holds now; the rest of the world sees what they
+        lead to at the arrival.
+        """
+        books = self._books
+        rows = books.draw(worker, local_round)
+        learning_rate = np.float32(books.learning_rate() * local_round.lr_scale)
+        nonzeros = [nonzeros_of(self._job.train, r) for r in rows]
+        planned = self._clock.dispatch(worker, local_round, nonzeros)
+        self._roster = self._roster.dispatched((worker,))
+        self._executor.start(
+            books.check_out(worker, local_round, planned.start, rows, learning_rate)
+        )

@@ -1,0 +1,106 @@
+"""A merge as one transaction: who takes part, what they did, the programs, the times.
+
+Everything that a `MergeAction` leads to happens here, in the order in which it is read:
+looks at held-out data, the clock's word when, the members' statistics taken, the
+compiled merge, and what the history, the ledger and the sampler are told.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hetjax.engine.evaluation import Evaluations
+from hetjax.engine.job import Job
+from hetjax.engine.protocols import Clock
+from hetjax.engine.records.history import History
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.replicas import ReplicaStore
+from hetjax.machine import (
+    ROOT,
+    MergeAction,
+    MergeOp,
+    MergeTimes,
+    PlannedMerge,
+    Stamps,
+    Topology,
+)
+
+
+class Merging(NamedTuple):
+    """What merges of one run read and write."""
+
+    clock: Clock
+    job: Job
+    topology: Topology
+    store: ReplicaStore
+    ledger: Ledger
+    evaluations: Evaluations
+    history: History
+    share: Callable[[], np.ndarray | None]  # of the data, by worker, if that differs
+    learning_rate: Callable[[], float]  # now, at the largest batch size
+    observe: Callable[[int], None]  # a worker's losses count from now on
+
+    def carry_out(self, action: MergeAction) -> None:
+        """Carry out one merge, or fetch; the clock says when its parts took place."""
+        asked_at = self.clock.now
+        accuracy, seconds = self._look_at_members(action)
+        done = self.clock.carry_out(
+            PlannedMerge(
+                action,
+                self.store.num_bytes,
+                seconds,
+                self.topology.workers_below(action.members),
+                lambda visible: self._run(action, accuracy, visible),
+            )
+        )
+        self._note(action, asked_at, done)
+
+    def _look_at_members(self, action: MergeAction) -> tuple[list[float] | None, float]:
+        """The members' accuracies, where the merge wants them, and their seconds."""
+        wanted = self.store.merge_of(action.node).required_metrics
+        if not wanted or MergeOp.PUSH not in action.op:
+            return None, 0.0
+        return self.evaluations.of_members(action)
+
+    def _run(
+        self, action: MergeAction, accuracy: list[float] | None, visible: float
+    ) -> MergeTimes:
+        """Take the members' statistics and run the programs; stamps of when."""
+        if action.node == ROOT and action.op == MergeOp.STEP:
+            self.evaluations.show()
+        elif _changes_root(action):
+            self.evaluations.hold_until(visible)
+        for member in (*action.members, *action.partners):
+            if isinstance(member, int):
+                self.store.replica(member)  # a first copy is one of before the merge
+        stats = self.ledger.take_stats(
+            action,
+            share=self.share(),
+            accuracy=accuracy,
+            learning_rate=self.learning_rate(),
+        )
+        compiling = self.job.compilations.own_seconds
+        stamps = self.store.merge(action, stats)
+        return MergeTimes(stamps, self.job.compilations.own_seconds - compiling)
+
+    def _note(self, action: MergeAction, asked_at: float, done: Stamps) -> None:
+        """Tell the history, the ledger and the sampler."""
+        history = self.history
+        if _changes_root(action):
+            times = history.merge_times  # not before what was merged before
+            times.append(max(done.finish, times[-1] if times else 0.0))
+        if action.op not in (MergeOp.FETCH, MergeOp.STEP):
+            history.last_members = action.members
+            history.merges += 1
+        if not action.blocking:
+            done = Stamps(*[done.start] * 4)
+        for member in action.members:
+            if isinstance(member, int):
+                self.ledger.record_merge(member, asked_at, done)
+                self.observe(member)
+
+
+def _changes_root(action: MergeAction) -> bool:
+    """Is it a merge that changes the run's model?"""
+    return action.node == ROOT and action.op not in (MergeOp.FETCH, MergeOp.STEP)

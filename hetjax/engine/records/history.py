@@ -1,0 +1,140 @@
+"""The history of a run: what was measured, when, and where each worker's time went.
+
+The loop (`hetjax.engine.loop`) writes it; tables, plots and files read it. Plain data.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Segment(NamedTuple):
+    """A stretch of one worker's time."""
+
+    worker: int
+    kind: str  # "busy", "merging" or "transfer"
+    start: float  # [s]
+    finish: float  # [s]
+
+
+@dataclass
+class Timeline:
+    """All segments of a run, 32 bytes each."""
+
+    kinds = ("busy", "merging", "transfer")
+    numbers: array = field(default_factory=lambda: array("d"))
+
+    def add(self, worker: int, kind: str, start: float, finish: float) -> None:
+        """Append a segment; an empty one is left out."""
+        if finish > start:
+            self.numbers.extend((worker, self.kinds.index(kind), start, finish))
+
+    def cut(self, worker: int, time: float) -> None:
+        """Nothing of a worker's time that is noted already lies behind `time` [s]."""
+        kept = array("d")
+        for segment in self:
+            k, kind, start, finish = segment
+            if k == worker:
+                finish = min(finish, time)
+            if finish > start:
+                kept.extend((k, self.kinds.index(kind), start, finish))
+        self.numbers = kept
+
+    def __iter__(self) -> Iterator[Segment]:
+        n = self.numbers
+        for i in range(0, len(n), 4):
+            yield Segment(int(n[i]), self.kinds[int(n[i + 1])], n[i + 2], n[i + 3])
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 4
+
+
+@dataclass
+class WorkerRecord:
+    """One worker's share of a run; the five kinds of seconds sum to the span."""
+
+    name: str
+    busy: float = 0.0  # [s] computing
+    waiting: float = 0.0  # [s] for other workers
+    merging: float = 0.0  # [s] in a merge, its queue on the link included
+    transfer: float = 0.0  # [s] its replica moved between real devices
+    idle: float = 0.0  # [s] of a worker that the strategy never used
+    updates: int = 0  # local steps
+    examples: int = 0
+    padded: int = 0  # examples of padding computed besides
+    lost: int = 0  # works that never arrived, because their worker was lost
+    nans: int = 0  # works after which its replica was not finite, and was dropped
+    batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
+    # (seconds, real-valued size): an entry where the size changed
+    staleness: dict[int, int] = field(default_factory=dict)
+    # versions of the centre between fetch and merge -> how often
+
+
+class WorkerEvent(NamedTuple):
+    """Something that happened to a worker: it left, joined, or its replica was NaN."""
+
+    seconds: float
+    worker: str
+    what: str  # "left", "lost", "joined" or "nan"
+    why: str
+
+
+@dataclass(repr=False)
+class History:
+    """One strategy, one seed."""
+
+    strategy: str
+    seed: int
+    settings: dict[str, Any]
+    metric: str  # name of the main metric in the points
+    real: bool = False  # of real devices, or simulated?
+    duration: float = 0.0  # [s] of the clock
+    evals: list[dict[str, float]] = field(default_factory=list)
+    # {"seconds", "updates", "examples", "loss", metric...}: on the test split
+    workers: list[WorkerRecord] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    merges: int = 0
+    merge_times: array = field(default_factory=lambda: array("d"))
+    # [s] when each merge of the run's model was done, rising
+    compilations: int = 0  # of this run, from JAX's monitoring events
+    programs: dict[str, int] = field(default_factory=dict)  # the same, by purpose
+    compile_seconds: float = 0.0
+    host_seconds: float = 0.0
+    stopped: str = ""  # why it ended early; "" if it did not
+    error: Exception | None = None  # of a user's callback, which ended it
+    last_members: tuple[int | str, ...] = ()  # of the last merge
+    events: list[WorkerEvent] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    # workers whose threads did not end with the run, and were left behind
+    step_modes: dict[str, str] = field(default_factory=dict)
+    # how K local steps ran on each kind of device (see `hetjax.engine.local_steps`)
+    trace: Any = None  # of a real run: its recording (see `hetjax.tracing.trace`)
+    replayed: str = ""  # of a replay: "equal", or what is not
+    params: Any = None  # final parameters and model state, and the user's model
+    model_state: Any = None  # with both put back
+    model: Any = None
+
+    def __repr__(self) -> str:
+        end = f", {self.stopped}" if self.stopped else ""
+        return (
+            f"<History of {self.strategy}, seed {self.seed}: {len(self.evals)} points "
+            f"over {self.duration:g} s, best {self.metric} {self.best():.4g}{end}>"
+        )
+
+    def best(self) -> float:
+        """The best value of the main metric over the points (nan without any)."""
+        values = (p[self.metric] for p in self.evals)
+        return max((v for v in values if v == v), default=float("nan"))  # not a nan
+
+    def seconds_to(self, target: float) -> float:
+        """Seconds of the first point that reaches `target`; inf if none does."""
+        reached = (p["seconds"] for p in self.evals if p[self.metric] >= target)
+        return next(reached, float("inf"))
+
+    def waiting_share(self) -> float:
+        """Waiting seconds over the span, mean over the workers that were used."""
+        used = [w for w in self.workers if w.idle < self.duration]
+        if not used or not self.duration:
+            return 0.0
+        return sum(w.waiting for w in used) / (len(used) * self.duration)

@@ -1,0 +1,192 @@
+"""What workers and nodes hold of the model, and the programs that change it.
+
+The device side of the loop: no clock and no policy here, only replicas, states and the
+compiled functions between them.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax import tree
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Placement
+from hetjax.local import own_buffers
+from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
+from hetjax.merge.types import Merge
+from hetjax.replica import Replica
+from hetjax.strategies.types import Strategy
+
+Model = tuple[Any, Any]  # params, model_state
+
+
+class ReplicaStore:
+    """Replicas by worker and states by node; both are made when they are needed."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        placement: Placement,
+        topology: Topology,
+        *,
+        on_fetch: Callable[[int], None],
+    ):
+        """The initial model of the job's seed; `on_fetch` is told who gets a copy.
+
+        Where the placement is timed, merges are waited for and their parts stamped.
+        """
+        self._placement, self._topology = placement, topology
+        self._strategy, self._programs = strategy, job.programs
+        self._compilations, self._on_fetch = job.compilations, on_fetch
+        self._merges = strategy.merges
+        self._requires = (*self._merges[0].requires, *strategy.local.requires)
+        self._model = job.programs.model(self._merges[-1])
+        with job.compilations.of("init"):
+            initial = job.programs.init(jax.random.key(job.seed))
+            self._initial = placement.to_nodes(initial)
+            self._nodes = {ROOT: self._begin_node(self._merges[-1])}
+        # may others move a replica that is at work? Then steps must not donate it
+        self.shared = self._merges[0].updates_busy_workers
+        self._replicas: dict[int, Replica] = {}
+        self._checked_out: dict[int, Replica | None] = {}  # by workers at work
+        # what a replica sends: its parameters and model state
+        self.num_bytes = tree.num_bytes(self._initial)
+
+    def model(self) -> Model:
+        """The root's model as it is now, in the initial one's dtypes."""
+        return self._model(self._nodes[ROOT], *self._initial)
+
+    def report(self) -> dict[str, float]:
+        """The counters of the root's merge."""
+        report = self._merges[-1].report
+        if not report:
+            return {}
+        return {k: float(v) for k, v in report(self._nodes[ROOT]).items()}
+
+    def merge_of(self, node: str) -> Merge:
+        """The merge of a node: that of its level; the root's is the last."""
+        last = len(self._merges) - 1
+        level = last if node == ROOT else min(self._topology.level(node), last)
+        return self._merges[level]
+
+    def replica(self, worker: int) -> Replica:
+        """What the worker holds; at first a copy of the root's model as it is now."""
+        if worker not in self._replicas:
+            with self._compilations.of("init"):
+                begin = self._programs.replica(self._strategy.local, self._requires)
+                replica = begin(*self.model())
+                self._replicas[worker] = self._placement.to_worker(worker, replica)
+            self._on_fetch(worker)
+        return self._replicas[worker]
+
+    def forget(self, worker: int) -> None:
+        """The worker's next round begins with a copy of the root's model."""
+        self._replicas.pop(worker, None)
+        self._checked_out.pop(worker, None)
+
+    def reset_to_center(self, worker: int) -> None:
+        """What the worker holds is of no use: it continues from the root's model.
+
+        The merge's own buffers stay, which no step touches: a model that lies in the
+        mailbox, or a gradient that the server still has of it.
+        """
+        before = self._replicas[worker].carry
+        self.forget(worker)
+        replica = self.replica(worker)
+        names = own_buffers(self._requires)
+        own = {k: v for k, v in before.items() if k in names and k != "round_start"}
+        kept = {**replica.carry, **own}
+        self._replicas[worker] = replica._replace(carry=kept)
+
+    def check_out(self, worker: int) -> Replica:
+        """The replica that a worker begins its round with."""
+        replica = self.replica(worker)
+        if not self.shared:
+            del self._replicas[worker]  # its buffers are given away
+        self._checked_out[worker] = replica if self.shared else None
+        return replica
+
+    def check_in(self, worker: int, replica: Replica) -> None:
+        """The replica that a worker comes back with."""
+        before = self._checked_out.pop(worker)
+        now = self._replicas.get(worker)
+        # nobody moved it: nothing to add up
+        moved = before is not None and now is not None and now is not before
+        if moved:
+            replica = self._programs.landed(now, before, replica)
+        self._replicas[worker] = replica
+
+    # -- merges --------------------------------------------------------------------
+
+    def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
+        """Carry out a merge, or a fetch; stamps of `time.perf_counter`.
+
+        `stats` are packed, as `Ledger.take_stats` has them. Where the placement is not
+        timed, nothing is waited for and the stamps mean nothing.
+        """
+        merge, node = self.merge_of(action.node), action.node
+        if node not in self._nodes:  # every node begins at the initial model
+            self._nodes[node] = self._begin_node(merge)
+        start = time.perf_counter()
+        members = (*action.members, *action.partners)
+        moves = not all(self._placement.is_at_nodes(m) for m in members)
+        replicas = tuple(self._gather(m) for m in members)
+        gathered = self._wait_for(replicas) if moves else start
+        with self._compilations.of("merge"):
+            if action.op == MergeOp.FETCH:
+                replicas = self._programs.fetch(merge)(self._nodes[node], replicas)
+            else:
+                self._nodes[node], replicas = self._programs.merge(merge)(
+                    self._nodes[node], replicas, stats, action.op
+                )
+        merged = self._wait_for((self._nodes[node], replicas))
+        for member, replica in zip(members, replicas, strict=True):
+            self._take_back(member, replica)
+        away = [
+            self._replicas[m]
+            for m in members
+            if isinstance(m, int) and not self._placement.is_at_nodes(m)
+        ]
+        finish = self._wait_for(away) if moves else merged
+        return Stamps(start, gathered, merged, finish)
+
+    def seen(self, member: int | str) -> Model:
+        """A member's model, on the device of the nodes."""
+        replica = self._gather(member)
+        return replica.params, replica.model_state
+
+    def member(self, member: int | str) -> Replica:
+        """What a worker holds, or what a node is to the one above it."""
+        if isinstance(member, int):
+            return self.replica(member)
+        return self._programs.member(self.merge_of(member))(self._nodes[member])
+
+    def _wait_for(self, trees: Any) -> float:
+        """The time when all of it is there, which only named devices are waited for."""
+        if self._placement.timed:
+            jax.block_until_ready(trees)
+        return time.perf_counter()
+
+    def _begin_node(self, merge: Merge) -> Any:
+        """The state of a node that begins at the initial model."""
+        return self._placement.to_nodes(self._programs.state(merge)(*self._initial))
+
+    def _gather(self, member: int | str) -> Replica:
+        """What a member is, on the device of the nodes."""
+        found = self.member(member)
+        at_nodes = self._placement.is_at_nodes(member)
+        return found if at_nodes else self._placement.to_nodes(found)
+
+    def _take_back(self, member: int | str, replica: Replica) -> None:
+        if isinstance(member, int):
+            at_nodes = self._placement.is_at_nodes(member)
+            self._replicas[member] = (
+                replica if at_nodes else self._placement.to_worker(member, replica)
+            )
+        else:
+            adopt = self._programs.adopt(self.merge_of(member))
+            self._nodes[member] = adopt(self._nodes[member], replica)

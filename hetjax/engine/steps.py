@@ -1,0 +1,203 @@
+"""How the K local steps of an assignment run: one by one, or fused into one program.
+
+No form is best everywhere: a convolution inside a loop, or vmapped over learners, is an
+order of magnitude slower on a CPU, while dispatching small steps one by one starves a
+GPU. The form changes the last bits of a result, so it is part of a run's record.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax.data.batching import Batch, make_batch, make_batches
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
+from hetjax.engine.protocols import Assignment, Outcome
+from hetjax.replica import Replica
+from hetjax.strategies.types import Strategy
+
+ALONE = ("dispatch", "fused", "unrolled")  # how a worker's steps run
+STEP_MODES = (*ALONE, "vmapped")  # and those of learners that share a device, together
+AT_ONCE = 2**20  # bytes of batches that are gathered before the first is used
+LONGEST = 16  # steps that are unrolled: a program grows with each; more are fused
+
+
+class Steps:
+    """Runs assignments of one strategy on one training split."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        *,
+        exact: bool | None = None,
+    ):
+        """`exact`: are batches unpadded? By default where a model has statistics.
+
+        Padding would change those: such models pay with a program per batch size.
+        """
+        self._programs, self.compilations = job.programs, job.compilations
+        self._rule, self._requires = strategy.local, strategy.merges[0].requires
+        self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
+        self._exact = job.programs.has_statistics if exact is None else exact
+        # a replica that others may move while it is at work is still read
+        self._donate = not strategy.merges[0].updates_busy_workers
+        self._keeps = strategy.sampler.observe is not None
+        self._checks = job.on_nan == "reset"
+        self._step = self._programs.step(
+            self._rule, self._requires, donate=self._donate
+        )
+
+    def run(
+        self,
+        assignment: Assignment,
+        step_mode: str = "dispatch",
+        device: Device | None = None,
+        between: Callable[[Any], None] | None = None,
+    ) -> Outcome:
+        """The outcome of all steps, enqueued; `between` is called after each program.
+
+        With a device, batches are sent there ahead of the step that wants them.
+        """
+        self.compilations.purpose = "step"
+        try:
+            if step_mode == "dispatch" or len(assignment.rows) < 2:
+                outcome = self._one_by_one(assignment, device, between)
+            else:
+                outcome = self._at_once(assignment, step_mode, device, between)
+        finally:
+            self.compilations.purpose = "other"
+        return outcome
+
+    def _one_by_one(
+        self,
+        a: Assignment,
+        device: Device | None,
+        between: Callable[[Any], None] | None,
+    ) -> Outcome:
+        replica, padded, losses, words = a.replica, 0, [], self._words(a)
+        mean = np.zeros(())
+        for number, batch in enumerate(self._batches(a.rows)):
+            padded += len(batch.weight) - len(a.rows[number])
+            batch = _sent(batch, device)
+            replica, values, mean = self._called(
+                self._step, device, replica, batch, a.learning_rate, words[number]
+            )
+            if self._keeps:
+                losses.append((a.rows[number], values))
+            if between:
+                between(replica)
+        return Outcome(replica, losses, mean, padded, self._finite(replica))
+
+    def _at_once(
+        self,
+        a: Assignment,
+        step_mode: str,
+        device: Device | None,
+        between: Callable[[Any], None] | None,
+    ) -> Outcome:
+        program = self._programs.steps(
+            self._rule,
+            self._requires,
+            unrolled=step_mode == "unrolled" and len(a.rows) <= LONGEST,
+            donate=self._donate,
+        )
+        batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
+        words = self._words(a)
+        batches = _sent(batches, device)
+        replica, values, mean = self._called(
+            program, device, a.replica, batches, a.learning_rate, words
+        )
+        if between:
+            between(replica)
+        padded = batches.weight.size - sum(map(len, a.rows))
+        losses = [(np.stack(a.rows), values)] if self._keeps else []
+        return Outcome(replica, losses, mean, padded, self._finite(replica))
+
+    def vmapped(
+        self,
+        group: Sequence[Assignment],
+        device: Device | None = None,
+        between: Callable[[Any], None] | None = None,
+    ) -> list[Outcome]:
+        """The outcomes of as many steps of as many examples each, in one program."""
+        n, rows = len(group), [r for a in group for r in a.rows]
+        program = self._programs.vmapped(
+            self._rule, self._requires, donate=self._donate
+        )
+        batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
+        batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
+        learning_rates = np.array([a.learning_rate for a in group])
+        words = np.stack([self._words(a) for a in group])
+        batches = _sent(batches, device)
+        self.compilations.purpose = "step"
+        replicas = tuple(a.replica for a in group)
+        replicas, values, means = self._called(
+            program, device, replicas, batches, learning_rates, words
+        )
+        self.compilations.purpose = "other"
+        if between:
+            between(replicas)
+        padded = batches.weight.size // n - sum(map(len, group[0].rows))
+        return [
+            Outcome(
+                replica,
+                [(np.stack(a.rows), values[i])] if self._keeps else [],
+                means[i],
+                padded,
+                self._finite(replica),
+            )
+            for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
+        ]
+
+    def _called(
+        self,
+        program: Callable,
+        device: Device | None,
+        replica: Any,
+        batch: Batch,
+        *rest: Any,
+    ) -> Any:
+        """What the program returns; one thread compiles it, others wait for that."""
+        where = (device, *[leaf.shape for leaf in jax.tree.leaves(batch)])
+        arguments = (replica, batch, *rest)
+        call = self._programs.first_calls.call
+        return call(program, where, arguments, self.compilations)
+
+    def _finite(self, replica: Replica) -> Any:
+        """Are all of its numbers, where it matters?"""
+        return self._programs.finite(replica) if self._checks else True
+
+    def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """The batch of each step; small dense ones are gathered several at once."""
+        data, buckets, exact = self._train, self._buckets, self._exact
+        if data.sparse or len(rows) < 2:
+            yield from (make_batch(data, r, buckets, exact=exact) for r in rows)
+            return
+        several = max(1, AT_ONCE // (len(rows[0]) * data.x[:1].nbytes))
+        for i in range(0, len(rows), several):
+            found = make_batches(data, rows[i : i + several], buckets, exact=exact)
+            yield from (Batch(*leaves) for leaves in zip(*found, strict=True))
+
+    def lowered(self, replica: Replica, row: np.ndarray) -> str:
+        """The text of the program of one step on these rows."""
+        batch = make_batch(self._train, row, self._buckets, exact=self._exact)
+        words = np.zeros(3, np.uint32)
+        return self._step.lower(replica, batch, np.float32(0), words).as_text()
+
+    def _words(self, a: Assignment) -> np.ndarray:
+        """[K, 3]: what each step's random key is made of."""
+        numbers = range(a.first_step, a.first_step + len(a.rows))
+        return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
+
+
+def _sent(batch: Batch, device: Device | None) -> Batch:
+    """The batch on its way to a device.
+
+    NumPy arrays go to a CPU device within the call, without a copy of their own.
+    """
+    if device is None or device.platform == "cpu":
+        return batch
+    return jax.device_put(batch, device)

@@ -1,0 +1,135 @@
+"""Buffers of a replica's carry: what a merge and a local update tell each other.
+
+prev_params     params before the last step (kept here, at every step)
+grad_sum        sum of the mean gradients since the merge that emptied it (kept here,
+                unless the local update provides it itself)
+delayed_update  a move that is added after the next step (the merge's; added here)
+round_start     params at the start of the round (kept by merges that broadcast)
+mailbox, last_pushed_grad, angle     a merge's own; nobody else looks at them
+
+A merge may declare more buffers of its own: `Buffer(name, init)` among its `requires`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hetjax import sparse, tree
+from hetjax.local.updates import LocalUpdate
+from hetjax.replica import Buffer, Params, Replica, Requires
+from hetjax.tree import PyTree
+
+KEPT = ("prev_params", "grad_sum", "delayed_update")  # by `with_buffers`
+OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # by the merge
+
+
+def check_buffers(
+    local_update: LocalUpdate, requires: Requires, broadcasts: bool
+) -> None:
+    """A ValueError if a merge and a local update do not fit each other.
+
+    `requires` are the merge's; `broadcasts`: does it keep the buffer "round_start"?
+    """
+    _check_names(requires)
+    if local_update.requires and not broadcasts:
+        raise ValueError(
+            f"the local update requires {', '.join(local_update.requires)} of a "
+            "replica, which only merges keep that broadcast their model (average, "
+            "fed_nova, fed_adp, ...)"
+        )
+    unused = set(local_update.provides) - set(requires)
+    if unused:
+        raise ValueError(
+            f"the local update only provides {', '.join(sorted(unused))}, which the "
+            "merge does not use: nothing would ever be learned; take local.sgd(), or "
+            "merge.gradient_aggregation()"
+        )
+
+
+def _check_names(requires: Requires) -> None:
+    known = (*KEPT, *OWN)
+    unknown = [b for b in requires if not isinstance(b, Buffer) and b not in known]
+    if unknown:
+        raise ValueError(
+            f"the merge requires {', '.join(sorted(unknown))} of a replica; known: "
+            f"{', '.join(known)}; declare a buffer of its own as hetjax.merge.Buffer("
+            f'"{unknown[0]}", init=lambda params: ...)'
+        )
+    names = [_name(b) for b in requires]
+    taken = [b.name for b in requires if isinstance(b, Buffer) and b.name in known]
+    twice = taken or [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"the merge declares the buffer {twice[0]!r}, which there is already: "
+            "give it another name"
+        )
+
+
+def kept_buffers(local_update: LocalUpdate, requires: Requires) -> tuple[str, ...]:
+    """The buffers that `with_buffers` has to look after."""
+    return tuple(s for s in KEPT if s in requires and s not in local_update.provides)
+
+
+def own_buffers(requires: Requires) -> tuple[str, ...]:
+    """The buffers that the merge alone changes, of those that it requires."""
+    return tuple(_name(b) for b in requires if isinstance(b, Buffer) or b in OWN)
+
+
+def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
+    """The local update that also keeps the buffers that a merge requires.
+
+    Itself if there are none. "delayed_update" is added after the step, whose gradient
+    does not know of it.
+    """
+    kept = kept_buffers(local_update, requires)
+    if not kept:
+        return local_update
+
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        seen = {}
+
+        def watched(*inputs: Any) -> tuple:
+            losses, state, seen["grads"] = grad_fn(*inputs)
+            return losses, state, seen["grads"]
+
+        before = replica.params
+        replica, losses = local_update.step(replica, batch, learning_rate, watched)
+        carry, params = dict(replica.carry), replica.params
+        if "prev_params" in kept:
+            carry["prev_params"] = before
+        if "grad_sum" in kept:
+            grads = sparse.dense(seen["grads"])
+            carry["grad_sum"] = jax.tree.map(jnp.add, carry["grad_sum"], grads)
+        if "delayed_update" in kept:
+            params = jax.tree.map(jnp.add, params, carry["delayed_update"])
+            carry["delayed_update"] = jax.tree.map(
+                jnp.zeros_like, carry["delayed_update"]
+            )
+        return replica._replace(params=params, carry=carry), losses
+
+    return LocalUpdate(
+        local_update.init, step, local_update.provides, local_update.requires
+    )
+
+
+def empty_buffers(params: Params, requires: Requires) -> dict[str, PyTree]:
+    """The carry of a replica that starts at these params; in memory of its own."""
+    return {_name(buffer): _empty(buffer, params) for buffer in requires}
+
+
+def _empty(buffer: str | Buffer, params: Params) -> PyTree:
+    if isinstance(buffer, Buffer):
+        return tree.copies(buffer.init(params))
+    if buffer == "angle":
+        return jnp.zeros(2)
+    if buffer == "round_start":
+        return tree.copies(params)
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+def _name(buffer: str | Buffer) -> str:
+    return buffer.name if isinstance(buffer, Buffer) else buffer

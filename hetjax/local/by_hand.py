@@ -1,0 +1,46 @@
+"""Local training without a machine: a replica, and one jitted step of it."""
+
+from collections.abc import Callable
+
+import jax
+
+from hetjax import tree
+from hetjax.local.buffers import empty_buffers, with_buffers
+from hetjax.local.updates import LocalUpdate
+from hetjax.replica import ModelState, Params, Replica, Requires
+from hetjax.task.types import Task, make_grad_fn
+
+
+def new_replica(
+    local_update: LocalUpdate,
+    params: Params,
+    model_state: ModelState = (),
+    *,
+    requires: Requires = (),
+) -> Replica:
+    """A replica that starts at these params, in memory of its own.
+
+    `requires` are the buffers of the merge (`merge.requires`).
+    """
+    params, model_state = tree.copies((params, model_state))
+    buffers = empty_buffers(params, (*requires, *local_update.requires))
+    return Replica(params, model_state, local_update.init(params), buffers)
+
+
+def step_fn(
+    local_update: LocalUpdate, task: Task, *, requires: Requires = ()
+) -> Callable:
+    """(replica, batch, learning_rate, key) -> (replica, losses [B]): one jitted step.
+
+    `batch` is a `make_batch`, `key` a random key that the loss may use, `requires` the
+    buffers of the merge that the steps must keep (`merge.requires`).
+    """
+    update = with_buffers(local_update, requires)
+
+    @jax.jit
+    def step(
+        replica: Replica, batch: tuple, learning_rate: jax.Array, key: jax.Array
+    ) -> tuple[Replica, jax.Array]:
+        return update.step(replica, batch, learning_rate, make_grad_fn(task, key))
+
+    return step

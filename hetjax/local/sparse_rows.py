@@ -1,0 +1,77 @@
+"""Optimizer steps on row weights: all of the weight, or only the rows of a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from hetjax import sparse
+from hetjax.replica import OptState, Params
+from hetjax.tree import PyTree
+
+
+def dense_update(
+    tx: optax.GradientTransformation,
+    grads: PyTree,
+    opt: OptState,
+    params: Params,
+    learning_rate: jax.Array,
+) -> tuple[Params, OptState]:
+    """(params, opt_state) after a step on every row: w <- w + eta update(g)."""
+    updates, opt = tx.update(sparse.dense(grads), opt, params)
+    return jax.tree.map(
+        lambda w, d: (w + learning_rate * d).astype(w.dtype), params, updates
+    ), opt
+
+
+def sparse_update(
+    tx: optax.GradientTransformation,
+    grads: PyTree,
+    opt: OptState,
+    params: Params,
+    learning_rate: jax.Array,
+) -> tuple[Params, OptState]:
+    """A step on the unique touched rows alone, written back into the whole."""
+    grads = _map_gradients(sparse.unique, lambda g: g, grads)
+    ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
+    rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
+    view = jax.tree.map(_take, params, ids)
+    opt_view = optax.tree_utils.tree_map_params(tx, _take, opt, ids)
+    updates, opt_view = tx.update(rows, opt_view, view)
+    view = jax.tree.map(
+        lambda w, d: (w + learning_rate * d).astype(w.dtype), view, updates
+    )
+    params = jax.tree.map(_put, params, view, ids)
+    # non-params (step counters) come whole from the updated state
+    return params, _put_state(tx, opt, opt_view, ids)
+
+
+_WHOLE = "whole"  # stands among the ids for a leaf that has no rows
+
+
+def _map_gradients(of_rows: Callable, of_others: Callable, grads: PyTree) -> PyTree:
+    """One function of every `RowSparseGrad`, another one of every other gradient."""
+    return jax.tree.map(
+        lambda g: of_rows(g) if sparse.is_row_sparse(g) else of_others(g),
+        grads,
+        is_leaf=sparse.is_row_sparse,
+    )
+
+
+def _take(leaf: jax.Array, ids: Any) -> jax.Array:
+    return leaf if ids is _WHOLE else leaf.at[ids].get(mode="clip")
+
+
+def _put(leaf: jax.Array, rows: jax.Array, ids: Any) -> jax.Array:
+    return rows if ids is _WHOLE else leaf.at[ids].set(rows, mode="drop")
+
+
+def _put_state(
+    tx: optax.GradientTransformation, opt: OptState, opt_view: OptState, ids: PyTree
+) -> OptState:
+    """The whole optimizer state with the touched rows of `opt_view` written in."""
+    places = optax.tree_utils.tree_map_params(
+        tx, lambda _, i: i, opt, ids, transform_non_params=lambda _: _WHOLE
+    )
+    return jax.tree.map(_put, opt, opt_view, places)

@@ -1,0 +1,221 @@
+"""What a worker does with a batch between two reports: the local updates.
+
+A local update is built with learning rate 1 and scales its steps by the rate that it is
+given, so that a rate is data and never a recompilation. Factories return the same
+object for the same settings: strategies with equal updates share their compiled
+programs.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from hetjax import sparse
+from hetjax.local.sparse_rows import dense_update, sparse_update
+from hetjax.replica import OptState, Params, Replica
+from hetjax.unit_rate import check_unit_rate
+
+
+class LocalUpdate(NamedTuple):
+    """A pair of pure functions.
+
+    init(params) -> opt_state
+    step(replica, batch, learning_rate, grad_fn) -> (replica, losses [B])
+
+    grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
+    gradients are of the mean loss over the batch's true examples, with a
+    `sparse.RowSparseGrad` for each row weight that meets a sparse input. An update that
+    `provides` a buffer leaves the step to a merge that requires it; what it `requires`
+    (only "round_start") a merge must keep for it. Buffers: see `hetjax.local.buffers`.
+    """
+
+    init: Callable[[Params], OptState]
+    step: Callable[..., tuple[Replica, jax.Array]]
+    provides: tuple[str, ...] = ()  # buffers of the replica's carry
+    requires: tuple[str, ...] = ()
+
+
+@lru_cache
+def gradient() -> LocalUpdate:
+    """One gradient, kept in the buffer "grad_sum" for the merge; params stay."""
+
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        del learning_rate  # the merge applies it
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        carry = {**replica.carry, "grad_sum": sparse.dense(grads)}
+        return replica._replace(model_state=state, carry=carry), losses
+
+    return LocalUpdate(lambda params: (), step, provides=("grad_sum",))
+
+
+def sgd(
+    *,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    sparse_updates: bool = False,
+) -> LocalUpdate:
+    """Stochastic gradient descent, w <- w - eta (g + wd w), or with momentum
+
+        v <- mu v + g + wd w;   w <- w - eta v      (v - look-ahead if `nesterov`)
+
+    Plain SGD adds row gradients into their rows, exactly; momentum and decay move every
+    row each step or, with `sparse_updates`, those that the batch touches only.
+    """
+    if nesterov and not momentum:
+        raise ValueError("nesterov=True looks ahead along the momentum: give one")
+    if not momentum and not weight_decay:
+        return _plain_sgd()
+    return _optax_sgd(momentum, nesterov, weight_decay, sparse_updates)
+
+
+# The cached functions take positions: lru_cache tells sgd(momentum=0.9) from
+# sgd(momentum=0.9, sparse_updates=False).
+
+
+@lru_cache
+def _optax_sgd(
+    momentum: float, nesterov: bool, weight_decay: float, sparse_updates: bool
+) -> LocalUpdate:
+    tx = optax.sgd(1.0, momentum=momentum or None, nesterov=nesterov)
+    decay = optax.add_decayed_weights(weight_decay)
+    whole = optax.chain(decay, tx) if weight_decay else tx
+    return _from_optax(whole, sparse_updates)
+
+
+@lru_cache
+def _plain_sgd() -> LocalUpdate:
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        params = sparse.subtract(replica.params, grads, learning_rate)
+        return replica._replace(params=params, model_state=state), losses
+
+    return LocalUpdate(lambda params: (), step)
+
+
+def from_optax(
+    tx: optax.GradientTransformation, *, sparse_updates: bool = False
+) -> LocalUpdate:
+    """A step of any optax optimizer built with learning rate 1: w <- w + eta update(g).
+
+    eta is the strategy's learning rate; an optimizer built with another rate than 1 is
+    a ValueError, since it would train at the product of both. A row weight under a
+    sparse input is updated whole, as optax would; with `sparse_updates` the rows that
+    the batch touches are, of the weight and of every optimizer state shaped like it,
+    and the others stay (their momentum does not decay meanwhile; counters of steps go
+    on for all).
+    """
+    check_unit_rate(tx, "from_optax(tx)")
+    return _from_optax(tx, sparse_updates)
+
+
+@lru_cache
+def _from_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUpdate:
+    update = sparse_update if sparse_updates else dense_update
+
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        params, opt = update(
+            tx, grads, replica.opt_state, replica.params, learning_rate
+        )
+        new = replica._replace(params=params, opt_state=opt, model_state=state)
+        return new, losses
+
+    return LocalUpdate(tx.init, step)
+
+
+def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
+    """SGD with momentum in Polyak's own form, that of CROSSBOW's learners.
+
+        v <- mu v - eta (g + wd w);   w <- w + v
+
+    What is in v keeps the rate that it was made at: the same as `sgd` until the rate
+    changes. Source: ALGORITHMS C.1, K.1.
+    """
+    return _heavy_ball(momentum, weight_decay)
+
+
+@lru_cache
+def _heavy_ball(momentum: float, weight_decay: float) -> LocalUpdate:
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        v = jax.tree.map(
+            lambda v, g, w: (
+                momentum * v - learning_rate * (g + weight_decay * w)
+            ).astype(v.dtype),
+            replica.opt_state,
+            sparse.dense(grads),
+            replica.params,
+        )
+        params = jax.tree.map(jnp.add, replica.params, v)
+        new = replica._replace(params=params, opt_state=v, model_state=state)
+        return new, losses
+
+    return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
+
+
+def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
+    """Nesterov's step in the form of EAMSGD, with decay at the look-ahead point.
+
+        v <- delta v;   x <- x + v;   g at x (+ wd x)
+        x <- x - eta g;   v <- v - eta g            delta is `momentum`
+
+    The same as v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
+    """
+    return _eamsgd_nesterov(momentum, weight_decay)
+
+
+@lru_cache
+def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        v = jax.tree.map(lambda v: momentum * v, replica.opt_state)
+        x = jax.tree.map(jnp.add, replica.params, v)
+        losses, state, grads = grad_fn(x, replica.model_state, batch)
+        g = sparse.dense(grads)
+        g = jax.tree.map(lambda g, x: learning_rate * (g + weight_decay * x), g, x)
+        params, v = (
+            jax.tree.map(lambda a, g: (a - g).astype(a.dtype), tree, g)
+            for tree in (x, v)
+        )
+        new = replica._replace(params=params, opt_state=v, model_state=state)
+        return new, losses
+
+    return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
+
+
+@lru_cache
+def proximal(*, mu: float) -> LocalUpdate:
+    """SGD that is pulled back to where the round started (FedProx).
+
+        w <- w - eta (g + mu (w - w_start))
+
+    Source: ALGORITHMS I (the proximal form of FedNova).
+    """
+
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
+    ) -> tuple[Replica, jax.Array]:
+        losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        params = jax.tree.map(
+            lambda w, g, s: (w - learning_rate * (g + mu * (w - s))).astype(w.dtype),
+            replica.params,
+            sparse.dense(grads),
+            replica.carry["round_start"],
+        )
+        return replica._replace(params=params, model_state=state), losses
+
+    return LocalUpdate(lambda params: (), step, requires=("round_start",))

@@ -1,0 +1,226 @@
+"""The virtual clock: when rounds arrive and merges are done on a simulated machine.
+
+A local round takes what its worker's profile says, times noise; merges queue for their
+links. Events come from an `EventQueue`; time jumps from one to the next.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from hetjax.machine.contention import Contention
+from hetjax.machine.event_queue import EventQueue
+from hetjax.machine.merge_queues import MergeQueues, Transfer
+from hetjax.machine.profile import Machine, ScriptedFault, check_seed
+from hetjax.machine.types import (
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    LocalRound,
+    MergeAction,
+    Merged,
+    PlannedMerge,
+    Slow,
+    Stamps,
+)
+
+
+class SimulatedClock:
+    """The clock of one run on `machine`; starts at 0 s.
+
+    Events at the same time come in this order: Merged (by order of merging), Join and
+    Leave, Arrival (by worker), Timer (by order of setting). Each worker has its own
+    noise, drawn from (machine.seed, seed, worker), so it does not depend on what the
+    others do. Workers are active at the start, unless a scripted fault lets them join
+    later; `stop` and `start` change that.
+    """
+
+    def __init__(
+        self, machine: Machine, *, seed: int, nonzeros_per_example: float = 0.0
+    ):
+        check_seed(seed)
+        self.workers = machine.worker_infos(nonzeros_per_example)
+        self.now = 0.0  # [s]
+        self._machine = machine
+        self._noises = [
+            np.random.default_rng(np.random.SeedSequence((machine.seed, seed, worker)))
+            for worker in range(len(self.workers))
+        ]
+        self._events = EventQueue(self.workers, machine.faults)
+        self._merges = MergeQueues(machine, self.workers)
+        contend = any(worker.contention > 1 for worker in machine.workers)
+        self._contention: Any = Contention(machine.workers) if contend else None
+        self._plans: dict[int, Arrival] = {}  # of those at work, if they contend
+        # how many workers each device has now
+        active = self._events.roster.active
+        self._sharing = Counter(self.workers[k].device for k in active)
+        self._factors = [1.0] * len(self.workers)  # of scripted slowness
+
+    @property
+    def has_pending_joins(self) -> bool:
+        """May somebody who is not active still come?"""
+        return self._events.has_scripted_joins
+
+    def begin(self) -> None:
+        """Time is at 0 s; it moves from event to event."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """It stands still anyway, while nobody asks for the next event."""
+        return nullcontext()
+
+    # -- what the loop asks for --------------------------------------------------
+
+    def dispatch(
+        self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
+    ) -> Arrival:
+        """Start a local round as soon as its worker is free; its planned arrival.
+
+            finish = start + round.seconds + factor * per_round + m / curve(m) * sum of
+                factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
+
+        over its steps, with t when the step starts, nz in `nonzeros` (one number for
+        each step), and m the workers that the device has now. Where workers contend
+        (`Profile.contention`) it is later by what the others do meanwhile.
+        """
+        self._events.check_can_start(worker)
+        steps = local_round.local_steps
+        if len(nonzeros) != steps:
+            raise ValueError(
+                f"a round of {steps} steps needs as many numbers of non-zeros, "
+                f"not {len(nonzeros)}"
+            )
+        start = max(self.now, self._merges.worker_free(worker))
+        profile = self._machine.workers[worker]
+        per_round = profile.factor * profile.cost.per_round if steps else 0.0
+        time = start + local_round.seconds + per_round
+        slowdown = profile.slowdown(self._sharing[self.workers[worker].device])
+        for step_nonzeros in nonzeros:
+            seconds = self._step_seconds(worker, local_round.size, step_nonzeros, time)
+            time += slowdown * seconds
+        self._events.dispatch(worker)
+        arrival = Arrival(worker, local_round, start, time)
+        if self._contention is None:
+            self._merges.set_worker_free(worker, time)
+            self._events.push(time, arrival)
+        else:
+            self._events.push_begin(arrival)
+        return arrival
+
+    def merge(
+        self,
+        action: MergeAction,
+        num_bytes: float,
+        seconds: float = 0.0,
+        below: Collection[int] = (),
+    ) -> Transfer:
+        """Merge the members' models, `num_bytes` each, at the action's node.
+
+        The deepest link that all the members share is a queue: the merge starts when
+        the link is free, the node's previous merge is done and every member is free;
+        partners are not asked. It takes `seconds` of the members' own, and the link's
+        time for the action's transfers. The members are free again at its finish; at
+        its start if not blocking. What neither blocks nor needs a link does not wait
+        for the node: it is about what the members have already. `below` are the workers
+        that nodes among the members stand for.
+        """
+        workers = [m for m in action.members if isinstance(m, int)]
+        for worker in workers:
+            self._events.check_at_rest(worker)
+        for partner in action.partners:
+            self._events.check_known(partner)
+        transfer = self._merges.add(
+            action, below or workers, num_bytes, seconds, self.now
+        )
+        merged = Merged(action.node, transfer.finish, action.members, action.op)
+        self._events.push(transfer.finish, merged)
+        return transfer
+
+    def carry_out(self, planned: PlannedMerge) -> Stamps:
+        """Have a merge carried out: it takes place when its queues let it."""
+        start, finish = self.merge(
+            planned.action, planned.num_bytes, planned.seconds, planned.below
+        )
+        planned.run(finish)
+        return Stamps(start, start, finish, finish)
+
+    def start(self, worker: int) -> None:
+        """The worker takes part from now on: a Join is to come."""
+        self._events.start(worker, self.now)
+        self._sharing[self.workers[worker].device] += 1
+
+    def stop(self, worker: int) -> None:
+        """The worker gets no more rounds: a Leave. It finishes the one that it has."""
+        self._events.stop(worker, self.now)
+        self._sharing[self.workers[worker].device] -= 1
+
+    def set_timer(self, name: str, time: float) -> None:
+        """Ask for a Timer at `time` [s], now at the earliest."""
+        if not self.now <= time < math.inf:  # also refuses NaN
+            raise ValueError(f"timer {name!r} at {time} s, but it is {self.now} s now")
+        self._events.set_timer(name, time)
+
+    # -- what happens --------------------------------------------------------------
+
+    def next(self) -> Event | None:
+        """Move on to the earliest event; None when nothing is pending."""
+        while self._events.next_time < math.inf:
+            self.now, event, begins = self._events.pop()
+            if begins:
+                self._begin_contending(event)
+                continue
+            if isinstance(event, ScriptedFault):
+                event = self._occur(event)
+            elif isinstance(event, Arrival) and self._contention:
+                self._merges.set_worker_free(event.worker, self.now)
+                self._replan(self._contention.end(event.worker, self.now))
+            if event is not None:
+                return event
+        return None
+
+    def _occur(self, fault: ScriptedFault) -> Event | None:
+        """What a fault leads to; nothing where it changes nothing."""
+        worker = self._events.index_of(fault)
+        was = self._events.roster
+        event = self._events.occur(fault, self.now)
+        if isinstance(event, Slow):  # from its next round on
+            self._factors[worker] = event.factor
+        elif isinstance(event, Join):
+            self._sharing[self.workers[worker].device] += 1
+            self._merges.set_worker_free(worker, self.now)
+        elif isinstance(event, Leave):
+            self._sharing[self.workers[worker].device] -= worker in was.active
+            if self._contention and worker in was.working:
+                self._replan(self._contention.end(worker, self.now))
+        return event
+
+    def _begin_contending(self, planned: Any) -> None:
+        """A round begins that others slow down, or that slows others down."""
+        alone = planned.finish - planned.start
+        self._plans[planned.worker] = planned
+        steps = planned.local_round.local_steps
+        self._replan(self._contention.begin(planned.worker, alone, self.now, steps))
+
+    def _replan(self, finishes: dict[int, float]) -> None:
+        """The arrivals of those at work, as it is known now."""
+        self._events.reschedule(
+            [self._plans[k]._replace(finish=finish) for k, finish in finishes.items()]
+        )
+
+    def _step_seconds(
+        self, worker: int, size: int, nonzeros: int, time: float
+    ) -> float:
+        """Seconds of one step that starts at `time`, with its noise."""
+        if nonzeros < 0:
+            raise ValueError(f"a step cannot have {nonzeros} non-zeros")
+        seconds = self._machine.workers[worker].seconds(size, nonzeros, time)
+        seconds *= self._factors[worker]
+        sigma = self._machine.noise
+        if sigma == 0:
+            return seconds
+        z = self._noises[worker].standard_normal()
+        return seconds * math.exp(sigma * z - sigma**2 / 2)

@@ -1,0 +1,88 @@
+"""A merge that knows nothing of absence, given only the members that are present."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.group import unstacked
+from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
+from hetjax.replica import Replica
+from hetjax.tree import PyTree
+
+MOST = 32  # members: there is a program for each number of those present
+
+
+def masked(merge: Merge) -> Merge:
+    """The merge of the members with local steps alone, whoever else is in the tuple.
+
+    `merge.apply` is called with replicas and statistics of the m members that are
+    present, in their order; it is compiled once for each m of n, so that n is at most
+    32. An absent member stays as it is, or continues from the merged model if the merge
+    `broadcasts`. A merge of nobody changes nothing. So a coordinate-wise median written
+    on tuples keeps the law that a member without updates is absent.
+    """
+
+    def apply(
+        state: Any,
+        replicas: Sequence[Replica],
+        stats: WorkerStats,
+        op: MergeOp = PUSH_FETCH,
+    ) -> tuple[Any, tuple[Replica, ...]]:
+        check_op("masked", op, merge.ops)
+        replicas, n = tuple(replicas), len(replicas)
+        if n > MOST:
+            raise ValueError(
+                f"masked: {n} members, at most {MOST}: write the merge with weights "
+                "(hetjax.merge.weighted_mean, Group.total), where zero is absence"
+            )
+        order = jnp.argsort(~stats.present, stable=True)  # those present come first
+        place = jnp.argsort(order)
+        chosen, numbers = _picked(replicas, order), _picked_stats(stats, order)
+        branches = [_nobody, *(_of_first(merge, m, op) for m in range(1, n + 1))]
+        state, chosen = lax.switch(
+            jnp.sum(stats.present), branches, state, chosen, numbers
+        )
+        return state, _picked(chosen, place)
+
+    return merge._replace(apply=apply, takes_groups=False)
+
+
+def _nobody(state: Any, replicas: tuple[Replica, ...], stats: WorkerStats) -> Any:
+    del stats
+    return state, replicas
+
+
+def _of_first(merge: Merge, m: int, op: MergeOp) -> Callable[..., Any]:
+    """The merge of the first m members; what comes back has the dtypes of before."""
+
+    def apply(
+        state: Any, replicas: tuple[Replica, ...], stats: WorkerStats
+    ) -> tuple[Any, tuple[Replica, ...]]:
+        here, absent = replicas[:m], replicas[m:]
+        some = WorkerStats(*(x[:m] if x.ndim else x for x in stats))
+        new, merged = merge.apply(state, here, some, op)
+        new, merged = _as_before((new, tuple(merged)), (state, here))
+        if merge.broadcasts:
+            model = merge.model(new)
+            absent = tuple(reset_to(r, *model) for r in absent)
+        return new, (*merged, *absent)
+
+    return apply
+
+
+def _as_before(new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: jnp.asarray(x, jnp.result_type(y)), new, old)
+
+
+def _picked(replicas: tuple[Replica, ...], order: jax.Array) -> tuple[Replica, ...]:
+    """Replicas in another order, known only when it runs."""
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves)[order], *replicas)
+    return unstacked(stacked, len(replicas))
+
+
+def _picked_stats(stats: WorkerStats, order: jax.Array) -> WorkerStats:
+    return WorkerStats(*(x[order] if x.ndim else x for x in stats))

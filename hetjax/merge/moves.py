@@ -1,0 +1,187 @@
+"""How models move in a merge, as stateless functions on pytrees.
+
+`trees` are a sequence of pytrees or, inside `jax.shard_map`, a `Group` along a mesh
+axis; what comes back of them is of the same kind. Centres and sums are float32, trees
+keep their dtypes. Weights and `alpha` are arrays [n] or one number for all; zero weight
+is absence, and not even a NaN of an absent tree counts. Settings may be arrays: all of
+it works under `jit` and under `vmap` over settings.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hetjax import tree
+from hetjax.merge.group import Group, as_group, like
+from hetjax.merge.weights import Numbers, everybody, floats, proportional_weights
+from hetjax.tree import PyTree
+
+Trees: TypeAlias = Group | Sequence[PyTree]
+
+
+def weighted_mean(trees: Trees, weights: Numbers) -> PyTree:
+    """sum_i w_i x_i / sum_i w_i, in the dtypes of the trees.
+
+    Exactly the trees where all of weight are equal: it is x_1 + sum_i w_i (x_i - x_1),
+    x_1 the first of them. Weights that are all zero give the first tree.
+
+    >>> weighted_mean([jnp.array(1.0), jnp.array(5.0)], [3, 1]).item()
+    2.0
+    """
+    group = as_group(trees)
+    weights = floats(weights)
+    first = jnp.arange(group.size) == jnp.argmax(weights != 0)
+    base = group.total(lambda x: x, jnp.where(first, 1.0, 0.0))
+    mean = moved(base, group, proportional_weights(weights))
+    return tree.cast_like(mean, group.members[0])
+
+
+def weighted_move(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
+    """sum_i w_i (x_i - z) in float32, over trees x_i of weight w_i.
+
+    A difference first, so that trees equal to the centre give exactly zero also
+    under jit.
+    """
+    return as_group(trees).total(lambda x: tree.difference(x, center), floats(weights))
+
+
+def moved(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
+    """z + sum_i w_i (x_i - z): exactly the centre where all trees equal it."""
+    return tree.map_floats(jnp.add, center, weighted_move(center, trees, weights))
+
+
+def plain_mean(trees: Sequence[PyTree]) -> PyTree:
+    """The mean in float32, exactly the trees where they are equal."""
+    base = tree.float32(trees[0])
+    return moved(base, trees, jnp.full(len(trees), 1 / len(trees)))
+
+
+def momentum_mean(
+    center: PyTree,
+    previous: PyTree,
+    trees: Trees,
+    weights: Numbers,
+    *,
+    momentum: ArrayLike = 0.9,
+    excess: ArrayLike | None = None,
+) -> tuple[PyTree, PyTree]:
+    """(w', w): the weighted mean of the trees, with momentum of the centre.
+
+        w' = sum_i alpha_i w_i + gamma (w - w_p)          w_p <- w;   w <- w'
+
+    `previous` is w_p, or () without momentum; gamma is `momentum`. The sum is
+    w + sum_i alpha_i (w_i - w) + excess w, with excess = sum_i alpha_i - 1 given by
+    the caller who knows when it is exactly 0 (default: worked out). Weights that are
+    all zero change nothing. Source: Adaptive SGD, Algorithm 2.
+    """
+    alpha = floats(weights)
+    if excess is None:
+        excess = jnp.where(jnp.any(alpha != 0), jnp.sum(alpha) - 1, 0.0)
+    move = weighted_move(center, trees, alpha)
+    new = tree.map_floats(lambda w, m: w + m + excess * w, center, move)
+    if not jax.tree.leaves(previous):
+        return new, previous
+    anybody = jnp.any(alpha != 0)  # a merge of nobody is no step of the momentum
+    gamma = jnp.where(anybody, momentum, 0.0)
+    new = tree.map_floats(lambda n, w, p: n + gamma * (w - p), new, center, previous)
+    previous = tree.map_floats(lambda w, p: jnp.where(anybody, w, p), center, previous)
+    return new, previous
+
+
+def sma_correction(
+    center: PyTree,
+    velocity: PyTree,
+    trees: Trees,
+    *,
+    alpha: Numbers,
+    momentum: ArrayLike = 0.9,
+    prev_trees: Trees | None = None,
+    present: ArrayLike | None = None,
+) -> tuple[PyTree, PyTree, Any]:
+    """(z, v, trees): trees and their average model pull each other, with momentum.
+
+        c_j = alpha_j (w_j - z)
+        w_j <- w_j - c_j
+        v <- sum_j c_j + mu v;   z <- z + v
+
+    v is the last move of z, mu is `momentum`. With `prev_trees` c_j is taken there:
+    CROSSBOW measures before the last step and moves the model after it. If nobody is
+    present nothing moves. Source: CROSSBOW 3.2; ALGORITHMS C.1.
+    """
+    group = as_group(trees)
+    olds = group if prev_trees is None else as_group(prev_trees)
+    alpha = _per_member(alpha, group.size)
+    here = everybody(alpha, present)
+    pull = jnp.where(here, alpha, 0.0)
+    anybody = jnp.any(here)  # a merge of nobody is no step of the momentum
+    total = weighted_move(center, olds, pull)
+    velocity = tree.map_floats(
+        lambda c, v: jnp.where(anybody, c + momentum * v, v), total, velocity
+    )
+    corrected = group.each(lambda w, old, a: _pulled(w, old, center, a), olds, pull)
+    center = tree.map_floats(
+        lambda z, v: jnp.where(anybody, z + v, z), center, velocity
+    )
+    return center, velocity, like(trees, corrected)
+
+
+def mean_correction(
+    center: PyTree,
+    trees: Trees,
+    *,
+    alpha: ArrayLike = 0.1,
+    prev_trees: Trees | None = None,
+    present: ArrayLike | None = None,
+) -> tuple[PyTree, Any]:
+    """(mean, trees): trees and their own mean pull each other; no other centre.
+
+        w_j <- w_j - alpha (w_j - mean_k w_k)
+
+    The mean that comes back is that of the moved trees. `center` only says where
+    differences are taken from. `prev_trees` as in `sma_correction`. Source: KungFu's
+    SMA; ALGORITHMS C.1.
+    """
+    group = as_group(trees)
+    olds = group if prev_trees is None else as_group(prev_trees)
+    here = everybody(jnp.ones(group.size), present)
+    share = proportional_weights(jnp.ones(group.size), here)
+    mean = moved(center, olds, share)
+    pull = jnp.where(here, alpha, 0.0)
+    pulled = group.each(lambda w, old, a: _pulled(w, old, mean, a), olds, pull)
+    return moved(mean, pulled, share), like(trees, pulled)
+
+
+def elastic_move(
+    center: PyTree, params: PyTree, alpha: ArrayLike
+) -> tuple[PyTree, PyTree]:
+    """(x~, x): a centre and a model come closer by the same elastic force.
+
+        d = alpha (x - x~);   x~ <- x~ + d;   x <- x - d
+
+    Their sum is conserved. Source: EASGD (Zhang et al. 2015), Algorithm 1.
+    """
+    alpha = floats(alpha)
+    return moved(center, (params,), alpha[None]), _pulled(params, params, center, alpha)
+
+
+def elastic_force(center: PyTree, params: PyTree, alpha: ArrayLike) -> PyTree:
+    """d = alpha (x - x~), in float32."""
+    return tree.map_floats(lambda d: alpha * d, tree.difference(params, center))
+
+
+def _pulled(params: PyTree, old: PyTree, center: PyTree, alpha: jax.Array) -> PyTree:
+    """w - alpha (w_old - z), in the dtypes of w; w itself where alpha is 0."""
+
+    def move(w: jax.Array, c: jax.Array) -> jax.Array:
+        moved = (w.astype(jnp.float32) - c).astype(w.dtype)
+        return jnp.where(alpha > 0, moved, w)
+
+    return tree.map_floats(move, params, elastic_force(center, old, alpha))
+
+
+def _per_member(value: Numbers, n: int) -> jax.Array:
+    """[n] one number for each member, of one for each or one for all."""
+    return jnp.broadcast_to(floats(value), (n,))

@@ -1,0 +1,265 @@
+"""Weights of members, as stateless functions: arrays [n] in, arrays [n] out.
+
+`present` [n] bool says who takes part (default: all); who does not has weight zero.
+Settings may be arrays: all of it works under `jit` and under `vmap` over settings.
+"""
+
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from hetjax import tree
+from hetjax.merge.group import Group
+from hetjax.tree import PyTree
+
+Numbers: TypeAlias = ArrayLike | list[float] | list[int] | tuple[float, ...]
+
+NORMS = ("l2_over_dim", "rms", "rms_per_leaf")
+RULES = ("paper", "local_steps", "local_steps_x_batch")
+
+
+def floats(values: Numbers) -> jax.Array:
+    """The values as a float32 array."""
+    return jnp.asarray(values, jnp.float32)
+
+
+def everybody(values: jax.Array, present: ArrayLike | None) -> jax.Array:
+    """[n] bool: who is there; all n of `values` if nobody says."""
+    if present is None:
+        return jnp.ones(values.shape, bool)
+    return jnp.asarray(present, bool)
+
+
+def proportional_weights(raw: Numbers, present: ArrayLike | None = None) -> jax.Array:
+    """[n] alpha_i = raw_i / sum_j raw_j, over the members that are present.
+
+    If nobody is, all are zero, and a centre stays as it is.
+    """
+    raw = floats(raw)
+    raw = jnp.where(everybody(raw, present), raw, 0.0)
+    total = raw.sum()
+    return raw / jnp.where(total > 0, total, 1.0)
+
+
+def bias_weights(local_steps: Numbers, present: ArrayLike | None = None) -> jax.Array:
+    """[n] alpha_i = tau_i / sum_k tau_k for tau_i local steps of member i.
+
+    Source: Biased Local SGD, equation 4 (system-aware aggregation).
+
+    >>> bias_weights([4, 12]).tolist()
+    [0.25, 0.75]
+    """
+    return proportional_weights(local_steps, present)
+
+
+def normalized_weights(
+    local_steps: Numbers,
+    batch_sizes: Numbers,
+    *,
+    norms: Numbers,
+    delta: ArrayLike = 0.1,
+    threshold: ArrayLike = 0.1,
+    rule: str = "paper",
+    present: ArrayLike | None = None,
+) -> jax.Array:
+    """[n] the weights of Algorithm 2 of the Adaptive SGD paper.
+
+        alpha_i = b_i / sum_j b_j   if all u_i are equal,   else  u_i / sum_j u_j
+        if norm_i < threshold for all i:  alpha_r *= 1 + delta,  alpha_s *= 1 - delta
+                                          with r = argmax u, s = argmin u
+
+    u_i: `local_steps` (updates in the paper), b_i: `batch_sizes` [examples], `norms`:
+    `model_norm` of every model, `threshold`: pert_thr. They are not normalised again
+    after the perturbation, so that their sum may differ from one. Nothing is perturbed
+    where r = s; ties take the lowest index. `rule`: "paper" as above, "local_steps"
+    (u_i always) or "local_steps_x_batch" (u_i b_i). Source: ALGORITHMS A.3.
+
+    >>> [f"{w:.3f}" for w in normalized_weights([3, 1], [8, 8], norms=[0.0, 0.0])]
+    ['0.825', '0.225']
+    """
+    u = floats(local_steps)
+    here = everybody(u, present)
+    u = jnp.where(here, u, 0.0)  # so that an absent member is not the busiest
+    alpha = proportional_weights(unnormalized(rule, u, floats(batch_sizes), here), here)
+    met = all_below(floats(norms), threshold, here)
+    return perturbed(alpha, u, met, delta, here)[0]
+
+
+def unnormalized(
+    rule: str, u: jax.Array, b: jax.Array, present: jax.Array
+) -> jax.Array:
+    """[n] unnormalised weights."""
+    if rule not in RULES:
+        raise ValueError(f"weights={rule!r}: choose one of {RULES}")
+    if rule == "local_steps":
+        return u
+    if rule == "local_steps_x_batch":
+        return u * b
+    highest = jnp.max(u)
+    equal = jnp.all((u == highest) | ~present)
+    return jnp.where(equal, b, u)
+
+
+def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
+    """[] bool: is the norm of every member that is present below the threshold?"""
+    return jnp.all((norms < threshold) | ~present) & jnp.any(present)
+
+
+def perturbed(
+    alpha: jax.Array,
+    u: jax.Array,
+    met: jax.Array,
+    delta: ArrayLike,
+    present: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The perturbed weights [n], how far their sum is from one, and whether changed."""
+    r = jnp.argmax(u)
+    s = jnp.argmin(jnp.where(present, u, jnp.inf))
+    changed = met & (u[r] != u[s]) & (jnp.asarray(delta) != 0)
+    index = jnp.arange(u.shape[0])
+    factor = 1 + delta * (index == r) - delta * (index == s)
+    excess = jnp.where(changed, delta * (alpha[r] - alpha[s]), 0.0)
+    return jnp.where(changed, alpha * factor, alpha), excess, changed
+
+
+def model_norm(params: PyTree, measure: str = "l2_over_dim") -> jax.Array:
+    """[] how large a model's d parameters are.
+
+    "l2_over_dim": ||w||_2 / d (the text of the Adaptive SGD paper); "rms":
+    ||w||_2 / sqrt(d); "rms_per_leaf": the largest root mean square of a leaf.
+    """
+    if measure not in NORMS:
+        raise ValueError(f"reg_measure={measure!r}: choose one of {NORMS}")
+    if measure == "rms_per_leaf":
+        leaves = [x for x in jax.tree.leaves(params) if tree.is_float(x)]
+        return jnp.max(jnp.stack([jnp.sqrt(tree.mean_square(x)) for x in leaves]))
+    rms = jnp.sqrt(tree.mean_square(params))
+    # ||w||_2 / d = rms / sqrt(d)
+    return rms if measure == "rms" else rms / jnp.sqrt(float(tree.size(params)))
+
+
+def nova_weights(
+    local_steps: Numbers,
+    shares: Numbers | None = None,
+    *,
+    momentum: ArrayLike = 0.0,
+    mu: ArrayLike = 0.0,
+    learning_rates: Numbers = 1.0,
+    present: ArrayLike | None = None,
+) -> jax.Array:
+    """[n] tau_eff p_i / ||a_i||_1: FedNova's weights of the moves Delta_i.
+
+        tau_eff = sum_i p_i ||a_i||_1
+
+    p_i is the member's share of the data (default: equal shares). tau_i steps of plain
+    SGD have ||a_i||_1 = tau_i, steps with `momentum` rho the sum over s = 1..tau_i of
+    (1 - rho^s) / (1 - rho), those of the proximal form (`mu`, at rates eta_i) the sum
+    of (1 - eta_i mu)^(s-1), where tau_eff = sum_i p_i tau_i. Exactly p_i where all
+    ||a_i||_1 are equal. Source: FedNova (Wang et al. 2020); ALGORITHMS I.
+    """
+    tau = floats(local_steps)
+    here = everybody(tau, present)
+    p = proportional_weights(jnp.ones_like(tau) if shares is None else shares, here)
+    tau = jnp.where(here, tau, 1.0)
+    a = tau
+    proximal = is_given(mu)
+    if is_given(momentum):
+        a = momentum_norm(tau, momentum)
+    if proximal:
+        a = geometric_sum(jnp.where(here, floats(learning_rates) * mu, 0.0), tau)
+    local_steps = tau if proximal else a
+    # p_i (tau_eff / a_i), in this order: exactly p_i where all a_i are equal
+    total = jnp.sum(p * local_steps)
+    equal = jnp.all((a == jnp.max(jnp.where(p > 0, a, 0.0))) | (p == 0))
+    ratio = total / a
+    return p * jnp.where(equal & (not proximal), 1.0, ratio)
+
+
+def is_given(setting: ArrayLike) -> bool:
+    """Is a setting other than the number 0? An array always is."""
+    return isinstance(setting, jax.Array) or bool(setting != 0)
+
+
+def momentum_norm(tau: jax.Array, rho: ArrayLike) -> jax.Array:
+    """The sum over s = 1..tau of (1 - rho^s) / (1 - rho): ||a||_1 of momentum rho.
+
+    With e = 1 - rho it is (tau - rho G) / e, G the sum of rho^k over k = 0..tau-1. That
+    difference cancels where tau e is small; there it is the sum over k = 0, 1, ... of
+    (-e)^k times the binomial of tau + 1 over k + 2, whose terms shrink by
+    tau e / (k + 3) at least.
+    """
+    e = jnp.asarray(1 - rho, jnp.float32)
+    few = tau * e < 1
+    term = series = jnp.where(few, tau * (tau + 1) / 2, 0.0)
+    for k in range(10):  # the next term is below 1e-8 of the first one
+        term = term * -e * (tau - 1 - k) / (k + 3)
+        series = series + term
+    safe = jnp.where(few, 1.0, e)
+    return jnp.where(few, series, (tau - rho * geometric_sum(safe, tau)) / safe)
+
+
+def geometric_sum(s: jax.Array, tau: jax.Array) -> jax.Array:
+    """The sum of (1 - s)^k over k = 0..tau-1; a small s must not be lost beside 1."""
+    small = s < 0.5
+    exact = -jnp.expm1(tau * jnp.log1p(-jnp.where(small, s, 0.0)))
+    total = jnp.where(small, exact, 1 - (1 - s) ** tau)
+    return jnp.where(s > 0, total / jnp.where(s > 0, s, 1.0), tau)
+
+
+def accuracy_weights(
+    accuracies: Numbers,
+    shares: Numbers = 1.0,
+    *,
+    power: ArrayLike = 1.0,
+    present: ArrayLike | None = None,
+) -> jax.Array:
+    """[n] alpha_i = p_i a_i^power / sum_k p_k a_k^power: FedAcc's weights.
+
+    a_i: accuracies on held-out data, p_i: shares of the data. Equal weights while all
+    are zero. Source: ALGORITHMS I.
+    """
+    measured = floats(accuracies)
+    here = everybody(measured, present)
+    raw = jnp.where(here, measured**power * floats(shares), 0.0)
+    raw = jnp.where(jnp.sum(raw) > 0, raw, 1.0)
+    return proportional_weights(raw, here)
+
+
+def angles(moves: Group, shares: jax.Array) -> jax.Array:
+    """[n] theta_i = arccos(<m, m_i> / (|m| |m_i|)) [radians], m = sum_i p_i m_i.
+
+    The angles between the members' moves m_i (a Group of float32 trees) and their mean
+    move; 0 where one of both is zero. Source: FedAdp.
+    """
+    mean = moves.total(lambda m: m, shares)
+    dots = moves.values(lambda m: tree.dot(mean, m))
+    norms = moves.values(lambda m: tree.dot(m, m)) * tree.dot(mean, mean)
+    cosine = jnp.where(norms > 0, dots / jnp.sqrt(jnp.where(norms > 0, norms, 1)), 1.0)
+    return jnp.arccos(jnp.clip(cosine, -1.0, 1.0))
+
+
+def angle_weights(
+    thetas: Numbers,
+    shares: Numbers | None = None,
+    *,
+    alpha: ArrayLike = 5.0,
+    present: ArrayLike | None = None,
+) -> jax.Array:
+    """[n] psi_i = p_i e^f_i / sum_k p_k e^f_k: FedAdp's weights from angles [radians].
+
+        f_i = a (1 - exp(-exp(-a (theta_i - 1))))         a is `alpha`
+
+    p_i is the member's share of the data (default: equal shares). Source: FedAdp (Wu &
+    Wang 2021); ALGORITHMS I.
+
+    >>> [f"{w:.3f}" for w in angle_weights([0.5, 1.2])]
+    ['0.970', '0.030']
+    """
+    theta, a = floats(thetas), floats(alpha)
+    share = proportional_weights(
+        jnp.ones_like(theta) if shares is None else shares, present
+    )
+    f = a * (1 - jnp.exp(-jnp.exp(-a * (theta - 1))))
+    return proportional_weights(share * jnp.exp(f), present)

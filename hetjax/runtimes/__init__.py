@@ -1,0 +1,49 @@
+"""Machines that are ready to run: one module, or folder, for each kind.
+
+`simulated` is the virtual clock, `threads` the devices of this process, `recorded` a
+trace. A machine of one's own is any object with a method `open_runtime(strategy, job)`
+that returns a `hetjax.engine.protocols.Runtime`.
+"""
+
+from typing import Any
+
+from hetjax.engine.job import Job
+from hetjax.engine.protocols import Runtime
+from hetjax.machine import Machine
+from hetjax.runtimes.recorded import open_recorded
+from hetjax.runtimes.simulated import open_simulated
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.runtimes.threads.preparation import open_threads
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.trace import Trace
+
+_OPENERS: dict[type, Any] = {
+    Machine: open_simulated,
+    RealMachine: open_threads,
+    Trace: open_recorded,
+}
+
+
+def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
+    """The machine, ready to run this strategy on this job.
+
+    Errors: ValueError for a strategy, data or settings that do not fit the machine.
+    """
+    own = getattr(machine, "open_runtime", None)
+    if own is not None:
+        return own(strategy, job)
+    return _OPENERS[type(machine)](machine, strategy, job)
+
+
+def check_machine(machine: Any) -> None:
+    """A ValueError for what is not a machine."""
+    if type(machine) not in _OPENERS and not hasattr(machine, "open_runtime"):
+        raise ValueError(
+            f"machine is {machine!r}: give a Machine, such as machine.preset(...), or "
+            "local_machine()"
+        )
+
+
+def is_real_machine(machine: Any) -> bool:
+    """Are the machine's seconds real ones?"""
+    return bool(getattr(machine, "real", False))

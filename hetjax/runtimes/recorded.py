@@ -1,0 +1,157 @@
+"""A recorded run: its trace is the clock, and everything is where it was then."""
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import Assignment, Outcome, Runtime
+from hetjax.engine.steps import Steps
+from hetjax.machine import (
+    Arrival,
+    Event,
+    LocalRound,
+    PlannedMerge,
+    RunEnded,
+    Stamps,
+)
+from hetjax.runtimes.inline import Grouped
+from hetjax.runtimes.threads.machine import all_devices
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import check_same
+from hetjax.tracing.recorder import event_of, op_text
+from hetjax.tracing.trace import Line, Trace
+
+
+def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
+    """A trace's clock; everything where it was, or on the same kinds of device."""
+    check_same(trace, strategy, job.programs.task, job.data)
+    workers, step_modes = trace.workers, trace.header["step_modes"]
+    by_kind = {d.device_kind: d for d in reversed(all_devices())}
+    devices = [by_kind.get(w.kind) for w in workers]
+    steps = Steps(strategy, job)
+
+    def run(group: Sequence[Assignment]) -> list[Outcome]:
+        k = group[0].worker
+        step_mode = step_modes[workers[k].kind]
+        if step_mode == "vmapped" and len(group) > 1:
+            return steps.vmapped(group, devices[k])
+        return [steps.run(a, step_mode, devices[k]) for a in group]
+
+    slowdowns = trace.header["slowdowns"]
+    benches = list(zip([w.device for w in workers], slowdowns, strict=True))
+    placement = Placement(devices, devices[trace.header["nodes"]])
+    return Runtime(RecordedClock(trace), Grouped(run, benches), placement, step_modes)
+
+
+def missing_kinds(trace: Trace) -> list[str]:
+    """Kinds of device that the trace has, and this process has not."""
+    here = {d.device_kind for d in all_devices()}
+    return sorted({w.kind for w in trace.workers} - here)
+
+
+class RecordedClock:
+    """The clock of a trace: the same events at the same times.
+
+    What is ordered must be what was ordered then; a ValueError says what is not.
+    """
+
+    def __init__(self, trace: Trace):
+        """At 0 s."""
+        self.workers = trace.workers
+        self.now = 0.0
+        self.has_pending_joins = True  # the trace knows who came
+        self._trace, self._position = trace, 0
+        self._works: dict[int, LocalRound] = {}
+
+    def begin(self) -> None:
+        """Time runs from event to event."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """It stands still anyway."""
+        return nullcontext()
+
+    def dispatch(
+        self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
+    ) -> Arrival:
+        """The recorded start of this work."""
+        line = self._take("dispatch", f"work for worker {worker}")
+        recorded = LocalRound(
+            line["local_steps"],
+            line["batch_size"],
+            line["lr_scale"],
+            line["seconds"],
+        )
+        if (line["dispatch"], recorded) != (worker, local_round):
+            raise self._other(
+                f"gives worker {worker} {local_round}, where worker {line['dispatch']} "
+                f"was given {recorded}",
+                line=-1,
+            )
+        del nonzeros
+        self._works[worker] = local_round
+        return Arrival(worker, local_round, line["start"], math.inf)
+
+    def carry_out(self, planned: PlannedMerge) -> Stamps:
+        """Have a merge carried out; the recorded times of it."""
+        planned.run(self.now)  # what came of it is visible behind it, as in the run
+        action = planned.action
+        line = self._take("merge", f"a merge at {action.node}")
+        partners, op = [*action.partners], op_text(action.op)
+        asked = action.node, [*action.members], partners, op
+        recorded = line["merge"], line["members"], line["partners"], line["op"]
+        if recorded != asked:
+            raise self._other(
+                f"merges {action.members} at {action.node!r} ({op}, with {partners}), "
+                f"where {line['members']} merged at {line['merge']!r} ({line['op']}, "
+                f"with {line['partners']})",
+                line=-1,
+            )
+        return Stamps(*line["stamps"])
+
+    def start(self, worker: int) -> None:
+        """Its Join is in the trace."""
+
+    def stop(self, worker: int) -> None:
+        """Its Leave is in the trace."""
+
+    def set_timer(self, name: str, time: float) -> None:
+        """It rings when it did."""
+
+    def next(self) -> Event | None:
+        """The next event of the trace; RunEnded behind the last one."""
+        line = self._line()
+        if "dispatch" in line or "merge" in line:
+            raise self._other("waits, where the recorded run went on")
+        event = event_of(line)
+        if event is None:
+            worker = line["arrival"]
+            local_round = self._works.pop(worker)
+            event = Arrival(worker, local_round, line["start"], line["finish"])
+        self._position += 1
+        self.now = max(self.now, event.time)
+        return event
+
+    def _line(self) -> Line:
+        if self._position == len(self._trace.lines):
+            stopped = self._trace.end.get("stopped", "the trace was cut off here")
+            raise RunEnded(stopped)
+        return self._trace.lines[self._position]
+
+    def _take(self, kind: str, ordered: str) -> Line:
+        """The next line, which must be of this kind."""
+        line = self._line()
+        if kind not in line:
+            raise self._other(f"orders {ordered}, which the recorded run did not")
+        self._position += 1
+        return line
+
+    def _other(self, what: str, *, line: int = 0) -> ValueError:
+        """What differs from the next line, or from the one before it (-1)."""
+        line += self._position + 2  # the header is line 1
+        return ValueError(
+            f"{self._trace.name}, line {line}: the strategy "
+            f"{what}: it is not the one that was recorded, or its settings, its "
+            "data or its seed are others"
+        )

@@ -1,0 +1,1 @@
+"""Real devices of this process: a thread for each worker."""

@@ -1,0 +1,263 @@
+"""The executor of real devices: a thread for every worker.
+
+A thread takes assignments, runs their steps on its worker's device, waits for them
+alone, and reports with stamps of its own. Then it takes the loop's next turns itself,
+one thread at a time, until it has new work: between an arrival and the work that
+follows nobody has to be woken. The caller's thread sees to the rest: alarms, deadlines,
+workers that come, the end. Threads are daemons: one that is stuck in
+native code cannot hold up the end of the process, and is named in the history.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import jax
+
+from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
+from hetjax.engine.steps import Steps
+from hetjax.runtimes.inline import grouped
+from hetjax.runtimes.threads.crew import Crew
+from hetjax.runtimes.threads.machine import device_name
+from hetjax.runtimes.threads.wall_clock import Completion, WallClock
+
+END = 5.0  # [s] that threads have to end, after what they usually still need
+_TURN: list[Assignment] = []  # in an inbox: take the loop's turns
+
+
+class Threads:
+    """Runs every worker's assignments in its own thread."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        crew: Crew,
+        clock: WallClock,
+    ):
+        """The clock is told each completion, from the worker's thread."""
+        self._steps, self._crew, self._clock = steps, crew, clock
+        self._benches = [(device_name(w.device), w.slowdown) for w in crew.workers]
+        self._threads: dict[int, _Thread] = {}
+        self._dropped: list[_Thread] = []
+        self._pending: list[Assignment] = []  # until the turn is over
+        self._outcomes: dict[int, Outcome] = {}
+        self._turns = threading.Lock()  # whose holder takes the loop's turns
+        self._idle: set[_Thread] = set()  # who could take them
+        self._take_turns: TakeTurns | None = None  # while there are any to take
+        self._raised: BaseException | None = None
+
+    def lead(self, take_turns: TakeTurns) -> None:
+        """Take the turns that no worker's thread takes, until there are no more."""
+        self._take_turns = take_turns
+        try:
+            while self._lead_turns(take_turns):
+                self._clock.wait()
+        finally:  # also where Ctrl-C, pressed again, ends the wait
+            with self._turns:
+                self._take_turns = None
+        if self._raised is not None:
+            raise self._raised
+
+    def _lead_turns(self, take_turns: TakeTurns) -> bool:
+        """While something is due and nobody arrived; is there more to do?"""
+        goes_on = False
+        with self._turns:
+            if self._raised is None:
+                try:
+                    goes_on = take_turns(self._is_wanted)
+                    self._clock.rest()
+                except BaseException as error:
+                    self._raised, goes_on = error, False
+        self._pass_on()
+        return goes_on
+
+    def _is_wanted(self) -> bool:
+        """Did somebody report whom nobody has heard, and may take the turn itself?"""
+        return self._clock.has_news and bool(self._idle)
+
+    def _pass_on(self) -> None:
+        """Behind one's own turns: what came meanwhile is for somebody who is idle."""
+        if self._is_wanted():
+            with suppress(KeyError):  # somebody else was faster
+                self._idle.pop().inbox.put(_TURN)
+
+    def completed(
+        self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
+    ) -> None:
+        """From a worker's thread: report. The outcomes are taken over from the list."""
+        # of a failure there are none
+        for completion, outcome in zip(done, outcomes, strict=False):
+            if self._crew.threads.get(completion.worker) is thread:
+                self._outcomes[completion.worker] = outcome
+        outcomes.clear()
+        outcome = None
+        for completion in done:
+            self._clock.completed(completion)
+
+    def follow(self, thread: "_Thread") -> None:
+        """From a worker's thread: take turns, unless another thread does.
+
+        Until nothing is due, or it has a new round and another is there to take them.
+        It never waits for the other: what that one has for it lies in its inbox.
+        """
+        self._idle.add(thread)  # whoever holds the turns looks here behind them
+        if not self._turns.acquire(blocking=False):
+            return
+        try:
+            self._idle.discard(thread)
+            take_turns = self._take_turns
+            if take_turns is None or self._raised is not None:
+                return
+            goes_on = False
+            try:
+                goes_on = take_turns(
+                    lambda: not thread.inbox.empty() and self._is_wanted()
+                )
+            except BaseException as error:
+                self._raised = error
+            self._clock.call(urgent=not goes_on)
+        finally:
+            self._turns.release()
+        self._pass_on()
+
+    def start(self, assignment: Assignment) -> None:
+        """Hand an assignment to its worker's thread, or to one with others' behind it.
+
+        Those that may run together wait until the loop's turn is over.
+        """
+        if self._crew.workers[assignment.worker].step_mode == "vmapped":
+            self._pending.append(assignment)
+        else:
+            self._give([assignment])
+
+    def flush(self) -> None:
+        """Give what starts in one turn, in groups."""
+        if self._pending:
+            for group in grouped(self._pending, self._benches):
+                self._give(group)
+            self._pending = []
+
+    def _give(self, group: list[Assignment]) -> None:
+        """Have the first one's thread run them all."""
+        first = group[0].worker
+        if first not in self._threads:
+            self._threads[first] = _Thread(first, self._steps, self._crew, self)
+            self._threads[first].start()
+        for a in group:
+            self._crew.threads[a.worker] = self._threads[first]
+        self._idle.discard(self._threads[first])
+        self._threads[first].inbox.put(group)
+
+    def finish(self, worker: int) -> Outcome:
+        """What came of it; the arrays are there."""
+        self._crew.threads.pop(worker)
+        return self._outcomes.pop(worker)
+
+    def drop(self, worker: int) -> None:
+        """Leave the worker's thread to itself: it ends after its step, if it can."""
+        self._pending = [a for a in self._pending if a.worker != worker]
+        self._crew.threads.pop(worker, None)
+        self._outcomes.pop(worker, None)
+        if worker in self._threads:
+            thread = self._threads.pop(worker)
+            self._idle.discard(thread)
+            # what it does for others it brings to its end
+            thread.cancel(at_once=thread not in self._crew.threads.values())
+            self._dropped.append(thread)
+
+    def close(self) -> list[int]:
+        """End all threads; the workers of those that do not."""
+        threads = [*self._dropped, *self._threads.values()]
+        for thread in threads:
+            thread.cancel()
+        deadline = time.perf_counter() + self._clock.left + END
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.perf_counter()))
+        self._threads, self._dropped = {}, []
+        return sorted({t.worker for t in threads if t.is_alive()})
+
+
+class _Cancelled(Exception):
+    """Nobody waits for the rest of this work."""
+
+
+class _Thread(threading.Thread):
+    """One worker's thread."""
+
+    def __init__(self, worker: int, steps: Steps, crew: Crew, executor: Threads):
+        name = f"hetjax worker {crew.workers[worker].name}"
+        super().__init__(name=name, daemon=True)
+        self.worker, self._crew = worker, crew
+        self._steps, self._executor = steps, executor
+        self._compilations = steps.compilations
+        self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
+        self._end = threading.Event()
+        self._since = 0.0  # stamp: when the last step began
+        self._compiled = 0.0  # [s] of this thread before that
+
+    def cancel(self, *, at_once: bool = True) -> None:
+        """End soon, or behind what it does now."""
+        if at_once:
+            self._end.set()
+        self.inbox.put(None)
+
+    def run(self) -> None:
+        """Take groups of assignments until one is None."""
+        while (group := self.inbox.get()) is not None and not self._end.is_set():
+            if group is _TURN:
+                self._executor.follow(self)
+                continue
+            taken, failure, outcomes = time.perf_counter(), "", []
+            compiled = self._compilations.own_seconds
+            workers = [a.worker for a in group]
+            try:
+                outcomes = self._work(group)
+            except _Cancelled:
+                pass  # whoever was silent has answered now
+            except BaseException:
+                failure = traceback.format_exc()
+            finished = time.perf_counter()
+            # a program that was compiled meanwhile is not the worker's time
+            began = taken + self._compilations.own_seconds - compiled
+            began = min(began, finished)
+            done = [Completion(k, began, finished, failure, taken) for k in workers]
+            del group  # what is handed over is not held here
+            self._executor.completed(self, done, outcomes)
+            self._executor.follow(self)
+
+    def _work(self, group: list[Assignment]) -> list[Outcome]:
+        device_worker = self._crew.workers[group[0].worker]
+        self._since = time.perf_counter()
+        self._compiled = self._compilations.own_seconds
+        # of several, the slowest by script holds up all
+        factor = max(self._crew.workers[a.worker].factor for a in group)
+        slowdown = device_worker.slowdown * factor
+        between = partial(self._between, slowdown)
+        if len(group) > 1:
+            outcomes = self._steps.vmapped(group, device_worker.device, between)
+        else:
+            outcomes = [
+                self._steps.run(
+                    group[0], device_worker.step_mode, device_worker.device, between
+                )
+            ]
+        return [outcome.wait() for outcome in outcomes]
+
+    def _between(self, slowdown: float, replica: Any) -> None:
+        """After each program: who is slow waits, who is not wanted any more stops."""
+        if self._end.is_set():
+            raise _Cancelled
+        if slowdown <= 1:
+            return
+        jax.block_until_ready(replica)
+        compiled = self._compilations.own_seconds
+        took = time.perf_counter() - self._since - (compiled - self._compiled)
+        rest = (slowdown - 1) * took
+        if self._end.wait(rest):
+            raise _Cancelled
+        self._since, self._compiled = time.perf_counter(), compiled

@@ -1,0 +1,200 @@
+"""The machine that this process runs on: all devices of all platforms, as workers."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+from jax.extend import backend
+
+from hetjax.engine.placement import Device
+from hetjax.engine.steps import STEP_MODES
+from hetjax.machine import ScriptedFault
+from hetjax.machine.profile import absent_at_first, check_chosen, check_faults
+from hetjax.machine.types import WorkerInfo
+
+
+@dataclass(frozen=True)
+class RealWorker:
+    """A worker on a real device."""
+
+    name: str
+    device: Device
+    slowdown: float = 1.0  # it waits after each step, until it took so many times more
+
+    @property
+    def kind(self) -> str:
+        """Workers of one kind run the same programs."""
+        return self.device.device_kind
+
+    @property
+    def device_name(self) -> str:
+        """Workers of one device share it."""
+        return device_name(self.device)
+
+
+@dataclass(frozen=True)
+class RealMachine:
+    """Real workers, and what happens to them; `hetjax.local_machine` makes one."""
+
+    real: ClassVar[bool] = True  # its seconds are
+
+    workers: tuple[RealWorker, ...]
+    faults: tuple[ScriptedFault, ...] = ()
+    step_mode: str | None = None  # how K local steps run; None: what a measurement says
+
+    def __post_init__(self):
+        if not self.workers:
+            raise ValueError("a machine needs at least one worker: give a device")
+        check_faults(self.faults, [w.name for w in self.workers])
+        for worker in self.workers:
+            if not worker.slowdown >= 1:
+                raise ValueError(
+                    f"slowdown={worker.slowdown} of {worker.name}: a real device can "
+                    "only be made slower, by 1 or more"
+                )
+        if self.step_mode is not None and self.step_mode not in STEP_MODES:
+            raise ValueError(
+                f"step_mode={self.step_mode!r}: choose one of {', '.join(STEP_MODES)}"
+            )
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device once, in the order of their workers."""
+        return tuple({w.device: None for w in self.workers})
+
+    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
+        """The workers as policies see them; `costs` are (fixed, per example) by name.
+
+        Those are of an undisturbed worker: a slowdown multiplies them.
+        """
+        absent = absent_at_first(self.faults)
+        return tuple(
+            WorkerInfo(
+                index,
+                worker.name,
+                worker.kind,
+                (),
+                costs[worker.name][0] * worker.slowdown,
+                costs[worker.name][1] * worker.slowdown,
+                worker.device_name,
+                worker.name not in absent,
+            )
+            for index, worker in enumerate(self.workers)
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The machine in words, for the record."""
+        workers = [
+            {"name": w.name, "kind": w.kind, "slowdown": w.slowdown}
+            for w in self.workers
+        ]
+        return {"name": "local", "workers": workers}
+
+    def subset(self, names: Sequence[str]) -> "RealMachine":
+        """The same machine with these workers only."""
+        check_chosen(names, [w.name for w in self.workers])
+        chosen = tuple(w for w in self.workers if w.name in names)
+        faults = tuple(i for i in self.faults if i.worker in names)
+        return dataclasses.replace(self, workers=chosen, faults=faults)
+
+
+def local_machine(
+    devices: Sequence[Device | str] | None = None,
+    *,
+    workers_per_device: int = 1,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+) -> RealMachine:
+    """The devices of this process as workers: `hetjax.train` runs on them for real.
+
+    `devices`: JAX devices, or names such as "cpu:1", "gpu:0", "cuda" (all of a
+    platform); default: every device of every platform. `workers_per_device` of them
+    share each device. `slowdown` makes workers slower on purpose, by honest waiting
+    after each step (of steps that are one program, after all of them): one number,
+    one for each worker, or {name: number}. `faults` are scripted
+    (`machine.ScriptedFault`). `step_mode` forces how K local steps run, one of
+    "dispatch", "fused", "unrolled", "vmapped" (workers of a device that begin
+    together, and are as slow, run side by side in one program); without it a short
+    measurement decides.
+
+    Several CPU devices: `jax.config.update("jax_num_cpu_devices", 4)` before anything
+    else. Errors: ValueError for a device that is not there, or a wrong slowdown.
+    """
+    chosen = _chosen(devices)
+    if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
+        raise ValueError(
+            f"workers_per_device={workers_per_device}: give a whole number, at least 1"
+        )
+    names = [
+        f"{device_name(d)}/{i}" if workers_per_device > 1 else device_name(d)
+        for d in chosen
+        for i in range(workers_per_device)
+    ]
+    repeated = [d for d in chosen for _ in range(workers_per_device)]
+    workers = tuple(
+        RealWorker(*fields)
+        for fields in zip(names, repeated, _slowdowns(slowdown, names), strict=True)
+    )
+    return RealMachine(workers, tuple(faults), step_mode)
+
+
+def all_devices() -> list[Device]:
+    """Every device of this process, of every platform: accelerators first."""
+    platforms = sorted(backend.backends(), key=lambda p: (p == "cpu", p))
+    return [d for p in platforms for d in jax.local_devices(backend=p)]
+
+
+def device_name(device: Device) -> str:
+    """As "cpu:0" or "gpu:1"."""
+    return f"{device.platform}:{device.id}"
+
+
+def _chosen(devices: Sequence[Device | str] | None) -> list[Device]:
+    known = all_devices()
+    if devices is None:
+        return known
+    chosen: list[Device] = []
+    for device in [devices] if isinstance(devices, str) else devices:
+        found = [device] if not isinstance(device, str) else _named(device, known)
+        if not found:
+            names = ", ".join(map(device_name, known))
+            raise ValueError(f"there is no device {device!r}; there are: {names}")
+        chosen += found
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"devices={devices}: give every device once")
+    return chosen
+
+
+def _named(name: str, known: Sequence[Device]) -> list[Device]:
+    """One device by its name, or all of a platform; CUDA and ROCm are "gpu" to JAX."""
+    platform, colon, number = name.partition(":")
+    platform = "gpu" if platform in ("cuda", "rocm") else platform
+    return [
+        d
+        for d in known
+        if d.platform == platform and (not colon or str(d.id) == number)
+    ]
+
+
+def _slowdowns(
+    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
+) -> list[float]:
+    if isinstance(slowdown, Mapping):
+        unknown = set(slowdown) - set(names)
+        if unknown:
+            raise ValueError(
+                f"slowdown of {', '.join(sorted(unknown))}: the workers are "
+                f"{', '.join(names)}"
+            )
+        return [float(slowdown.get(name, 1.0)) for name in names]
+    if isinstance(slowdown, int | float):
+        return [float(slowdown)] * len(names)
+    if len(slowdown) != len(names):
+        raise ValueError(
+            f"slowdown has {len(slowdown)} entries for {len(names)} workers: give one "
+            "number for all, one for each, or {name: number}"
+        )
+    return [float(s) for s in slowdown]

@@ -1,0 +1,141 @@
+"""Opens real devices: what is measured and compiled before the clock starts."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import Runtime
+from hetjax.engine.steps import Steps
+from hetjax.runtimes.threads.crew import Crew, DeviceWorker
+from hetjax.runtimes.threads.dry_run import (
+    DryRun,
+    compile_merges,
+    compile_steps,
+    dry_run,
+)
+from hetjax.runtimes.threads.executor import Threads
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.runtimes.threads.step_mode_choice import choose_step_mode
+from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.runtimes.threads.wall_clock import WallClock
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import header
+from hetjax.tracing.recorder import Recorder
+
+
+def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+    """Measure the workers, compile their programs, and set up clock and executor."""
+    timer = StepTimer(strategy, job)
+    infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
+    fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index
+    devices = [w.device for w in machine.workers]
+    placement = Placement(devices, devices[fastest])
+    found = dry_run(
+        strategy,
+        infos,
+        machine.faults,
+        num_examples=len(job.train),
+        seconds=job.instants[-1],
+    )
+    step_modes = choose_step_modes(machine, timer, found)
+    by_worker = [step_modes[w.kind] for w in machine.workers]
+    compile_steps(timer, job, devices, by_worker, found)
+    compile_merges(strategy, job, infos, placement, found)
+    crew = Crew(
+        [
+            DeviceWorker(w.name, w.device, w.slowdown, step_mode)
+            for w, step_mode in zip(machine.workers, by_worker, strict=True)
+        ],
+        job.compilations,
+    )
+    clock = WallClock(
+        infos,
+        faults=machine.faults,
+        on_slow=crew.slow,
+        is_compiling=crew.is_compiling,
+    )
+    slowdowns = [worker.slowdown for worker in machine.workers]
+    about = header(strategy, job, step_modes, fastest, slowdowns)
+    recorder = Recorder(clock, about, job.trace)
+    # what a file cannot hold, while it is in memory
+    recorder.recording.context = (job.programs.task, job.data, strategy)
+    executor = Threads(Steps(strategy, job), crew, clock)
+    return Runtime(
+        recorder,
+        executor,
+        placement,
+        step_modes,
+        real=True,
+        recording=recorder.recording,
+    )
+
+
+def choose_step_modes(
+    machine: RealMachine, timer: StepTimer, found: DryRun
+) -> dict[str, str]:
+    """How K local steps run on each kind of device, for the work it has most of."""
+    step_modes = {}
+    for kind in {w.kind for w in machine.workers}:
+        mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
+        shapes = sum((found.shapes[k] for k in mine), Counter())
+        learners = most_learners(machine, kind)
+        # one step of one worker has one form only
+        several = {
+            k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
+        }
+        if machine.step_mode or not several:
+            step_modes[kind] = machine.step_mode or "dispatch"
+            continue
+        local_steps, size = max(several, key=lambda shape: several[shape])
+        device = machine.workers[mine[0]].device
+        step_modes[kind], _ = choose_step_mode(
+            timer, device, local_steps, size, learners
+        )
+    return step_modes
+
+
+def most_learners(machine: RealMachine, kind: str) -> int:
+    """That share a device of this kind."""
+    return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
+
+
+def measure_costs(
+    machine: RealMachine, timer: StepTimer, batch_size: int
+) -> dict[str, tuple[float, float]]:
+    """(fixed, per example) seconds of a step by worker.
+
+    Each device is measured at `batch_size`; how much of that is fixed, a second size
+    tells of the first device of a kind.
+    """
+    kinds = {w.kind: w.device for w in reversed(machine.workers)}
+    small = max(1, batch_size // 4)
+    pairs = [(device, batch_size) for device in machine.devices]
+    if small < batch_size:
+        pairs += [(device, small) for device in kinds.values()]
+    with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # XLA compiles side by side
+        list(pool.map(lambda pair: timer.seconds(*pair, samples=1, shortest=0), pairs))
+    seconds = {pair: _usual(timer.seconds(*pair)) for pair in pairs}
+    fixed = {}
+    for kind, device in kinds.items():
+        if small == batch_size:
+            fixed[kind] = 0.0
+            continue
+        slope = (seconds[device, batch_size] - seconds[device, small]) / (
+            batch_size - small
+        )
+        part = 1 - slope * batch_size / seconds[device, batch_size]
+        fixed[kind] = min(max(part, 0.0), 1.0)  # noise: neither part is below 0
+    costs = {}
+    for worker in machine.workers:
+        total = seconds[worker.device, batch_size]
+        share = fixed[worker.kind]
+        costs[worker.name] = share * total, (1 - share) * total / batch_size
+    return costs
+
+
+def _usual(seconds: list[float]) -> float:
+    """The first quartile: a busy host makes steps slower, never faster."""
+    return float(np.quantile(seconds, 0.25))

@@ -1,0 +1,95 @@
+"""Which step mode K local steps take on a real device: measured once, kept on disk.
+
+The key holds the compiled step's own text, so that another model, shape, kind of device
+or version of JAX is measured anew.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from statistics import median
+
+import jax
+import pooch
+
+from hetjax.engine.placement import Device
+from hetjax.engine.steps import ALONE, LONGEST
+from hetjax.runtimes.threads.step_timer import StepTimer
+
+GAIN = 0.03  # by which a step mode must be faster than single dispatches
+
+
+def choose_step_mode(
+    timer: StepTimer, device: Device, local_steps: int, size: int, learners: int = 1
+) -> tuple[str, dict[str, float]]:
+    """(the form, seconds of a step in each form that was tried) for so many steps.
+
+    Of `learners` that share the device, where there are several.
+    """
+    if local_steps < 2 and learners < 2:
+        return "dispatch", {}
+    key = _key(timer, device, local_steps, size, learners)
+    path = cache_folder() / f"{key}.json"
+    if path.exists():
+        seconds = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        seconds = _measured(timer, device, local_steps, size, learners)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(seconds), encoding="utf-8")
+        partial.replace(path)
+    best = min(seconds, key=lambda step_mode: seconds[step_mode])
+    worth = seconds[best] < (1 - GAIN) * seconds["dispatch"]
+    return best if worth else "dispatch", seconds
+
+
+def cache_folder() -> Path:
+    """Where measurements are kept: $HETJAX_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("HETJAX_CACHE")
+    return (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "step_modes"
+
+
+def _measured(
+    timer: StepTimer, device: Device, local_steps: int, size: int, learners: int
+) -> dict[str, float]:
+    if learners < 2:
+        return {
+            step_mode: median(
+                timer.seconds(
+                    device, size, local_steps=local_steps, step_mode=step_mode
+                )
+            )
+            for step_mode in _step_modes(local_steps)
+        }
+    tried = (
+        [*_step_modes(local_steps), "vmapped"]
+        if local_steps > 1
+        else ["dispatch", "vmapped"]
+    )
+    return {
+        step_mode: median(
+            timer.seconds_of_several(
+                device, learners, size, local_steps=local_steps, step_mode=step_mode
+            )
+        )
+        for step_mode in tried
+    }
+
+
+def _step_modes(local_steps: int) -> list[str]:
+    """Those of a learner by itself."""
+    return [f for f in ALONE if f != "unrolled" or local_steps <= LONGEST]
+
+
+def _key(
+    timer: StepTimer, device: Device, local_steps: int, size: int, learners: int
+) -> str:
+    about = (
+        timer.lowered(device, size),
+        f"{local_steps} steps, {learners} learners",
+        device.device_kind,
+        jax.__version__,
+        device.client.platform_version,
+    )
+    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:32]

@@ -1,0 +1,131 @@
+"""Seconds of steps on real devices, measured before a run or for a calibration."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
+from hetjax.engine.protocols import Assignment
+from hetjax.engine.steps import Steps
+from hetjax.replica import Replica
+from hetjax.strategies.types import Strategy
+
+SAMPLES = 8  # of a measurement, at least
+SECONDS = 0.05  # that it takes, at least
+
+
+class StepTimer:
+    """Runs steps of a strategy on a device, on throw-away replicas of the model."""
+
+    def __init__(self, strategy: Strategy, job: Job):
+        """The model begins where a run with the job's seed does."""
+        self._strategy, self._job = strategy, job
+        self._model = job.programs.init(jax.random.key(job.seed))
+        self.exact = job.programs.has_statistics
+        self.steps = Steps(strategy, job)
+        self._rng = np.random.default_rng(job.seed)
+
+    def replica(self, device: Device) -> Replica:
+        """A new one there."""
+        local_update, merge = self._strategy.local, self._strategy.merges[0]
+        begin = self._job.programs.replica(
+            local_update, (*merge.requires, *local_update.requires)
+        )
+        return jax.device_put(begin(*self._model), device)
+
+    def rows(self, local_steps: int, size: int) -> list[np.ndarray]:
+        """Random examples for so many steps."""
+        n = len(self._job.train)
+        return [self._rng.integers(n, size=size) for _ in range(local_steps)]
+
+    def lowered(self, device: Device, size: int) -> str:
+        """The text of the program of one step."""
+        (rows,) = self.rows(1, size)
+        return self.steps.lowered(self.replica(device), rows)
+
+    def once(
+        self,
+        replica: Replica,
+        rows: Sequence[np.ndarray],
+        device: Device,
+        step_mode: str = "dispatch",
+    ) -> tuple[Any, float]:
+        """(the replica behind the steps, their seconds)."""
+        assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
+        began = time.perf_counter()
+        outcome = self.steps.run(assignment, step_mode, device).wait()
+        return outcome.replica, time.perf_counter() - began
+
+    def seconds(
+        self,
+        device: Device,
+        size: int,
+        *,
+        local_steps: int = 1,
+        step_mode: str = "dispatch",
+        samples: int = SAMPLES,
+        shortest: float = SECONDS,
+    ) -> list[float]:
+        """Seconds of one step of `size` examples, of samples of `local_steps` steps.
+
+        Programs are compiled before.
+        """
+        replica, _ = self.once(
+            self.replica(device), self.rows(local_steps, size), device, step_mode
+        )
+        found: list[float] = []
+        total = 0.0
+        while len(found) < samples or total < shortest:
+            rows = self.rows(local_steps, size)
+            replica, seconds = self.once(replica, rows, device, step_mode)
+            found.append(seconds / local_steps)
+            total += seconds
+        return found
+
+    def seconds_of_several(
+        self,
+        device: Device,
+        learners: int,
+        size: int,
+        *,
+        local_steps: int,
+        step_mode: str,
+    ) -> list[float]:
+        """As `seconds`, of learners that do such works on one device side by side.
+
+        Seconds of the whole over all their steps, of each sample.
+        """
+        replicas = [self.replica(device) for _ in range(learners)]
+
+        def apart(k: int) -> None:
+            rows = self.rows(local_steps, size)
+            replicas[k], _ = self.once(replicas[k], rows, device, step_mode)
+
+        found: list[float] = []
+        with ThreadPoolExecutor(learners) as pool:
+            while (
+                len(found) <= SAMPLES
+                or sum(found[1:]) * learners * local_steps < SECONDS
+            ):
+                began = time.perf_counter()
+                if step_mode == "vmapped":
+                    replicas = self.vmapped(device, replicas, size, local_steps)
+                else:
+                    list(pool.map(apart, range(learners)))
+                found.append((time.perf_counter() - began) / learners / local_steps)
+        return found[1:]  # the first one compiles
+
+    def vmapped(
+        self, device: Device, replicas: Sequence[Replica], size: int, local_steps: int
+    ) -> list[Replica]:
+        """The replicas behind so many steps each, in one program."""
+        group = [
+            Assignment(k, replica, self.rows(local_steps, size), np.float32(1e-6), 0)
+            for k, replica in enumerate(replicas)
+        ]
+        return [o.wait().replica for o in self.steps.vmapped(group, device)]

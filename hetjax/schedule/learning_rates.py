@@ -1,0 +1,58 @@
+"""Learning rates over examples, epochs, updates or seconds (host world)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+UNITS = ("examples", "epochs", "updates", "seconds")
+
+
+class Progress(NamedTuple):
+    """How far a run is: what its workers have finished by now."""
+
+    examples: int
+    epochs: float  # examples over those of the training split
+    updates: int
+    seconds: float  # of the clock
+
+
+START = Progress(0, 0.0, 0, 0.0)
+
+
+class LearningRate(NamedTuple):
+    """A schedule, such as one of optax, and what it is a function of: one of UNITS.
+
+    >>> LearningRate(lambda epochs: 0.1 if epochs < 2 else 0.01, over="epochs").over
+    'epochs'
+    """
+
+    schedule: Callable[[float], Any]
+    over: str = "examples"
+
+
+LearningRateLike = float | Callable[[float], Any] | LearningRate
+
+
+def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> float:
+    """The learning rate now: a number, a function of examples, or a `LearningRate`."""
+    if isinstance(learning_rate, LearningRate):
+        return float(learning_rate.schedule(getattr(progress, learning_rate.over)))
+    return (
+        float(learning_rate(progress.examples))
+        if callable(learning_rate)
+        else float(learning_rate)
+    )
+
+
+def check_learning_rate(learning_rate: LearningRateLike) -> None:
+    """Raises a ValueError for anything that is not a learning rate."""
+    if isinstance(learning_rate, LearningRate):
+        if learning_rate.over not in UNITS:
+            raise ValueError(
+                f"LearningRate(over={learning_rate.over!r}): choose one of {UNITS}"
+            )
+        if not callable(learning_rate.schedule):
+            raise ValueError(
+                f"LearningRate(schedule={learning_rate.schedule!r}): give a function"
+            )
+    elif not callable(learning_rate) and not 0 < learning_rate < float("inf"):
+        raise ValueError(f"learning_rate={learning_rate}: give a finite number above 0")

@@ -1,0 +1,1 @@
+"""Policies: who merges now and who does what next, one file each (host world)."""

@@ -1,0 +1,114 @@
+"""The policy of a calibration: each kind of local round, alone and together (host)."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hetjax.machine.roster import Roster
+from hetjax.machine.types import (
+    Arrival,
+    Event,
+    Leave,
+    LocalRound,
+    MergeAction,
+    RunEnded,
+    WorkerInfo,
+)
+from hetjax.schedule.policies.rounds import merge_all
+from hetjax.schedule.types import Actions, Policy
+
+DONE = "everything was measured"
+
+
+class Probe(NamedTuple):
+    """A round of a calibration: the same local round for all its members."""
+
+    members: tuple[int, ...]
+    local_round: LocalRound
+    once: bool = False  # does a member wait once it has arrived, or repeat it?
+
+
+class CalibrationState(NamedTuple):
+    """What is still to be measured, and who has not arrived yet."""
+
+    roster: Roster
+    probes: tuple[Probe, ...]  # the current one comes first
+    owing: frozenset[int]  # members of the current one that have not arrived in it
+    names: tuple[str, ...]  # of all workers
+
+
+def calibration_rounds(
+    *, batch_sizes: Sequence[int], local_steps: Sequence[int] = (1, 8), repeats: int = 5
+) -> Policy:
+    """Rounds of every batch size and number of steps, of each worker and of all.
+
+    `repeats` times in turn: first each worker alone, then all at once; a merge follows
+    each round. While all compute at once, the faster workers repeat their local round
+    until the slowest has arrived, so that no worker ever computes alone. Then each does
+    its local round once more and waits, as in a synchronous round, since cores that
+    were idle start more slowly. The run ends (RunEnded) with the last round.
+    """
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
+    if not local_steps or min(local_steps) < 1:
+        raise ValueError(f"local_steps={tuple(local_steps)}: give positive numbers")
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats}: give at least 1")
+    largest = max(batch_sizes)
+
+    def init(
+        infos: tuple[WorkerInfo, ...], num_examples: int
+    ) -> tuple[CalibrationState, Actions]:
+        del num_examples
+        everybody = tuple(i.index for i in infos)
+        sets = [((k,), True) for k in everybody]
+        if len(infos) > 1:
+            sets += [(everybody, False), (everybody, True)]
+        probes = tuple(
+            Probe(members, LocalRound(k, size, size / largest), once)
+            for _ in range(repeats)
+            for size, k in itertools.product(batch_sizes, local_steps)
+            for members, once in sets
+        )
+        names = tuple(i.name for i in infos)
+        return begin_probe(
+            CalibrationState(Roster.of(infos), (), frozenset(), names), probes
+        )
+
+    def react(
+        state: CalibrationState, event: Event
+    ) -> tuple[CalibrationState, Actions]:
+        if isinstance(event, Leave) and event.lost:
+            raise ValueError(
+                f"calibration: worker {state.names[event.worker]} was lost: {event.why}"
+            )
+        state = state._replace(roster=state.roster.after(event))
+        if not isinstance(event, Arrival):
+            return state, Actions()
+        k, probe = event.worker, state.probes[0]
+        state = state._replace(owing=state.owing - {k})
+        if state.owing and not probe.once:
+            state = state._replace(roster=state.roster.dispatched((k,)))
+            return state, Actions(dispatch=((k, probe.local_round),))
+        if state.roster.working:
+            return state, Actions()
+        return begin_probe(state, state.probes[1:], (merge_all(probe.members),))
+
+    return Policy(init, react)
+
+
+def begin_probe(
+    state: CalibrationState,
+    probes: tuple[Probe, ...],
+    merges: tuple[MergeAction, ...] = (),
+) -> tuple[CalibrationState, Actions]:
+    """The first of these probes, after the merge of the one before."""
+    if not probes:
+        raise RunEnded(DONE)
+    members, local_round, _ = probes[0]
+    state = state._replace(
+        roster=state.roster.dispatched(members),
+        probes=probes,
+        owing=frozenset(members),
+    )
+    return state, Actions(merges, tuple((k, local_round) for k in members))

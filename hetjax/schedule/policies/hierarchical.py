@@ -1,0 +1,254 @@
+"""Trees: groups of workers under nodes of their own, and a root above (host world)."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hetjax.machine.roster import Roster
+from hetjax.machine.topology import Node, Topology
+from hetjax.machine.types import (
+    ROOT,
+    Arrival,
+    Evaluated,
+    EvaluationDue,
+    Event,
+    Join,
+    Leave,
+    LocalRound,
+    MergeAction,
+    MergeOp,
+    WorkerInfo,
+)
+from hetjax.schedule.policies.group_names import (
+    Seat,
+    divide,
+    inner_event,
+    inner_infos,
+    outer_actions,
+    outer_node,
+    outer_nodes,
+    seat_all,
+)
+from hetjax.schedule.types import Actions, Policy
+
+
+class Group(NamedTuple):
+    """A group and how far it is; numbers and names are the machine's."""
+
+    workers: tuple[int, ...]
+    inner: Any  # state of its own policy
+    roster: Roster  # of its workers
+    merges: int = 0  # at its topmost node since the last merge of the root
+    held: tuple[tuple[int, LocalRound], ...] = ()  # dispatched after that merge
+    merged: tuple[MergeAction, ...] = ()  # the last one of each of its nodes
+
+
+class HierarchicalState(NamedTuple):
+    """The groups, and the tree that they make."""
+
+    topology: Topology
+    seats: tuple[Seat, ...]  # of every worker
+    groups: tuple[Group, ...]
+    num_waiting: int  # groups that wait for the root's merge, or are empty
+
+
+def hierarchical(
+    inner: Policy | Sequence[Policy],
+    *,
+    sizes: int | Sequence[int] | None = None,
+    every: int = 1,
+    broadcast: bool = True,
+) -> Policy:
+    """Each group follows a policy of its own under its own node; then the nodes merge.
+
+    After `every` merges of its node, and once none of its workers is at work, a group
+    waits. When all groups wait, their nodes merge into the root. The root's model is
+    broadcast to all nodes and workers (unless `broadcast=False`), and all go on.
+
+    `sizes` are the workers per group, one number for all groups or one for each
+    (consecutive workers); None makes a group of the workers of each place. `inner` is
+    one policy for all groups or one for each, and may itself be `hierarchical`: a tree
+    of any depth, which the policy's `topology` describes. No group waits for one that
+    all its workers have left; what its node has of them still merges. Source: HierSGD,
+    Algorithms 1 and 2; ALGORITHMS D.1.
+    """
+    if not (every >= 1 and every == int(every)):
+        raise ValueError(f"every={every}: give a whole number of at least 1")
+
+    def policy_of(g: int) -> Policy:
+        return inner if isinstance(inner, Policy) else inner[g]
+
+    def split(
+        infos: tuple[WorkerInfo, ...],
+    ) -> list[tuple[tuple[int, ...], tuple[WorkerInfo, ...]]]:
+        """Each group's workers, and their infos as its policy sees them."""
+        groups = divide(infos, sizes)
+        if not isinstance(inner, Policy) and len(inner) != len(groups):
+            raise ValueError(f"{len(inner)} policies for {len(groups)} groups")
+        by_place = sizes is None
+        return [(ws, inner_infos(infos, ws, by_place=by_place)) for ws in groups]
+
+    def topology(infos: tuple[WorkerInfo, ...]) -> Topology:
+        """The groups' own trees, each under its node, and the root above them."""
+        nodes: dict[str, Node] = {}
+        names = []
+        for g, (workers, own) in enumerate(split(infos)):
+            names.append(outer_node(g))
+            nodes |= outer_nodes(g, workers, policy_of(g).topology(own))
+        level = 1 + max((nodes[name].level for name in names), default=-1)
+        root = Node(tuple(names), level, frozenset(w.index for w in infos))
+        return Topology({ROOT: root, **nodes})
+
+    def init(
+        infos: tuple[WorkerInfo, ...], num_examples: int
+    ) -> tuple[HierarchicalState, Actions]:
+        groups = split(infos)
+        begun = [
+            policy_of(g).init(own, num_examples) for g, (_, own) in enumerate(groups)
+        ]
+        state = HierarchicalState(
+            topology=topology(infos),
+            seats=seat_all([workers for workers, _ in groups]),
+            groups=tuple(
+                Group(workers, inner_state, Roster.of(infos[w] for w in workers))
+                for (workers, _), (inner_state, _) in zip(groups, begun, strict=True)
+            ),
+            num_waiting=0,
+        )
+        state = state._replace(num_waiting=sum(map(is_waiting, state.groups)))
+        total = Actions()
+        for g, (_, actions) in enumerate(begun):
+            state, actions = carry_up(state, g, state.groups[g], actions)
+            total = _concatenate(total, actions)
+        return state, total
+
+    def react(
+        state: HierarchicalState, event: Event
+    ) -> tuple[HierarchicalState, Actions]:
+        if not isinstance(event, Evaluated | EvaluationDue):
+            found = inner_event(state.seats, event)
+            return tell(state, *found, event) if found else (state, Actions())
+        total = Actions()
+        for g in range(len(state.groups)):
+            state, actions = tell(state, g, event, event)
+            total = _concatenate(total, actions)
+        return state, total
+
+    def tell(
+        state: HierarchicalState, g: int, inside: Event, event: Event
+    ) -> tuple[HierarchicalState, Actions]:
+        """An event reaches a group, which knows it as `inside`."""
+        group = state.groups[g]
+        inner_state, actions = policy_of(g).react(group.inner, inside)
+        group = group._replace(inner=inner_state)
+        if isinstance(event, Arrival | Join | Leave):
+            group = _with_roster(group, event)
+        return carry_up(state, g, group, actions)
+
+    def carry_up(
+        state: HierarchicalState, g: int, group: Group, actions: Actions
+    ) -> tuple[HierarchicalState, Actions]:
+        """A group's actions in the machine's words, and what they lead to above it."""
+        actions = outer_actions(g, group.workers, actions)
+        group = _with_merges(group, outer_node(g), actions.merges)
+        if group.merges < every:
+            dispatched = [worker for worker, _ in actions.dispatch]
+            group = group._replace(roster=group.roster.dispatched(dispatched))
+        else:
+            group = group._replace(held=group.held + actions.dispatch)
+            actions = actions._replace(dispatch=())
+            if broadcast:
+                actions = actions._replace(merges=_only_upwards(actions.merges))
+        waiting = state.num_waiting - is_waiting(state.groups[g]) + is_waiting(group)
+        groups = (*state.groups[:g], group, *state.groups[g + 1 :])
+        state = state._replace(groups=groups, num_waiting=waiting)
+        if waiting < len(groups) or not any(each.merges for each in groups):
+            return state, actions
+        return merge_root(state, actions)
+
+    def is_waiting(group: Group) -> bool:
+        done = group.merges >= every or not group.roster.active
+        return done and not group.roster.working
+
+    def merge_root(
+        state: HierarchicalState, actions: Actions
+    ) -> tuple[HierarchicalState, Actions]:
+        """After the groups' own merges: the root's, the broadcast, and all go on."""
+        nodes = tuple(
+            outer_node(g) for g, each in enumerate(state.groups) if each.merges
+        )
+        root = MergeAction(nodes, transfers=2 if len(nodes) > 1 else 0)
+        down = _broadcast(state) if broadcast else ()
+        dispatch = tuple(given for group in state.groups for given in group.held)
+        groups = tuple(
+            group._replace(
+                roster=group.roster.dispatched(worker for worker, _ in group.held),
+                merges=0,
+                held=(),
+            )
+            for group in state.groups
+        )
+        waiting = sum(map(is_waiting, groups))
+        merges = (*actions.merges, root, *down)
+        state = state._replace(groups=groups, num_waiting=waiting)
+        return state, actions._replace(merges=merges, dispatch=dispatch)
+
+    return Policy(init, react, topology)
+
+
+def _with_roster(group: Group, event: Arrival | Join | Leave) -> Group:
+    """The group after an event of one of its workers."""
+    group = group._replace(roster=group.roster.after(event))
+    if not (isinstance(event, Leave) and event.lost):
+        return group
+    return group._replace(held=tuple(d for d in group.held if d[0] != event.worker))
+
+
+def _with_merges(group: Group, top: str, merges: tuple[MergeAction, ...]) -> Group:
+    """The group after these merges of its nodes, `top` the highest of them.
+
+    Of every node it keeps the last merge, with all members so far (workers may merge
+    one by one): they are who its model is broadcast to. Steps that a node makes by
+    itself have no such members, and only merges that push count.
+    """
+    if not merges:
+        return group
+    counted = sum(m.node == top and MergeOp.PUSH in m.op for m in merges)
+    last = {m.node: m for m in group.merged}
+    for merge in merges:
+        if merge.op == MergeOp.STEP:
+            continue
+        known = last[merge.node].members if merge.node in last else ()
+        members = tuple(dict.fromkeys((*known, *merge.members)))
+        last[merge.node] = merge._replace(members=members)
+    return group._replace(merges=group.merges + counted, merged=tuple(last.values()))
+
+
+def _only_upwards(merges: tuple[MergeAction, ...]) -> tuple[MergeAction, ...]:
+    """Merges right before the root's: what comes down comes from the root."""
+    up = (m for m in merges if m.op != MergeOp.FETCH)
+    return tuple(m._replace(transfers=min(m.transfers, 1)) for m in up)
+
+
+def _broadcast(state: HierarchicalState) -> tuple[MergeAction, ...]:
+    """Every node's members fetch its model, from the top; but not who has left."""
+    active = frozenset().union(*(group.roster.active for group in state.groups))
+    merged = [m for group in state.groups for m in group.merged]
+    down = []
+    for m in sorted(merged, key=lambda m: -state.topology.level(m.node)):
+        members = tuple(k for k in m.members if isinstance(k, str) or k in active)
+        if members:
+            transfers = min(1, m.transfers)
+            down.append(
+                MergeAction(members, m.node, MergeOp.FETCH, transfers=transfers)
+            )
+    return tuple(down)
+
+
+def _concatenate(a: Actions, b: Actions) -> Actions:
+    return Actions(
+        merges=a.merges + b.merges,
+        dispatch=a.dispatch + b.dispatch,
+        timers=a.timers + b.timers,
+        start=a.start + b.start,
+        stop=a.stop + b.stop,
+    )

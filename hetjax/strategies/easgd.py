@@ -1,0 +1,128 @@
+"""Asynchronous EASGD and EAMSGD (Zhang et al. 2015): an elastic force to a center."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hetjax import local, merge, schedule
+from hetjax.replica import Replica
+from hetjax.schedule import LearningRateLike
+from hetjax.strategies.types import (
+    Strategy,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    settings,
+)
+
+
+def easgd(
+    *,
+    batch_size: int,
+    learning_rate: LearningRateLike,
+    local_steps: int = 1,
+    beta: float = 0.9,
+    alpha: float | None = None,
+    max_staleness: int | None = None,
+) -> Strategy:
+    """Asynchronous EASGD: an elastic move between a worker and the center.
+
+        d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
+
+    every `local_steps` (tau in the paper) steps, with g at x before the move. alpha is
+    `beta` / p for p workers unless given. A worker that is more than `max_staleness`
+    local rounds ahead of the slowest one waits after its move. Source: EASGD (Zhang et
+    al. 2015), Algorithm 1; ALGORITHMS G.2.
+    """
+    given = settings(locals())
+    return _elastic(
+        local.sgd(), batch_size, learning_rate, local_steps, beta, alpha, max_staleness
+    )._replace(settings=given, name="easgd")
+
+
+def eamsgd(
+    *,
+    batch_size: int,
+    learning_rate: LearningRateLike,
+    local_steps: int = 1,
+    beta: float = 0.9,
+    alpha: float | None = None,
+    momentum: float = 0.99,
+    weight_decay: float = 0.0,
+    lr_decay: float = 0.0,
+    lr_decay_power: float = 1.0,
+    max_staleness: int | None = None,
+) -> Strategy:
+    """EASGD with Nesterov momentum at every worker: EAMSGD.
+
+        v <- delta v - eta_t g(x + delta v);   x <- x + v     (`local.eamsgd_nesterov`)
+        eta_t = eta / (1 + t lr_decay) ** lr_decay_power
+
+    with t the worker's own steps so far, whatever the others did (lrd and lrp in the
+    authors' code). delta is `momentum`; the center has none. The other settings are
+    those of `easgd`. Source: EASGD (Zhang et al. 2015), Algorithm 2; ALGORITHMS G.3.
+    """
+    given = settings(locals())
+    check_fraction(momentum=momentum)
+    check_not_negative(weight_decay=weight_decay, lr_decay=lr_decay)
+    check_not_negative(lr_decay_power=lr_decay_power)
+    rule = local.eamsgd_nesterov(momentum=momentum, weight_decay=weight_decay)
+    if lr_decay:
+        rule = _decay(rule, lr_decay, lr_decay_power)
+    return _elastic(
+        rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
+    )._replace(settings=given, name="eamsgd")
+
+
+def _elastic(
+    rule: local.LocalUpdate,
+    batch_size: int,
+    learning_rate: LearningRateLike,
+    local_steps: int,
+    beta: float,
+    alpha: float | None,
+    max_staleness: int | None,
+) -> Strategy:
+    check_positive(
+        batch_size=batch_size, local_steps=local_steps, beta=beta, alpha=alpha
+    )
+    return Strategy(
+        schedule.asynchronous(
+            batch_size=batch_size,
+            local_steps=local_steps,
+            max_staleness=max_staleness,
+            refetch=False,
+        ),
+        rule,
+        merge.easgd(alpha=alpha, beta=beta),
+        batch_size,
+        learning_rate,
+    )
+
+
+class DecayState(NamedTuple):
+    """The steps of one worker, and the state of its own local update."""
+
+    step: jax.Array  # int32 []
+    inner: Any
+
+
+@lru_cache  # strategies with equal rules share their compiled programs
+def _decay(rule: local.LocalUpdate, decay: float, power: float) -> local.LocalUpdate:
+    """The rule at a learning rate that falls with the worker's own steps."""
+
+    def init(params: Any) -> DecayState:
+        return DecayState(jnp.zeros((), jnp.int32), rule.init(params))
+
+    def step(
+        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Any
+    ) -> tuple[Replica, jax.Array]:
+        t, inner = replica.opt_state
+        eta_t = learning_rate / (1 + decay * t) ** power
+        replica = replica._replace(opt_state=inner)
+        replica, losses = rule.step(replica, batch, eta_t, grad_fn)
+        return replica._replace(opt_state=DecayState(t + 1, replica.opt_state)), losses
+
+    return rule._replace(init=init, step=step)

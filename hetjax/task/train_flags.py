@@ -1,0 +1,126 @@
+"""Flags that switch a module between training and evaluation, found by their names."""
+
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import linen, nnx
+
+TRAIN_FLAGS = (  # true in training
+    "train",
+    "training",
+    "is_train",
+    "is_training",
+    "train_mode",
+    "training_mode",
+)
+EVAL_FLAGS = (  # true in evaluation
+    "deterministic",
+    "use_running_average",
+    "inference",
+    "is_inference",
+    "inference_mode",
+    "eval",
+    "is_eval",
+    "eval_mode",
+    "evaluate",
+    "evaluation",
+    "test",
+    "testing",
+    "is_test",
+    "is_testing",
+)
+
+
+def values_of(names: tuple[str, ...], train: bool) -> dict[str, Any]:
+    """What each of these flags is in training, or in evaluation."""
+    return {name: train == (name in TRAIN_FLAGS) for name in names}
+
+
+def call_flags(module_class: type) -> tuple[str, ...]:
+    """The arguments of the class's `__call__` that are known flags.
+
+    A ValueError for an argument without a default that is no known flag: nobody could
+    say what to call the module with.
+    """
+    parameters = inspect.signature(module_class.__call__).parameters
+    kinds = inspect.Parameter
+    behind = [  # the module itself and its input
+        p
+        for p in list(parameters.values())[2:]
+        if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    ]
+    found = tuple(p.name for p in behind if p.name in TRAIN_FLAGS + EVAL_FLAGS)
+    for parameter in behind:
+        if parameter.default is kinds.empty and parameter.name not in found:
+            raise ValueError(
+                f"{module_class.__name__}.__call__ needs the argument "
+                f"{parameter.name!r}, which is no known flag of training or evaluation "
+                f"({', '.join(TRAIN_FLAGS + EVAL_FLAGS)}): rename it, or give it a "
+                "default"
+            )
+    return found
+
+
+def field_flags(module: linen.Module) -> tuple[str, ...]:
+    """The module's own fields that are known flags and hold true or false."""
+    names = (field.name for field in dataclasses.fields(module))
+    return tuple(
+        name
+        for name in names
+        if name in TRAIN_FLAGS + EVAL_FLAGS and isinstance(getattr(module, name), bool)
+    )
+
+
+def set_mode(module: nnx.Module, train: bool) -> None:
+    """Puts an nnx module, and all modules in it, in training or evaluation mode.
+
+    `.train()` and `.eval()` know Dropout's and BatchNorm's attributes only; attributes
+    with other names of known flags are set where they hold true or false.
+    """
+    # by the class: an attribute `train` of the user's would hide the method
+    (type(module).train if train else type(module).eval)(module)
+    values = values_of(TRAIN_FLAGS + EVAL_FLAGS, train)
+    for _, part in nnx.iter_modules(module):
+        for name, value in values.items():
+            if isinstance(vars(part).get(name), bool):
+                setattr(part, name, value)
+
+
+def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
+    """Warns of parts that only a flag switches on, in a module that has none.
+
+    `init` initialises the module. Which modules it calls is seen by tracing it.
+    """
+    found: dict[str, str] = {}
+
+    def watch(next_fun: Callable, args: Any, kwargs: Any, context: Any) -> Any:
+        part = context.module
+        if _depends_on_mode(part):
+            found.setdefault("/".join(part.path), type(part).__name__)
+        return next_fun(*args, **kwargs)
+
+    with linen.intercept_methods(watch):
+        # a function of its own: a trace that JAX remembers would call no module
+        jax.eval_shape(lambda: init())
+    if found:
+        parts = ", ".join(f"{kind} ({path})" for path, kind in found.items())
+        warnings.warn(
+            f"{type(module).__name__} has {parts}, but no argument of its __call__ is "
+            "a known flag of training: it trains as it is called in evaluation, most "
+            "likely without dropout and without new statistics. Give __call__ an "
+            "argument `train` and pass it on",
+            stacklevel=6,  # the call of `classification`
+        )
+
+
+def _depends_on_mode(part: linen.Module) -> bool:
+    """Does this module compute something else in training, once told to?"""
+    if isinstance(part, linen.Dropout):
+        return part.rate > 0
+    if isinstance(part, linen.MultiHeadDotProductAttention):
+        return part.dropout_rate > 0
+    return isinstance(part, linen.BatchNorm | linen.SpectralNorm)

@@ -1,0 +1,156 @@
+"""What a trace says of its run, and whether another one is the same.
+
+What it does not hold, a task and data, must be the same: their shapes and a checksum
+are in its first line, and so is a checksum of the parameters in its last.
+"""
+
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.dataset import Dataset
+from hetjax.engine.job import Job
+from hetjax.machine import Machine
+from hetjax.strategies import STRATEGIES
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+from hetjax.tracing.trace import Recording, Trace
+
+
+def header(
+    strategy: Strategy,
+    job: Job,
+    step_modes: dict[str, str],
+    nodes: int,
+    slowdowns: list[float],
+) -> dict[str, Any]:
+    """What a trace says of its run; `nodes`: the worker on whose device merges ran."""
+    return {
+        "strategy": strategy.name,
+        "name": job.name,
+        "settings": strategy.settings,
+        "batch_size": strategy.batch_size,
+        "seed": int(job.seed),
+        "instants": list(job.instants),
+        "on_nan": job.on_nan,
+        "on_lost_worker": job.on_lost_worker,
+        "step_modes": step_modes,
+        "nodes": nodes,
+        "slowdowns": slowdowns,
+        "model": _shapes(job.programs.task),
+        "data": _fingerprint(job.data),
+        "jax": jax.__version__,
+    }
+
+
+def digest(params: Any) -> str:
+    """A checksum of parameters, bit for bit."""
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(params):
+        found.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return found.hexdigest()
+
+
+def as_trace(trace: Trace | Recording | str | Path) -> Trace:
+    """A trace, a history's recording of one, or the trace in a file."""
+    if isinstance(trace, Recording):
+        return trace.load()
+    if not isinstance(trace, Trace | str | Path):
+        raise ValueError(
+            f"{trace!r} is no trace: give that of a real run's history, or a file"
+        )
+    return trace if isinstance(trace, Trace) else Trace.load(trace)
+
+
+def recorded_strategy(trace: Trace) -> Strategy:
+    """The strategy of a trace, from its factory's settings."""
+    name, given = trace.header["strategy"], trace.header.get("settings", {})
+    if name not in STRATEGIES:
+        raise ValueError(
+            f"the trace's strategy {name!r} is none of hetjax's: give it to replay"
+        )
+    plain = {k: _tuples(v) for k, v in given.items()}
+    try:
+        return STRATEGIES[name](**plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the trace's {name} has settings that are functions, or not to be found "
+            f"in its record ({error}): give the strategy to replay"
+        ) from error
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> None:
+    """A ValueError if these are not what was recorded."""
+    found = {
+        "strategy": strategy.name,
+        "batch_size": strategy.batch_size,
+        "model": _shapes(task),
+        "data": _fingerprint(data),
+    }
+    for name, value in found.items():
+        recorded = trace.header.get(name)
+        if recorded != value:
+            raise ValueError(
+                f"the trace was recorded with another {name}: {recorded}, not {value}"
+            )
+
+
+def _shapes(task: Task) -> list[list[Any]]:
+    """Path, shape and dtype of every parameter."""
+    params, _ = jax.eval_shape(task.init, jax.random.key(0))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return [
+        [jax.tree_util.keystr(p), list(leaf.shape), str(leaf.dtype)]
+        for p, leaf in leaves
+    ]
+
+
+def model_text(task: Task) -> str:
+    """Paths, shapes and dtypes of the parameters in a line."""
+    return ", ".join(
+        f"{path} {dtype}[{','.join(map(str, shape))}]"
+        for path, shape, dtype in _shapes(task)
+    )
+
+
+def check_calibration(machine: Machine, task: Task) -> None:
+    """A ValueError if the machine was measured with a model of other shapes."""
+    about = machine.calibration
+    if about is not None and about.model != model_text(task):
+        raise ValueError(
+            f"the machine {machine.name!r} was calibrated with another model "
+            f"({about.model}), not with {model_text(task)}: calibrate it with this one"
+        )
+
+
+def _fingerprint(data: Dataset) -> dict[str, Any]:
+    return {
+        "train_examples": len(data.train),
+        "test_examples": len(data.test),
+        "features": data.num_features,
+        "classes": data.num_classes,
+        "checksum": [
+            _checksum(part)
+            for split in (data.train, data.test)
+            for part in (split.x, split.y)
+        ],
+    }
+
+
+def _checksum(array: Any) -> int:
+    sparse = sp.issparse(array)
+    parts = (array.data, array.indices, array.indptr) if sparse else (array,)
+    found = 0
+    for part in parts:
+        found = zlib.crc32(np.ascontiguousarray(part).data, found)
+    return found

@@ -1,0 +1,418 @@
+"""Comparisons: fair starts, learning rates chosen on held-out data, equal results."""
+
+import json
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_runs import (
+    averaging,
+    column,
+    counting_data,
+    counting_task,
+    machine,
+    nothing_compiled,
+)
+
+import hetjax as hj
+from hetjax import local
+from hetjax.data import from_arrays
+from hetjax.data.held_out import num_held_out
+from hetjax.sampling import uniform
+
+
+def compare(table, task=None, data=None, **options):
+    options = {"seconds": 4.0, "num_evals": 4, "progress": False, **options}
+    task = counting_task() if task is None else task
+    data = counting_data() if data is None else data
+    return hj.compare(task, data, machine(1.0, 1.0), table, **options)
+
+
+# What cannot be meant.
+
+NAN = float("nan")
+WRONG = [
+    ({"table": {}}, "no strategies to compare"),
+    ({"seeds": 0}, "there are no seeds"),
+    ({"seeds": ()}, "there are no seeds"),
+    ({"seeds": (0, 1, 0)}, "give every seed once"),
+    ({"seeds": (0, -1)}, "seed=-1"),
+    ({"tune": "best"}, "tune='best': choose one of common, each"),
+    ({"learning_rates": (0.1, 0.0)}, "rates has 0.0"),
+    ({"learning_rates": (NAN,)}, "rates has nan"),
+    ({"seconds": 0.0}, "seconds=0.0"),
+    ({"seconds": NAN}, "seconds=nan"),
+    ({"num_evals": 0}, "num_evals=0"),
+    ({"num_evals": 1.5}, "num_evals=1.5"),
+    ({"target": NAN}, "target=nan"),
+    ({"table": [averaging()]}, "strategies must be a dictionary"),
+    ({"table": {"a": averaging().policy}}, "a is a Policy, not a Strategy"),
+    (
+        {"table": {"a": averaging(), "b": averaging(learning_rate=-1.0)}},
+        "b: learning_rate=-1.0",
+    ),
+    ({"table": {"a": averaging(), "b": averaging(batch_size=25)}}, "b: a batch of 25"),
+    # two of the 24 rows are held out
+    (
+        {
+            "table": {"a": averaging(), "b": averaging(batch_size=23)},
+            "learning_rates": (0.1,),
+        },
+        "b: a batch of 23 is larger than the 22 examples",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_what_cannot_be_meant_is_refused_before_anything_is_compiled(options, message):
+    options = {"table": {"a": averaging()}, **options}
+    with nothing_compiled(), pytest.raises(ValueError, match=message):
+        compare(**options)
+
+
+# Fair, and always the same.
+
+
+def classes(seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=60)
+    x = (rng.normal(size=(3, 4))[y] + rng.normal(size=(60, 4))).astype(np.float32)
+    return from_arrays((x[:40], y[:40]), (x[40:], y[40:]), num_classes=3)
+
+
+TABLE = {
+    "sync": hj.sync_sgd(batch_size=4, learning_rate=0.1),
+    "sma": hj.sma(batch_size=4, learning_rate=0.1),
+    "adaptive": hj.adaptive_sgd(
+        batch_size=4, min_batch_size=1, learning_rate=0.1, mega_batch=12
+    ),
+}
+
+
+@cache
+def real(seeds, call=0):
+    """A comparison with tuning; `call` only tells equal ones apart."""
+    data = classes()
+    task = hj.classification(hj.models.mlp(hidden=3), data)
+    return compare(
+        TABLE, task, data, seeds=seeds, learning_rates=(0.05, 0.5), tune="each"
+    )
+
+
+def first_points(runs, seed):
+    num_evals = [h.evals[0] for h in runs.histories if h.seed == seed]
+    common = ("seconds", "updates", "examples", "loss", "accuracy")
+    return [{name: p[name] for name in common} for p in num_evals]
+
+
+def test_one_seed_is_one_start_for_all():
+    starts = [first_points(real(2), seed) for seed in (0, 1)]
+    assert starts[0] == [starts[0][0]] * 3
+    assert starts[1] == [starts[1][0]] * 3
+    assert starts[0][0] != starts[1][0]
+
+
+def test_one_seed_is_one_order_of_examples():
+    drawn = {}
+
+    def watched(name):
+        inner = uniform()
+
+        def draw(state, worker, n):
+            state, indices = inner.draw(state, worker, n)
+            drawn.setdefault(name, []).extend(indices.tolist())
+            return state, indices
+
+        return inner._replace(draw=draw)
+
+    compare(
+        {
+            "one": averaging(sampler=watched("one")),
+            "two": hj.sma(batch_size=3, learning_rate=0.1)._replace(
+                sampler=watched("two")
+            ),
+        }
+    )
+    n = min(map(len, drawn.values()))
+    assert n > 12
+    assert drawn["one"][:n] == drawn["two"][:n]
+
+
+def timeless(runs, path):
+    """results.json without what depends on the host."""
+    runs.to_json(path)
+    document = json.loads(path.read_text())
+    for run in document["runs"]:
+        # what another test has made JAX compile, this process does not compile again
+        for name in ("compile_seconds", "host_seconds", "compilations", "programs"):
+            run.pop(name)
+    for row in document["summary"]:
+        row.pop("compilations")
+    return json.dumps(document)
+
+
+def test_equal_calls_have_equal_results(tmp_path):
+    one, two = real(2), real(2, call=1)
+    assert one is not two
+    assert [h.evals for h in one.histories] == [h.evals for h in two.histories]
+    assert timeless(one, tmp_path / "1.json") == timeless(two, tmp_path / "2.json")
+
+
+def test_seeds_as_a_number_are_the_first_seeds():
+    number, sequence = real(2), real((0, 1))
+    assert [(h.strategy, h.seed) for h in number.histories] == [
+        (name, seed) for name in TABLE for seed in (0, 1)
+    ]
+    for a, b in zip(number.histories, sequence.histories, strict=True):
+        assert (a.strategy, a.seed, a.evals) == (b.strategy, b.seed, b.evals)
+
+
+def test_seeds_may_be_any():
+    runs = compare({"a": averaging()}, seeds=[7, 3])
+    assert [h.seed for h in runs.histories] == [7, 3]
+
+
+def test_a_run_of_a_comparison_is_the_run_by_itself():
+    data = classes()
+    task = hj.classification(hj.models.mlp(hidden=3), data)
+    options = {"seconds": 4.0, "num_evals": 4, "progress": False}
+    runs = compare({name: TABLE[name] for name in ("sync", "adaptive")}, task, data)
+    for h in runs.histories:
+        strategy = TABLE[h.strategy]
+        alone = hj.train(task, data, machine(1.0, 1.0), strategy, **options)
+        assert h.evals == alone.evals
+
+
+# Learning rates. The model is one number w, drawn to 1 from 0; a step of rate r leaves
+# (1 - r) of the distance. The metric is minus the distance.
+
+
+def distance_task():
+    def loss(params, model_state, batch, key):
+        w = jnp.broadcast_to(params["w"], batch.weight.shape)
+        return (w - 1) ** 2 / 2, model_state
+
+    def metrics(params, model_state, batch):
+        losses, _ = loss(params, model_state, batch, None)
+        return {"loss": losses, "closeness": -jnp.sqrt(2 * losses)}
+
+    task = counting_task()._replace(loss=loss, metrics=metrics, metric="closeness")
+    return task
+
+
+def stepping(slowness=1.0):
+    """Ten steps of SGD whose updates are `slowness` times smaller, by one worker."""
+    strategy = hj.sequential_sgd(batch_size=2, learning_rate=0.1)
+    plain = local.sgd()
+
+    def step(replica, batch, learning_rate, grad_fn):
+        return plain.step(replica, batch, learning_rate / slowness, grad_fn)
+
+    rule = plain._replace(step=step)
+    return strategy if slowness == 1.0 else strategy._replace(local=rule)
+
+
+# after ten steps:     rate 0.5         1.6               5            1e30
+# "quick"              0.5^10 = 0.001   0.6^10 = 0.006    4^10         diverges
+# "slow", ten times    0.95^10 = 0.6    0.84^10 = 0.17    0.5^10       diverges
+RATES = (0.5, 1e30, 1.6, 5.0)
+
+
+@cache
+def tuned(tune):
+    table = {"quick": stepping(), "slow": stepping(10.0)}
+    task = distance_task()
+    return compare(
+        table, task, learning_rates=RATES, tune=tune, seconds=10.0, num_evals=1
+    )
+
+
+def test_scores_are_the_best_held_out_metrics():
+    scores = tuned("common").tuning["scores"]
+    names = ["0.5", "1e+30", "1.6", "5"]
+    assert {n: list(s) for n, s in scores.items()} == {"quick": names, "slow": names}
+    # 4^10 is worse than the start, at a distance of 1; minus infinity is divergence
+    quick = [-(0.5**10), -np.inf, -(0.6**10), -1.0]
+    slow = [-(0.95**10), -np.inf, -(0.84**10), -(0.5**10)]
+    assert list(scores["quick"].values()) == pytest.approx(quick, rel=1e-4)
+    assert list(scores["slow"].values()) == pytest.approx(slow, rel=1e-4)
+
+
+def test_the_common_rate_is_the_best_on_average():
+    """1.6: (0.006 + 0.17) / 2 from the goal, against 0.3 for 0.5, and 0.5 for 5."""
+    assert tuned("common").tuning["chosen"] == {"quick": 1.6, "slow": 1.6}
+
+
+def test_each_may_have_its_own_rate():
+    assert tuned("each").tuning["chosen"] == {"quick": 0.5, "slow": 5.0}
+
+
+def test_a_strategy_that_always_diverges_does_not_decide():
+    """ "slow" survives both rates, its best is 0.5; "quick" survives none."""
+    table = {"quick": stepping(1e-30), "slow": stepping(10.0)}
+    options = {"seconds": 10.0, "num_evals": 1, "learning_rates": (0.5, 5.0)}
+    runs = compare(table, distance_task(), tune="common", **options)
+    assert runs.tuning["scores"]["quick"] == {"0.5": -np.inf, "5": -np.inf}
+    assert runs.tuning["chosen"] == {"quick": 5.0, "slow": 5.0}
+    assert [bool(h.stopped) for h in runs.histories] == [True, False]
+
+
+def test_a_rate_that_more_strategies_survive_is_better():
+    """At 1e30 "slow" is perfect in a step, but "quick" diverges."""
+    table = {"quick": stepping(), "slow": stepping(1e30)}
+    options = {"seconds": 10.0, "num_evals": 1, "learning_rates": (1e30, 0.5)}
+    runs = compare(table, distance_task(), tune="common", **options)
+    assert runs.tuning["scores"]["slow"]["1e+30"] > -1e-3
+    assert runs.tuning["chosen"] == {"quick": 0.5, "slow": 0.5}
+
+
+@pytest.mark.parametrize("tune", ["common", "each"])
+def test_runs_take_the_chosen_rate(tune):
+    runs = tuned(tune)
+    for h in runs.histories:
+        learning_rate = runs.tuning["chosen"][h.strategy]
+        assert h.settings["learning_rate"] == learning_rate
+        left = 1 - (learning_rate if h.strategy == "quick" else learning_rate / 10)
+        assert -h.evals[-1]["closeness"] == pytest.approx(abs(left) ** 10, rel=1e-4)
+
+
+def test_tuning_is_on_record(tmp_path):
+    runs = tuned("each")
+    runs.to_json(tmp_path / "results.json")
+    recorded = json.loads((tmp_path / "results.json").read_text())["tuning"]
+    assert recorded["tune"] == "each"
+    assert recorded["held_out"] == 2  # of 24
+    assert recorded["chosen"] == {"quick": 0.5, "slow": 5.0}
+    assert recorded["scores"]["slow"]["1e+30"] is None
+    assert recorded["scores"]["slow"]["5"] == pytest.approx(-(0.5**10), rel=1e-4)
+    assert compare({"a": averaging()}).tuning is None
+
+
+# A model that only remembers: one number for each row, which a step on it sets to 1.
+
+ROWS = 40
+
+
+def memory_task():
+    def loss(params, model_state, batch, key):
+        w = params["w"][batch.x[:, 0].astype(int)]
+        # a batch of two at rate 2 moves its rows by all the way
+        return (w - 1) ** 2 / 2, model_state
+
+    def metrics(params, model_state, batch):
+        row = batch.x[:, 0].astype(int)
+        known = params["w"][row]
+        # 100 gives away a look at the test split
+        return {"loss": jnp.ones_like(known), "known": known + 100 * (row >= ROWS)}
+
+    init = lambda key: ({"w": jnp.zeros(ROWS + 5)}, ())  # noqa: E731
+    return hj.Task(init, loss, metrics, "known")
+
+
+def rows_data():
+    x = np.arange(ROWS + 5, dtype=np.float32)[:, None]
+    y = np.zeros(ROWS + 5, int)
+    return from_arrays((x[:ROWS], y[:ROWS]), (x[ROWS:], y[ROWS:]), num_classes=2)
+
+
+def drawing(drawn):
+    """A sampler that takes down the size of the split, and what was drawn of it."""
+    inner = uniform()
+
+    def init(workers, num_examples, seed):
+        drawn.append((num_examples, set()))
+        return inner.init(workers, num_examples, seed)
+
+    def draw(state, worker, n):
+        state, indices = inner.draw(state, worker, n)
+        drawn[-1][1].update(indices.tolist())
+        return state, indices
+
+    return inner._replace(init=init, draw=draw)
+
+
+def test_what_is_held_out_is_not_trained_on_and_the_test_split_is_left_alone():
+    """Two workers on two rows each pass over all 40 rows within 10 s."""
+    drawn = []
+    strategy = averaging(learning_rate=2.0, sampler=drawing(drawn))
+    runs = compare(
+        {"memory": strategy},
+        memory_task(),
+        rows_data(),
+        learning_rates=(2.0, 1.0),
+        seconds=12.0,
+        num_evals=3,
+    )
+    held = num_held_out(ROWS)
+    assert runs.tuning["held_out"] == held
+    # nobody learnt a held-out row, and nobody was asked for a row of the test
+    assert runs.tuning["scores"] == {"memory": {"2": 0.0, "1": 0.0}}
+    rest = ROWS - held, set(range(ROWS - held))
+    assert drawn[:2] == [rest, rest]
+    # the run itself has all of the training split
+    assert drawn[2] == (ROWS, set(range(ROWS)))
+    (history,) = runs.histories
+    assert np.all(np.asarray(history.params["w"][:ROWS]) > 0)
+    assert column(history, "known") == [100.0] * 4
+
+
+def test_another_seed_holds_out_other_rows():
+    """And the first of several seeds decides."""
+
+    def held_out(seeds):
+        seen, task = [], memory_task()
+        task = task._replace(metrics=spying(task.metrics, seen))
+        table = {"memory": averaging()}
+        compare(
+            table, task, rows_data(), seeds=seeds, learning_rates=(2.0,), num_evals=1
+        )
+        jax.effects_barrier()
+        return seen[0]
+
+    zero = held_out((0, 1))
+    assert len(zero) == len(set(zero) & set(range(ROWS))) == 4
+    assert zero == held_out((0,))
+    assert zero != held_out((1,))
+
+
+def spying(metrics, seen):
+    """Metrics that take down which rows they are asked for, batch by batch."""
+
+    def watched(params, model_state, batch):
+        jax.debug.callback(lambda x: seen.append(x[:, 0].tolist()), batch.x)
+        return metrics(params, model_state, batch)
+
+    return watched
+
+
+# What is told on the way.
+
+
+def test_on_history_hears_of_every_run_seed_by_seed():
+    told = []
+    table = {"a": averaging(), "b": averaging()}
+    runs = compare(table, seeds=2, on_history=told.append)
+    names = [(h.strategy, h.seed) for h in told]
+    assert names == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    # the result is in the order of the strategies
+    assert [h.strategy for h in runs.histories] == ["a", "a", "b", "b"]
+    assert set(map(id, runs.histories)) == set(map(id, told))
+
+
+def test_the_record_says_what_was_compared():
+    runs = compare({"a": averaging()}, target=0.5)
+    assert runs.target == 0.5
+    assert runs.machine["name"] == "hand-made"
+    assert [w["name"] for w in runs.machine["workers"]] == ["a", "b"]
+    assert runs.data == {
+        "name": "arrays",
+        "train_examples": 24,
+        "test_examples": 3,
+        "features": 1,
+        "classes": 2,
+        "sparse": False,
+        "multilabel": False,
+        "notes": [],
+    }

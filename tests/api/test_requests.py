@@ -1,0 +1,241 @@
+"""Requests that cannot be met: one line that names the argument, nothing compiled."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.sparse as sp
+from tiny_runs import (
+    averaging,
+    counting_data,
+    counting_task,
+    machine,
+    nothing_compiled,
+)
+
+import hetjax as hj
+from hetjax.data.dataset import Dataset, Split
+
+NAN, INF = float("nan"), float("inf")
+DATA = counting_data()
+
+
+def train(**changes):
+    """The arguments of a run that works, but for these."""
+    given = {
+        "task": counting_task(),
+        "data": DATA,
+        "machine": machine(1.0),
+        "strategy": averaging(),
+        "seconds": 1.0,
+        "num_evals": 1,
+        "progress": False,
+    }
+    return hj.train(**(given | changes))
+
+
+def compare(**changes):
+    given = {
+        "task": counting_task(),
+        "data": DATA,
+        "machine": machine(1.0),
+        "strategies": {"a": averaging()},
+        "seconds": 1.0,
+        "num_evals": 1,
+        "progress": False,
+    }
+    return hj.compare(**(given | changes))
+
+
+def split(x=24, y=24, **changes):
+    """The counting data with another training split."""
+    rows, ids = np.zeros((x, 1), np.float32), np.zeros(y, np.int32)
+    return replace(DATA, train=Split(rows, ids), **changes)
+
+
+BOTH = [
+    ({"task": "classification"}, "task is a str, 'classification': give a Task"),
+    ({"task": DATA}, "task is a Dataset: give a Task"),
+    ({"data": (1, 2)}, r"data is a tuple, \(1, 2\): give a Dataset"),
+    ({"data": split(y=23)}, "x of the training split of arrays has 24 rows, but y has"),
+    ({"data": split(num_classes=NAN)}, "num_classes=nan: give a whole number"),
+    ({"data": split(num_classes=0)}, "num_classes=0: give a whole number, at least 1"),
+    (
+        {"data": replace(DATA, train=Split(DATA.train.x, DATA.train.y + 2))},
+        r"y of the training split of arrays has the class id 2, outside 0\.\.1",
+    ),
+    (
+        {"data": replace(DATA, test=Split(DATA.test.x, DATA.test.y - 1))},
+        r"y of the test split of arrays has the class id -1, outside 0\.\.1",
+    ),
+    (
+        {"data": replace(DATA, train=Split([[1.0]], [0]))},
+        "x of the training split of arrays is a list: give a NumPy array",
+    ),
+    (
+        {"data": replace(DATA, train=Split(sp.coo_array((24, 1)), DATA.train.y))},
+        "x of the training split of arrays is a coo_array: give .* scipy CSR",
+    ),
+    (
+        {"data": replace(DATA, test=Split(np.zeros((3, 2)), DATA.test.y))},
+        r"is \[24, 1\], of the test split \[3, 2\]: all axes but the first",
+    ),
+    ({"machine": "v100x4"}, "machine is 'v100x4': give a Machine, such as"),
+    ({"seconds": "1"}, "seconds='1': give a finite number above 0"),
+    ({"seconds": None}, "seconds=None"),
+    ({"seconds": True}, "seconds=True"),
+    ({"num_evals": 4294967296}, "num_evals=4294967296: give at most 1,000,000: each"),
+    ({"num_evals": "many"}, "num_evals='many'"),
+    ({"num_evals": NAN}, "num_evals=nan"),
+    ({"target": NAN}, "target=nan: give a finite number, or None"),
+    ({"target": INF}, "target=inf"),
+    ({"target": "0.9"}, "target='0.9'"),
+    ({"epochs": -1}, "epochs=-1: give a finite number above 0, or None"),
+    ({"epochs": 0}, "epochs=0"),
+    ({"epochs": NAN}, "epochs=nan"),
+    ({"epochs": INF}, "epochs=inf"),
+    ({"epochs": "1"}, "epochs='1'"),
+]
+TRAIN = [
+    ({"strategy": "sma"}, "strategy is a str, 'sma', not a Strategy: give one, such"),
+    ({"strategy": hj.sma}, "strategy is a function, .*|a function, not a Strategy"),
+    ({"strategy": None}, "strategy is None, not a Strategy"),
+    ({"strategy": averaging(batch_size=2)._replace(batch_size=NAN)}, "batch_size=nan"),
+    (
+        {"strategy": averaging()._replace(batch_size=2.5)},
+        "batch_size=2.5: give a whole",
+    ),
+    ({"strategy": averaging()._replace(batch_size=0)}, "batch_size=0: give a whole"),
+    ({"strategy": averaging()._replace(batch_size="8")}, "batch_size='8': give a"),
+    ({"on_eval": 3}, "on_eval is a int, 3: give a function of one argument, or None"),
+    ({"on_nan": "restart"}, "on_nan='restart': choose one of None, "),
+    ({"on_lost_worker": None}, "on_lost_worker=None: choose one of continue, stop"),
+    ({"trace": 3}, "trace is a int, 3: give a path, or None"),
+    ({"trace": "t.jsonl"}, "trace='t.jsonl': only real runs are recorded"),
+    ({"seed": True}, "seed=True: give a whole number"),
+    ({"seed": "1"}, "seed='1'"),
+]
+COMPARE = [
+    ({"strategies": "sma"}, "strategies must be a dictionary"),
+    ({"strategies": {"a": "sma"}}, "a is a str, 'sma', not a Strategy"),
+    ({"strategies": {3: averaging()}}, "strategies has the key 3: give names"),
+    ({"seeds": 2.5}, "seeds=2.5: give a whole number of seeds, or a sequence"),
+    ({"seeds": NAN}, "seeds=nan"),
+    ({"seeds": None}, "seeds=None"),
+    ({"seeds": True}, "seeds=True"),
+    ({"seeds": "12"}, "seeds='12'"),
+    ({"seeds": -1}, "there are no seeds: give at least one"),
+    ({"seeds": 10_000_000}, "seeds: 10000000 are too many, give at most 10,000: each"),
+    ({"seeds": range(10**12)}, "seeds: 1000000000000 are too many"),
+    ({"seeds": (0, 1.5)}, "seed=1.5: give a whole number"),
+    ({"learning_rates": 0.1}, "learning_rates is a float, 0.1: give a sequence"),
+    ({"learning_rates": ("0.1",)}, "learning_rates has '0.1': give finite"),
+    ({"learning_rates": (INF,)}, "learning_rates has inf"),
+    ({"tune": None}, "tune=None: choose one of common, each"),
+    ({"on_history": 3}, "on_history is a int, 3: give a function"),
+    (
+        {"traces": __file__},
+        "traces='.*test_requests.py': this is a file; give a folder",
+    ),
+]
+
+
+def ids(cases):
+    return [message[:30] for _, message in cases]
+
+
+@pytest.mark.parametrize(("change", "message"), BOTH + TRAIN, ids=ids(BOTH + TRAIN))
+def test_a_run_that_cannot_be_meant(change, message):
+    with nothing_compiled(), pytest.raises(ValueError, match=message) as caught:
+        train(**change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "message"), BOTH + COMPARE, ids=ids(BOTH + COMPARE))
+def test_a_comparison_that_cannot_be_meant(change, message):
+    with nothing_compiled(), pytest.raises(ValueError, match=message) as caught:
+        compare(**change)
+    assert "\n" not in str(caught.value)
+
+
+def failing(examples):
+    raise KeyError("no such epoch")
+
+
+def over(schedule, unit="epochs"):
+    return hj.schedule.LearningRate(schedule, over=unit)
+
+
+SCHEDULES = [
+    (lambda examples: None, "schedule begins with None; it must return one number"),
+    (lambda examples: NAN, "schedule begins with nan; .* finite number, at least 0"),
+    (lambda examples: INF, "schedule begins with inf"),
+    (lambda examples: -0.1, r"schedule begins with -0\.1"),
+    (lambda examples: np.ones(3), r"schedule begins with an array \[3\]; it must ret"),
+    (lambda examples: [0.1], r"schedule begins with an array \[1\]"),
+    (lambda examples: 1j, "schedule begins with a complex, 1j"),
+    (lambda examples: "fast", "schedule begins with a str, 'fast'"),
+    (failing, r"fails at its start, for examples=0 \(KeyError: 'no such epoch'\)"),
+    (lambda: 0.1, r"fails at its start, for examples=0 \(TypeError"),
+    (over(lambda epochs: None), "schedule begins with None"),
+    (over(failing), r"fails at its start, for epochs=0\.0"),
+    ("0.1", "learning_rate is a str, '0.1': give a number above 0, or a function"),
+    (None, "learning_rate is None: give a number"),
+    (True, "learning_rate is True: give a number"),
+    (np.ones(2), r"learning_rate is a ndarray, array\(\[1., 1.\]\): give a number"),
+]
+
+
+@pytest.mark.parametrize(("rate", "message"), SCHEDULES, ids=ids(SCHEDULES))
+def test_a_learning_rate_that_cannot_be_meant(rate, message):
+    strategy = averaging(learning_rate=rate)
+    with (
+        nothing_compiled(),
+        pytest.raises(ValueError, match=f"^averaging: .*{message}"),
+    ):
+        train(strategy=strategy)
+    with nothing_compiled(), pytest.raises(ValueError, match=f"^mine: .*{message}"):
+        compare(strategies={"mine": strategy})
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        0.5,
+        np.float32(0.5),
+        lambda examples: jnp.float32(0.5),
+        lambda examples: 0.5 if examples else 0.0,  # a warm-up
+        optax.constant_schedule(0.5),
+        optax.linear_schedule(0.0, 1.0, 10),
+        over(lambda epochs: 0.5, "seconds"),
+    ],
+)
+def test_learning_rates_that_can_be_meant(rate):
+    train(strategy=averaging(learning_rate=rate))
+
+
+def test_a_loss_that_is_a_mean_is_refused_before_anything_is_compiled(monkeypatch):
+    """Tracing its shapes is all that happens: no program is made, let alone run."""
+    task = counting_task()
+
+    def mean(params, model_state, batch, key):
+        losses, state = task.loss(params, model_state, batch, key)
+        return jnp.mean(losses), state
+
+    wrong = task._replace(loss=mean)
+    for module in ("hetjax.api.train", "hetjax.api.comparison"):
+        monkeypatch.setattr(import_module(module), "Session", None)  # none is made
+    message = r"the task's loss is a scalar, \[\] for a batch of 2 examples: return one"
+    with pytest.raises(ValueError, match=message):
+        train(task=wrong)
+    with pytest.raises(ValueError, match=message):
+        compare(task=wrong)
+
+
+def test_a_set_built_by_hand_that_is_whole_is_taken():
+    x, y = DATA.train.x, DATA.train.y
+    whole = Dataset(Split(x, y), Split(x, y), np.int64(2))
+    assert len(train(data=whole).evals) == 2

@@ -1,0 +1,251 @@
+"""How often XLA compiles: few step programs, and none for what is only other data."""
+
+import itertools
+import threading
+import time
+from contextlib import contextmanager
+
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import pytest
+from tiny_runs import (
+    averaging,
+    counting_data,
+    counting_task,
+    machine,
+    silent,
+    train,
+)
+
+import hetjax as hj
+from hetjax import sparse as sparse_ops
+from hetjax.api.session import Session
+from hetjax.engine.compiled.compilations import Compilations, FirstCalls
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+B_MAX = 64
+
+
+@contextmanager
+def counting():
+    """A list that grows by one with every program that JAX compiles."""
+    events = []
+
+    def listen(event, duration, **kwargs):
+        if event == COMPILED:
+            events.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def sweeping(**fields):
+    """Adaptive SGD, but its sizes walk through all of b_max ... b_max / 8."""
+    sizes = itertools.cycle([*range(B_MAX, B_MAX // 8 - 1, -1)])
+
+    def scaling(old, updates):
+        return (float(next(sizes)),) * len(old)
+
+    policy = hj.schedule.mega_batch(examples=B_MAX, batch_size=B_MAX, scaling=scaling)
+    return hj.adaptive_sgd(batch_size=B_MAX, learning_rate=0.1)._replace(
+        policy=policy, **fields
+    )
+
+
+def dense():
+    return counting_task(), counting_data(256)
+
+
+def sparse():
+    data = hj.data.synthetic_xmc(
+        rows=256, test_rows=20, features=60, labels=8, nonzeros=6.0, labels_per_row=2.0
+    )
+    model = hj.from_functions(
+        lambda key: {"w": jnp.zeros((60, 8))},
+        lambda params, x: sparse_ops.matmul(x, params["w"]),
+        row_params=("w",),
+    )
+    return hj.classification(model, data), data
+
+
+def run(session, strategy, seed=0):
+    with counting() as events:
+        history = session.run(strategy.name, strategy, seed, silent())
+    assert history.compilations == sum(history.programs.values()) == len(events)
+    return history
+
+
+def session(problem=dense, seconds=30.0):
+    return Session(*problem(), machine(1.0, 1.5, 2.0), seconds=seconds, num_evals=2)
+
+
+@pytest.mark.parametrize("problem", [dense, sparse])
+def test_sizes_between_an_eighth_and_all_of_b_max_share_few_programs(problem):
+    history = run(session(problem, seconds=220.0), sweeping())
+    assert history.merges > B_MAX  # once around, at least
+    sizes = {b for w in history.workers for _, b in w.batch_size_over_time}
+    assert sizes == set(map(float, range(B_MAX // 8, B_MAX + 1)))
+    assert 1 < history.programs["step"] <= 14
+
+
+def test_adaptive_sgd_itself():
+    """One of four workers is eight times as slow: its size falls to the bound."""
+    one = session(seconds=60.0)
+    one.machine = machine(1.0, 1.0, 1.0, 8.0)
+    strategy = hj.adaptive_sgd(
+        batch_size=B_MAX, learning_rate=0.1, mega_batch=16 * B_MAX, bound="clip"
+    )
+    history = run(one, strategy)
+    sizes = [b for w in history.workers for _, b in w.batch_size_over_time]
+    assert (min(sizes), max(sizes)) == (B_MAX / 8, B_MAX)
+    assert 1 < history.programs["step"] <= 14
+
+
+def test_strategies_with_one_local_rule_share_step_programs():
+    one = session()
+    first = run(one, hj.elastic_sgd(batch_size=B_MAX, learning_rate=0.1, local_steps=1))
+    second = run(one, hj.sequential_sgd(batch_size=B_MAX, learning_rate=0.1))
+    assert first.programs["step"] == 1
+    assert "step" not in second.programs
+    # SMA remembers the parameters before each step: that is another program
+    assert run(one, hj.sma(batch_size=B_MAX, learning_rate=0.1)).programs["step"] == 1
+
+
+STRATEGIES = {
+    "sequential_sgd": hj.sequential_sgd(
+        batch_size=B_MAX, learning_rate=0.1, momentum=0.5
+    ),
+    "sync_sgd": hj.sync_sgd(batch_size=B_MAX, learning_rate=0.1),
+    "elastic_sgd": hj.elastic_sgd(batch_size=B_MAX, learning_rate=0.1, local_steps=2),
+    "sma": hj.sma(batch_size=B_MAX, learning_rate=0.1),
+    "adaptive_sgd": hj.adaptive_sgd(
+        batch_size=B_MAX, learning_rate=0.1, mega_batch=4 * B_MAX
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_another_seed_or_rate_compiles_nothing(name):
+    one, strategy = session(), STRATEGIES[name]
+    assert run(one, strategy).programs["step"] >= 1
+    assert run(one, strategy, seed=1).programs == {}
+    assert run(one, strategy._replace(learning_rate=0.7)).programs == {}
+
+
+def test_another_size_of_the_same_bucket_compiles_nothing():
+    """Buckets of 64 are ... 42, 52, 64."""
+    one = session()
+    run(one, averaging(batch_size=64))
+    same = averaging(batch_size=53)._replace(batch_size=64)
+    other = averaging(batch_size=52)._replace(batch_size=64)
+    assert "step" not in run(one, same).programs
+    assert run(one, other).programs["step"] == 1
+
+
+@pytest.fixture
+def listening(monkeypatch):
+    """Whoever listens to JAX's events at the moment, of those who came lately."""
+    now = []
+    register = jax.monitoring.register_event_duration_secs_listener
+    unregister = jax.monitoring.unregister_event_duration_listener
+
+    def registering(listener):
+        register(listener)
+        now.append(listener)
+
+    def unregistering(listener):
+        unregister(listener)
+        now.remove(listener)
+
+    monkeypatch.setattr(
+        jax.monitoring, "register_event_duration_secs_listener", registering
+    )
+    monkeypatch.setattr(
+        jax.monitoring, "unregister_event_duration_listener", unregistering
+    )
+    return now
+
+
+def test_nobody_listens_after_a_run(listening):
+    heard = []
+    options = {"on_eval": lambda point: heard.append(len(listening))}
+    train(machine(1.0, 2.0), averaging(), 4.0, **options)
+    assert heard == [1, 1]
+    assert listening == []
+
+
+def test_nobody_listens_after_an_error(listening):
+    def fail(point):
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        train(machine(1.0, 2.0), averaging(), 4.0, on_eval=fail)
+    assert listening == []
+
+
+def test_what_is_compiled_after_counting_is_not_counted():
+    compilations = Compilations()
+    with compilations.counting():
+        compilations.purpose = "inside"
+        jax.jit(lambda x: x + 1)(1.0)
+    seconds = compilations.seconds
+    jax.jit(lambda x: x + 2)(1.0)
+    assert compilations.programs == {"inside": 1}
+    assert compilations.seconds == seconds > 0
+
+
+class Meeting:
+    """A program whose first calls last until the test says so."""
+
+    def __init__(self, parties):
+        self.barrier = threading.Barrier(parties, timeout=10)
+        self.calls, self.met = [], False
+
+    def __call__(self, x):
+        self.calls.append(x)
+        if not self.met:
+            self.barrier.wait()
+            self.met = True
+        return 2 * x
+
+
+def calling(calls, counts, program, where, results):
+    def run():
+        results.append(calls.call(program, where, (3,), counts))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_waits_for_another_s_program_is_compiling():
+    """It is excused, and the time is not its own; the program is called once more."""
+    counts, calls, results = Compilations(), FirstCalls(), []
+    program = Meeting(parties=2)  # the first thread and this one
+    first = calling(calls, counts, program, "here", results)
+    while not program.calls:
+        time.sleep(1e-3)
+    second = calling(calls, counts, program, "here", results)
+    while not counts.is_compiling(second):
+        time.sleep(1e-3)
+    assert not counts.is_compiling(first)
+    assert len(program.calls) == 1
+    program.barrier.wait()
+    for thread in (first, second):
+        thread.join(timeout=10)
+    assert results == [6, 6]
+    assert len(program.calls) == 2
+    assert not counts.is_compiling(second)
+
+
+def test_programs_of_different_devices_are_compiled_side_by_side():
+    counts, calls, results = Compilations(), FirstCalls(), []
+    program = Meeting(parties=2)  # neither goes on without the other
+    threads = [calling(calls, counts, program, k, results) for k in ("here", "there")]
+    for thread in threads:
+        thread.join(timeout=10)
+    assert results == [6, 6]

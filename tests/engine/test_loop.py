@@ -1,0 +1,391 @@
+"""The loop: what an evaluation sees and when, how runs end, what a sampler is told."""
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from tiny_runs import (
+    averaging,
+    column,
+    counting_data,
+    counting_task,
+    machine,
+    one_by_one,
+    seconds_of,
+    train,
+)
+
+import hetjax as hj
+from hetjax.data import from_arrays
+from hetjax.sampling import uniform
+
+# What an evaluation sees. In the tests of this file w is the number of merged steps.
+
+
+def test_an_evaluation_sees_the_last_merge_that_finished():
+    """Merges 2-5 and 7-10: the instants between see the model of before."""
+    history = train(machine(1.0, 2.0, link=3.0), averaging(), 10.0, num_evals=10)
+    assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
+    assert column(history, "updates") == [0, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4]
+
+
+def test_an_evaluation_sees_no_merge_under_way_beside_the_next_steps():
+    """Merges 2-5, 5-8 (ordered at 4), 8-11 (ordered at 7)."""
+    strategy = averaging(blocking=False)
+    history = train(machine(1.0, 2.0, link=3.0), strategy, 11.0, num_evals=11)
+    assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+
+
+def test_several_merges_under_way():
+    """Three arrive at 1, 1.25 and 1.5; their merges queue: 1-3, 3-5, 5-7.
+
+    A merge of one worker is that worker's w: its rate.
+    """
+    strategy = averaging(policy=one_by_one((1.0, 2.0, 4.0)))
+    history = train(machine(1.0, 1.25, 1.5, link=2.0), strategy, 8.0, num_evals=16)
+    seen = dict(zip(column(history, "seconds"), column(history, "w"), strict=True))
+    assert [seen[t] for t in (1.0, 1.5, 2.5)] == [0, 0, 0]
+    assert [seen[t] for t in (3.0, 3.5, 4.5)] == [1, 1, 1]
+    assert [seen[t] for t in (5.0, 6.5)] == [2, 2]
+    assert seen[7.0] == 4
+    # this policy gives everybody one round
+    why = "nobody has work since 7 s: the policy gave no actions on Merged"
+    assert (history.stopped, history.duration) == (why, 7.0)
+
+
+STRATEGIES = {
+    "sequential_sgd": hj.sequential_sgd(batch_size=2, learning_rate=0.1),
+    "sync_sgd": hj.sync_sgd(batch_size=2, learning_rate=0.1),
+    "elastic_sgd": hj.elastic_sgd(batch_size=2, learning_rate=0.1, local_steps=3),
+    "sma": hj.sma(batch_size=2, learning_rate=0.1),
+    "adaptive_sgd": hj.adaptive_sgd(
+        batch_size=4, min_batch_size=1, learning_rate=0.1, mega_batch=12
+    ),
+}
+
+
+def test_all_are_evaluated_at_the_same_instants():
+    runs = hj.compare(
+        counting_task(),
+        counting_data(),
+        machine(0.7, 1.1, link=0.3),
+        STRATEGIES,
+        seconds=7.3,
+        num_evals=5,
+        progress=False,
+    )
+    instants = {tuple(column(h, "seconds")) for h in runs.histories}
+    assert instants == {tuple(7.3 * k / 5 for k in range(6))}
+    assert all(h.duration == 7.3 for h in runs.histories)
+
+
+@pytest.mark.parametrize(("seconds", "num_evals"), [(0.1, 3), (0.7, 6), (1.9, 3)])
+def test_the_last_instant_is_the_end(seconds, num_evals):
+    """In each of these cases seconds * num_evals / num_evals is another number."""
+    assert seconds * num_evals / num_evals != seconds
+    history = train(machine(1.0, 1.0), averaging(), seconds, num_evals)
+    assert history.duration == history.evals[-1]["seconds"] == seconds
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_evaluations_never_change_the_run(name):
+    unlike = machine(0.7, 1.1, link=0.9)
+    few, many = (
+        train(unlike, STRATEGIES[name], 9.0, num_evals=num_evals)
+        for num_evals in (1, 40)
+    )
+    assert float(few.params["w"][0]) == float(many.params["w"][0]) != 0.0
+    assert seconds_of(few) == seconds_of(many)
+    assert [w.updates for w in few.workers] == [w.updates for w in many.workers]
+    assert list(few.timeline) == list(many.timeline)
+    assert (few.evals[0], few.evals[-1]) == (many.evals[0], many.evals[-1])
+
+
+# How runs end.
+
+
+def alone(**fields):
+    """Worker b is the fastest: its n-th step arrives at n seconds, w is n then."""
+    return hj.sequential_sgd(batch_size=2, learning_rate=1.0)._replace(
+        name="alone", **fields
+    )
+
+
+def test_a_loss_of_nan_stops_the_run():
+    """The step from w = 5, at 6 s, is NaN; the evaluation of then looks at it."""
+    task = counting_task(nan_above=4.5)
+    history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=10, task=task)
+    assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
+    assert column(history, "seconds") == [0, 1, 2, 3, 4, 5, 6]
+    assert column(history, "w")[:6] == [0, 1, 2, 3, 4, 5]
+    assert history.duration == 6.0
+    assert seconds_of(history) == [(0.0, 0.0, 0.0, 6.0), (6.0, 0.0, 0.0, 0.0)]
+
+
+def test_a_loss_of_nan_in_the_last_step():
+    task = counting_task(nan_above=4.5)
+    history = train(machine(2.0, 1.0), alone(), 6.5, num_evals=13, task=task)
+    assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
+    assert (len(history.evals), history.duration) == (13, 6.0)
+
+
+def test_a_model_of_nan_stops_the_run():
+    task = counting_task(test_nan_above=2.5)
+    told = []
+    history = train(
+        machine(2.0, 1.0),
+        alone(),
+        10.0,
+        num_evals=10,
+        task=task,
+        on_eval=lambda point: told.append(point["seconds"]),
+    )
+    assert history.stopped.startswith("alone: the test loss of the model")
+    assert "nan by 3 s" in history.stopped
+    assert column(history, "seconds") == [0, 1, 2, 3]
+    assert np.isnan(column(history, "loss")).tolist() == [False, False, False, True]
+    assert told == [0, 1, 2]
+
+
+def test_the_other_strategies_go_on():
+    """A rate beyond all measure, on a real model: infinite, then NaN."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.integers(3, size=40)
+    data = from_arrays((x, y), (x, y), num_classes=3)
+    table = {
+        "wild": averaging(learning_rate=1e30),
+        "tame": averaging(learning_rate=0.1),
+        "last": alone(learning_rate=0.1),
+    }
+    runs = hj.compare(
+        hj.classification(hj.models.mlp(hidden=4), data),
+        data,
+        machine(1.0, 2.0),
+        table,
+        seconds=10.0,
+        num_evals=5,
+        progress=False,
+    )
+    wild, *others = runs.histories
+    assert wild.stopped.startswith("wild: the test loss of the model became nan")
+    assert [p["seconds"] for p in wild.evals] == [0.0, 2.0]
+    assert [(h.strategy, h.stopped) for h in others] == [("tame", ""), ("last", "")]
+    assert [len(h.evals) for h in others] == [6, 6]
+    assert "wild, seed 0, stopped early: wild: the test loss" in str(runs.table())
+
+
+def test_stop_at():
+    history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=5, target=3.5)
+    assert column(history, "seconds") == [0, 2, 4]
+    assert history.stopped == "stopped at 4 s as asked"
+    assert (history.duration, history.workers[1].busy) == (4.0, 4.0)
+
+
+def test_on_point_is_told_every_point_once():
+    told = []
+    history = train(machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=told.append)
+    assert told == history.evals
+    assert set(told[0]) == {"seconds", "updates", "examples", "loss", "w"}
+    assert [type(v) for v in told[0].values()] == [float, int, int, float, float]
+
+
+def test_what_on_point_returns_does_not_stop_the_run():
+    history = train(
+        machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=lambda p: True
+    )
+    assert len(history.evals) == 5
+    assert history.stopped == ""
+
+
+# Ctrl-C. A test that fails here must not end the tests: hence a handler of our own.
+
+
+@pytest.fixture
+def ours():
+    """A handler that notes what nobody else took."""
+    taken = []
+    before = signal.signal(signal.SIGINT, lambda *args: taken.append(args))
+    yield taken
+    signal.signal(signal.SIGINT, before)
+
+
+def press():
+    signal.raise_signal(signal.SIGINT)  # in this thread: at once
+
+
+def pressing_at(instant):
+    return lambda point: press() if point["seconds"] == instant else None
+
+
+@pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
+def test_ctrl_c_keeps_what_there_is(ours, end):
+    """The run ends with the evaluation in which the key was pressed."""
+    handler = signal.getsignal(signal.SIGINT)
+    history = train(
+        machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end)
+    )
+    assert history.stopped == "interrupted"
+    assert column(history, "w") == list(range(int(end) + 1))
+    assert (history.duration, float(history.params["w"][0])) == (end, end)
+    assert seconds_of(history) == [(0.0, 0.0, 0.0, end), (end, 0.0, 0.0, 0.0)]
+    assert history.workers[1].updates == end
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert ours == []
+
+
+def sampler_pressing_at(draw_number):
+    """Ctrl-C while that draw is made; the first is draw 1."""
+    inner, count = uniform(), []
+
+    def draw(state, worker, n):
+        count.append(n)
+        if len(count) == draw_number:
+            press()
+        return inner.draw(state, worker, n)
+
+    return inner._replace(draw=draw)
+
+
+def compare(table, seeds=1, num_evals=4, **options):
+    return hj.compare(
+        counting_task(),
+        counting_data(),
+        machine(2.0, 1.0),
+        table,
+        seconds=4.0,
+        num_evals=num_evals,
+        seeds=seeds,
+        progress=False,
+        **options,
+    )
+
+
+def test_ctrl_c_in_a_comparison_keeps_earlier_runs(ours):
+    table = {
+        "first": alone(),
+        "second": alone(sampler=sampler_pressing_at(3)),
+        "third": alone(),
+    }
+    runs = compare(table, seeds=2)
+    assert [h.strategy for h in runs.histories] == ["first", "second"]
+    assert [h.stopped for h in runs.histories] == ["", "interrupted"]
+    assert [len(h.evals) for h in runs.histories] == [5, 2]
+    assert ours == []
+
+
+def test_ctrl_c_before_the_first_point(ours, tmp_path):
+    """There is a run without points then, and it can be shown and written."""
+    runs = compare({"first": alone(sampler=sampler_pressing_at(1))})
+    (history,) = runs.histories
+    assert (history.stopped, history.evals, history.duration) == (
+        "interrupted",
+        [],
+        0.0,
+    )
+    assert "stopped early: interrupted" in str(runs.table())
+    hj.report.write_results(runs, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_ctrl_c_at_the_end_of_a_run_stops_the_comparison(ours):
+    """The first run evaluates once, at the end, with the fifth draw under way."""
+    table = {"first": alone(sampler=sampler_pressing_at(5)), "second": alone()}
+    runs = compare(table, num_evals=1)
+    assert [h.strategy for h in runs.histories] == ["first"]
+    assert runs.histories[0].stopped == "interrupted"
+
+
+def test_ctrl_c_between_two_runs():
+    """Python's own handler raises KeyboardInterrupt there."""
+    table = {"a": alone(), "b": alone()}
+    try:
+        runs = compare(table, on_history=lambda history: press())
+    except KeyboardInterrupt:  # it would end all tests
+        pytest.fail("a finished run is lost")
+    assert [(h.strategy, h.stopped) for h in runs.histories] == [("a", "")]
+    assert runs.interrupted
+    assert "interrupted: not all runs were made" in str(runs)
+
+
+def test_ctrl_c_while_rates_are_chosen(ours):
+    """There is no result yet that could be kept."""
+    table = {"first": alone(sampler=sampler_pressing_at(3))}
+    with pytest.raises(KeyboardInterrupt):
+        compare(table, learning_rates=(1.0, 2.0))
+    assert ours == []
+
+
+def impatient(point):
+    press()
+    press()
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(machine(2.0, 1.0), alone(), 4.0, on_eval=impatient)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_thread_leaves_signals_alone():
+    """Python has them handled in the main thread only."""
+    with ThreadPoolExecutor() as pool:
+        future = pool.submit(train, machine(2.0, 1.0), alone(), 2.0, num_evals=2)
+    assert column(future.result(), "w") == [0, 1, 2]
+
+
+# What a sampler is told.
+
+
+def watching(seen):
+    """A uniform sampler that takes down every (worker, index, loss)."""
+
+    def observe(state, worker, indices, losses):
+        seen.extend(
+            (worker, int(i), float(v)) for i, v in zip(indices, losses, strict=True)
+        )
+        return state
+
+    return uniform()._replace(observe=observe)
+
+
+def identified_task():
+    """A step's loss of example i is i; w counts, as ever."""
+    task = counting_task()
+
+    def loss(params, model_state, batch, key):
+        zero = params["w"] - jax.lax.stop_gradient(params["w"])
+        return batch.x[:, 0] - zero, model_state
+
+    return task._replace(loss=loss)
+
+
+def test_a_sampler_hears_every_loss_once_and_without_padding():
+    """Batches of 10 are padded to 11 (buckets of 16), two steps a work.
+
+    a arrives at 2 and 6, b at 4 and 8: 3 works of 20 are done at 7 s, 4 are drawn.
+    """
+    seen = []
+    strategy = averaging(batch_size=(10, 16), local_steps=2, sampler=watching(seen))
+    history = train(
+        machine(1.0, 2.0), strategy, 7.0, task=identified_task(), num_evals=3
+    )
+    assert [(i, loss) for _, i, loss in seen] == [(i, float(i)) for _, i, _ in seen]
+    # a's second work would be heard at the merge of 8 s
+    assert [sum(k == w for k, *_ in seen) for w in (0, 1)] == [20, 32]
+    assert [w.examples for w in history.workers] == [40, 32]
+    # 24 examples: the first work of a (20) and four of b's 32 are the first pass
+    order = [i for k, i, _ in seen if k == 0][:20] + [i for k, i, _ in seen if k][:4]
+    assert sorted(order) == list(range(24))
+
+
+def test_a_sampler_hears_at_the_merge():
+    """Of three works: a's at 1 and 2 s, and b's at 2.5 s, when all merge."""
+    seen = []
+    strategy = alone(sampler=watching(seen))._replace(
+        policy=hj.schedule.mega_batch(examples=6, batch_size=2), batch_size=2
+    )
+    train(machine(1.0, 2.5), strategy, 3.0, task=identified_task())
+    assert [worker for worker, *_ in seen] == [0, 0, 0, 0, 1, 1]

@@ -1,0 +1,96 @@
+"""A kind of machine of one's own: a page, of which nothing else has to hear."""
+
+import heapq
+from contextlib import nullcontext
+from functools import partial
+
+import chex
+import pytest
+from real_runs import DATA, TASK
+
+import hetjax as hj
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import Runtime
+from hetjax.engine.steps import Steps
+from hetjax.machine import Arrival, Merged, Stamps, Timer, WorkerInfo
+from hetjax.runtimes.inline import Inline
+
+
+class OneSecondClock:
+    """Every local round takes a second, every merge none."""
+
+    has_pending_joins = False
+
+    def __init__(self, workers):
+        self.workers = tuple(
+            WorkerInfo(k, f"toy{k}", "toy", (), 1.0, 0.0) for k in range(workers)
+        )
+        self.now, self._heap, self._count = 0.0, [], 0
+
+    def _push(self, time, rank, event):
+        heapq.heappush(self._heap, (time, rank, self._count, event))
+        self._count += 1
+
+    def begin(self):
+        pass
+
+    def dispatch(self, worker, local_round, nonzeros):
+        arrival = Arrival(worker, local_round, self.now, self.now + 1.0)
+        self._push(arrival.finish, 1, arrival)
+        return arrival
+
+    def carry_out(self, planned):
+        planned.run(self.now)
+        action = planned.action
+        merged = Merged(action.node, self.now, action.members, action.op)
+        self._push(self.now, 0, merged)
+        return Stamps(*[self.now] * 4)
+
+    def set_timer(self, name, time):
+        self._push(time, 2, Timer(name, time))
+
+    def paused(self):
+        return nullcontext()
+
+    def next(self):
+        if not self._heap:
+            return None
+        self.now, _, _, event = heapq.heappop(self._heap)
+        return event
+
+
+class Toy:
+    """A machine: anything with a method `open_runtime`."""
+
+    def record(self):
+        return {"name": "toy"}
+
+    def open_runtime(self, strategy, job):
+        run = partial(Steps(strategy, job).run, step_mode="dispatch")
+        return Runtime(OneSecondClock(3), Inline(run), Placement(), {"toy": "dispatch"})
+
+
+SETTINGS = {"batch_size": 4, "learning_rate": 0.1}
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "sma", "local_sgd", "async_sgd", "easgd"])
+def test_strategies_run_on_a_machine_of_ones_own(name):
+    """As on a simulated machine whose rounds take a second and whose merges none."""
+    strategy = hj.STRATEGIES[name](**SETTINGS)
+    history = hj.train(TASK, DATA, Toy(), strategy, seconds=5.5, progress=False)
+    assert history.step_modes == {"toy": "dispatch"}
+    assert [w.busy for w in history.workers] == [5.5] * 3
+    assert history.evals[-1]["loss"] < history.evals[0]["loss"]
+    again = hj.train(TASK, DATA, Toy(), strategy, seconds=5.5, progress=False)
+    chex.assert_trees_all_equal(history.params, again.params)
+
+
+def test_a_comparison_on_it():
+    strategies = {"sync": hj.sync_sgd(**SETTINGS), "sma": hj.sma(**SETTINGS)}
+    runs = hj.compare(TASK, DATA, Toy(), strategies, seconds=2.5, progress=False)
+    assert [h.strategy for h in runs.histories] == ["sync", "sma"]
+
+
+def test_what_is_not_a_machine():
+    with pytest.raises(ValueError, match="machine is 'toy': give a Machine"):
+        hj.train(TASK, DATA, "toy", hj.sma(**SETTINGS), seconds=1.0, progress=False)

@@ -1,0 +1,48 @@
+"""Numbers without meaning, or without end: one line that names the flag, at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+CASES = [  # what is said after "--flag=value: "
+    ("papers/batch_scaling.py", "--mega_batches=0", "give a number from 1 to 10,000"),
+    ("papers/batch_scaling.py", "--nonzeros=inf", "give a number from 0 to"),
+    ("papers/batch_scaling.py", "--nonzeros=nan", "give a number from 0 to"),
+    ("papers/biased_local_sgd.py", "--batch_size=1", "give a number from 2 to"),
+    ("papers/crossbow.py", "--epochs=inf", "give a number from 5 to 10,000"),
+    ("papers/async_sgd.py", "--add_ms=0.0", "give a number from 1e-06 to"),
+    ("calibrate.py", "--batch_sizes=inf", "give whole numbers, as 1,8"),
+    ("calibrate.py", "--batch_sizes=", "give whole numbers, as 1,8"),
+    ("advise.py", "--hidden=1000000000000", "give a number from 1 to 1,000,000"),
+]
+BY_THE_LIBRARY = [
+    ("papers/batch_scaling.py", "--machine=uniform:100000000000", "uniform:1000000000"),
+    ("calibrate.py", "--local_steps=1000000", "local_steps has 1000000: give at most"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "flag", "message"),
+    [(script, flag, f"{flag}: {said}") for script, flag, said in CASES]
+    + BY_THE_LIBRARY,
+)
+def test_a_number_out_of_bounds_is_refused_at_once(tmp_path, script, flag, message):
+    result = subprocess.run(
+        [sys.executable, str(EXPERIMENTS / script), flag],
+        cwd=tmp_path,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{Path(script).name}: ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,346 @@
+"""The formulas on their own: properties over seeds, numbers of members and presence.
+
+Expected values come from NumPy in float64; tolerances are a few float32 roundings of
+terms of size one.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import optax
+import pytest
+from absl.testing import parameterized
+
+from hetjax import merge
+from hetjax.merge.weights import momentum_norm
+
+SHAPES = {
+    "scalar": jax.ShapeDtypeStruct((), jnp.float32),
+    "matrices": [jax.ShapeDtypeStruct((2, 3), jnp.float32)],
+}
+CASES = {"seed": (0, 1, 2), "n": (1, 2, 5, 9), "absent": ("nobody", "some", "one")}
+
+
+class Members:
+    """n random trees, as float64 rows too, of whom some are absent."""
+
+    def __init__(self, seed, n, absent):
+        self.rng = np.random.default_rng(seed)
+        self.trees = tuple(cases.random(self.rng, SHAPES) for _ in range(n))
+        self.center, self.velocity = (cases.random(self.rng, SHAPES) for _ in "zv")
+        here = np.ones(n, bool)
+        if absent == "some":
+            here = self.rng.uniform(size=n) < 0.5
+        elif absent == "one":
+            here[self.rng.integers(n)] = False
+        self.here = here
+        self.rows = np.stack([flat(t) for t in self.trees])
+        self.given = tuple(
+            t if h else jax.tree.map(lambda x: x * np.nan, t)
+            for t, h in zip(self.trees, here, strict=True)
+        )
+
+    def numbers(self, low=0.1, high=3.0):
+        return self.rng.uniform(low, high, len(self.trees)).astype(np.float32)
+
+
+def flat(tree):
+    leaves = [np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(tree)]
+    return np.concatenate(leaves)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=5e-6, atol=5e-6)
+
+
+def proportional(raw, here):
+    raw = np.where(here, raw, 0.0).astype(np.float64)
+    return raw / (raw.sum() or 1.0)
+
+
+class FormulasTest(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(**CASES)
+    def test_weights(self, seed, n, absent):
+        m = Members(seed, n, absent)
+        raw = m.numbers()
+        alpha = self.variant(merge.proportional_weights)(raw, m.here)
+        close(alpha, proportional(raw, m.here))
+        # absent: zero, and not by rounding
+        assert not np.asarray(alpha)[~m.here].any()
+        steps = m.rng.integers(1, 40, n)
+        close(
+            self.variant(merge.bias_weights)(steps, m.here),
+            proportional(steps, m.here),
+        )
+        psi = self.variant(merge.angle_weights)(raw, present=m.here)
+        f = 5 * (1 - np.exp(-np.exp(-5 * (raw.astype(np.float64) - 1))))
+        close(psi, proportional(np.exp(f), m.here))
+        # a power of the accuracies times shares
+        acc = self.variant(merge.accuracy_weights)(
+            raw, steps, power=2.0, present=m.here
+        )
+        close(acc, proportional(raw.astype(np.float64) ** 2 * steps, m.here))
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(**CASES, delta=(0.0, 0.3), met=(True, False))
+    def test_algorithm_2(self, seed, n, absent, delta, met):
+        m = Members(seed, n, absent)
+        u, b = m.rng.integers(1, 5, n), m.numbers(1, 9)
+        norms = m.numbers(0.0, 0.9) + (0 if met else 1)
+        weigh = self.variant(merge.normalized_weights)
+        actual = weigh(u, b, norms=norms, delta=delta, threshold=1.0, present=m.here)
+        seen = u[m.here]
+        alpha = proportional(
+            b if not np.ptp([0] if not len(seen) else seen) else u, m.here
+        )
+        if met and m.here.any() and np.ptp(seen):
+            u_here = np.where(m.here, u, -1)
+            alpha[np.argmax(u_here)] *= 1 + delta
+            alpha[np.argmin(np.where(m.here, u, 99))] *= 1 - delta
+        close(actual, alpha)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(**CASES)
+    def test_weighted_mean(self, seed, n, absent):
+        m = Members(seed, n, absent)
+        weights = np.where(m.here, m.numbers(), 0)
+        mean = self.variant(merge.weighted_mean)(m.given, weights)
+        if m.here.any():
+            close(flat(mean), proportional(weights, m.here) @ m.rows)
+        same = self.variant(merge.weighted_mean)((m.center,) * n, weights + 1)
+        chex.assert_trees_all_equal(same, m.center)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(**CASES)
+    def test_momentum_mean(self, seed, n, absent):
+        m = Members(seed, n, absent)
+        weights = np.where(m.here, m.numbers(0.1, 0.5), 0)
+        new, previous = self.variant(merge.momentum_mean)(
+            m.center, m.velocity, m.given, weights, momentum=0.7
+        )
+        w, w_p = flat(m.center), flat(m.velocity)
+        if not m.here.any():
+            chex.assert_trees_all_equal((new, previous), (m.center, m.velocity))
+            return
+        close(flat(new), weights.astype(np.float64) @ m.rows + 0.7 * (w - w_p))
+        chex.assert_trees_all_equal(previous, m.center)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(**CASES)
+    def test_sma(self, seed, n, absent):
+        m = Members(seed, n, absent)
+        state = (m.center, m.velocity)
+        correct = self.variant(merge.sma_correction)
+        z, v, after = correct(*state, m.given, alpha=0.3, momentum=0.6, present=m.here)
+        if not m.here.any():
+            chex.assert_trees_all_equal((z, v), state)
+            return
+        c = 0.3 * (m.rows - flat(m.center)) * m.here[:, None]
+        velocity = c.sum(0) + 0.6 * flat(m.velocity)
+        close(flat(v), velocity)
+        close(flat(z), flat(m.center) + velocity)
+        for row, move, tree, given, here in zip(
+            m.rows, c, after, m.given, m.here, strict=True
+        ):
+            if here:
+                close(flat(tree), row - move)
+            else:
+                chex.assert_trees_all_equal(tree, given)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(seed=(0, 1, 2), n=(2, 5))
+    def test_moves(self, seed, n):
+        m = Members(seed, n, "nobody")
+        (x, *_), z, g = m.trees, m.center, m.velocity
+        center, tree = self.variant(merge.elastic_move)(z, x, 0.3)
+        close(flat(center), flat(z) + 0.3 * (flat(x) - flat(z)))
+        close(flat(center) + flat(tree), flat(z) + flat(x))
+        first, second = self.variant(merge.pair_average)(x, z, g, 0.1)
+        close(flat(second), (flat(x) + flat(z)) / 2)
+        close(flat(first), flat(second) - 0.1 * flat(g))
+        stepped, total = self.variant(merge.gradient_sum_step)(z, m.trees, 0.1)
+        close(flat(total), m.rows.sum(0))
+        close(flat(stepped), flat(z) - 0.1 * m.rows.sum(0))
+        mean, moved = self.variant(merge.mean_correction)(z, m.trees, alpha=0.1)
+        close(flat(mean), m.rows.mean(0))
+        close(flat(moved[0]), 0.9 * m.rows[0] + 0.1 * m.rows.mean(0))
+        w, buffer = self.variant(merge.nova_step)(
+            z, g, m.trees, np.full(n, 1 / n), learning_rate=0.5, server_momentum=0.4
+        )
+        buf = 0.4 * flat(g) + (flat(z) - m.rows.mean(0)) / 0.5
+        close(flat(buffer), buf)
+        close(flat(w), flat(z) - 0.5 * buf)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.product(n=(0, 1, 7, 200), beta=(0.0, 0.5, 0.99))
+    def test_magma_steps(self, n, beta):
+        steps = self.variant(merge.magma_steps)
+        w, z = steps(
+            {"w": jnp.float32(2.0)},
+            {"w": jnp.float32(-0.7)},
+            {"w": jnp.float32(1.8)},
+            num_steps=float(n),
+            num_slaves=3,
+            learning_rate=0.03,
+            momentum=beta,
+        )
+        w64, z64 = 2.0, -0.7
+        for _ in range(n):
+            z64 = beta * z64 + (1 - beta) * 0.6
+            w64 -= 0.03 * z64
+        np.testing.assert_allclose((w["w"], z["w"]), (w64, z64), rtol=3e-5)
+
+    def test_settings_under_vmap(self):
+        """One program for several settings gives what one call for each gives."""
+        m = Members(0, 4, "some")
+        alphas, momenta = jnp.array([0.1, 0.4]), jnp.array([0.0, 0.9])
+
+        def sma(alpha, momentum):
+            return merge.sma_correction(
+                m.center,
+                m.velocity,
+                m.trees,
+                alpha=alpha,
+                momentum=momentum,
+                present=m.here,
+            )
+
+        def several(alpha, momentum):
+            return (
+                sma(alpha, momentum),
+                merge.elastic_move(m.center, m.velocity, alpha),
+                merge.nova_weights([1, 32, 4, 9], momentum=momentum),
+                merge.normalized_weights(
+                    [1, 3, 4, 9], [1] * 4, norms=[0] * 4, delta=alpha
+                ),
+                merge.angle_weights([0.2, 1.0, 0.4, 2.0], alpha=alpha),
+            )
+
+        together = jax.vmap(several)(alphas, momenta)
+        for k in range(2):
+            one = several(alphas[k], momenta[k])
+            chex.assert_trees_all_close(
+                jax.tree.map(lambda x, k=k: x[k], together), one, rtol=2e-6, atol=2e-6
+            )
+
+    def test_factories_under_vmap(self):
+        """The settings of a merge are data, too."""
+        m = Members(1, 3, "nobody")
+        replicas = tuple(cases.Replica(t, carry={"prev_params": t}) for t in m.trees)
+        stats = merge.stats([3, 1, 2])
+
+        def merged(make, setting):
+            merging = make(setting)
+            state = merging.init(m.center)
+            state, _ = merging.apply(state, replicas, stats)
+            state, _ = merging.apply(state, replicas, stats)
+            return merging.model(state)[0]
+
+        for make in (
+            lambda a: merge.sma(alpha=a),
+            lambda a: merge.average(momentum=a),
+            lambda a: merge.normalized(momentum=a, delta=a, pert_thr=9.0),
+            lambda a: merge.fed_nova(server_momentum=a),
+            lambda a: merge.replica_mean(alpha=a),
+        ):
+            settings = jnp.array([0.2, 0.7])
+            together = jax.vmap(lambda s, make=make: merged(make, s))(settings)
+            for k, setting in enumerate((0.2, 0.7)):
+                one = merged(make, setting)
+                chex.assert_trees_all_close(
+                    jax.tree.map(lambda x, k=k: x[k], together),
+                    one,
+                    rtol=5e-6,
+                    atol=5e-6,
+                )
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 1 - 1e-6])
+def test_fed_nova_s_norm_of_momentum_does_not_cancel(rho):
+    """Against sum_s (1 - rho^s) / (1 - rho) in float64, step by step."""
+    taus = np.array([1, 2, 3, 5, 9, 10, 11, 32, 99, 101, 500, 1000, 4000])
+    total, counter, exact = 0.0, 0.0, {}
+    for s in range(1, taus.max() + 1):
+        counter = rho * counter + 1
+        total += counter
+        exact[s] = total
+    expected = np.array([exact[t] for t in taus])
+    actual = momentum_norm(jnp.asarray(taus, jnp.float32), rho)
+    np.testing.assert_allclose(actual, expected, rtol=1.5e-6)
+
+
+def test_fed_nova_s_weights_at_a_momentum_near_one():
+    """Steps (1, 32), rho = .999: a is 1.2e-2 off where the difference cancels."""
+    a = [1.0, sum((1 - 0.999**s) / (1 - 0.999) for s in range(1, 33))]
+    expected = sum(a) / 2 * np.array([0.5, 0.5]) / a
+    actual = merge.nova_weights([1, 32], momentum=0.999)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_weights_that_delta_does_not_change_are_not_counted():
+    merging = merge.normalized(delta=0.0, pert_thr=1e9)
+    state = merging.init(jnp.ones(2))
+    replicas = (cases.Replica(jnp.ones(2)),) * 2
+    state, _ = merging.apply(state, replicas, merge.stats([3, 1]))
+    assert merging.report(state) == {"condition_met": 1, "weights_changed": 0}
+
+
+def test_optimizer_step_scales_by_the_rate():
+    tx = optax.adam(1.0)
+    params = {"w": jnp.ones(3)}
+    moved, state = merge.optimizer_step(tx, params, tx.init(params), params, 0.1)
+    np.testing.assert_allclose(moved["w"], 0.9, rtol=1e-5)
+    assert int(state[0].count) == 1
+
+
+# worker statistics
+
+
+def test_the_statistics_that_nobody_gives():
+    stats = merge.stats(local_steps=[8, 4], batch_size=3)
+    named = {k: np.asarray(v).tolist() for k, v in stats._asdict().items()}
+    assert named == {
+        "worker": [0, 1],
+        "local_steps": [8, 4],
+        "batch_size": [3, 3],
+        "examples": [24, 12],
+        "learning_rate": [1, 1],
+        "staleness": [0, 0],
+        "leaves": [1, 1],
+        "share": [1, 1],
+        "accuracy": [0, 0],
+        "server_steps": 0,
+        "num_workers": 2,
+    }
+    assert stats.worker.dtype == jnp.int32
+    assert merge.stats([0, 2]).present.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"local_steps": 3}, "local_steps has shape"),
+        ({"local_steps": [1, 2], "batch_size": [1, 2, 3]}, "batch_size.*2 members"),
+    ],
+)
+def test_statistics_that_do_not_fit(given, words):
+    with pytest.raises(ValueError, match=words):
+        merge.stats(**given)
+
+
+def test_the_page_of_the_issue():
+    """A merge on one's own pytrees, with every default."""
+    merging = merge.sma()
+    state = merging.init({"w": jnp.zeros(2)})
+    replicas = tuple(
+        cases.Replica(
+            {"w": jnp.full(2, x)}, carry={"prev_params": {"w": jnp.full(2, x)}}
+        )
+        for x in (1.0, 3.0)
+    )
+    state, replicas = merging.apply(state, replicas, merge.stats(local_steps=[8, 4]))
+    np.testing.assert_allclose(state.center["w"], 2.0)
+    np.testing.assert_allclose([r.params["w"][0] for r in replicas], (0.5, 1.5))

@@ -1,0 +1,159 @@
+"""Merges of a user's own: absence, operations and buffers are the framework's."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import pytest
+
+from hetjax import local, merge
+from hetjax.machine.types import MergeOp
+
+
+def median():
+    """Written on a tuple, as if everybody were always there."""
+
+    def apply(state, replicas, stats, op):
+        middle = jax.tree.map(
+            lambda *w: jnp.median(jnp.stack(w), axis=0), *[r.params for r in replicas]
+        )
+        return (middle, state[1]), tuple(r._replace(params=middle) for r in replicas)
+
+    return merge.Merge(
+        lambda *model: model, apply, model=lambda state: state, broadcasts=True
+    )
+
+
+PATTERNS = ((1, 1, 1, 1), (3, 0, 5, 4), (0, 0, 2, 1), (0, 7, 0, 0), (1, 0, 0, 1))
+SHAPES = {"a": jax.ShapeDtypeStruct((2, 3), jnp.float32), "b": cases.SHAPES["scalar"]}
+
+
+class MaskedTest(chex.TestCase):
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_the_median_hears_who_is_present_alone(self):
+        masked = merge.masked(median())
+        apply = self.variant(lambda s, r, f: masked.apply(s, r, f))
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            start = cases.random(rng, SHAPES)
+            for steps in PATTERNS:
+                replicas = tuple(
+                    cases.random_replica(rng, SHAPES, (), ()) for _ in steps
+                )
+                broken = tuple(
+                    r if s else jax.tree.map(lambda x: x * np.nan, r)
+                    for r, s in zip(replicas, steps, strict=True)
+                )
+                state, after = apply((start, ()), broken, merge.stats(steps))
+                here = [r.params for r, s in zip(replicas, steps, strict=True) if s]
+                middle = jax.tree.map(
+                    lambda *w: np.median(np.stack([np.float32(x) for x in w]), axis=0),
+                    *here,
+                )
+                expected = jax.tree.map(lambda m, x: m.astype(x.dtype), middle, start)
+                chex.assert_trees_all_equal(state[0], expected)
+                for r in after:  # absent ones continue from it, too
+                    chex.assert_trees_all_equal(r.params, expected)
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_a_merge_of_nobody_changes_nothing(self):
+        rng = np.random.default_rng(0)
+        replicas = tuple(cases.random_replica(rng, SHAPES, (), ()) for _ in range(3))
+        before = (cases.random(rng, SHAPES), ())
+        apply = self.variant(merge.masked(median()).apply)
+        after = apply(before, replicas, merge.stats([0, 0, 0]))
+        chex.assert_trees_all_equal(after, (before, replicas))
+
+
+def test_order_stays_and_absent_members_of_others_stay_as_they_are():
+    def apply(state, replicas, stats, op):
+        assert len(replicas) == len(stats.local_steps)
+        ranks = (r._replace(params=r.params + 10 * i) for i, r in enumerate(replicas))
+        return state + stats.local_steps.sum(), tuple(ranks)
+
+    masked = merge.masked(merge.Merge(lambda *model: model, apply, lambda s: (s, ())))
+    replicas = tuple(cases.Replica(jnp.float32(k)) for k in range(4))
+    stats = merge.stats([2, 0, 3, 4])
+    state, after = masked.apply(jnp.float32(0.0), replicas, stats)
+    assert state == 9
+    assert [float(r.params) for r in after] == [0, 1, 12, 23]
+
+
+def test_a_masked_merge_of_ours_is_the_merge():
+    rng = np.random.default_rng(0)
+    replicas = tuple(cases.random_replica(rng, SHAPES, ()) for _ in range(4))
+    stats, ours = merge.stats([3, 0, 5, 4]), merge.average(momentum=0.9)
+    state = ours.init(cases.random(rng, SHAPES))
+    expected = ours.apply(state, replicas, stats)
+    cases.assert_close(merge.masked(ours).apply(state, replicas, stats), expected)
+
+
+def test_a_crowd_is_refused():
+    replicas = (cases.Replica(jnp.zeros(())),) * 33
+    with pytest.raises(ValueError, match="33 members, at most 32.*weights"):
+        merge.masked(median()).apply((0.0, ()), replicas, merge.stats([1] * 33))
+
+
+# operations
+
+
+@pytest.mark.parametrize(
+    ("merging", "op", "words"),
+    [
+        (merge.average(), MergeOp.RESET_TO_CENTER, "average.*RESET_TO_CENTER"),
+        (merge.sma(), MergeOp.PUSH | MergeOp.REQUEST, "sma.*REQUEST.*FETCH"),
+        (merge.easgd(), MergeOp.SUBTRACT, "easgd.*SUBTRACT"),
+        (merge.gossip(), MergeOp.CLEAR, "gossip.*CLEAR"),
+        (merge.masked(median()), MergeOp.STEP, "masked.*STEP"),
+    ],
+)
+def test_an_operation_that_a_merge_does_not_have(merging, op, words):
+    state, replicas = merging.init(jnp.zeros(()), ()), (cases.Replica(jnp.zeros(())),)
+    with pytest.raises(ValueError, match=words):
+        merging.apply(state, replicas, merge.stats([1]), op)
+
+
+# buffers
+
+
+def rounds_of():
+    """Counts each member's rounds in a buffer of its own."""
+    counter = merge.Buffer("rounds", init=lambda params: jnp.zeros(()))
+
+    def apply(state, replicas, stats, op):
+        counted = tuple(
+            r._replace(carry={**r.carry, "rounds": r.carry["rounds"] + 1})
+            for r in replicas
+        )
+        return state, counted
+
+    return merge.Merge(
+        lambda *model: model, apply, lambda state: state, requires=(counter,)
+    )
+
+
+def test_a_buffer_of_a_merge_s_own():
+    merging, rule = rounds_of(), local.sgd()
+    local.check_buffers(rule, merging.requires, merging.broadcasts)
+    assert local.kept_buffers(rule, merging.requires) == ()
+    assert local.own_buffers((*merging.requires, "mailbox")) == ("rounds", "mailbox")
+    replica = local.new_replica(rule, jnp.ones(3), requires=merging.requires)
+    assert replica.carry == {"rounds": 0.0}
+    state = merging.init(jnp.ones(3), ())
+    for _ in range(3):
+        state, (replica,) = merging.apply(state, (replica,), merge.stats([1]), None)
+    assert replica.carry["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("requires", "words"),
+    [
+        (("rounds",), 'rounds.*declare.*Buffer."rounds"'),
+        ((merge.Buffer("angle", jnp.zeros_like),), "'angle', which there is already"),
+        ((merge.Buffer("x", jnp.zeros_like),) * 2, "'x', which there is already"),
+    ],
+)
+def test_buffers_that_cannot_be_meant(requires, words):
+    with pytest.raises(ValueError, match=words):
+        local.check_buffers(local.sgd(), requires, False)

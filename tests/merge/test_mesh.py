@@ -1,0 +1,233 @@
+"""One definition of a merge: a tuple of replicas, a mesh axis, a gather along it."""
+
+from functools import cache
+
+import chex
+import jax
+import jax.numpy as jnp
+import merge_cases as cases
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, PartitionSpec
+from test_laws import APPLY, TABLE
+
+from hetjax import merge, tree
+from hetjax.merge.group import unstacked
+
+N = 8
+STEPS = (3, 5, 2, 4, 8, 1, 6, 7)  # distinct
+SOME = (3, 0, 5, 4, 0, 1, 6, 7)
+# where: replicas per device, and is the merge's rule given a Group?
+LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
+# MagmaDNN's server adds gradients one by one to a sum that it has; a server's momentum
+# is a longer chain of products and sums, of which XLA contracts others on a mesh
+ROUNDED = ("ticking", "fed_nova momentum")
+FULL = {  # float32: bfloat16 would hide what is not the same
+    "scalar": jax.ShapeDtypeStruct((), jnp.float32),
+    "matrices": [jax.ShapeDtypeStruct((5, 3), jnp.float32)],
+}
+
+
+def stack(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def on_mesh(body, per_device):
+    """body(whole, members) -> (whole, members), with N members along a mesh axis."""
+    devices = np.array(jax.devices("cpu")[: N // per_device])
+    mesh = Mesh(devices, ("workers",), axis_types=(AxisType.Auto,))
+    everywhere, split = PartitionSpec(), PartitionSpec("workers")
+
+    def local(whole, stacked):
+        whole, members = body(whole, unstacked(stacked, per_device))
+        return whole, stack(members)
+
+    mapped = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(everywhere, split),
+        out_specs=(everywhere, split),
+        check_vma=False,
+    )
+
+    @jax.jit
+    def run(whole, members):
+        whole, stacked = mapped(whole, stack(members))
+        return whole, unstacked(stacked, N)
+
+    return run
+
+
+@cache
+def applied(name, layout):
+    """(state, replicas, stats) -> (state, replicas), along the axis."""
+    per_device, grouped = LAYOUTS[layout]
+    row = TABLE[name]
+    merging = row.merge if grouped else row.merge._replace(takes_groups=False)
+    along = merge.over_axis(merging, "workers")
+
+    def body(whole, replicas):
+        state, stats = whole
+        state, replicas = along.apply(state, replicas, stats, row.op)
+        return (state, stats), replicas
+
+    run = on_mesh(body, per_device)
+
+    def apply(state, replicas, stats):
+        (state, _), replicas = run((state, stats), replicas)
+        return state, replicas
+
+    return apply
+
+
+@cache
+def on_tuple(name):
+    return jax.jit(APPLY[name])
+
+
+class Case:
+    def __init__(self, name, steps=STEPS, seed=0):
+        rng = np.random.default_rng(seed)
+        merging = TABLE[name].merge
+        self.params, self.state = cases.random(rng, FULL), cases.random(rng, {})
+        self.fresh = merging.init(self.params, self.state)
+        self.replicas = tuple(
+            cases.random_replica(
+                rng,
+                FULL,
+                {},
+                requires=merging.requires,
+                broadcasts=merging.broadcasts,
+            )
+            for _ in steps
+        )
+        self.stats = cases.make_facts(steps, server_steps=3)
+
+
+def same(name, layout, inputs):
+    """Bit for bit with one replica per device: `psum` adds up in the devices' order.
+
+    But for what XLA does to a tuple's program: it contracts some products and sums
+    into one rounding, so that a number is that of the tuple with jit or of the tuple
+    without; those that are neither are named in ROUNDED. With two
+    replicas per device pairs are added up first, and a gathered merge is fused
+    otherwise: 2e-6 of terms of size one.
+    """
+    actual = applied(name, layout)(*inputs)
+    expected = on_tuple(name)(*inputs)
+    chex.assert_trees_all_close(actual, expected, rtol=2e-6, atol=2e-6)
+    if layout != "8 x 1" or name in ROUNDED:
+        return
+    leaves = map(jax.tree.leaves, (actual, expected, APPLY[name](*inputs)))
+    for here, jitted, plain in zip(*leaves, strict=True):
+        assert np.all((here == jitted) | (here == plain))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TABLE)
+class TestLaws:
+    def test_a_mesh_axis_gives_what_a_tuple_gives(self, name, layout):
+        for steps in (STEPS, SOME):
+            case = Case(name, steps)
+            same(name, layout, (case.fresh, case.replicas, case.stats))
+
+    def test_the_order_of_the_devices_is_irrelevant(self, name, layout):
+        if not TABLE[name].order:
+            pytest.skip("addresses members by number")
+        case, order = Case(name), np.roll(np.arange(N), 3)
+        apply = applied(name, layout)
+        state, replicas = apply(case.fresh, case.replicas, case.stats)
+        rolled = apply(case.fresh, *cases.pick(order, case.replicas, case.stats))
+        cases.assert_close(rolled, (state, tuple(replicas[i] for i in order)))
+
+    def test_consensus_is_an_exact_fixed_point(self, name, layout):
+        if not TABLE[name].consensus:
+            pytest.skip("weights that do not sum to one")
+        case = Case(name)
+        merging = TABLE[name].merge
+        replica = cases.agreeing_replica(case.params, case.state, merging.requires)
+        if merging.broadcasts:
+            replica.carry["round_start"] = case.params
+        state, after = applied(name, layout)(case.fresh, (replica,) * N, case.stats)
+        for r in (*after, replica):
+            r.carry.pop("angle", None)
+        chex.assert_trees_all_equal(after, (replica,) * N)
+        chex.assert_trees_all_equal(merging.model(state)[0], case.params)
+
+    def test_a_nan_of_an_absent_member_does_not_count(self, name, layout):
+        if TABLE[name].absent == "heard":
+            pytest.skip("members without steps take part")
+        case = Case(name, SOME)
+        nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
+        replicas = (case.replicas[0], nan, *case.replicas[2:])
+        apply = applied(name, layout)
+        state, after = apply(case.fresh, replicas, case.stats)
+        expected, clean = apply(case.fresh, case.replicas, case.stats)
+        chex.assert_trees_all_equal(state, expected)
+        chex.assert_trees_all_equal((after[0], *after[2:]), (clean[0], *clean[2:]))
+
+    def test_a_merge_of_nobody_changes_no_model(self, name, layout):
+        if not TABLE[name].nobody:
+            pytest.skip("a server that steps by itself")
+        case = Case(name, (0,) * N)
+        state, _ = applied(name, layout)(case.fresh, case.replicas, case.stats)
+        chex.assert_trees_all_equal(state, case.fresh)
+
+
+@pytest.mark.parametrize("per_device", [1, 2])
+def test_what_a_group_promises(per_device):
+    """each, total and values along an axis are those of a tuple."""
+    rng = np.random.default_rng(1)
+    trees = tuple(cases.random(rng, FULL) for _ in range(N))
+    weights = jnp.asarray(rng.normal(size=N), jnp.float32).at[3].set(0.0)
+    broken = (*trees[:3], jax.tree.map(lambda x: x * np.nan, trees[3]), *trees[4:])
+
+    def asked(group):
+        doubled = group.each(lambda x, w: jax.tree.map(lambda y: y * w, x), weights)
+        again = doubled.each(lambda x, y: jax.tree.map(jnp.subtract, x, y), group)
+        total = group.total(lambda x: x, weights)
+        return (total, group.values(lambda x: x["scalar"])), again
+
+    def body(whole, members):
+        del whole
+        group = merge.Group(members, "workers")
+        assert (group.size, len(group.members)) == (N, per_device)
+        whole, again = asked(group)
+        return whole, again.members
+
+    whole, again = on_mesh(body, per_device)((), broken)
+    expected, members = asked(merge.Group(broken))
+    chex.assert_trees_all_close(whole, expected, rtol=2e-6, atol=2e-6)
+    chex.assert_trees_all_close(again, members.members, rtol=2e-6, atol=2e-6)
+    chex.assert_tree_all_finite(whole[0])
+
+
+def test_formulas_take_a_group():
+    """In a training loop of one's own inside shard_map, without a Merge."""
+    rng = np.random.default_rng(2)
+    trees = tuple(cases.random(rng, FULL) for _ in range(N))
+    center = cases.random(rng, FULL)
+    zero = jax.tree.map(jnp.zeros_like, center)
+    weights = np.arange(N)
+
+    def body(whole, members):
+        group = merge.Group(members, "workers")
+        moved = merge.sma_correction(whole, zero, group, alpha=1 / N)
+        mean = merge.weighted_mean(group, weights)
+        return (moved[:2], mean), moved[2].members
+
+    (moved, mean), after = on_mesh(body, 2)(center, trees)
+    expected = merge.sma_correction(center, zero, trees, alpha=1 / N)
+    cases.assert_close((*moved, after), expected)
+    cases.assert_close(mean, merge.weighted_mean(trees, weights))
+
+
+def test_statistics_are_of_all_members():
+    case = Case("average")
+    run = merge.over_axis(merge.average(), "workers").apply
+
+    def body(whole, members):
+        return run(case.fresh, members, merge.stats([1.0]))
+
+    with pytest.raises(ValueError, match="8 replicas along 'workers', statistics of 1"):
+        on_mesh(body, 1)((), case.replicas)

@@ -1,0 +1,112 @@
+"""A policy on a clock that is recorded: as `simulate`, with merges that have times.
+
+Like the loop, and without a model; machines of the tests of traces and fits.
+"""
+
+from hetjax.machine import (
+    Cost,
+    Link,
+    Machine,
+    PlannedMerge,
+    Profile,
+    RunEnded,
+    SimulatedClock,
+    Slow,
+)
+from hetjax.runtimes.recorded import RecordedClock
+from hetjax.schedule import Actions, Policy
+from hetjax.tracing.recorder import Recorder
+
+HEADER = {
+    "strategy": "sync",
+    "seed": 0,
+    "instants": [9.0],
+    "step_modes": {"gpu": "dispatch"},
+    "nodes": 0,
+    "slowdowns": [1.0],
+    "on_nan": "reset",
+    "on_lost_worker": "continue",
+}
+
+
+def profiles(*costs, **changes):
+    """Workers w0, w1, ... with these costs."""
+    return tuple(Profile(f"w{k}", "gpu", c, **changes) for k, c in enumerate(costs))
+
+
+def machine(*seconds, **changes):
+    """Workers whose step takes so many seconds; a merge takes half a second."""
+    workers = profiles(*(Cost(s, 0.0) for s in seconds))
+    return Machine("m", workers, {"": Link(0.25, 1e9, "central")}, **changes)
+
+
+def no_nonzeros(local_round):
+    return [0] * local_round.local_steps
+
+
+def scripted(*answers):
+    """Gives these orders, one after the other, whatever happens; then none."""
+
+    def actions(k):
+        return answers[k] if k < len(answers) else Actions()
+
+    return Policy(
+        lambda infos, n: (1, actions(0)), lambda k, event: (k + 1, actions(k))
+    )
+
+
+def planned(action, policy, workers, num_bytes=0.0):
+    """The merge as the loop plans it, with nothing to run."""
+    below = policy.topology(workers).workers_below(action.members)
+    return PlannedMerge(action, num_bytes, 0.0, below, lambda visible: None)
+
+
+def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
+    """Each event and the orders it leads to, first (None, the initial orders).
+
+    `nonzeros(local_round)` are those of its steps. It ends when nothing is pending,
+    or with RunEnded.
+    """
+    event = None
+    try:
+        state, actions = policy.init(clock.workers, 1000)
+        while True:
+            for merge in actions.merges:
+                clock.carry_out(planned(merge, policy, clock.workers, num_bytes))
+            for worker in actions.start:
+                clock.start(worker)
+            for worker, local_round in actions.dispatch:
+                clock.dispatch(worker, local_round, nonzeros(local_round))
+            for name, time in actions.timers:
+                clock.set_timer(name, time)
+            for worker in actions.stop:
+                clock.stop(worker)
+            yield event, actions
+            event = clock.next()
+            if event is None:
+                return
+            actions = Actions()
+            if not isinstance(event, Slow):
+                state, actions = policy.react(state, event)
+    except RunEnded as ended:
+        yield ended.args[0], None
+
+
+def recorded(policy, machine, *, path=None, count=None, header=HEADER, **settings):
+    """The first `count` events of a run (all: None), with their orders; its trace."""
+    if header is HEADER:
+        header = HEADER | {"slowdowns": [1.0] * len(machine.workers)}
+    recorder = Recorder(SimulatedClock(machine, seed=0), header, path)
+    run = []
+    for entry in carried_out(policy, recorder, **settings):
+        run.append(entry)
+        if len(run) == count:
+            break
+    recorder.recording.end(stopped="as asked")
+    recorder.recording.close()
+    return run, recorder.recording.load()
+
+
+def replayed(policy, trace):
+    """The same on the clock of a trace."""
+    return list(carried_out(policy, RecordedClock(trace)))

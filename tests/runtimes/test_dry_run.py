@@ -1,0 +1,38 @@
+"""Rehearsals: every kind of merge that a policy may order is compiled beforehand."""
+
+import pytest
+from real_runs import DATA, TASK, three_workers
+
+import hetjax as hj
+from hetjax.api.session import Session
+from hetjax.engine.placement import Placement
+from hetjax.runtimes.threads import dry_run
+
+
+@pytest.fixture(scope="module")
+def session():
+    """Whose programs all share."""
+    return Session(TASK, DATA, three_workers(), seconds=1.0, num_evals=1)
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_one_merge_of_each_kind_by_itself(name, session, monkeypatch):
+    """Whoever comes first, in whatever order: each speed has its own noise."""
+    monkeypatch.setattr(dry_run, "EVENTS", 300)
+    more = {"mega_batch": 20} if name == "adaptive_sgd" else {}
+    strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **more)
+    job = session.job(name, strategy, 0)
+    devices = [w.device for w in session.machine.workers]
+    for more in range(6):
+        costs = {
+            w.name: (1e-4 * (1 + more * (k + 1) / 10), 1e-5)
+            for k, w in enumerate(session.machine.workers)
+        }
+        infos = session.machine.infos(costs)
+        found = dry_run.dry_run(
+            strategy, infos, (), num_examples=len(DATA.train), seconds=1.0
+        )
+        assert found.merges
+        dry_run.compile_merges(
+            strategy, job, infos, Placement(devices, devices[0]), found
+        )

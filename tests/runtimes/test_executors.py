@@ -1,0 +1,177 @@
+"""Where assignments run: nobody sees a difference, but for the time it takes."""
+
+import queue
+import threading
+import time
+
+import chex
+import jax
+import numpy as np
+import pytest
+from real_runs import DATA, TASK
+
+import hetjax as hj
+from hetjax.engine.compiled.compilations import Compilations
+from hetjax.machine import preset
+from hetjax.runtimes import inline, simulated
+from hetjax.runtimes.inline import FIRST, Assignment, Outcome, Pooled, grouped
+from hetjax.runtimes.threads.crew import Crew, DeviceWorker
+from hetjax.runtimes.threads.executor import Threads
+from hetjax.runtimes.threads.wall_clock import WallClock
+
+
+def assignment(worker, local_steps=1, size=2):
+    rows = [np.zeros(size, np.int64)] * local_steps
+    return Assignment(worker, np.float32(worker), rows, np.float32(0.1), 0)
+
+
+@pytest.fixture
+def pool():
+    """A maker of one that runs a function; all are closed."""
+    made = []
+
+    def make(run, threads=2):
+        made.append(Pooled(run, threads))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def slowly(a):
+    time.sleep(2 * inline.LONG)
+    return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+
+
+def play(one, local_rounds):
+    """Who ran each of so many works of one worker."""
+    found = []
+    for _ in range(local_rounds):
+        one.start(assignment(0))
+        found.append(one.finish(0).padded)
+    return found
+
+
+def test_the_first_works_tell_that_they_are_long(pool):
+    here = threading.get_ident()
+    threads = play(pool(slowly), FIRST + 3)
+    assert threads[:FIRST] == [here] * FIRST
+    assert here not in threads[FIRST:]
+
+
+def test_short_works_stay_on_the_caller_s_thread(pool):
+    def run(a):
+        return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+
+    assert set(play(pool(run), FIRST + 3)) == {threading.get_ident()}
+
+
+def test_long_works_run_at_the_same_time(pool):
+    """Two wait for each other."""
+    both = threading.Barrier(2, timeout=10)
+
+    def run(a):
+        if a.worker:
+            both.wait()
+        return slowly(a)
+
+    one = pool(run)
+    play(one, FIRST)
+    for k in (1, 2):
+        one.start(assignment(k))
+    assert [one.finish(k).replica for k in (2, 1)] == [2.0, 1.0]
+
+
+def test_an_error_of_a_thread_is_raised_where_its_outcome_is_fetched(pool):
+    def run(a):
+        if a.worker:
+            raise ZeroDivisionError
+        return slowly(a)
+
+    one = pool(run)
+    play(one, FIRST)
+    one.start(assignment(1))
+    with pytest.raises(ZeroDivisionError):
+        one.finish(1)
+
+
+def test_what_is_dropped_is_not_asked_for(pool):
+    one = pool(slowly)
+    play(one, FIRST)
+    one.start(assignment(1))
+    one.drop(1)
+    one.start(assignment(1))
+    assert one.finish(1).replica == 1.0
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "async_sgd", "ad_psgd", "adaptive_sgd"])
+def test_a_run_on_several_threads_has_the_same_bits(name, monkeypatch):
+    """On the virtual clock; every work counts as a long one."""
+    strategy = hj.STRATEGIES[name](learning_rate=0.1, batch_size=8)
+    monkeypatch.setattr(inline, "LONG", 0.0)
+    found = []
+    for cores in (1, 4):
+        monkeypatch.setattr(simulated, "cores", lambda cores=cores: cores)
+        history = hj.train(
+            TASK, DATA, preset("v100x4"), strategy, seconds=0.2, progress=False
+        )
+        found.append(history)
+    one, several = found
+    assert one.evals == several.evals
+    assert one.workers == several.workers
+    chex.assert_trees_all_equal(one.params, several.params)
+
+
+def test_one_program_runs_works_of_one_device_and_shape():
+    local_rounds = [
+        assignment(0, 2),
+        assignment(1, 2),
+        assignment(2, 2),  # of another device
+        assignment(3, 1),  # of other steps
+        assignment(4, 2, size=3),
+        assignment(5, 0),  # a copy alone
+        assignment(6, 0),
+        assignment(7, 2),
+        assignment(8, 2),  # slowed on purpose
+    ]
+    benches = [("b" if k == 2 else "a", 3.0 if k == 8 else 1.0) for k in range(9)]
+    groups = [[a.worker for a in group] for group in grouped(local_rounds, benches)]
+    assert groups == [[0, 1, 7], [2], [3], [4], [5], [6], [8]]
+
+
+class Immediate:
+    """Steps that are done at once."""
+
+    def __init__(self):
+        self.compilations = Compilations()
+
+    def run(self, a, *_):
+        return Outcome(a.replica, [], np.zeros(()), 0)
+
+
+class TwoWorks:
+    """A loop whose one turn gives a worker two works, and waits for each."""
+
+    def __init__(self):
+        self.reports = queue.SimpleQueue()
+        self.clock = WallClock(())
+        self.clock.completed = self.reports.put
+        device_worker = DeviceWorker("cpu:0", jax.devices()[0], 1.0, "dispatch")
+        steps = Immediate()
+        crew = Crew([device_worker], steps.compilations)
+        self.threads = Threads(steps, crew, self.clock)
+
+    def take_turns(self, yields):
+        for _ in range(2):
+            self.threads.start(assignment(0))
+            self.reports.get(timeout=10)
+            self.threads.finish(0)
+        return False
+
+
+def test_a_worker_does_its_work_while_another_takes_the_loop_s_turn():
+    """An evaluation, say, that waits for all: nobody waits for it in turn."""
+    loop = TwoWorks()
+    loop.threads.lead(loop.take_turns)
+    assert loop.threads.close() == []

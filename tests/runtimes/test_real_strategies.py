@@ -1,0 +1,237 @@
+"""Every strategy, run for real and then replayed: the same parameters, bit for bit."""
+
+import json
+
+import chex
+import numpy as np
+import pytest
+from real_runs import DATA, TASK, own_threads, real, three_workers
+
+import hetjax as hj
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
+from hetjax.engine.steps import Steps
+from hetjax.runtimes.threads import step_mode_choice
+from hetjax.tracing.fingerprint import digest
+from hetjax.tracing.fit import fit_machine
+
+EPOCHS = 5  # at least; a few merges of the longest rounds
+SETTINGS = {
+    "elastic_sgd": {"local_steps": 2},
+    "easgd_sync": {"momentum": 0.5},
+    "sma": {"momentum": 0.5, "local_steps": 2},
+    "hier_sgd": {"levels": ((2, 1),), "local_steps": (1, 2)},
+    "local_sgd": {"local_steps": (3, 2, 1), "momentum": 0.5},
+    "biased_local_sgd": {"local_steps": (4, 1, 2), "momentum": 0.0},
+    "fed_nova": {"local_steps": (1, 2, 3), "momentum": 0.5},
+    "fed_acc": {"local_steps": 2},
+    "fed_adp": {"local_steps": (3, 1, 2)},
+    "magma_async_sgd": {"tick_seconds": 1e-3},
+    "hogwild": {"max_staleness": 1},
+    "downpour": {"fetch_every": 2},
+    "easgd": {"local_steps": 2},
+    "adaptive_sgd": {"batch_size": 4, "mega_batch": 20, "beta": 1.0},
+}
+
+
+def strategy(name, **changes):
+    size = {} if name == "adaptive_sgd" else {"batch_size": 4}
+    settings = {**size, **SETTINGS.get(name, {}), **changes}
+    return hj.STRATEGIES[name](learning_rate=0.05, **settings)
+
+
+@pytest.fixture(scope="module")
+def session():
+    """All strategies run on one, so that what they share is compiled once."""
+    return Session(TASK, DATA, three_workers(), seconds=60.0, num_evals=600)
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_a_real_run_is_replayed(name, session):
+    # so many examples, however fast this machine is
+    length = {"epochs": EPOCHS}
+    bar = ProgressBar(1.0, shown=False)
+    history = session.run(name, strategy(name), 0, bar, **length)
+    assert history.stopped.endswith("as asked")
+    assert history.real
+    assert history.merges > 3
+    for worker in history.workers:
+        kinds = (
+            worker.busy,
+            worker.waiting,
+            worker.merging,
+            worker.transfer,
+            worker.idle,
+        )
+        assert sum(kinds) == pytest.approx(history.duration, abs=1e-6)
+        assert min(kinds) >= 0
+    trace = history.trace.load()
+    again = session.at(trace).run(name, strategy(name), 0, bar, **length)
+    assert digest(again.params) == trace.end["params"]
+    chex.assert_trees_all_equal(again.params, history.params)
+    assert again.evals == history.evals
+    assert again.workers == history.workers
+    assert again.merges == history.merges
+    assert again.merge_times == history.merge_times
+    assert not own_threads()
+
+
+def test_a_trace_in_a_file_is_replayed(tmp_path):
+    """With the strategy that its settings say, on the task and the data."""
+    path = tmp_path / "run.jsonl"
+    history = real(strategy("adaptive_sgd"), trace=path)
+    again = hj.replay(path, TASK, DATA, progress=False)
+    assert again.replayed == "equal"
+    copy = tmp_path / "copy.jsonl"
+    history.trace.save(copy)
+    assert copy.read_text() == path.read_text()
+
+
+def test_what_is_not_the_recorded_run_differs():
+    """Another learning rate: the same events, other parameters."""
+    history = real(strategy("elastic_sgd"))
+    other = strategy("elastic_sgd")._replace(learning_rate=0.01)
+    again = hj.replay(history.trace, strategy=other, progress=False)
+    assert again.replayed == "other parameters than recorded"
+    assert again.merges == history.merges
+
+
+def test_any_strategy_runs_on_the_machine_that_a_trace_recorded():
+    history = real(strategy("local_sgd"))
+    machine = fit_machine(history.trace.load()).machine
+    assert [w.name for w in machine.workers] == ["cpu:0", "cpu:1", "cpu:2"]
+    other = real(strategy("adaptive_sgd"), machine, seconds=0.05)
+    assert not other.real
+    assert other.merges > 0
+
+
+@pytest.mark.parametrize("step_mode", ["dispatch", "fused", "unrolled"])
+def test_all_forms_learn_the_same(step_mode):
+    """The same steps: equal up to rounding, and each is replayed to its own bits."""
+    history = real(
+        strategy("fed_nova"), three_workers(step_mode=step_mode), num_evals=1
+    )
+    assert history.step_modes == {"cpu": step_mode}
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    trace = history.trace.load()
+    trace.header["step_modes"] = {"cpu": "dispatch"}
+    plain = hj.replay(trace, TASK, DATA, strategy("fed_nova"), progress=False)
+    chex.assert_trees_all_close(plain.params, history.params, atol=1e-5)
+
+
+def test_a_form_is_measured_once(monkeypatch, tmp_path):
+    """The second run reads it from the disk, and the trace says what it was."""
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+    measured = []
+    inner = step_mode_choice._measured
+    monkeypatch.setattr(
+        step_mode_choice, "_measured", lambda *a: measured.append(a[1:]) or inner(*a)
+    )
+    histories = [
+        real(strategy("fed_acc"), three_workers(step_mode=None), seconds=0.05)
+        for _ in range(2)
+    ]
+    assert len(measured) == 1
+    assert histories[0].step_modes == histories[1].step_modes
+    assert histories[0].trace.load().header["step_modes"] == histories[0].step_modes
+    assert len(list((tmp_path / "step_modes").glob("*.json"))) == 1
+
+
+LEARNERS = {
+    "rounds": (
+        "local_sgd",
+        {"local_steps": (3, 2, 3, 3)},
+    ),  # cpu:0's differ: each alone
+    "one step": ("sync_sgd", {}),
+    "tree": ("hier_sgd", {"levels": ((2, 2),), "local_steps": (2, 2)}),
+    "async": ("async_sgd", {}),
+    "moved": ("ad_psgd", {}),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learners_of_a_device_run_as_one_program(name):
+    """Equal up to rounding to each by itself, and replayed to its own bits."""
+    strategy_name, settings = LEARNERS[name]
+    chosen = hj.STRATEGIES[strategy_name](batch_size=4, learning_rate=0.05, **settings)
+    machine = hj.local_machine(
+        ["cpu:0", "cpu:1"], workers_per_device=2, step_mode="vmapped"
+    )
+    history = real(chosen, machine, seconds=60.0, num_evals=600, epochs=EPOCHS)
+    assert history.step_modes == {"cpu": "vmapped"}
+    assert history.merges > 0
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    trace = history.trace.load()
+    trace.header["step_modes"] = {"cpu": "dispatch"}
+    apart = hj.replay(trace, TASK, DATA, chosen, progress=False)
+    chex.assert_trees_all_close(apart.params, history.params, atol=1e-5)
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_learners_of_a_device_are_measured_side_by_side(
+    local_steps, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+    machine = hj.local_machine(["cpu:0"], workers_per_device=2)
+    history = real(strategy("local_sgd", local_steps=local_steps), machine, seconds=0.1)
+    (file,) = (tmp_path / "step_modes").glob("*.json")
+    seconds = json.loads(file.read_text())
+    tried = {"dispatch", "vmapped"} | (
+        {"fused", "unrolled"} if local_steps > 1 else set()
+    )
+    assert set(seconds) == tried
+    (step_mode,) = history.step_modes.values()
+    assert step_mode in ("dispatch", min(seconds, key=seconds.get))
+
+
+def test_which_learners_run_together(monkeypatch):
+    """Those of one device that begin in one turn, with as many steps of one size."""
+    groups = []
+    inner = Steps.vmapped
+
+    def vmapped(self, group, *rest):
+        groups.append([a.worker for a in group])
+        return inner(self, group, *rest)
+
+    monkeypatch.setattr(Steps, "vmapped", vmapped)
+    machine = hj.local_machine(
+        ["cpu:0", "cpu:1"], workers_per_device=2, step_mode="vmapped"
+    )
+    chosen = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=(3, 2, 3, 3))
+    real(chosen, machine, num_evals=1, epochs=2)
+    # throw-away replicas of the preparation are numbered anew
+    assert [2, 3] in groups
+    assert all(group in ([0, 1], [2, 3]) for group in groups)
+    begun = groups.index([2, 3])
+    assert set(map(tuple, groups[begun:])) == {(2, 3)}
+
+
+@pytest.mark.parametrize("step_mode", ["dispatch", "vmapped"])
+def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
+    """No step is compiled meanwhile, whose seconds it would take for a slow one."""
+    machine = hj.local_machine(
+        ["cpu:0", "cpu:1"], workers_per_device=3, step_mode=step_mode
+    )
+    tuned = hj.sma(
+        batch_size=4, learning_rate=0.05, tuner="stop_at_first_drop", tuner_window=5
+    )
+    history = real(tuned, machine, seconds=1.0)
+    started = {i.worker for i in history.events if i.what == "joined"}
+    assert started >= {"cpu:0/1", "cpu:1/1"}
+    left = {i.worker for i in history.events if i.what == "left"}
+    assert left >= {"cpu:0/1", "cpu:0/2", "cpu:1/1", "cpu:1/2"}  # at first
+    assert "step" not in history.programs
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_staleness_and_time_are_of_real_runs():
+    """The slowed worker makes fewer updates; somebody's are stale."""
+    history = real(
+        strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6
+    )
+    updates = [w.updates for w in history.workers]
+    assert updates[2] < updates[0]
+    assert any(s > 0 for w in history.workers for s in w.staleness)
+    assert sum(updates) == history.evals[-1]["updates"]
+    assert np.all(np.diff(history.merge_times) >= 0)

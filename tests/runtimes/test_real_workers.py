@@ -1,0 +1,381 @@
+"""Workers that break, hang, slow down, come and turn NaN in real runs; and the ends."""
+
+import signal
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from real_runs import (
+    DATA,
+    own_threads,
+    poisoned_task,
+    real,
+    rounds,
+    three_workers,
+    what_happened,
+)
+
+import hetjax as hj
+from hetjax.engine.replicas import ReplicaStore
+from hetjax.engine.steps import Steps
+from hetjax.machine import Arrival, ScriptedFault
+from hetjax.tracing.fit import fit_machine
+from hetjax.tracing.trace import Trace
+
+
+@pytest.fixture
+def meddle(monkeypatch):
+    """Calls a function with (worker, its works so far) before each work of a run.
+
+    The runs of preparation are left alone: they are not in a worker's thread.
+    """
+
+    def install(function):
+        inner, counts = Steps.run, {}
+
+        def run(self, assignment, *rest):
+            if threading.current_thread().name.startswith("hetjax worker"):
+                k = assignment.worker
+                counts[k] = counts.get(k, 0) + 1
+                function(k, counts[k])
+            return inner(self, assignment, *rest)
+
+        monkeypatch.setattr(Steps, "run", run)
+
+    return install
+
+
+STRATEGIES = {
+    "rounds": rounds(),
+    "async": hj.async_sgd(batch_size=4, learning_rate=0.05),
+    "mega_batch": hj.adaptive_sgd(batch_size=4, learning_rate=0.05, mega_batch=20),
+    "tree": hj.hier_sgd(
+        batch_size=4, learning_rate=0.05, levels=((2, 1),), local_steps=(1, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_exception_names_its_worker_and_the_others_go_on(name, meddle):
+    def break_down(worker, local_rounds):
+        if worker == 1 and local_rounds == 3:
+            raise RuntimeError("the card fell off the bus")
+
+    meddle(break_down)
+    history = real(STRATEGIES[name])
+    assert not history.stopped
+    (lost,) = history.events
+    assert (lost.worker, lost.what) == ("cpu:1", "lost")
+    assert "RuntimeError: the card fell off the bus" in lost.why
+    assert "break_down" in lost.why  # its traceback
+    first, broken, last = history.workers
+    assert broken.lost == 1
+    assert first.updates > broken.updates < last.updates
+    assert broken.updates > 0
+    meddle(lambda worker, local_rounds: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_run_may_stop_at_a_loss():
+    machine = three_workers(faults=(ScriptedFault(0.1, "kill", "cpu:2"),))
+    history = real(rounds(), machine, on_lost_worker="stop")
+    assert history.stopped == "worker cpu:2 was lost: killed, as scripted"
+    assert history.duration == pytest.approx(0.1)
+
+
+def test_without_the_last_worker_the_run_ends():
+    names = ("cpu:0", "cpu:1", "cpu:2")
+    killed = tuple(ScriptedFault(0.05, "kill", name) for name in names)
+    history = real(rounds(), three_workers(faults=killed), seconds=5.0)
+    assert history.stopped.startswith("worker cpu:2, the last one, was lost")
+    assert np.isfinite(history.evals[-1]["loss"])
+
+
+def test_what_others_have_merged_is_in_the_model_when_the_last_one_is_lost():
+    """Of a tree: the root has not heard of it yet. A replay hears as much."""
+    names = ("cpu:0", "cpu:1", "cpu:2")
+    killed = tuple(ScriptedFault(0.1, "kill", name) for name in names)
+    tree = hj.hier_sgd(
+        batch_size=4, learning_rate=0.05, levels=((2, 1),), local_steps=(1, 10**6)
+    )
+    history = real(tree, three_workers(faults=killed), seconds=5.0)
+    assert history.stopped.startswith("worker cpu:2, the last one, was lost")
+    assert len(history.merge_times) > 0
+    again = hj.replay(history.trace, progress=False)
+    assert (again.replayed, again.stopped) == ("equal", history.stopped)
+
+
+def test_who_hangs_and_then_breaks_says_why(meddle):
+    """Nobody is left, and nobody will come: the run ends."""
+
+    def hang(worker, local_rounds):
+        if local_rounds == 8:
+            time.sleep(2.0)
+            raise RuntimeError("the card fell off the bus")
+
+    meddle(hang)
+    history = real(rounds(), hj.local_machine(["cpu:0"]), seconds=60.0, num_evals=60)
+    assert what_happened(history) == [("cpu:0", "lost"), ("cpu:0", "lost")]
+    first, then = history.events
+    assert first.why.startswith("no answer for")
+    assert "RuntimeError: the card fell off the bus" in then.why
+    assert history.stopped.startswith("worker cpu:0, the last one, was lost")
+    assert history.duration < 30
+    meddle(lambda worker, local_rounds: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_killed_slowed_and_joining_workers(name):
+    """As a script says; what was not merged of the killed one is all that is lost."""
+    script = (
+        ScriptedFault(0.05, "kill", "cpu:0"),
+        ScriptedFault(0.1, "slow", "cpu:1", 4.0),
+        ScriptedFault(0.15, "join", "cpu:2"),
+        ScriptedFault(0.25, "join", "cpu:0"),
+    )
+    machine = three_workers(faults=script)
+    history = real(STRATEGIES[name], machine, seconds=1.0)
+    assert not history.stopped
+    assert what_happened(history) == [
+        ("cpu:0", "lost"),
+        ("cpu:1", "slow"),
+        ("cpu:2", "joined"),
+        ("cpu:0", "joined"),
+    ]
+    assert all(worker.updates for worker in history.workers)
+    times = [i.seconds for i in history.events]
+    assert times == pytest.approx([0.05, 0.1, 0.15, 0.25])
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    again = fit_machine(history.trace.load()).machine
+    assert [(i.what, i.worker, i.factor) for i in again.faults] == [
+        (i.what, i.worker, i.factor) for i in script
+    ]
+
+
+def test_who_is_killed_takes_nobody_along_that_it_ran_with():
+    """Learner 0's thread runs them both; it is killed while they work."""
+    killed = (ScriptedFault(0.1, "kill", "cpu:0/0"),)
+    machine = hj.local_machine(
+        ["cpu:0"],
+        workers_per_device=2,
+        step_mode="vmapped",
+        slowdown=20.0,
+        faults=killed,
+    )
+    history = real(rounds(), machine, seconds=0.5)
+    assert what_happened(history) == [("cpu:0/0", "lost")]
+    late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
+    assert late, "the other one works on"
+    assert not history.stuck
+    assert not own_threads()
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_silent_worker_is_dropped_and_let_in_again(meddle):
+    """It hangs for longer than its own times allow, which is a second and a bit."""
+    hung = []
+
+    def hang(worker, local_rounds):
+        if worker == 1 and local_rounds == 8:
+            hung.append(worker)
+            time.sleep(2.5)
+
+    meddle(hang)
+    history = real(rounds(), seconds=4.0)
+    assert hung == [1]
+    assert what_happened(history) == [("cpu:1", "lost"), ("cpu:1", "joined")]
+    lost, joined = history.events
+    assert lost.why.startswith("no answer for")
+    assert joined.why.startswith("answered after 2.")  # pauses do not count
+    after = [s for s in history.timeline if s.worker == 1 and s.start > joined.seconds]
+    assert after, "it works again"
+    assert not history.stuck
+    meddle(lambda worker, local_rounds: None)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch):
+    monkeypatch.setattr("hetjax.runtimes.threads.executor.END", 0.3)
+    free = threading.Event()
+
+    def hang(worker, local_rounds):
+        if worker == 2 and local_rounds == 8:
+            free.wait()
+
+    meddle(hang)
+    history = real(rounds(), seconds=2.5)
+    assert history.stuck == ["cpu:2"]
+    assert what_happened(history) == [("cpu:2", "lost")]
+    (stuck,) = own_threads()
+    assert stuck.daemon
+    free.set()
+    stuck.join(5)
+    assert not own_threads()
+
+
+def test_a_nan_replica_is_named_and_kept_out():
+    """It begins anew from the centre, which never hears of it."""
+    history = real(rounds(), task=poisoned_task(), seconds=0.5)
+    assert not history.stopped
+    told = [i for i in history.events if i.what == "nan"]
+    assert told
+    assert len(told) == sum(worker.nans for worker in history.workers)
+    assert "reset to the center" in told[0].why
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(history.params))
+    assert all(np.isfinite(p["loss"]) for p in history.evals)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_run_may_stop_at_nan():
+    history = real(rounds(), task=poisoned_task(), on_nan="stop", seconds=5.0)
+    assert "the loss of worker cpu:" in history.stopped
+    assert "became nan" in history.stopped
+
+
+def test_a_nan_replica_on_the_virtual_clock():
+    """The same choice there; by default it stops the run."""
+    machine = hj.machine.preset("v100x2")
+    kept = real(rounds(), machine, task=poisoned_task(), on_nan="reset", seconds=0.2)
+    assert not kept.stopped
+    assert sum(worker.nans for worker in kept.workers) > 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(kept.params))
+    stopped = real(rounds(), machine, task=poisoned_task(), seconds=0.2)
+    assert "became nan" in stopped.stopped
+
+
+def test_who_begins_anew_keeps_what_lies_in_its_mailbox(monkeypatch):
+    """A model that was requested before is delivered, not an empty buffer."""
+    taken = []
+
+    def check_out(self, worker):
+        replica = inner(self, worker)
+        taken.append(np.array(replica.params["layers"][0]["kernel"]))
+        return replica
+
+    inner = ReplicaStore.check_out
+    monkeypatch.setattr(ReplicaStore, "check_out", check_out)
+    history = hj.train(
+        poisoned_task(),
+        DATA,
+        hj.machine.preset("v100x2"),
+        hj.downpour(batch_size=4, learning_rate=0.01, fetch_every=3),
+        on_nan="reset",
+        seconds=0.2,
+        progress=False,
+    )
+    assert sum(worker.nans for worker in history.workers) > 1
+    assert all(np.any(kernel) for kernel in taken)
+
+
+def test_ctrl_c_leaves_a_result_and_no_thread():
+    points = []
+
+    def begun(point):
+        points.append(point)
+        if len(points) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    history = real(rounds(), seconds=60.0, num_evals=200, on_eval=begun)
+    assert history.stopped == "interrupted"
+    assert len(history.evals) == 2
+    assert np.isfinite(history.evals[-1]["loss"])
+    assert not own_threads()
+    again = hj.replay(history.trace, progress=False)
+    assert (again.replayed, again.stopped) == ("equal", "interrupted")
+
+
+def test_an_error_in_the_loop_leaves_no_thread():
+    def fail(event):
+        if own_threads():  # not in the dry run before
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        real(policy_that(fail), seconds=60.0, num_evals=500)
+    assert not own_threads()
+
+
+def policy_that(asks, strategy=None):
+    """A strategy whose policy calls a function with each event."""
+    strategy = strategy or rounds()
+    react = strategy.policy.react
+
+    def asking(state, event):
+        asks(event)
+        return react(state, event)
+
+    return strategy._replace(policy=strategy.policy._replace(react=asking))
+
+
+def test_an_error_in_a_turn_that_a_worker_takes_reaches_the_caller(tmp_path):
+    """The trace of what was before, up to that event, is in its file."""
+    path = tmp_path / "t.jsonl"
+
+    def fail(event):
+        if threading.current_thread() is not threading.main_thread():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        real(policy_that(fail), seconds=60.0, num_evals=1, trace=path)
+    assert not own_threads()
+    trace = Trace.load(path)
+    assert next(iter(trace.lines[-1])) in ("arrival", "merged")
+    assert not trace.end
+
+
+def test_who_arrives_takes_the_turn_and_evaluations_are_the_caller_s():
+    """Nobody is woken between a work and the next; the user's code has its thread."""
+    turns, looks = [], []
+
+    def note(event):
+        if looks:  # not in the rehearsal
+            turns.append((type(event), threading.current_thread()))
+
+    def look(point):
+        looks.append(threading.current_thread())
+
+    machine = hj.local_machine(["cpu:0"], step_mode="dispatch")
+    real(
+        policy_that(note, hj.async_sgd(batch_size=4, learning_rate=0.05)),
+        machine,
+        on_eval=look,
+    )
+    main = threading.main_thread()
+    of_arrivals = [thread for kind, thread in turns if kind is Arrival]
+    # the caller may look just when an arrival is due
+    assert sum(t is not main for t in of_arrivals) > 0.9 * len(of_arrivals)
+    assert set(looks) == {main}
+
+
+def test_memory_does_not_grow_with_arrivals(tmp_path):
+    """Of 10,000 arrivals, from the first thousand on: no array is left behind."""
+    arrays, arrivals = [], []
+
+    def look(point):
+        arrays.append(len(jax.live_arrays()))
+        arrivals.append(point["updates"])
+        return None
+
+    machine = hj.local_machine(["cpu:0", "cpu:1"], step_mode="dispatch")
+    strategy = hj.hogwild(batch_size=1, learning_rate=0.01)
+    history = real(
+        strategy,
+        machine,
+        seconds=300.0,
+        num_evals=1200,
+        epochs=10_000 / 60,
+        on_eval=look,
+        trace=tmp_path / "trace",
+    )
+    assert arrivals[-1] >= 10_000
+    first, half = (
+        next(i for i, n in enumerate(arrivals) if n > m) for m in (1000, 5000)
+    )
+    # of this process, where other tests' arrays may go away meanwhile, but none comes:
+    # a few models, in flight or not; one array more per arrival would be 5,000
+    assert max(arrays[half:]) <= max(arrays[first:half]) + 40
+    assert history.merges >= 10_000
+    # 32 bytes a segment: a work, a merge and two moves of each arrival
+    assert len(history.timeline.numbers) * 8 < 200 * arrivals[-1]

@@ -1,0 +1,344 @@
+"""The wall clock: who fails, is silent, or is killed, slow and back as scripted."""
+
+import math
+
+import pytest
+from fake_time import START, STEP, wall_clock
+
+from hetjax.machine import (
+    Arrival,
+    Join,
+    Leave,
+    LocalRound,
+    MergeAction,
+    PlannedMerge,
+    ScriptedFault,
+    Slow,
+)
+from hetjax.runtimes.threads.wall_clock import Completion
+
+LONG = LocalRound(10, 1)
+
+
+def busy(world, c, worker, began, finished, **changes):
+    """The worker is given a step, which takes so long."""
+    c.dispatch(worker, STEP, [0])
+    world.report(worker, began, finished, **changes)
+
+
+def assert_lost(c, worker):
+    """Nothing can be asked of it."""
+    with pytest.raises(ValueError, match="was stopped: start it first"):
+        c.dispatch(worker, STEP, [0])
+    with pytest.raises(ValueError, match="cannot be started: it is lost"):
+        c.start(worker)
+    with pytest.raises(ValueError, match="cannot be stopped: it is not active"):
+        c.stop(worker)
+
+
+# Failures
+
+
+def test_who_fails_is_lost_and_says_why(world):
+    c = wall_clock(1.0, 1.0)
+    busy(world, c, 0, 0.0, 1.5, failure="Traceback\nKeyError: 3")
+    busy(world, c, 1, 0.0, 2.0)
+    assert world.awaited(c) == Leave(0, 1.5, True, "Traceback\nKeyError: 3")
+    assert_lost(c, 0)
+    assert not c.has_pending_joins
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 2.0)  # the others go on
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_who_fails_within_a_pause_is_lost_behind_it(world):
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 2.0, failure="why")
+    with c.paused():
+        world.busy_until(10.0)
+    assert world.awaited(c) == Leave(0, 2.0, True, "why")
+    assert world.now == 12.0
+
+
+def test_who_failed_can_be_stopped_until_the_policy_hears_of_it(world):
+    """Worker 0 arrives just before worker 1 fails, and leads to a stop of worker 1."""
+    c = wall_clock(1.0, 1.0)
+    for k, failure in enumerate(("", "why")):
+        c.dispatch(k, STEP, [0])
+        c.completed(Completion(k, START, START + 1.0 + k, failure))
+    world.busy_until(4.0)
+    assert world.awaited(c).worker == 0
+    c.stop(1)
+    leaves = [world.awaited(c), world.awaited(c, seconds=50.0)]
+    assert Leave(1, 2.0, True, "why") in leaves
+
+
+# Silence: a step that was never measured may take 20 times a second, and 1 s
+
+
+def test_who_does_not_answer_is_lost(world):
+    c = wall_clock(1.0, 1.0)
+    world.busy_until(2.0)
+    c.dispatch(1, STEP, [0])
+    assert world.awaited(c) == Leave(1, 23.0, True, "no answer for 21 s")
+    assert world.now == 23.0
+    assert_lost(c, 1)
+    assert c.has_pending_joins  # it may still answer
+
+
+def test_who_answers_late_joins(world):
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 30.0)
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Join(0, 30.0, "answered after 30 s")
+    assert not c.has_pending_joins
+    # what it did is not asked for, but it is known to be slow: 2 * 20 + 1 s
+    busy(world, c, 0, 30.0, 70.0)
+    assert world.awaited(c) == Arrival(0, STEP, 30.0, 70.0)
+
+
+def test_who_became_slow_is_not_thrown_out_for_ever(world):
+    """Eight times as slow as it was known to be; each time it has twice as long."""
+    c, now = wall_clock(1.0), 0.0
+    for _ in range(5):
+        busy(world, c, 0, now, now + 1.0)
+        now += 1.0
+        assert isinstance(world.awaited(c), Arrival)
+    losses = 0
+    for _ in range(20):
+        busy(world, c, 0, now, now + 40.0)
+        now += 40.0
+        event = world.awaited(c)
+        if isinstance(event, Leave):
+            losses += 1
+            assert isinstance(world.awaited(c), Join)
+    assert losses == 3  # limits of 5, 10 and 20 steps
+
+
+def test_a_join_does_not_outlive_a_kill(world):
+    """It answers in a pause, which a scripted kill is due in as well."""
+    c = wall_clock(1.0, 1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 30.0)
+    assert isinstance(world.awaited(c), Leave)
+    world.busy_until(31.0)
+    assert world.awaited(c) == Leave(0, 25.0, True, "killed, as scripted")
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_who_fails_late_stays_away(world):
+    """And it is said why."""
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 30.0, failure="why")
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Leave(0, 30.0, True, "why")
+    assert world.awaited(c, seconds=50.0) is None
+    assert not c.has_pending_joins
+    assert_lost(c, 0)
+
+
+def test_more_work_may_take_longer(world):
+    c = wall_clock(1.0)
+    c.dispatch(0, LONG, [0] * 10)
+    assert world.awaited(c).time == 20 * 10 + 1
+
+
+def test_who_is_known_is_waited_for_less_long(world):
+    """After five steps of 1 s each: 5 times their median, and 1 s."""
+    c = wall_clock(1.0)
+    for second in range(5):
+        busy(world, c, 0, second, second + 1.0)
+        assert isinstance(world.awaited(c), Arrival)
+    c.dispatch(0, STEP, [0])
+    assert world.awaited(c) == Leave(0, 5.0 + 6.0, True, "no answer for 6 s")
+
+
+def test_who_is_excused_is_waited_for(world):
+    """It compiles until 70 s: deadlines are at 21, 42 and 84 s."""
+    asked = []
+
+    def is_compiling(worker):
+        asked.append((worker, world.now))
+        return world.now < 70.0
+
+    c = wall_clock(1.0, is_compiling=is_compiling)
+    c.dispatch(0, STEP, [0])
+    assert world.awaited(c) == Leave(0, 84.0, True, "no answer for 84 s")
+    assert asked == [(0, 21.0), (0, 42.0), (0, 84.0)]
+
+
+def test_who_has_finished_is_not_silent(world):
+    """It did within a pause, behind its deadline at 21 s: the clock is at 0 s again."""
+    c = wall_clock(1.0)
+    busy(world, c, 0, 0.0, 25.0)
+    with c.paused():
+        world.busy_until(40.0)
+    assert world.awaited(c) == Arrival(0, STEP, 0.0, 25.0)
+
+
+# Scripts
+
+
+def test_a_kill_as_scripted(world):
+    """Its work never arrives, though its thread ends it."""
+    c = wall_clock(1.0, 1.0, faults=(ScriptedFault(1.0, "kill", "w1"),))
+    busy(world, c, 1, 0.0, 2.0)
+    assert world.awaited(c) == Leave(1, 1.0, True, "killed, as scripted")
+    assert world.now == 1.0
+    assert_lost(c, 1)
+    assert not c.has_pending_joins
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_a_kill_takes_what_has_arrived_at_the_same_time(world):
+    c = wall_clock(1.0, faults=(ScriptedFault(1.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 1.0)
+    assert world.awaited(c) == Leave(0, 1.0, True, "killed, as scripted")
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_a_slowdown_as_scripted(world):
+    slowed = []
+    c = wall_clock(
+        1.0,
+        1.0,
+        faults=(
+            ScriptedFault(2.0, "slow", "w1", 3.0),
+            ScriptedFault(4.0, "slow", "w1"),
+        ),
+        on_slow=lambda *about: slowed.append((*about, world.now)),
+    )
+    assert [world.awaited(c), world.awaited(c)] == [
+        Slow(1, 2.0, 3.0),
+        Slow(1, 4.0, 1.0),
+    ]
+    assert slowed == [(1, 3.0, 2.0), (1, 1.0, 4.0)]
+
+
+def test_a_join_as_scripted(world):
+    c = wall_clock(1.0, 1.0, absent=(1,), faults=(ScriptedFault(3.0, "join", "w1"),))
+    assert_lost(c, 1)
+    assert c.has_pending_joins
+    assert world.awaited(c) == Join(1, 3.0, "as scripted")
+    assert not c.has_pending_joins
+    assert c.dispatch(1, STEP, [0]).start == 3.0
+
+
+def test_who_was_killed_joins_as_scripted(world):
+    faults = (ScriptedFault(1.0, "kill", "w0"), ScriptedFault(3.0, "join", "w0"))
+    c = wall_clock(1.0, faults=faults)
+    c.dispatch(0, STEP, [0])
+    assert isinstance(world.awaited(c), Leave)
+    assert world.awaited(c) == Join(0, 3.0, "as scripted")
+    busy(world, c, 0, 3.0, 4.0)
+    assert world.awaited(c) == Arrival(0, STEP, 3.0, 4.0)
+
+
+def test_what_a_killed_worker_did_is_not_taken_for_what_it_does_now(world):
+    """Killed at 1 s, back at 1.5 s; the thread of before ends its step at 2 s."""
+    faults = (ScriptedFault(1.0, "kill", "w0"), ScriptedFault(1.5, "join", "w0"))
+    c = wall_clock(1.0, faults=faults)
+    busy(world, c, 0, 0.0, 2.0)
+    assert isinstance(world.awaited(c), Leave)
+    assert isinstance(world.awaited(c), Join)
+    busy(world, c, 0, 1.5, 3.0)
+    assert world.awaited(c) == Arrival(0, STEP, 1.5, 3.0)
+
+
+def test_who_is_killed_while_silent_does_not_come_back(world):
+    c = wall_clock(1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
+    busy(world, c, 0, 0.0, 30.0)
+    assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
+    assert world.awaited(c) == Leave(0, 25.0, True, "killed, as scripted")
+    assert not c.has_pending_joins
+    assert world.awaited(c, seconds=50.0) is None
+
+
+@pytest.mark.parametrize("fault", ["kill", "join"])
+def test_what_changes_nothing_is_no_event(world, fault):
+    """A kill of who is not there, a join of who is."""
+    absent = (1,) if fault == "kill" else ()
+    script = (ScriptedFault(1.0, fault, "w1"),)
+    c = wall_clock(1.0, 1.0, absent=absent, faults=script)
+    assert world.awaited(c, seconds=9.0) is None
+    assert not c.has_pending_joins
+
+
+# Orders
+
+
+def test_stop_and_start(world):
+    c = wall_clock(1.0, 1.0)
+    busy(world, c, 1, 0.0, 1.0)
+    world.busy_until(0.5)
+    c.stop(1)
+    assert world.awaited(c) == Leave(1, 0.5)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)  # what it had it finishes
+    with pytest.raises(ValueError, match=r"worker 1 \(w1\) was stopped: start it"):
+        c.dispatch(1, STEP, [0])
+    c.start(1)
+    assert world.awaited(c) == Join(1, 1.0)
+    assert c.dispatch(1, STEP, [0]).start == 1.0
+
+
+def with_work_in_flight():
+    c = wall_clock(1.0, 1.0, 1.0, absent=(2,))
+    c.dispatch(1, STEP, [0])
+    return c
+
+
+def merge_of(c, *members):
+    planned = PlannedMerge(MergeAction(members), 8.0, 0.0, (), lambda visible: None)
+    return c.carry_out(planned)
+
+
+@pytest.mark.parametrize(
+    ("message", "act"),
+    [
+        (
+            r"worker 1 \(w1\) has a local round in flight",
+            lambda c: c.dispatch(1, STEP, [0]),
+        ),
+        (r"worker 1 \(w1\) has a local round in flight", lambda c: merge_of(c, 0, 1)),
+        (r"worker 2 \(w2\) was stopped: start", lambda c: c.dispatch(2, STEP, [0])),
+        ("no worker 3; they are 0 to 2", lambda c: c.dispatch(3, STEP, [0])),
+        ("no worker -1", lambda c: c.dispatch(-1, STEP, [0])),
+        ("no worker -1", lambda c: merge_of(c, -1)),
+        ("at least one member", lambda c: merge_of(c)),
+        ("worker 0 cannot be started: it is active", lambda c: c.start(0)),
+        ("worker 2 cannot be started: it is lost", lambda c: c.start(2)),
+        ("worker 2 cannot be stopped: it is not", lambda c: c.stop(2)),
+        ("timer 'x' at nan s", lambda c: c.set_timer("x", math.nan)),
+        ("timer 'x' at inf s", lambda c: c.set_timer("x", math.inf)),
+        ("timer 'x' at -1.0 s", lambda c: c.set_timer("x", -1.0)),
+    ],
+)
+def test_refusals_change_nothing(world, message, act):
+    c = with_work_in_flight()
+    with pytest.raises(ValueError, match=message):
+        act(c)
+    world.report(1, began=0.0, finished=1.0)
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)
+    assert world.awaited(c, seconds=50.0) is None
+
+
+def test_silence_is_noticed_while_the_others_always_have_something_due(world):
+    """Worker 0 is silent; the other two report, all the time."""
+    c = wall_clock(0.03125, 0.03125, 0.03125)
+    given = {}
+    for k in range(3):
+        c.dispatch(k, STEP, [0])
+    for k in (1, 2):
+        world.report(k, began=0.0, finished=0.0625)
+    while world.now < 4.0:
+        event = world.awaited(c, seconds=1.0)
+        if isinstance(event, Leave):
+            break
+        given[event.worker] = given.get(event.worker, 0) + 1
+        c.dispatch(event.worker, STEP, [0])
+        # the host is slow: before it asks again, what comes next is due
+        now = world.now
+        world.report(event.worker, began=now, finished=now + 0.0625)
+        world.busy_until(now + 0.125)
+    assert isinstance(event, Leave), "it was never missed"
+    assert (event.worker, event.lost) == (0, True)
+    assert event.time < 2.5  # its deadline is at 20 times its step, and a second
+    assert min(given.values()) > 4

@@ -1,0 +1,61 @@
+"""Rates over examples, epochs, updates and seconds."""
+
+import numpy as np
+import optax
+import pytest
+
+from hetjax.schedule import (
+    LearningRate,
+    Progress,
+    check_learning_rate,
+    learning_rate_at,
+)
+
+HERE = Progress(examples=500, epochs=0.5, updates=40, seconds=7.0)
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "expected"),
+    [
+        (0.1, 0.1),
+        (1, 1.0),
+        (lambda examples: examples / 1000, 0.5),
+        (LearningRate(lambda x: 2 * x), 1000.0),  # over examples, unless it says
+        (LearningRate(lambda x: 2 * x, over="examples"), 1000.0),
+        (LearningRate(lambda x: 2 * x, over="epochs"), 1.0),
+        (LearningRate(lambda x: 2 * x, over="updates"), 80.0),
+        (LearningRate(lambda x: 2 * x, over="seconds"), 14.0),
+        (LearningRate(optax.linear_schedule(1.0, 0.0, 80), over="updates"), 0.5),
+    ],
+)
+def test_rate_at(learning_rate, expected):
+    value = learning_rate_at(learning_rate, HERE)
+    assert type(value) is float
+    assert value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "learning_rate",
+    [0.1, 1, np.float32(0.1), abs, LearningRate(abs), LearningRate(abs, over="epochs")],
+)
+def test_good_rates(learning_rate):
+    check_learning_rate(learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "message"),
+    [
+        (0, "learning_rate=0: give a finite number above 0"),
+        (-0.1, "learning_rate=-0.1: give"),
+        (float("nan"), "learning_rate=nan: give"),
+        (float("inf"), "learning_rate=inf: give"),
+        (
+            LearningRate(abs, over="steps"),
+            r"LearningRate\(over='steps'\): choose one of",
+        ),
+        (LearningRate(0.1), r"LearningRate\(schedule=0.1\): give a function"),
+    ],
+)
+def test_bad_rates(learning_rate, message):
+    with pytest.raises(ValueError, match=message):
+        check_learning_rate(learning_rate)

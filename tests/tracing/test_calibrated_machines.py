@@ -1,0 +1,247 @@
+"""Machines with all that a calibration finds: times, parts, files, and refusals."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import profiles
+
+from hetjax.machine import (
+    Cost,
+    Link,
+    LocalRound,
+    Machine,
+    MergeAction,
+    Profile,
+    ScriptedFault,
+    SimulatedClock,
+)
+from hetjax.machine.contention import Contention
+from hetjax.machine.profile import FAULTS, Calibration
+
+LINK = Link(1.0, 1e9, "central")
+AT_LEAST_0 = st.floats(0.0, 1e6)
+POSITIVE = st.floats(1e-9, 1e6)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+def clock(*workers):
+    return SimulatedClock(Machine("m", workers, {"": LINK}), seed=0)
+
+
+# Time
+
+
+def test_every_work_takes_its_handing_over():
+    """Two steps of 1 s and 0.5 s for each work; none for a work without steps."""
+    c = clock(*profiles(Cost(1.0, 0.0, per_round=0.5), factor=2.0))
+    assert c.dispatch(0, LocalRound(2, 8), (0, 0)).finish == 2 * (2 * 1.0 + 0.5)
+    c.next()
+    assert c.dispatch(0, LocalRound(0, 8), ()).finish == 5.0
+
+
+def test_contention_slows_the_handing_over_too():
+    costs = [Cost(1.0, 0.0, per_round=0.5)] * 2
+    c = clock(*profiles(*costs, contention=2.0))
+    for k in (0, 1):
+        c.dispatch(k, LocalRound(1, 8), (0,))
+    assert [c.next().finish for _ in range(2)] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    # 1 s there, 1 s back; 100 bytes there and back take 100 * per_byte
+    ("order", "seconds"),
+    [
+        (MergeAction((0,)), 2 + 1),
+        (MergeAction((1,)), 2 + 4),
+        (MergeAction((0, 1)), 2 + 1 + 4),
+        (MergeAction((0, 1), transfers=1), 1 + 0.5 + 2),
+        (MergeAction((0,), partners=(1,)), 2 + 1 + 4),
+        (MergeAction((0, 1), transfers=0), 0),
+    ],
+)
+def test_bytes_take_their_members_way(order, seconds):
+    cost = Cost(1.0, 0.0)
+    c = clock(
+        Profile("a", "gpu", cost, per_byte=0.01),
+        Profile("b", "gpu", cost, per_byte=0.04),
+    )
+    assert c.merge(order, 100.0).finish == pytest.approx(seconds, rel=1e-6)
+
+
+# A part of a machine
+
+
+def test_a_subset_keeps_what_concerns_it():
+    cost, script = Cost(1.0, 0.0), []
+    places = {"a": ("x", "y"), "b": ("x",), "c": ("z",), "d": ()}
+    for name in places:
+        script.append(ScriptedFault(5.0, "slow", name, 2.0))
+    m = Machine(
+        "m",
+        tuple(Profile(n, "cpu", cost, place=p) for n, p in places.items()),
+        {"": LINK, "x": LINK, "x/y": LINK, "z": LINK},
+        noise=0.25,
+        seed=3,
+        faults=tuple(script),
+    )
+    part = m.subset(["d", "b"])
+    assert part.workers == (m.workers[1], m.workers[3])  # in the machine's order
+    assert set(part.links) == {"", "x"}
+    assert part.faults == (script[1], script[3])
+    assert (part.noise, part.seed) == (0.25, 3)
+    assert m.subset(list(places)) == m
+
+
+@pytest.mark.parametrize(("names", "contention"), [("a", 1.0), ("ab", 2.0), ("abc", 3)])
+def test_a_subset_contends_less(names, contention):
+    """Linear between one alone and all three, who are three times as slow."""
+    workers = tuple(Profile(n, "cpu", Cost(1.0, 0.0), contention=3.0) for n in "abc")
+    part = Machine("m", workers, {"": LINK}).subset(list(names))
+    assert {w.contention for w in part.workers} == {contention}
+
+
+@LAWS
+@given(
+    contentions=st.lists(st.floats(1.0, 9.0), min_size=2, max_size=6),
+    duty=st.floats(0.1, 1.0),
+    data=st.data(),
+)
+def test_a_subset_takes_what_it_takes_while_the_others_rest(contentions, duty, data):
+    workers = tuple(
+        Profile(f"w{k}", "cpu", Cost(1.0, 0.0), contention=c, duty=duty)
+        for k, c in enumerate(contentions)
+    )
+    m = Machine("m", workers, {"": LINK})
+    chosen = data.draw(st.sets(st.sampled_from(range(len(workers))), min_size=1))
+    part = m.subset([f"w{k}" for k in chosen])
+    whole, some = Contention(m.workers), Contention(part.workers)
+    for number, k in enumerate(sorted(chosen)):
+        finishes = whole.begin(k, 1.0 + k, 0.5 * number)
+        expected = some.begin(number, 1.0 + k, 0.5 * number)
+        assert list(finishes.values()) == pytest.approx(list(expected.values()))
+
+
+def test_nobody_can_be_chosen_who_is_not_there():
+    m = Machine("m", profiles(Cost(1.0, 0.0)), {"": LINK})
+    with pytest.raises(ValueError, match=r"no worker 'w1'; there are \['w0'\]"):
+        m.subset(["w0", "w1"])
+    with pytest.raises(ValueError, match="a machine needs at least one worker"):
+        m.subset([])
+
+
+def test_who_is_named_twice_is_there_once():
+    workers = tuple(Profile(n, "cpu", Cost(1.0, 0.0), contention=3.0) for n in "abc")
+    m = Machine("m", workers, {"": LINK})
+    assert m.subset(["a", "a"]) == m.subset(["a"])
+
+
+def test_links_of_deep_places_stay():
+    deep = tuple(f"p{d}" for d in range(12))
+    links = {"/".join(deep[:d]): LINK for d in range(13)}
+    worker = Profile("a", "cpu", Cost(1.0, 0.0), place=deep)
+    assert Machine("m", (worker,), links).subset(["a"]).links == links
+
+
+# Files
+
+calibrations = st.builds(
+    Calibration,
+    model=st.text(max_size=9),
+    data=st.text(max_size=9),
+    batch_sizes=st.lists(st.integers(1, 2**40), max_size=3).map(tuple),
+    error=AT_LEAST_0,
+    worst=AT_LEAST_0,
+    local_rounds=st.integers(0, 2**40),
+    versions=st.text(max_size=9),
+)
+workers = st.builds(
+    Profile,
+    name=st.text(max_size=5),
+    kind=st.just("cpu"),
+    cost=st.builds(Cost, POSITIVE, AT_LEAST_0, AT_LEAST_0, per_round=AT_LEAST_0),
+    contention=st.floats(1.0, 1e6),
+    duty=st.floats(1e-6, 1.0),
+    per_byte=AT_LEAST_0,
+)
+
+
+@st.composite
+def machines(draw):
+    chosen = st.lists(workers, min_size=1, max_size=4, unique_by=lambda w: w.name)
+    profiles = tuple(draw(chosen))
+    fault = st.builds(
+        ScriptedFault,
+        seconds=AT_LEAST_0,
+        what=st.sampled_from(FAULTS),
+        worker=st.sampled_from([w.name for w in profiles]),
+        factor=POSITIVE,
+    )
+    stays = ScriptedFault(
+        0.0, "kill", profiles[0].name
+    )  # who is killed first was there
+    return Machine(
+        "m",
+        profiles,
+        {"": LINK},
+        faults=(stays, *draw(st.lists(fault, max_size=4))),
+        calibration=draw(st.none() | calibrations),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("machines")
+
+
+@LAWS
+@given(machine=machines())
+def test_round_trip(folder, machine):
+    machine.save(folder / "m.json")
+    assert Machine.load(folder / "m.json") == machine
+
+
+def test_files_of_before_say_nothing_of_it(tmp_path):
+    """They neither contend, nor hand over, nor happen."""
+    path = tmp_path / "m.json"
+    machine = Machine("m", profiles(Cost(1.0, 0.0)), {"": LINK})
+    machine.save(path)
+    data = json.loads(path.read_text())
+    del data["faults"], data["calibration"], data["workers"][0]["cost"]["per_round"]
+    for field in ("contention", "duty", "per_byte"):
+        del data["workers"][0][field]
+    path.write_text(json.dumps(data))
+    assert Machine.load(path) == machine
+    assert (machine.workers[0].contention, machine.workers[0].duty) == (1.0, 1.0)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("contention must be at least 1, is 0.5", {"contention": 0.5}),
+        ("contention must be a finite number, is nan", {"contention": math.nan}),
+        ("contention must be a finite number, is inf", {"contention": math.inf}),
+        ("duty is a share of a step, at most 1, is 1.5", {"duty": 1.5}),
+        ("duty must be above 0, is 0", {"duty": 0.0}),
+        ("duty must be a finite number, is nan", {"duty": math.nan}),
+        ("per_byte must be at least 0, is -1", {"per_byte": -1.0}),
+        ("per_byte must be a finite number, is inf", {"per_byte": math.inf}),
+    ],
+)
+def test_what_a_worker_cannot_be(message, changes):
+    worker = Profile("a", "cpu", Cost(1.0, 0.0))
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(worker, **changes)
+
+
+def test_what_a_cost_cannot_be():
+    with pytest.raises(ValueError, match="per_round must be at least 0, is -1"):
+        Cost(1.0, 0.0, per_round=-1.0)
+    with pytest.raises(ValueError, match="nothing but zeros"):
+        Cost(0.0, 0.0, per_round=1.0)  # steps alone would take no time

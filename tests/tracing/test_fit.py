@@ -1,0 +1,306 @@
+"""Fits: from the trace of a simulated machine, the machine it was recorded on."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded_runs import HEADER, carried_out, profiles, recorded
+
+from hetjax.machine import (
+    Arrival,
+    Cost,
+    Link,
+    LocalRound,
+    Machine,
+    MergeAction,
+    ScriptedFault,
+    SimulatedClock,
+)
+from hetjax.schedule import Actions, Policy, asynchronous, rounds
+from hetjax.schedule.policies.calibration_rounds import calibration_rounds
+from hetjax.tracing.fit import fit_machine
+
+PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
+LINKS = {"": Link(0.01, 1e18, "central")}
+LAWS = settings(max_examples=25, deadline=None, derandomize=True)
+# of the sums that a clock adds up, and of a least squares problem of 4 unknowns
+ROUNDING = 1e-8
+
+
+def machine(*costs, noise=0.0, **changes):
+    return Machine("m", profiles(*costs, **changes), LINKS, noise)
+
+
+def fitted(m, policy=PROBES, **settings):
+    _, trace = recorded(policy, m, **settings)
+    return fit_machine(trace, "again")
+
+
+def seconds(cost, local_steps, size, nonzeros=0.0):
+    """Of a work, without noise, alone."""
+    return cost.per_round + local_steps * cost.seconds(size, nonzeros)
+
+
+def assert_same_costs(found, true, tolerance=ROUNDING):
+    """Of workers, as shares of the shortest work's seconds."""
+    for f, t in zip(found.workers, true.workers, strict=True):
+        unit = seconds(t.cost, 1, 16)
+        expected = dataclasses.astuple(t.cost)
+        assert dataclasses.astuple(f.cost) == pytest.approx(
+            expected, abs=tolerance * unit, rel=tolerance
+        )
+
+
+def event_times(m, policy, count=200):
+    """When the policy's events happen on the machine."""
+    run = carried_out(policy, SimulatedClock(m, seed=0), num_bytes=1e6)
+    return [event.time for event, _ in itertools.islice(run, 1, count)]
+
+
+# Costs and contention
+
+
+def test_a_calibration_finds_the_machine():
+    """All at once they are 2.5 times as slow; that they are alike leaves nobody
+    half alone at the end of a round."""
+    cost = Cost(0.5, 0.01, per_round=0.25)
+    fit = fitted(machine(cost, cost, cost, contention=2.5))
+    assert_same_costs(fit.machine, machine(cost, cost, cost))
+    contentions = [w.contention for w in fit.machine.workers]
+    assert contentions == pytest.approx([2.5] * 3)
+    assert fit.machine.noise == pytest.approx(0.0, abs=ROUNDING)
+    assert fit.error <= fit.worst < ROUNDING
+    assert (fit.machine.name, fit.machine.calibration) == ("again", None)
+    names = [(w.name, w.kind, w.duty, w.factor) for w in fit.machine.workers]
+    assert names == [(f"w{k}", "gpu", 1.0, 1.0) for k in range(3)]
+
+
+costs = st.builds(
+    Cost,
+    fixed=st.floats(0.1, 1.0),
+    per_example=st.floats(0.0, 0.1),
+    per_round=st.floats(0.0, 1.0),
+)
+
+
+@LAWS
+@given(costs=st.lists(costs, min_size=1, max_size=3))
+def test_costs_of_workers_that_do_not_contend(costs):
+    m = machine(*costs)
+    fit = fitted(m)
+    assert_same_costs(fit.machine, m)
+    assert [w.contention for w in fit.machine.workers] == pytest.approx(
+        [1] * len(costs)
+    )
+    assert fit.worst < ROUNDING
+
+
+@LAWS
+@given(cost=costs, contention=st.floats(1.0, 8.0), n=st.integers(2, 4))
+def test_contention_of_workers_that_are_alike(cost, contention, n):
+    m = machine(*[cost] * n, contention=contention)
+    found = fitted(m).machine
+    assert_same_costs(found, m)
+    assert [w.contention for w in found.workers] == pytest.approx([contention] * n)
+
+
+@LAWS
+@given(seconds=st.lists(st.floats(0.2, 1.0), min_size=2, max_size=3))
+def test_contention_of_workers_that_are_not_alike(seconds):
+    """c = 2. Works beside the others for a share s of their time are taken for alone if
+    s < 0.1, and so are up to 10 % too long; for side by side if s > 0.5.
+
+    In such a work the worker did 1 / c of its work at s, and the rest alone, so that it
+    seems to be slowed by ((1 - s / 2)^-1 - 1) / s: 2 / 3 at s = 1 / 2, 1 at s = 1. With
+    alone up to 1.1 times as long it is 0.42 at least, and it is 1 at most.
+    """
+    costs = [Cost(0.9 * s, 0.1 * s / 16) for s in seconds]
+    found = fitted(machine(*costs, contention=2.0)).machine
+    assert_same_costs(found, machine(*costs), tolerance=0.1)
+    for worker in found.workers:
+        assert 1 + 0.42 <= worker.contention <= 2 + 1e-6
+
+
+def test_non_zeros_are_told_from_examples():
+    """Every step has other ones; drawn at random, so that they are no multiples."""
+    random = np.random.default_rng(0)
+    cost = Cost(0.5, 0.01, 1e-3, 0.25)
+    found = fitted(
+        machine(cost, cost),
+        nonzeros=lambda local_round: random.integers(
+            0, 9 * local_round.size, local_round.local_steps
+        ).tolist(),
+    ).machine
+    assert_same_costs(found, machine(cost, cost))
+
+
+def slowed_threefold(step_mode="dispatch", **changes):
+    """Two alike, of which worker 1 rests for two thirds of its time; and the fit."""
+    cost = Cost(0.5, 0.01, per_round=0.25)
+    first, second = profiles(cost, cost, **changes)
+    second = dataclasses.replace(
+        second, factor=3.0, duty=1 / 3, bursts=step_mode != "dispatch"
+    )
+    m = Machine("m", (first, second), LINKS)
+    step_modes = {first.kind: step_mode}
+    header = {**HEADER, "slowdowns": [1.0, 3.0], "step_modes": step_modes}
+    return m, fitted(m, header=header).machine
+
+
+def test_who_is_slowed_on_purpose_has_the_cost_of_its_device():
+    m, found = slowed_threefold()
+    assert_same_costs(found, m)
+    assert [(w.factor, w.duty) for w in found.workers] == [(1.0, 1.0), (3.0, 1 / 3)]
+
+
+@pytest.mark.parametrize("step_mode", ["dispatch", "fused"])
+def test_who_is_beside_a_slowed_one_contends_all_the_same(step_mode):
+    """Worker 1 computes for a third of the time: worker 0 takes 4 / 3 as long.
+
+    Where all its steps are one program, worker 0 takes twice as long, and then alone.
+    """
+    _, found = slowed_threefold(step_mode, contention=2.0)
+    assert [w.bursts for w in found.workers] == [False, step_mode == "fused"]
+    contentions = [w.contention for w in found.workers]
+    assert contentions == pytest.approx([2.0, 2.0], rel=0.1)
+
+
+# The link
+
+
+def in_turn(*sets, rounds=5):
+    """Members of each set work and merge over the link, so many times; then the next.
+
+    Their next work begins when the merge is done.
+    """
+    turns = [members for members in sets for _ in range(rounds)]
+
+    def go_on(turns, merges=()):
+        local_round = tuple((k, LocalRound(1, 8)) for k in turns[0]) if turns else ()
+        return (turns, set(turns[0] if turns else ())), Actions(merges, local_round)
+
+    def react(state, event):
+        turns, owing = state
+        if not isinstance(event, Arrival):
+            return state, Actions()
+        owing = owing - {event.worker}
+        if owing:
+            return (turns, owing), Actions()
+        return go_on(turns[1:], (MergeAction(turns[0]),))
+
+    return Policy(lambda infos, n: go_on(turns), react)
+
+
+def test_the_link_and_the_ways_to_it():
+    """1 MB: there and back take 0.02 s of latency, and 1, 0.25 and 0 s a way."""
+    m = machine(*[Cost(1.0, 0.0)] * 3)
+    ways = (1e-6, 0.25e-6, 0.0)
+    workers = tuple(
+        dataclasses.replace(w, per_byte=way)
+        for w, way in zip(m.workers, ways, strict=True)
+    )
+    m = dataclasses.replace(m, workers=workers)
+    sets = ((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2))
+    found = fitted(m, in_turn(*sets), num_bytes=1e6).machine
+    assert found.links[""].latency == pytest.approx(0.01)
+    assert [w.per_byte for w in found.workers] == pytest.approx(ways, abs=1e-15)
+    for order in map(MergeAction, sets):
+        times = [SimulatedClock(x, seed=0).merge(order, 1e6) for x in (m, found)]
+        assert times[1] == pytest.approx(times[0], abs=1e-9)
+
+
+def test_without_merges_there_is_a_link_that_takes_nothing():
+    found = fitted(machine(Cost(1.0, 0.0)), in_turn((0,)), count=3).machine
+    assert found.links[""].seconds(2, 1e9) == pytest.approx(0.0, abs=1e-6)
+    assert found.workers[0].per_byte == 0.0
+
+
+# The same run again, from traces that were no calibration
+
+
+@pytest.mark.parametrize("contention", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("policy", "latency"),
+    [(rounds(batch_size=8, local_steps=3), 0.25), (asynchronous(batch_size=8), 0.0)],
+)
+def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, contention):
+    """Nobody computed alone: what works take beside the others is taken for their cost.
+
+    (On a link that takes time free workers would compute more or less alone.)
+    """
+    costs = (Cost(0.5, 0.01, per_round=0.1), Cost(1.0, 0.02), Cost(0.75, 0.0))
+    m = machine(*costs, contention=contention)
+    m = dataclasses.replace(m, links={"": Link(latency, 1e18, "central")})
+    found = fitted(m, policy, count=200, num_bytes=1e6).machine
+    times = event_times(found, policy)
+    assert times == pytest.approx(event_times(m, policy), rel=1e-6)
+
+
+def test_who_never_worked_is_as_it_was_expected():
+    """Worker 1 is told to do nothing, and has too few works to be measured."""
+    costs = Cost(0.5, 0.01), Cost(0.25, 0.125)
+    found = fitted(machine(*costs), in_turn((0,), rounds=9)).machine
+    assert found.workers[1].cost == costs[1]
+    assert found.workers[0].cost.seconds(8) == pytest.approx(costs[0].seconds(8))
+
+
+def test_nothing_measured_is_no_error_of_nothing():
+    fit = fitted(machine(Cost(0.5, 0.01)), count=1)
+    assert fit.machine.workers[0].cost == Cost(0.5, 0.01)
+    assert math.isnan(fit.error)
+
+
+# Noise: MAD has 37 % of a standard deviation's efficiency, an error of
+# sigma / sqrt(0.37 * 2 n); four of them
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3])
+def test_noise_is_that_of_a_step(sigma):
+    repeats = 200
+    policy = calibration_rounds(
+        batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=repeats
+    )
+    fit = fitted(machine(Cost(0.5, 0.01), noise=sigma), policy)
+    error = 1 / math.sqrt(0.37 * 2 * 3 * repeats)
+    assert fit.machine.noise == pytest.approx(sigma, rel=4 * error)
+    # of the works of one step, the median of |z| is 0.67; those of eight have less
+    assert fit.error < 0.67 * sigma
+    assert fit.error < fit.worst
+
+
+def test_a_noisy_machine_is_no_faster_than_it_was():
+    """Noise has mean one, and so works take their cost on the average: here 600 of one
+    step, of which the mean is known to sigma / sqrt(200) at each batch size."""
+    sigma, cost = 0.3, Cost(0.5, 0.01)
+    policy = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1,), repeats=200)
+    found = fitted(machine(cost, noise=sigma), policy).machine.workers[0].cost
+    for size in (16, 32, 64):
+        ratio = seconds(found, 1, size) / seconds(cost, 1, size)
+        assert ratio == pytest.approx(1.0, abs=4 * sigma / math.sqrt(200))
+
+
+def test_what_was_scripted_is_scripted_again():
+    """Who is slow for a while has its own cost; what it did just then tells nothing."""
+    true = machine(Cost(0.1, 0.01), Cost(0.2, 0.01))
+    script = (ScriptedFault(40.0, "slow", "w0", 3.0), ScriptedFault(90.0, "slow", "w0"))
+    found = fitted(dataclasses.replace(true, faults=script)).machine
+    assert found.faults == script
+    assert_same_costs(found, true)
+
+
+def test_learners_of_a_device_share_it_again():
+    """How slow they are together their contention says, and nothing else."""
+    workers = profiles(Cost(0.1, 0.01), Cost(0.1, 0.01), contention=1.5)
+    workers = tuple(
+        dataclasses.replace(w, device="gpu:0", curve=(1.0, 2.0)) for w in workers
+    )
+    true = Machine("m", workers, LINKS)
+    found = fitted(true).machine
+    assert [w.device for w in found.workers] == ["gpu:0", "gpu:0"]
+    assert [w.curve for w in found.workers] == [(1.0, 2.0)] * 2
+    assert_same_costs(found, true)
+    assert [w.contention for w in found.workers] == pytest.approx([1.5, 1.5])

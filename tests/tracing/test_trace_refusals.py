@@ -1,0 +1,212 @@
+"""Traces that are damaged, and runs that are not the recorded one: what is said."""
+
+import json
+
+import pytest
+from recorded_runs import machine, recorded, replayed, scripted
+
+from hetjax.machine import LocalRound, MergeAction, PlannedMerge, RunEnded
+from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.runtimes.recorded import RecordedClock
+from hetjax.schedule import Actions, rounds
+from hetjax.tracing.trace import Trace
+
+POLICY = rounds(batch_size=8)
+RED = '{"colour": "red"}'
+
+# Damage
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Loads a trace of a few lines after a change of their texts."""
+
+    def load(change):
+        path = tmp_path / "t.jsonl"
+        recorded(POLICY, machine(1.0, 2.0), path=path, count=8)
+        lines = path.read_text().splitlines()
+        change(lines)
+        path.write_text("\n".join(lines) + "\n" if lines else "")
+        return Trace.load(path)
+
+    return load
+
+
+def _set(lines, index, text):
+    lines[index] = text
+
+
+def _changed(index, **fields):
+    """A change of fields of a line; those that are None are taken out."""
+
+    def change(lines):
+        line = json.loads(lines[index]) | fields
+        kept = {k: v for k, v in line.items() if v is not None}
+        lines[index] = json.dumps(kept)
+
+    return change
+
+
+def _arrival_first(lines):
+    lines[1:1] = ['{"arrival": 0, "start": 0.0, "finish": 1.0}']
+
+
+def _other_version(lines):
+    lines[0] = json.dumps(json.loads(lines[0]) | {"trace": 3})
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (r", line 3: damaged: Expecting", lambda ls: _set(ls, 2, ls[2][:-1])),
+        (r", line 3: damaged: no JSON object", lambda ls: _set(ls, 2, "[1]")),
+        (r", line 1: damaged: Expecting", lambda ls: _set(ls, 0, "no trace")),
+        (r', line 3: unknown: {"colour": "red"}', lambda ls: _set(ls, 2, RED)),
+        (r", line 3: unknown: {\"end\"", lambda ls: _set(ls, 2, '{"end": {}}')),
+        (r", line 1: this is no trace of hetjax: trace, str", lambda ls: ls.pop(0)),
+        (r", line 1: a trace of version 3; .* version 2", _other_version),
+        (r": an empty file is no trace", lambda ls: ls.clear()),
+        (r", line 1: damaged: 2 workers, 1 slowdowns", _changed(0, slowdowns=[1.0])),
+        (r", line 1: damaged: .* 0 instants do not", _changed(0, instants=[])),
+        (r", line 1: damaged: .* nodes at worker 7", _changed(0, nodes=7)),
+        (r", line 1: damaged: seed is \"a\", not a whole", _changed(0, seed="a")),
+        (r", line 1: damaged: workers: ", _changed(0, workers=[{"name": "w0"}])),
+        (r", line 2: damaged: start is null, not a numb", _changed(1, start=None)),
+        (
+            r", line 2: damaged: local_steps is true, not a whole",
+            _changed(1, local_steps=True),
+        ),
+        (r", line 2: damaged: it has colour besides", _changed(1, colour="red")),
+        (
+            r", line 2: damaged: there is no worker 5; .* 0 to 1",
+            _changed(1, dispatch=5),
+        ),
+        (r", line 2: damaged: worker 0 had no work", _arrival_first),
+    ],
+)
+def test_damage_is_named_with_file_and_line(damaged, message, change):
+    with pytest.raises(ValueError, match=r"t\.jsonl" + message):
+        damaged(change)
+
+
+FIELDS = ("strategy", "seed", "workers", "instants", "step_modes", "nodes", "on_nan")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_header_without_a_field_is_refused(damaged, field):
+    def change(lines):
+        header = json.loads(lines[0])
+        del header[field]
+        lines[0] = json.dumps(header)
+
+    with pytest.raises(ValueError, match=f"line 1: this is no .*: {field} missing"):
+        damaged(change)
+
+
+def test_half_a_line_at_the_end_is_of_a_run_cut_off(damaged, tmp_path):
+    whole = damaged(lambda lines: None)
+    path = tmp_path / "t.jsonl"
+    path.write_text(path.read_text()[:-9])  # of the last line, which says how it ended
+    cut = Trace.load(path)
+    assert (cut.lines, cut.end) == (whole.lines, {})
+
+
+@pytest.mark.parametrize("lines_kept", range(1, 12))
+def test_a_trace_that_was_cut_off_plays_as_far_as_it_goes(damaged, lines_kept):
+    whole = replayed(POLICY, damaged(lambda lines: None))
+    trace = damaged(lambda lines: lines.__delitem__(slice(lines_kept, None)))
+    assert trace.end == {}
+    *part, last = replayed(POLICY, trace)
+    assert last == ("the trace was cut off here", None)
+    assert part == whole[: len(part)]
+    assert len(part) >= lines_kept // 4  # of a round's dispatches, merge and events
+
+
+def test_a_run_ends_why_it_ended():
+    _, trace = recorded(POLICY, machine(1.0), count=2)
+    assert trace.end == {"stopped": "as asked"}
+    assert replayed(POLICY, trace)[-1] == ("as asked", None)
+
+
+# Another run than the recorded one
+
+STEP = LocalRound(1, 8)
+
+
+def clock_behind(*actions, count=2):
+    """The clock of the trace of these orders."""
+    _, trace = recorded(scripted(*actions), machine(1.0, 1.0), count=count)
+    return RecordedClock(trace)
+
+
+GIVEN = Actions(dispatch=((0, STEP),))
+MERGED = Actions(merges=(MergeAction((0, 1), op=MergeOp.PUSH),))
+
+
+def merge(clock, *members, **changes):
+    action = MergeAction(members, **({"op": MergeOp.PUSH} | changes))
+    return clock.carry_out(PlannedMerge(action, 0.0, 0.0, (), lambda visible: None))
+
+
+@pytest.mark.parametrize(
+    ("actions", "message", "act"),
+    [
+        (GIVEN, "gives worker 1 .* where worker 0 was", lambda c: give(c, 1, STEP)),
+        (
+            GIVEN,
+            r"gives worker 0 LocalRound\(local_steps=2",
+            lambda c: give(c, 0, LocalRound(2, 8)),
+        ),
+        (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, LocalRound(1, 8.5))),
+        (GIVEN, r"lr_scale=0.5", lambda c: give(c, 0, LocalRound(1, 8, 0.5))),
+        (GIVEN, "orders a merge at root, which the", lambda c: merge(c, 0, 1)),
+        (GIVEN, "waits, where the recorded run went on", lambda c: c.next()),
+        (MERGED, "orders work for worker 0, which the", lambda c: give(c, 0, STEP)),
+        (MERGED, r"merges \(1, 0\) at .* where \[0, 1\]", lambda c: merge(c, 1, 0)),
+        (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
+        (
+            MERGED,
+            r"\(PUSH\|FETCH, .*\), where .*\(PUSH, ",
+            lambda c: merge(c, 0, 1, op=PUSH_FETCH),
+        ),
+        (MERGED, "waits, where the recorded run went on", lambda c: c.next()),
+    ],
+)
+def test_another_order_is_refused(actions, message, act):
+    with pytest.raises(ValueError, match=r"the trace, .*the strategy .*" + message):
+        act(clock_behind(actions))
+
+
+def give(clock, worker, local_round):
+    return clock.dispatch(worker, local_round, [0] * local_round.local_steps)
+
+
+def test_other_partners_are_refused():
+    """Passive members are told the merge's result: they are part of the order."""
+    actions = Actions(merges=(MergeAction((0,), partners=(1,)),))
+    clock = clock_behind(actions)
+    with pytest.raises(ValueError, match="it is not the one that was recorded"):
+        merge(clock, 0, op=PUSH_FETCH)
+
+
+@pytest.mark.parametrize(
+    ("actions", "act"),
+    [
+        (GIVEN, lambda c: give(c, 1, STEP)),
+        (GIVEN, lambda c: merge(c, 0)),
+        (MERGED, lambda c: merge(c, 1, 0)),
+        (MERGED, lambda c: c.next()),
+    ],
+)
+def test_the_line_that_differs_is_named(actions, act):
+    """The header is line 1, what is ordered first is line 2."""
+    with pytest.raises(ValueError, match="the trace, line 2:"):
+        act(clock_behind(actions))
+
+
+def test_orders_behind_the_last_line_end_the_run():
+    clock = clock_behind(GIVEN)
+    give(clock, 0, STEP)
+    assert (clock.next().worker, clock.now) == (0, 1.0)
+    with pytest.raises(RunEnded, match="as asked"):
+        give(clock, 0, STEP)
