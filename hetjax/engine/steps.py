@@ -161,10 +161,10 @@ class Steps:
         *rest: Any,
     ) -> Any:
         """What the program returns; one thread compiles it, others wait for that."""
-        where = (device, *[leaf.shape for leaf in jax.tree.leaves(batch)])
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         arguments = (replica, batch, *rest)
         call = self._programs.first_calls.call
-        return call(program, where, arguments, self.compilations)
+        return call(program, device, shapes, arguments, self.compilations)
 
     def _finite(self, replica: Replica) -> Any:
         """Are all of its numbers, where it matters?"""

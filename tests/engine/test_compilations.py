@@ -203,7 +203,10 @@ class Meeting:
 
     def __init__(self, parties):
         self.barrier = threading.Barrier(parties, timeout=10)
-        self.calls, self.met = [], False
+        self.calls, self.met, self.traced = [], False, 0
+
+    def trace(self, x):
+        self.traced += 1
 
     def __call__(self, x):
         self.calls.append(x)
@@ -213,9 +216,9 @@ class Meeting:
         return 2 * x
 
 
-def calling(calls, counts, program, where, results):
+def calling(calls, counts, program, device, results):
     def run():
-        results.append(calls.call(program, where, (3,), counts))
+        results.append(calls.call(program, device, "shapes", (3,), counts))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -239,13 +242,16 @@ def test_who_waits_for_another_s_program_is_compiling():
         thread.join(timeout=10)
     assert results == [6, 6]
     assert len(program.calls) == 2
+    assert program.traced == 1
     assert not counts.is_compiling(second)
 
 
 def test_programs_of_different_devices_are_compiled_side_by_side():
+    """From one jaxpr: of two that are traced at once JAX loses one."""
     counts, calls, results = Compilations(), FirstCalls(), []
     program = Meeting(parties=2)  # neither goes on without the other
     threads = [calling(calls, counts, program, k, results) for k in ("here", "there")]
     for thread in threads:
         thread.join(timeout=10)
     assert results == [6, 6]
+    assert program.traced == 1

@@ -103,28 +103,44 @@ class FirstCalls:
 
     def __init__(self):
         """Nothing was called yet."""
-        self._called: set[Hashable] = set()
+        self._done: set[Hashable] = set()
         self._locks: dict[Hashable, threading.Lock] = {}
 
     def call(
         self,
         program: Callable,
-        where: Hashable,
+        device: Hashable,
+        shapes: Hashable,
         arguments: tuple,
         compilations: Compilations,
     ) -> Any:
-        """What the program returns; `where` tells devices and shapes apart."""
-        key = (program, where)
-        if key not in self._called:
-            lock = self._locks.setdefault(key, threading.Lock())
-            if not lock.acquire(blocking=False):
-                with compilations.waiting():
-                    lock.acquire()
-            try:
-                if key not in self._called:
-                    outputs = program(*arguments)
-                    self._called.add(key)
-                    return outputs
-            finally:
-                lock.release()
-        return program(*arguments)
+        """What the program returns; it has one jaxpr for shapes, and compiles by device.
+
+        Of jaxprs that two threads trace at once JAX keeps one, and compiles the other's
+        program again when it is called with arrays that come from elsewhere.
+        """
+        key = (program, shapes, device)
+        if key in self._done:
+            return program(*arguments)
+        self._first(
+            (program, shapes), lambda: program.trace(*arguments), compilations
+        )
+        outputs = self._first(key, lambda: program(*arguments), compilations)
+        return program(*arguments) if outputs is None else outputs
+
+    def _first(
+        self, key: Hashable, make: Callable[[], Any], compilations: Compilations
+    ) -> Any:
+        """What the first thread makes; None for those who waited for it."""
+        lock = self._locks.setdefault(key, threading.Lock())
+        if not lock.acquire(blocking=False):
+            with compilations.waiting():
+                lock.acquire()
+        try:
+            if key in self._done:
+                return None
+            made = make()
+            self._done.add(key)
+            return made
+        finally:
+            lock.release()
