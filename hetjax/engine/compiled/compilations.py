@@ -114,17 +114,15 @@ class FirstCalls:
         arguments: tuple,
         compilations: Compilations,
     ) -> Any:
-        """What the program returns; it has one jaxpr for shapes, and compiles by device.
+        """What the program returns: traced once per shapes, compiled once per device.
 
-        Of jaxprs that two threads trace at once JAX keeps one, and compiles the other's
-        program again when it is called with arrays that come from elsewhere.
+        When two threads trace a program at once, JAX keeps one of the jaxprs, and may
+        compile the other's program again in a later call.
         """
         key = (program, shapes, device)
         if key in self._done:
             return program(*arguments)
-        self._first(
-            (program, shapes), lambda: program.trace(*arguments), compilations
-        )
+        self._first((program, shapes), lambda: program.trace(*arguments), compilations)
         outputs = self._first(key, lambda: program(*arguments), compilations)
         return program(*arguments) if outputs is None else outputs
 
