@@ -1,8 +1,22 @@
-"""Every test runs on eight CPU devices, and rank promotion is an error."""
+"""Every test runs on eight CPU devices, and rank promotion is an error.
 
+Most of the tests' time is XLA's. A program that several tests, or the scripts and
+notebooks that they run, compile is compiled once per session: JAX keeps it in a
+temporary folder that all processes of the session share.
+"""
+
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # else: of xdist's workers, or yours
+    _compiled = tempfile.mkdtemp(prefix="hetjax-compiled-")
+    atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest

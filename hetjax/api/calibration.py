@@ -16,7 +16,7 @@ from hetjax.engine.loop import INTERRUPTED
 from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine
-from hetjax.machine.profile import Calibration
+from hetjax.machine.machine import Calibration
 from hetjax.runtimes.threads.machine import RealMachine, local_machine
 from hetjax.sampling.by_weight import by_weight
 from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds

@@ -1,8 +1,10 @@
-"""Machines: how long things take. Host world, no JAX. Start with `clock.py`."""
+"""Machines: how long things take. Host world, no JAX. Start with `types.py`."""
 
+from hetjax.machine.faults import ScriptedFault
+from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset
-from hetjax.machine.profile import Cost, Drift, Link, Machine, Profile, ScriptedFault
+from hetjax.machine.profile import Cost, Drift, Link, Profile
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_clock import SimulatedClock
 from hetjax.machine.topology import Node, Topology, flat

@@ -9,7 +9,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from hetjax.machine.profile import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,

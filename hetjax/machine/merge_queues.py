@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from hetjax.machine.profile import Machine
+from hetjax.machine.machine import Machine
 from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
 
 

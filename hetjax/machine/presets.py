@@ -8,14 +8,8 @@ own: build a `Machine`, or edit what `Machine.save` wrote.
 import dataclasses
 from pathlib import Path
 
-from hetjax.machine.profile import (
-    MOST_WORKERS,
-    Cost,
-    Link,
-    Machine,
-    Profile,
-    check_num_workers,
-)
+from hetjax.machine.machine import MOST_WORKERS, Machine, check_num_workers
+from hetjax.machine.profile import Cost, Link, Profile
 
 # Four V100 cards of one server are not equally fast: 32 % between first and last
 # (Adaptive SGD). A batch of 256 examples spends 3/7 of its time in what every step

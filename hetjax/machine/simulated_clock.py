@@ -14,8 +14,10 @@ import numpy as np
 
 from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue
+from hetjax.machine.faults import ScriptedFault
+from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import MergeQueues, Transfer
-from hetjax.machine.profile import Machine, ScriptedFault, check_seed
+from hetjax.machine.profile import check_seed
 from hetjax.machine.types import (
     Arrival,
     Event,

@@ -1,49 +1,33 @@
-"""A simulated machine from the trace of a real run: fits of costs, noise, contention.
+"""A simulated machine fitted to the trace of a real run: costs, noise, contention.
 
-The same fit serves a calibration, whose trace has every kind of work alone and side by
-side, and any other recorded run, which knows less: then what it never tried is guessed
-from what it did.
+The same fit serves a calibration, whose trace has every kind of local round alone and
+side by side, and any other recorded run, which has less: costs that its rounds do not
+determine are then extrapolated from those that they do.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
-from hetjax.machine.profile import (
-    AS_SCRIPTED,
-    Cost,
-    Link,
-    Machine,
-    Profile,
-    ScriptedFault,
-)
+from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.machine import Machine
+from hetjax.machine.profile import Cost, Link, Profile
+from hetjax.tracing.measured_rounds import Measured, bursts_of, measured_rounds
 from hetjax.tracing.trace import Trace
 
-ALONE = 0.1  # a work counts as alone while the others compute for less of its time
-TOGETHER = 0.5  # and as side by side for more than this share of the most there was
+ALONE = 0.1  # a round counts as alone if the other workers compute less of its time
+TOGETHER = 0.5  # and as side by side above this share of the largest share seen
 _ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
-ROUNDS = 4  # of least squares: weights are one over the seconds of the round before
-FIRST = 2  # works of a worker that are left out: caches and pages are cold
-
-
-class Measured(NamedTuple):
-    """A work that was measured."""
-
-    worker: int
-    local_steps: int
-    examples: int
-    nonzeros: int
-    seconds: float  # without the waiting of a worker that is slowed on purpose
-    share: float  # of the other workers that computed meanwhile
+ITERATIONS = 4  # of least squares: weights are one over the seconds fitted before
 
 
 class Fit(NamedTuple):
-    """A machine, and |fitted / measured - 1| of every work."""
+    """A machine, and |fitted / measured - 1| of every local round."""
 
     machine: Machine
     errors: tuple[float, ...]
@@ -60,22 +44,22 @@ class Fit(NamedTuple):
 
 
 def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
-    """The simulated machine on which a run takes what the recorded one did.
+    """The simulated machine on which a run takes as long as the recorded one.
 
-    For every worker, by non-negative least squares over its works, of relative errors:
+    For every worker, by non-negative least squares of relative errors over its rounds:
 
         seconds = per_round + steps fixed + examples per_example + nonzeros per_nonzero
 
-    from works alone, where there are any; then its contention from those side by side.
-    Noise is the spread of the residuals of a step; the link, and every worker's way to
-    it, are fitted to the gaps between the last arrival before a merge and the members'
-    next beginning. What was scripted (who is killed, slow, joins) is scripted again;
-    whoever else failed is not to fail again. Learners of a device are no slower
-    together than their contention says.
+    The fit uses the rounds that ran alone, if there are enough; the rounds side by side
+    then give the worker's contention. The noise is the spread of a step's residuals.
+    The link and the seconds per byte of every worker are fitted to the gaps between the
+    last arrival before a merge and the start of its members' next rounds. Scripted
+    faults are scripted again; other failures are not part of the machine. Workers that
+    share a device slow each other down by their contention only.
     """
     workers, slowdowns = trace.workers, trace.header["slowdowns"]
     learners = Counter(info.device for info in workers)
-    bursts = _bursts(trace)
+    bursts = bursts_of(trace)
     local_rounds = measured_rounds(trace, slowdowns, bursts)
     link, ways = _ways(trace)
     profiles, errors, spreads = [], [], []
@@ -111,7 +95,7 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
 
 
 def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
-    """What happened to the workers because a script said so."""
+    """The scripted faults that happened in the recorded run."""
     found, whats = [], {"leave": "kill", "join": "join", "slow": "slow"}
     for line in trace.lines:
         kind = next(iter(line))
@@ -121,109 +105,19 @@ def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
     return tuple(found)
 
 
-class _Span(NamedTuple):
-    """A work, and when its worker computed: the first `weight` of it or, of one that
-    rests behind every step, all the time with that weight."""
-
-    worker: int
-    start: float
-    finish: float
-    line: dict
-    until: float
-    weight: float
-    slowdown: float  # on purpose, by its machine and its script
-
-
-def measured_rounds(
-    trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
-) -> list[Measured]:
-    """Every work that arrived, and what share of the others computed meanwhile."""
-    seen = [0] * len(slowdowns)
-    found = []
-    spans = list(_spans(trace, slowdowns, bursts))
-    busy = _Busy(spans, len(slowdowns))
-    for k, start, finish, local_round, until, _, slowdown in spans:
-        seen[k] += 1
-        if not local_round["local_steps"] or finish <= start or seen[k] <= FIRST:
-            continue
-        examples = local_round["local_steps"] * max(1, round(local_round["batch_size"]))
-        seconds = (finish - start - local_round["seconds"]) / slowdown
-        share = busy.others(k, start, until)
-        nonzeros = local_round["nonzeros"]
-        found.append(
-            Measured(k, local_round["local_steps"], examples, nonzeros, seconds, share)
-        )
-    return found
-
-
-def _spans(
-    trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
-) -> Iterator[_Span]:
-    given: dict[int, dict] = {}
-    slowdowns = list(slowdowns)
-    for line in trace.lines:
-        if "slow" in line:  # from within a work: of that one nobody knows
-            k = line["slow"]
-            slowdowns[k] = trace.header["slowdowns"][k] * line["factor"]
-            given.pop(k, None)
-        elif "dispatch" in line:
-            given[line["dispatch"]] = line
-        elif "arrival" in line and line["arrival"] in given:
-            k, start, finish = line["arrival"], line["start"], line["finish"]
-            local_round, duty = given.pop(k), 1 / slowdowns[k]
-            if bursts[k] or local_round["local_steps"] == 1:
-                until = start + duty * (finish - start)
-                yield _Span(k, start, finish, local_round, until, 1.0, slowdowns[k])
-            else:
-                yield _Span(k, start, finish, local_round, finish, duty, slowdowns[k])
-
-
-def _bursts(trace: Trace) -> list[bool]:
-    """Does a worker rest behind its work, where all steps are one program?"""
-    step_modes = trace.header["step_modes"]
-    return [step_modes.get(w.kind, "dispatch") != "dispatch" for w in trace.workers]
-
-
-class _Busy:
-    """Weighted seconds that each worker computed until a time, to look up."""
-
-    def __init__(self, spans: Sequence[_Span], workers: int):
-        self._edges, self._totals = [], []
-        for k in range(workers):
-            mine = sorted((s.start, s.until, s.weight) for s in spans if s.worker == k)
-            edges = np.array([t for a, b, _ in mine for t in (a, b)] or [0.0])
-            done = np.array(
-                [x for a, b, w in mine for x in (0.0, w * (b - a))] or [0.0]
-            )
-            self._edges.append(edges)
-            self._totals.append(np.cumsum(done))
-
-    def others(self, worker: int, start: float, until: float) -> float:
-        """Their mean share of [start, until]."""
-        n = len(self._edges)
-        if n < 2:
-            return 0.0
-        total = 0.0
-        for k in range(n):
-            if k != worker:
-                done = np.interp((start, until), self._edges[k], self._totals[k])
-                total += float(done[1] - done[0])
-        return total / (until - start) / (n - 1)
-
-
 def _cost(local_rounds: Sequence[Measured]) -> Cost | None:
-    """The cost that fits best; None of a worker that never worked."""
+    """The cost that fits best; None for a worker without rounds."""
     alone = [w for w in local_rounds if w.share < ALONE]
-    # of a run without works alone: what they take beside the others
+    # without rounds alone: their seconds beside other workers
     chosen = alone if len(alone) >= 4 else local_rounds
     if not chosen:
         return None
     rows = np.array([[1, w.local_steps, w.examples, w.nonzeros] for w in chosen], float)
-    if not np.ptp(rows[:, 1]):  # one number of steps: nothing tells works from steps
+    if not np.ptp(rows[:, 1]):  # one number of steps: per_round and fixed are the same
         rows[:, 0] = 0
     seconds = np.array([w.seconds for w in chosen])
     fitted, found, scale = seconds, np.zeros(4), np.ones(4)
-    for _ in range(ROUNDS):  # weighted by what is fitted, or noise would make it low
+    for _ in range(ITERATIONS):  # weights from the fit: from noise they would be biased
         table = rows / fitted[:, None]
         scale = np.maximum(np.abs(table).max(0), 1e-300)
         found, _ = nnls(table / scale, seconds / fitted)
@@ -240,15 +134,14 @@ def _cost(local_rounds: Sequence[Measured]) -> Cost | None:
 
 
 def _contention(local_rounds: Sequence[Measured], cost: Cost, workers: int) -> float:
-    """How many times as long works take while all the others compute.
+    """How many times longer rounds take while all other workers compute.
 
-    By the sums of their seconds: short works, which leave cores to the others, contend
-    less, and what they take matters less.
+    A ratio of sums: short rounds, which leave cores to other workers, contend less, and
+    weigh less.
     """
     alone = [w for w in local_rounds if w.share < ALONE]
-    most = max(
-        (w.share for w in local_rounds), default=0.0
-    )  # less beside a slowed worker
+    # beside a worker that is slowed on purpose it is less than one
+    most = max((w.share for w in local_rounds), default=0.0)
     beside = [w for w in local_rounds if w.share > max(ALONE, TOGETHER * most)]
     if workers < 2 or len(alone) < 4 or not beside:
         return 1.0
@@ -271,7 +164,7 @@ def _seconds(cost: Cost, contention: float, w: Measured) -> float:
 def _spread_of_a_step(
     ratios: Sequence[float], local_rounds: Sequence[Measured]
 ) -> list:
-    """The lognormal noise of one step, from works of the fewest steps."""
+    """The lognormal noise of one step, from the rounds with the fewest steps."""
     fewest = min((w.local_steps for w in local_rounds), default=0)
     logs = [
         math.log(r)
@@ -282,13 +175,13 @@ def _spread_of_a_step(
 
 
 def _spread(values: Sequence[float]) -> float:
-    """A standard deviation that single hiccups do not change."""
+    """A robust standard deviation: single outliers do not change it."""
     middle = median(values)
     return 1.4826 * median(abs(v - middle) for v in values)
 
 
 def _ways(trace: Trace) -> tuple[Link, list[float]]:
-    """The link, and each worker's seconds per byte of a way to it and back.
+    """The link, and each worker's seconds per byte of a transfer to it and back.
 
     By non-negative least squares over the gaps around merges of the members M:
 
@@ -310,10 +203,10 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
 
 
 def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
-    """(members, seconds from their last arrival to what follows the merge)."""
+    """(members, seconds from their last arrival to their rounds after the merge)."""
     arrived: dict[int, float] = {}
-    merge: tuple[tuple[int, ...], float] | None = None  # that the next dispatch follows
-    follows: dict[int, tuple[tuple[int, ...], float]] = {}  # by worker that was given
+    merge: tuple[tuple[int, ...], float] | None = None  # before the next dispatch
+    follows: dict[int, tuple[tuple[int, ...], float]] = {}  # by dispatched worker
     found: dict[tuple[tuple[int, ...], float], list[float]] = {}
     for line in trace.lines:
         if "merge" in line:

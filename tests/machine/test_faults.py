@@ -201,11 +201,14 @@ def test_ties_merged_then_staff_then_arrivals():
 @pytest.mark.parametrize(
     ("message", "fault"),
     [
-        ("unknown incident 'die'; known: kill, slow, join", (1.0, "die", "a")),
+        ("unknown fault 'die'; known: kill, slow, join", (1.0, "die", "a")),
         ("seconds must be at least 0, is -1", (-1.0, "kill", "a")),
         ("seconds must be a finite number, is nan", (float("nan"), "kill", "a")),
         ("factor must be above 0, is 0", (1.0, "slow", "a", 0.0)),
-        ("an incident of 'x', who is no worker; those are a, b", (1.0, "kill", "x")),
+        (
+            "a fault names 'x', but there is no such worker; the workers are a, b",
+            (1.0, "kill", "x"),
+        ),
     ],
 )
 def test_what_cannot_happen(message, fault):
@@ -214,6 +217,6 @@ def test_what_cannot_happen(message, fault):
 
 
 def test_somebody_is_there_at_first():
-    with pytest.raises(ValueError, match="no worker is there when the run begins"):
+    with pytest.raises(ValueError, match="no worker is active when the run begins"):
         clock((1.0, "join", "a"), (1.0, "join", "b"))
     clock((1.0, "join", "a"), (2.0, "kill", "a"), (0.5, "kill", "b"))

@@ -33,12 +33,12 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
         (
             ["cpu:0"],
             {"faults": (ScriptedFault(1.0, "kill", "cpu:1"),)},
-            "an incident of 'cpu:1', who is no worker",
+            "a fault names 'cpu:1', but there is no such worker",
         ),
         (
             ["cpu:0"],
             {"faults": (ScriptedFault(1.0, "join", "cpu:0"),)},
-            "no worker is there when the run begins",
+            "no worker is active when the run begins",
         ),
     ],
 )

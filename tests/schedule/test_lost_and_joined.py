@@ -311,7 +311,7 @@ def test_a_spare_worker_takes_a_lost_ones_place():
 
 def test_an_empty_machine_is_an_error():
     faults = tuple(ScriptedFault(1.0, "join", f"w{k}") for k in range(2))
-    with pytest.raises(ValueError, match="no worker is there when the run begins"):
+    with pytest.raises(ValueError, match="no worker is active when the run begins"):
         machine(1.0, 1.0, faults=faults)
 
 

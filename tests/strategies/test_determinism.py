@@ -68,6 +68,7 @@ def elsewhere():
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
     # one device instead of four, and another order of strings in sets
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "17"}
+    environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compiled once more
     run = subprocess.run(
         [sys.executable, __file__],
         env=environment,

@@ -20,7 +20,8 @@ from hetjax.machine import (
     SimulatedClock,
 )
 from hetjax.machine.contention import Contention
-from hetjax.machine.profile import FAULTS, Calibration
+from hetjax.machine.faults import FAULTS
+from hetjax.machine.machine import Calibration
 
 LINK = Link(1.0, 1e9, "central")
 AT_LEAST_0 = st.floats(0.0, 1e6)
@@ -127,7 +128,7 @@ def test_a_subset_takes_what_it_takes_while_the_others_rest(contentions, duty, d
 
 def test_nobody_can_be_chosen_who_is_not_there():
     m = Machine("m", profiles(Cost(1.0, 0.0)), {"": LINK})
-    with pytest.raises(ValueError, match=r"no worker 'w1'; there are \['w0'\]"):
+    with pytest.raises(ValueError, match=r"no worker 'w1'; the workers are \['w0'\]"):
         m.subset(["w0", "w1"])
     with pytest.raises(ValueError, match="a machine needs at least one worker"):
         m.subset([])

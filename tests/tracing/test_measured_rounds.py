@@ -1,6 +1,6 @@
 """What a trace says of works: how long they took, and who computed meanwhile."""
 
-from hetjax.tracing.fit import FIRST, measured_rounds
+from hetjax.tracing.measured_rounds import FIRST, measured_rounds
 from hetjax.tracing.trace import Trace
 
 GIVEN = {

@@ -11,7 +11,8 @@ from jax.extend import backend
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import STEP_MODES
 from hetjax.machine import ScriptedFault
-from hetjax.machine.profile import absent_at_first, check_chosen, check_faults
+from hetjax.machine.faults import absent_at_first, check_faults
+from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 
 

@@ -1,0 +1,55 @@
+"""Scripted faults: what happens to workers of a machine, and when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hetjax.machine.profile import check_at_least_zero, check_positive
+
+FAULTS = ("kill", "slow", "join")
+AS_SCRIPTED = "as scripted"  # the reason of a worker event that a script caused
+
+
+@dataclass(frozen=True)
+class ScriptedFault:
+    """A fault that happens to a worker at a fixed time of the run.
+
+    "kill": the worker is lost, and so are its updates that were not merged. "slow": its
+    steps take `factor` times as long from then on; a factor of 1 ends that. "join": it
+    takes part from then on; a worker that was not killed before is inactive until then.
+    """
+
+    seconds: float
+    what: str  # one of FAULTS
+    worker: str  # the worker's name
+    factor: float = 1.0
+
+    def __post_init__(self):
+        check_at_least_zero("seconds", self.seconds)
+        check_positive("factor", self.factor)
+        if self.what not in FAULTS:
+            known = ", ".join(FAULTS)
+            raise ValueError(f"unknown fault {self.what!r}; known: {known}")
+
+
+def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:
+    """Names of the workers whose first fault other than "slow" is to join."""
+    first: dict[str, str] = {}
+    for fault in sorted(faults, key=lambda f: f.seconds):
+        if fault.what != "slow":
+            first.setdefault(fault.worker, fault.what)
+    return {worker for worker, what in first.items() if what == "join"}
+
+
+def check_faults(faults: Sequence[ScriptedFault], names: Sequence[str]) -> None:
+    """Raise for a fault of an unknown worker, or a run that begins without workers."""
+    for fault in faults:
+        if fault.worker not in names:
+            known = ", ".join(names[:8])
+            raise ValueError(
+                f"a fault names {fault.worker!r}, but there is no such worker; "
+                f"the workers are {known}"
+            )
+    if absent_at_first(faults) >= set(names):
+        raise ValueError(
+            "no worker is active when the run begins: one must not join later"
+        )
