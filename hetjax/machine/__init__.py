@@ -1,4 +1,7 @@
-"""Machines: how long things take. Host world, no JAX. Start with `clock.py`."""
+"""Machines: how long things take (host world, no JAX).
+
+Start with `profile.py` for simulated machines and `simulated_clock.py` for their clock.
+"""
 
 from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.presets import PRESETS, load_machine, preset

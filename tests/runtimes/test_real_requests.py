@@ -132,7 +132,9 @@ def test_a_trace_that_was_cut_off_is_replayed_as_far_as_it_goes(recorded, tmp_pa
     history = hj.replay(path, TASK, DATA, progress=False)
     assert history.stopped == "the trace was cut off here"
     assert history.merges > 0
-    assert history.replayed == "as far as the trace goes: the run was cut off"
+    assert (
+        history.replayed == "up to the end of the trace: the recorded run was cut off"
+    )
 
 
 def test_a_machine_of_another_model_gives_no_advice(tmp_path):
@@ -225,7 +227,7 @@ def test_a_part_of_a_local_machine():
 
 
 def test_ctrl_c_ends_a_calibration():
-    """Half of the measurements are no machine."""
+    """An interrupted calibration returns nothing."""
 
     def press():
         while not any(
@@ -289,7 +291,7 @@ def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
     [
         (
             lambda: hj.calibrate(TASK, DATA, hj.machine.preset("v100x2")),
-            "'v100x2' is a simulated one: devices to measure are those of local_mach",
+            "'v100x2' is a simulated one: give real devices, or local_machine()",
         ),
         (
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
