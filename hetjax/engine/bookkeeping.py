@@ -98,7 +98,7 @@ class Bookkeeping:
         return Assignment(worker, replica, rows, learning_rate, first_step)
 
     def check_in(self, arrival: Arrival, outcome: Outcome) -> None:
-        """Take back a worker's replica after its round; reset it if it is not finite."""
+        """Take back a worker's replica after its round; reset it if not finite."""
         worker = arrival.worker
         finite = self._job.on_nan == "stop" or bool(np.asarray(outcome.finite))
         self.store.check_in(worker, outcome.replica)

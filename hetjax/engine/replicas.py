@@ -75,7 +75,7 @@ class ReplicaStore:
         return self._merges[level]
 
     def replica(self, worker: int) -> Replica:
-        """Return a worker's replica; a new one is a copy of the root's current model."""
+        """Return a worker's replica; a new one copies the root's current model."""
         if worker not in self._replicas:
             with self._compilations.of("init"):
                 begin = self._programs.replica(self._strategy.local, self._requires)
@@ -167,7 +167,7 @@ class ReplicaStore:
         return self._programs.member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:
-        """Return the time; on named devices, first wait until the trees are computed."""
+        """Return the time; on named devices, first wait for the trees."""
         if self._placement.timed:
             jax.block_until_ready(trees)
         return time.perf_counter()

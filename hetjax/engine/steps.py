@@ -174,7 +174,7 @@ class Steps:
         return self._programs.finite(replica) if self._checks else True
 
     def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """Yield the batch of each step; small dense ones are gathered several at once."""
+        """Yield the batch of each step; small dense ones are gathered together."""
         data, buckets, exact = self._train, self._buckets, self._exact
         if data.sparse or len(rows) < 2:
             yield from (make_batch(data, r, buckets, exact=exact) for r in rows)

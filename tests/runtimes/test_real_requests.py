@@ -24,7 +24,7 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
         (["cpu:0"], {"workers_per_device": 0}, "workers_per_device=0"),
         (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5 of cpu:0"),
         (["cpu:0"], {"slowdown": (1, 2)}, "2 entries for 1 workers"),
-        (["cpu:0"], {"slowdown": {"gpu:0": 2}}, "slowdown of gpu:0: the workers are"),
+        (["cpu:0"], {"slowdown": {"gpu:0": 2}}, "unknown workers gpu:0: the workers"),
         (
             ["cpu:0"],
             {"step_mode": "folded"},
@@ -297,7 +297,7 @@ def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
             "path='no/folder/m.json': there is no folder no/folder",
         ),
-        (lambda: hj.replay(None, TASK, DATA), "None is no trace: give that of a real"),
+        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: give the trace of"),
     ],
 )
 def test_what_cannot_be_measured_or_replayed(call, message):
@@ -308,5 +308,5 @@ def test_what_cannot_be_measured_or_replayed(call, message):
 def test_a_file_that_is_no_text_is_no_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"t\.jsonl: this is no text, and no trace"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: this is not a text file, so"):
         hj.replay(path, TASK, DATA)
