@@ -10,7 +10,7 @@ non-zero. A model is differentiated with respect to the view; the result is a
 """
 
 from collections.abc import Collection
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import flax.struct
 import jax
@@ -63,10 +63,10 @@ class RowSparseGrad:
     num_rows: int = flax.struct.field(pytree_node=False)  # F
 
 
-Input: TypeAlias = jax.Array | BCOO | GatheredColumns
+_Input: TypeAlias = jax.Array | BCOO | GatheredColumns
 
 
-def matmul(x: Input, w: jax.Array) -> jax.Array:
+def matmul(x: _Input, w: jax.Array) -> jax.Array:
     """x @ w for x dense [B, F], BCOO [B, F] or `GatheredColumns` [B, C].
 
     w is [F, H], or [C, H] for gathered columns; it may also be a vector, [F] or [C].
@@ -86,7 +86,9 @@ def _sum_rows(products: jax.Array, rows: jax.Array, num_rows: int) -> jax.Array:
     )
 
 
-def row_view(params: PyTree, x: Input, paths: Collection[str]) -> tuple[PyTree, Input]:
+def row_view(
+    params: PyTree, x: _Input, paths: Collection[str]
+) -> tuple[PyTree, _Input]:
     """Replace each weight W named in `paths` by W[ids], and x by `GatheredColumns`.
 
     `paths` are key paths as `path_name` writes them. With no paths, or a dense x,
@@ -104,7 +106,7 @@ def row_view(params: PyTree, x: Input, paths: Collection[str]) -> tuple[PyTree, 
 
 
 def row_sparse_grads(
-    grads: PyTree, params: PyTree, x: Input, paths: Collection[str]
+    grads: PyTree, params: PyTree, x: _Input, paths: Collection[str]
 ) -> PyTree:
     """Return gradients of a row view as `RowSparseGrad`s of the weights in `params`."""
     if not paths or not isinstance(x, BCOO):
@@ -123,7 +125,7 @@ def path_name(path: KeyPath) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
 
 
-def is_row_sparse(x: Any) -> TypeGuard[RowSparseGrad]:
+def is_row_sparse(x: Any) -> bool:
     """Is this leaf a `RowSparseGrad`?"""
     return isinstance(x, RowSparseGrad)
 
@@ -132,7 +134,7 @@ def dense(grads: PyTree) -> PyTree:
     """Return the gradient tree with every `RowSparseGrad` as a dense array."""
 
     def full(g: jax.Array | RowSparseGrad) -> jax.Array:
-        if not is_row_sparse(g):
+        if not isinstance(g, RowSparseGrad):
             return g
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
@@ -144,7 +146,7 @@ def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
     """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added."""
 
     def step(g: jax.Array | RowSparseGrad, w: jax.Array) -> jax.Array:
-        if is_row_sparse(g):
+        if isinstance(g, RowSparseGrad):
             return w.at[g.ids].add(
                 (-learning_rate * g.rows).astype(w.dtype), mode="drop"
             )

@@ -1,7 +1,4 @@
-"""A task, data and a machine, set up once for many runs that share programs.
-
-Compiled programs, evaluation batches and buckets are made once for all runs.
-"""
+"""A task, data and a machine, set up once for many runs that share programs."""
 
 import copy
 import math
@@ -42,7 +39,7 @@ class Session:
         on_lost_worker: str = "continue",
         trace: str | Path | None = None,
     ):
-        """Evaluate at `instants` [s], or at the start and `num_evals` even intervals.
+        """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
 
         The arguments were checked by `hetjax.api.requests`.
         """

@@ -121,7 +121,7 @@ class Bookkeeping:
             self.stop(f"worker {self.name_of(worker)} was lost: {leave.why}")
 
     def share(self) -> np.ndarray | None:
-        """Each worker's share of the data; None if the sampler does not split it."""
+        """Each worker's share of the data; None if all workers draw from all of it."""
         share = self._strategy.sampler.share
         return share(self.sampler) if share else None
 

@@ -37,7 +37,7 @@ class Merging(NamedTuple):
     ledger: Ledger
     evaluations: Evaluations
     history: History
-    share: Callable[[], np.ndarray | None]  # of the data, by worker; None if all equal
+    share: Callable[[], np.ndarray | None]  # of the data; None: all use all of it
     learning_rate: Callable[[], float]  # now, at the largest batch size
     observe: Callable[[int], None]  # shows a worker's losses to the sampler
 

@@ -151,7 +151,7 @@ class Join(NamedTuple):
 class Slow(NamedTuple):
     """A scripted fault: a worker's steps take `factor` times as long from now on.
 
-    It is only noted in the history; a policy sees the slowdown in its measurements.
+    The event only goes to the history; a policy sees the slowdown in measured times.
     """
 
     worker: int

@@ -203,7 +203,7 @@ class Programs:
         return self.once(("state", merge), lambda: jax.jit(begin))
 
     def model(self, merge: Merge) -> Callable:
-        """(state, params, model state) -> the merge's model, in the dtypes of these."""
+        """(state, params, model state) -> the merge's model, in the latter's dtypes."""
 
         def model(state: Any, *like: Any):
             return tree.cast_like(merge.model(state), like)

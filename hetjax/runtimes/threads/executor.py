@@ -86,14 +86,14 @@ class Threads:
     def _pass_on(self) -> None:
         """After this thread's turns, let an idle thread handle new reports."""
         if self._is_wanted():
-            with suppress(KeyError):  # somebody else was faster
+            with suppress(KeyError):  # another thread was faster
                 self._idle.pop().inbox.put(_TURN)
 
     def completed(
         self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
     ) -> None:
-        """From a worker's thread: report. The outcomes are taken over from the list."""
-        # of a failure there are none
+        """Report completed assignments, on a worker's thread; clears `outcomes`."""
+        # after a failure `outcomes` is empty
         for completion, outcome in zip(done, outcomes, strict=False):
             if self._crew.threads.get(completion.worker) is thread:
                 self._outcomes[completion.worker] = outcome
@@ -148,7 +148,7 @@ class Threads:
             self._pending = []
 
     def _give(self, group: list[Assignment]) -> None:
-        """Let the thread of the first assignment's worker run the whole group."""
+        """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
             self._threads[first] = _Thread(first, self._steps, self._crew, self)
@@ -223,7 +223,7 @@ class _Thread(threading.Thread):
             try:
                 outcomes = self._work(group)
             except _Cancelled:
-                pass  # its worker was lost; the outcome is not needed
+                pass  # the outcome is not needed, but a silent worker reports here
             except BaseException:
                 failure = traceback.format_exc()
             finished = time.perf_counter()
