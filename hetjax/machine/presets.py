@@ -71,7 +71,7 @@ def _uniform(name: str) -> Machine:
     number = number.lstrip("0")
     if len(number) > 18:  # Python itself refuses to parse very long numbers
         raise ValueError(
-            f"uniform:{number[:18]}...: these are too many workers, give at most "
+            f"uniform:{number[:18]}...: this many workers are too many, give at most "
             f"{MOST_WORKERS:,}: each has a replica of the model"
         )
     check_num_workers(name, int(number))

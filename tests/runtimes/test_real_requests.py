@@ -92,7 +92,7 @@ def changed(recorded, tmp_path, change):
 
 
 def test_a_file_needs_its_task_and_data(recorded):
-    with pytest.raises(ValueError, match="needs its task and data: give both"):
+    with pytest.raises(ValueError, match="does not hold task and data: give both"):
         hj.replay(recorded, progress=False)
 
 
