@@ -180,7 +180,7 @@ def advise(
             if name == "sequential_sgd" and len(names) > 1:
                 bar.skip(seconds)
                 continue  # it uses only one worker
-            choice = _played(name, strategy, task, data, some, seconds)
+            choice = _simulate_choice(name, strategy, task, data, some, seconds)
             if target is not None:
                 history = session.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, target=target
@@ -231,7 +231,7 @@ def _by_speed(infos: Sequence[WorkerInfo], size: float) -> list[tuple[str, ...]]
     return growing + [(name,) for name in names[1:]]
 
 
-def _played(
+def _simulate_choice(
     name: str,
     strategy: Strategy,
     task: Task,

@@ -81,7 +81,7 @@ def calibrate(
     total = rounds * (len(machine.workers) + 2 * several)
     bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="round")
     strategy = Strategy(
-        _watched(policy, bar),
+        _with_progress(policy, bar),
         local_update or sgd(),
         merge.average(),
         int(batch_size),
@@ -144,7 +144,7 @@ def _check_rounds(
         )
 
 
-def _watched(policy: Policy, bar: tqdm) -> Policy:
+def _with_progress(policy: Policy, bar: tqdm) -> Policy:
     """Return a policy whose rounds move a bar; `init` resets it after a dry run."""
 
     def init(workers, num_examples):

@@ -92,7 +92,7 @@ def compare(
                 session, strategies, learning_rates, tune, seeds[0], bar
             )
             strategies = _with_learning_rates(strategies, tuning["chosen"])
-        # seed by seed, so that Ctrl-C leaves something of every strategy
+        # seed by seed, so that after Ctrl-C every strategy has some runs
         for seed, name in itertools.product(seeds, strategies):
             strategy = strategies[name]
             if traces and session.real:
@@ -103,7 +103,7 @@ def compare(
             interrupted = histories[-1].stopped == INTERRUPTED
             if interrupted:
                 break
-    except KeyboardInterrupt:  # between two runs, or a second time within one
+    except KeyboardInterrupt:  # between two runs, or a second Ctrl-C within one
         if not histories:
             raise
         interrupted = True

@@ -136,7 +136,7 @@ class Loop:
         elif isinstance(event, Leave):
             books.note(event, "lost" if event.lost else "left", event.why)
             again = event.lost and event.worker in self._roster.lost
-        elif isinstance(event, Slow):  # a policy sees what it measures
+        elif isinstance(event, Slow):  # not told to the policy, which only measures
             why = f"its steps take {event.factor:g} times as long, as scripted"
             books.note(event, "slow", why)
             return

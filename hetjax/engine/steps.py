@@ -41,7 +41,7 @@ class Steps:
         batch size.
         """
         self._programs, self.compilations = job.programs, job.compilations
-        self._rule, self._requires = strategy.local, strategy.merges[0].requires
+        self._local_update, self._requires = strategy.local, strategy.merges[0].requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
         self._exact = job.programs.has_statistics if exact is None else exact
         # a replica that merges may move during its round is still read then
@@ -49,7 +49,7 @@ class Steps:
         self._keeps = strategy.sampler.observe is not None
         self._checks = job.on_nan == "reset"
         self._step = self._programs.step(
-            self._rule, self._requires, donate=self._donate
+            self._local_update, self._requires, donate=self._donate
         )
 
     def run(
@@ -84,8 +84,8 @@ class Steps:
         mean = np.zeros(())
         for number, batch in enumerate(self._batches(a.rows)):
             padded += len(batch.weight) - len(a.rows[number])
-            batch = _sent(batch, device)
-            replica, values, mean = self._called(
+            batch = _send(batch, device)
+            replica, values, mean = self._call(
                 self._step, device, replica, batch, a.learning_rate, key_data[number]
             )
             if self._keeps:
@@ -102,15 +102,15 @@ class Steps:
         between: Callable[[Any], None] | None,
     ) -> Outcome:
         program = self._programs.steps(
-            self._rule,
+            self._local_update,
             self._requires,
             unrolled=step_mode == "unrolled" and len(a.rows) <= LONGEST,
             donate=self._donate,
         )
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
         key_data = self._key_data(a)
-        batches = _sent(batches, device)
-        replica, values, mean = self._called(
+        batches = _send(batches, device)
+        replica, values, mean = self._call(
             program, device, a.replica, batches, a.learning_rate, key_data
         )
         if between:
@@ -128,16 +128,16 @@ class Steps:
         """Run assignments of the same shape in one program; return their outcomes."""
         n, rows = len(group), [r for a in group for r in a.rows]
         program = self._programs.vmapped(
-            self._rule, self._requires, donate=self._donate
+            self._local_update, self._requires, donate=self._donate
         )
         batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
         batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
         learning_rates = np.array([a.learning_rate for a in group])
         key_data = np.stack([self._key_data(a) for a in group])
-        batches = _sent(batches, device)
+        batches = _send(batches, device)
         self.compilations.purpose = "step"
         replicas = tuple(a.replica for a in group)
-        replicas, values, means = self._called(
+        replicas, values, means = self._call(
             program, device, replicas, batches, learning_rates, key_data
         )
         self.compilations.purpose = "other"
@@ -155,7 +155,7 @@ class Steps:
             for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
         ]
 
-    def _called(
+    def _call(
         self,
         program: Callable,
         device: Device | None,
@@ -196,7 +196,7 @@ class Steps:
         return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
 
 
-def _sent(batch: Batch, device: Device | None) -> Batch:
+def _send(batch: Batch, device: Device | None) -> Batch:
     """Send a batch to a device, without waiting.
 
     For a CPU device it is left as NumPy arrays, which the program takes without another

@@ -18,7 +18,7 @@ from hetjax.machine.profile import Profile
 class _Left:
     """What is left of a local round: it computes, and then may rest."""
 
-    computing: float  # [s] that it would take alone
+    computing: float  # [s] of computing left, if it computed alone
     weight: float  # how much its computing slows the other workers down
     rest: float  # [s] of rest after it, per second that it took to compute
     took: float = 0.0  # [s] of computing so far

@@ -16,7 +16,7 @@ class WorkerInfo(NamedTuple):
 
     index: int
     name: str
-    kind: str  # of device: workers of one kind run the same compiled program
+    kind: str  # of device; workers of one kind run the same compiled programs
     place: tuple[str, ...]  # path from the machine's root; () if the machine is flat
     fixed: float  # [s] expected seconds of a step without examples
     per_example: float  # [s/example], with the data's mean number of non-zeros
@@ -34,7 +34,7 @@ class LocalRound(NamedTuple):
     local_steps: int  # 0 is a timed fetch, which uses no examples
     batch_size: float  # [examples] real-valued; `size` is rounded
     lr_scale: float = 1.0  # factor on the schedule's learning rate
-    seconds: float = 0.0  # [s] before the steps: a timed copy
+    seconds: float = 0.0  # [s] before the steps, for a timed copy of the model
 
     @property
     def size(self) -> int:

@@ -99,7 +99,7 @@ class Trace:
     def read(cls, file: TextIO, name: str) -> "Trace":
         """Read an open file, which is called `name` in errors."""
         try:
-            numbered = list(_parsed(name, file))
+            numbered = list(_parse(name, file))
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}: this is not a text file, so not a trace: {error}"
@@ -239,7 +239,7 @@ def _check_fields(place: str, line: Line, fields: dict[str, type]) -> None:
             )
 
 
-def _parsed(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
+def _parse(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
     """Yield every line with its number, without half a line at the end."""
     for number, text in enumerate(file, 1):
         try:

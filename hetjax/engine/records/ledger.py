@@ -42,7 +42,7 @@ class Ledger:
         self._under_way: dict[
             int, float
         ] = {}  # working worker -> start of its round [s]
-        self._merging_until = [0.0] * n  # [s]
+        self._merging_until = [0.0] * n  # [s] end of each worker's last merge
         self._versions: dict[str, int] = {}  # of a node's model
         # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}

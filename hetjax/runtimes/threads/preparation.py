@@ -117,7 +117,7 @@ def measure_costs(
         pairs += [(device, small) for device in kinds.values()]
     with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # compile in parallel
         list(pool.map(lambda pair: timer.seconds(*pair, samples=1, shortest=0), pairs))
-    seconds = {pair: _usual(timer.seconds(*pair)) for pair in pairs}
+    seconds = {pair: _first_quartile(timer.seconds(*pair)) for pair in pairs}
     fixed = {}
     for kind, device in kinds.items():
         if small == batch_size:
@@ -136,6 +136,6 @@ def measure_costs(
     return costs
 
 
-def _usual(seconds: list[float]) -> float:
-    """The first quartile, as a busy host makes steps slower but never faster."""
+def _first_quartile(seconds: list[float]) -> float:
+    """The usual time of a step: a busy host makes steps slower but never faster."""
     return float(np.quantile(seconds, 0.25))
