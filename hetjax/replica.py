@@ -1,4 +1,4 @@
-"""What a worker holds of the model: the words that local updates and merges share."""
+"""A worker's replica of the model: the types that local updates and merges share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -11,7 +11,7 @@ OptState: TypeAlias = PyTree  # of a local update
 
 
 class Replica(NamedTuple):
-    """A worker's copy of the model and what it keeps beside it."""
+    """A worker's copy of the model, its optimizer state and its buffers."""
 
     params: Params
     model_state: ModelState = ()
@@ -20,9 +20,10 @@ class Replica(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """A buffer of a merge's own, declared among its `requires`.
+    """A buffer that a merge declares for itself, in its `requires`.
 
-    `init(params)` is what `Replica.carry[name]` begins with. Only the merge changes it.
+    `init(params)` is the first value of `Replica.carry[name]`. Only the merge changes
+    it.
 
     >>> import jax.numpy as jnp
     >>> Buffer("rounds", lambda params: jnp.zeros(())).name
@@ -34,4 +35,4 @@ class Buffer(NamedTuple):
 
 
 Requires: TypeAlias = tuple[str | Buffer, ...]
-"""Names of known buffers, and declarations of others (see `hetjax.local.buffers`)."""
+"""Names of known buffers and declarations of a merge's own (`hetjax.local.buffers`)."""

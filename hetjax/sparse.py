@@ -1,34 +1,37 @@
-"""Sparse inputs that stay sparse to the weights: BCOO products and the row view.
+"""Sparse inputs and row-sparse gradients: products with BCOO, and the row view.
 
-`jax.experimental.sparse.BCOO` is the container, not the kernel: gathering the weight
-rows that a batch touches and summing them by example is several times faster than
-BCOO's own product, and its gradient is rows instead of a dense matrix. The **row
+`jax.experimental.sparse.BCOO` is only the container. Its product is not used: gathering
+the weight rows that a batch touches and summing them by example is several times
+faster, and the gradient then consists of rows instead of a dense matrix. The **row
 view** of a weight W [F, H] for a batch of C non-zeros is W[ids] [C, H], one row per
 non-zero. A model is differentiated with respect to the view; the result is a
-`RowSparseGrad`, which local rules add into W (plain SGD), compress to unique rows (lazy
-optimizers) or make dense.
+`RowSparseGrad`, which local updates add to W (plain SGD), compress to unique rows
+(sparse updates of an optimizer) or make dense.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.experimental.sparse import BCOO
+from jax.tree_util import KeyPath
+
+from hetjax.tree import PyTree
 
 
 class RowParam(nnx.Param):
-    """A weight [F, ...] that meets the input only in `matmul(x, weight)`.
+    """A weight [F, ...] that is used only in `matmul(x, weight)` with the input x.
 
-    Marking it so promises that a step touches only the rows of the batch's features.
+    This promises that a step touches only the rows of the batch's features.
     """
 
 
 @flax.struct.dataclass
 class GatheredColumns:
-    """A sparse matrix whose columns are its non-zeros: what stands beside a row view.
+    """A sparse input with one column per non-zero, to be multiplied by a row view.
 
     Non-zero j has value `values[j]`, row `rows[j]` and column j.
     """
@@ -50,7 +53,7 @@ class GatheredColumns:
 
 @flax.struct.dataclass
 class RowSparseGrad:
-    """Gradient of a weight [F, ...] that is zero but for rows `ids`.
+    """Gradient of a weight [F, ...] that is zero except in the rows `ids`.
 
     An id may occur several times (the rows add up); ids of F or more are padding.
     """
@@ -60,13 +63,16 @@ class RowSparseGrad:
     num_rows: int = flax.struct.field(pytree_node=False)  # F
 
 
-def matmul(x: Any, w: jax.Array) -> jax.Array:
+_Input: TypeAlias = jax.Array | BCOO | GatheredColumns
+
+
+def matmul(x: _Input, w: jax.Array) -> jax.Array:
     """x @ w for x dense [B, F], BCOO [B, F] or `GatheredColumns` [B, C].
 
-    w is [F, H], of gathered columns [C, H].
+    w is [F, H], or [C, H] for gathered columns; it may also be a vector, [F] or [C].
 
-    For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]; rows must be sorted,
-    indices out of bounds are padding. w may be a vector, too: [F] or [C].
+    For BCOO: y[b] = sum over the non-zeros (b, f, v) of v * w[f]. Its rows must be
+    sorted; indices out of bounds are padding.
     """
     if isinstance(x, BCOO):
         rows, ids = x.indices[:, 0], x.indices[:, 1]
@@ -80,38 +86,42 @@ def _sum_rows(products: jax.Array, rows: jax.Array, num_rows: int) -> jax.Array:
     )
 
 
-def row_view(params: Any, x: Any, paths: Collection[str]) -> tuple[Any, Any]:
-    """Params with W[ids] in place of each weight named in `paths`, and x aligned.
+def row_view(
+    params: PyTree, x: _Input, paths: Collection[str]
+) -> tuple[PyTree, _Input]:
+    """Replace each weight W named in `paths` by W[ids], and x by `GatheredColumns`.
 
     `paths` are key paths as `path_name` writes them. With no paths, or a dense x,
-    both come back as they are.
+    both are returned unchanged.
     """
     if not paths or not isinstance(x, BCOO):
         return params, x
     ids = x.indices[:, 1]
 
-    def view(path: Any, w: jax.Array) -> jax.Array:
+    def view(path: KeyPath, w: jax.Array) -> jax.Array:
         return w.at[ids].get(mode="clip") if path_name(path) in paths else w
 
     view_params = jax.tree_util.tree_map_with_path(view, params)
     return view_params, GatheredColumns(x.data, x.indices[:, 0], x.shape[0])
 
 
-def row_sparse_grads(grads: Any, params: Any, x: Any, paths: Collection[str]) -> Any:
-    """The gradients of a row view as `RowSparseGrad`s of the weights in `params`."""
+def row_sparse_grads(
+    grads: PyTree, params: PyTree, x: _Input, paths: Collection[str]
+) -> PyTree:
+    """Return gradients of a row view as `RowSparseGrad`s of the weights in `params`."""
     if not paths or not isinstance(x, BCOO):
         return grads
     ids = x.indices[:, 1]
 
-    def name(path: Any, g: jax.Array, w: jax.Array) -> Any:
+    def name(path: KeyPath, g: jax.Array, w: jax.Array) -> jax.Array | RowSparseGrad:
         named = path_name(path) in paths
         return RowSparseGrad(ids, g, w.shape[0]) if named else g
 
     return jax.tree_util.tree_map_with_path(name, grads, params)
 
 
-def path_name(path: Any) -> str:
-    """A tree path as text: ("layer", "kernel") is "layer/kernel"."""
+def path_name(path: KeyPath) -> str:
+    """Return a tree path as text: ("layer", "kernel") is "layer/kernel"."""
     return "/".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
 
 
@@ -120,11 +130,11 @@ def is_row_sparse(x: Any) -> bool:
     return isinstance(x, RowSparseGrad)
 
 
-def dense(grads: Any) -> Any:
-    """The gradient tree with every `RowSparseGrad` written out as a whole array."""
+def dense(grads: PyTree) -> PyTree:
+    """Return the gradient tree with every `RowSparseGrad` as a dense array."""
 
-    def full(g: Any) -> jax.Array:
-        if not is_row_sparse(g):
+    def full(g: jax.Array | RowSparseGrad) -> jax.Array:
+        if not isinstance(g, RowSparseGrad):
             return g
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
@@ -132,11 +142,11 @@ def dense(grads: Any) -> Any:
     return jax.tree.map(full, grads, is_leaf=is_row_sparse)
 
 
-def subtract(params: Any, grads: Any, learning_rate: jax.Array) -> Any:
-    """w - rate g, exactly plain SGD: a scatter-add per non-zero for row gradients."""
+def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
+    """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added."""
 
-    def step(g: Any, w: jax.Array) -> jax.Array:
-        if is_row_sparse(g):
+    def step(g: jax.Array | RowSparseGrad, w: jax.Array) -> jax.Array:
+        if isinstance(g, RowSparseGrad):
             return w.at[g.ids].add(
                 (-learning_rate * g.rows).astype(w.dtype), mode="drop"
             )
@@ -146,7 +156,7 @@ def subtract(params: Any, grads: Any, learning_rate: jax.Array) -> Any:
 
 
 def unique(g: RowSparseGrad) -> RowSparseGrad:
-    """The same gradient with every id once; the rest of `ids` is padding (F)."""
+    """Return the gradient with every id once; the rest of `ids` is padding (F)."""
     ids, place = jnp.unique(
         jnp.minimum(g.ids, g.num_rows),
         size=g.ids.shape[0],

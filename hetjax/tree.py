@@ -1,4 +1,4 @@
-"""Pytree arithmetic for merges and local updates: float32 inside, own dtype outside.
+"""Pytree arithmetic for merges and local updates, accumulated in float32.
 
 Only floating leaves take part; any other leaf (a counter, a key) is left as it is.
 """
@@ -18,22 +18,22 @@ def is_float(leaf: Any) -> bool:
 
 
 def map_floats(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
-    """`jax.tree.map` over the floating leaves of `tree`; the others stay."""
+    """`jax.tree.map` over the floating leaves of `tree`; other leaves do not change."""
     return jax.tree.map(lambda x, *ys: fn(x, *ys) if is_float(x) else x, tree, *rest)
 
 
 def float32(tree: PyTree) -> PyTree:
-    """A copy of the tree with floating leaves in float32: what merges accumulate in."""
+    """Return a copy of the tree with floating leaves in float32."""
     return map_floats(lambda x: jnp.array(x, jnp.float32, copy=True), tree)
 
 
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
-    """The tree with each floating leaf in the dtype of the leaf beside it."""
+    """Return the tree with each floating leaf in the dtype of its leaf in `like`."""
     return map_floats(lambda x, y: x.astype(jnp.result_type(y)), tree, like)
 
 
 def copies(tree: PyTree) -> PyTree:
-    """The same values in buffers of their own, so that they can be donated."""
+    """Return the same values in new device buffers, so that they can be donated."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), tree)
 
 
@@ -43,10 +43,10 @@ def difference(x: PyTree, z: PyTree) -> PyTree:
 
 
 def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
-    """sum_i w_i x_i in float32, one after the other.
+    """sum_i w_i x_i in float32.
 
-    A weight of zero is absence and keeps even a NaN out (0 x NaN is NaN: hence
-    `where`). Any number of trees is folded into one running sum.
+    A tree of weight zero is left out, even if it holds a NaN (0 x NaN is NaN: hence
+    `where`). Any number of trees is added to one running sum, tree by tree.
     """
 
     def total(first: jax.Array, *others: jax.Array) -> jax.Array:
@@ -62,26 +62,26 @@ def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
 
 
 def all_finite(tree: PyTree) -> jax.Array:
-    """[] bool: is there neither a NaN nor an infinity among the floating numbers?"""
-    # 0 times a number is 0, times all else NaN: a sum is found sooner than an "all"
+    """[] bool: are all floating numbers finite?"""
+    # x * 0 is 0 for finite x, else NaN; a sum of that is faster than an "all"
     sums = [jnp.sum(x * 0) for x in jax.tree.leaves(tree) if is_float(x)]
     return jnp.all(jnp.isfinite(jnp.array(sums)))
 
 
 def mean_square(tree: PyTree) -> jax.Array:
-    """Mean of the squares of all floating numbers of a tree."""
+    """The mean of the squares of all floating numbers of a tree."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     squares = sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in leaves)
     return jnp.asarray(squares / sum(x.size for x in leaves), jnp.float32)
 
 
 def size(tree: PyTree) -> int:
-    """How many floating numbers a tree holds."""
+    """The number of floating numbers in a tree."""
     return sum(x.size for x in jax.tree.leaves(tree) if is_float(x))
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Bytes of all floating leaves: what a merge sends of one replica."""
+    """Bytes of all floating leaves, which is what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
     return sum(x.size * jnp.result_type(x).itemsize for x in leaves)
 

@@ -1,4 +1,4 @@
-"""Runs: the loop between the host world and the device world, and what calls it."""
+"""The functions that run strategies: `train`, `compare`, `calibrate`, and others."""
 
 from hetjax.api.advice import Advice, advise
 from hetjax.api.calibration import calibrate

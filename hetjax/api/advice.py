@@ -1,8 +1,8 @@
 """Advice: which workers and which strategy, by simulation on a measured machine.
 
-"Is the slow worker worth adding?" Every strategy is played on the virtual clock for
-growing sets of workers, fastest first; with a target it also trains there, so that what
-a round is worth counts, not only how many there are.
+"Is the slow worker worth adding?" Every strategy is simulated on the virtual clock for
+growing sets of workers, fastest first. With a target it also trains there, so that the
+value of a round for the model counts, not only the number of rounds.
 """
 
 import itertools
@@ -37,46 +37,44 @@ from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 from hetjax.tracing.fingerprint import check_calibration
 
-EVENTS = 50_000  # of a strategy that is played, at most
-POINTS = 100  # looks at the metric of a choice that trains
-ROUNDS = 3  # merges of the model that are played, however long they take
+EVENTS = 50_000  # of the simulation of a strategy, at most
+POINTS = 100  # evaluations of a choice that trains
+ROUNDS = 3  # merges of the model that are simulated, however long they take
 STEPS = 8  # local steps of the default strategies
 
 
 class Choice(NamedTuple):
-    """A strategy on some of the workers, as it is predicted to run."""
+    """A strategy on some of the workers, and how it is predicted to run."""
 
     strategy: str
     workers: tuple[str, ...]
     examples_per_second: float
     round_seconds: float  # between merges of the model
     waiting: float  # share of the workers' time in which they do not compute
-    seconds_to_target: float  # inf where it is not reached, nan where none was given
-    best: float  # metric in that time; nan where none was given
-    local_rounds: dict[
-        str, str
-    ]  # by worker: what it does, as "8 x 32": steps, batch size
+    seconds_to_target: float  # inf if it was not reached, nan if none was given
+    best: float  # best metric in that time; nan if no target was given
+    local_rounds: dict[str, str]  # by worker: "8 x 32" is 8 steps of 32 examples
 
 
 @dataclass(frozen=True, repr=False)
 class Advice:
-    """Choices, best first."""
+    """The choices of `advise`, best first."""
 
     choices: tuple[Choice, ...]
     target: float | None
     metric: str
     machine: str
-    seconds: float = 10.0  # that every choice was played for
-    interrupted: bool = False  # by Ctrl-C: not all choices are here
+    seconds: float = 10.0  # for which every choice was simulated
+    interrupted: bool = False  # by Ctrl-C: some choices are missing
 
     @property
     def best(self) -> Choice:
-        """The first one."""
+        """The first choice."""
         return self.choices[0]
 
     @property
     def verdict(self) -> str:
-        """Whether more workers than one are worth it, in a sentence."""
+        """Whether more than one worker is worth it, in a sentence."""
         alone = [c for c in self.choices if len(c.workers) == 1]
         several = [c for c in self.choices if len(c.workers) > 1]
         if not alone or not several:
@@ -98,7 +96,7 @@ class Advice:
         return f"{_named(more)} against {_named(one)}: {said}: {answer}"
 
     def table(self) -> Table:
-        """All choices."""
+        """Return all choices as a table."""
         timed = self.target is not None
         header = ["strategy", "workers", "examples/s", "round [ms]", "waiting [%]"]
         if timed:
@@ -115,7 +113,8 @@ class Advice:
             if timed:
                 row += [f"{c.seconds_to_target:.3g}", f"{c.best:.3f}"]
             rows.append(tuple(row))
-        caption = (f"predicted for {self.machine}; works are steps x batch size",)
+        rounds = "local rounds are steps x batch size"
+        caption = (f"predicted for {self.machine}; {rounds}",)
         if self.interrupted:
             caption = (*caption, "interrupted: not all choices were tried")
         return Table(tuple(header), tuple(rows), (*caption, self.verdict))
@@ -145,23 +144,24 @@ def advise(
     seed: int = 0,
     progress: bool = True,
 ) -> Advice:
-    """Rank strategies and sets of workers by simulation; real devices are calibrated.
+    """Rank strategies and sets of workers by simulation.
 
-    `machine` is what `calibrate` measured, any other simulated machine, or a local one,
-    which is calibrated first. `subsets` are lists of workers' names; default: the
-    fastest one, the two fastest, and so on, and each of the others alone. `strategies`
-    are by default sequential_sgd, local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
-    with this `batch_size` and `learning_rate`.
+    `machine` is one that `calibrate` measured, any other simulated machine, or a local
+    machine, which is calibrated first. `subsets` are lists of names of workers; by
+    default the fastest worker, the two fastest, and so on, and each of the other
+    workers alone. `strategies` are by default sequential_sgd, local_sgd,
+    biased_local_sgd, adaptive_sgd and eamsgd with this `batch_size` and
+    `learning_rate`.
 
-    Predicted for each: examples/s, seconds between merges of the model, waiting, and
-    what every worker does. With a `target` of the task's metric each also trains for so
-    many virtual `seconds` (real computing: this takes a while), and the first to reach
-    it is the best; without, the one with the most examples/s, which says nothing of
-    what an example is worth to it.
+    Predicted for each choice: examples/s, seconds between merges of the model, waiting,
+    and the local rounds of every worker. With a `target` of the task's metric each
+    choice also trains for `seconds` of virtual time (it computes, so this takes a
+    while), and the first to reach the target is the best. Without a target the best is
+    the one with the most examples/s, however much or little the model learns from each.
 
-    Ctrl-C leaves the choices that were tried to their end. Errors: ValueError for a
-    machine that was calibrated with another model, or a subset of nobody;
-    KeyboardInterrupt where Ctrl-C left nothing.
+    After Ctrl-C only the choices that were tried completely are returned. Errors:
+    ValueError for a machine that was calibrated with another model, or an empty subset;
+    KeyboardInterrupt if Ctrl-C left no choice at all.
     """
     if isinstance(machine, RealMachine):  # it is calibrated first
         sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
@@ -179,8 +179,8 @@ def advise(
             some = machine.subset(names)
             if name == "sequential_sgd" and len(names) > 1:
                 bar.skip(seconds)
-                continue  # it is one worker's
-            choice = _played(name, strategy, task, data, some, seconds)
+                continue  # it uses only one worker
+            choice = _simulate_choice(name, strategy, task, data, some, seconds)
             if target is not None:
                 history = session.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, target=target
@@ -225,13 +225,13 @@ def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:
 
 
 def _by_speed(infos: Sequence[WorkerInfo], size: float) -> list[tuple[str, ...]]:
-    """The fastest, the two fastest, ...; and each of the others alone."""
+    """Return the fastest worker, the two fastest, ..., then each other one alone."""
     names = [i.name for i in sorted(infos, key=lambda i: (i.seconds(size), i.index))]
     growing = [tuple(names[:n]) for n in range(1, len(names) + 1)]
     return growing + [(name,) for name in names[1:]]
 
 
-def _played(
+def _simulate_choice(
     name: str,
     strategy: Strategy,
     task: Task,
@@ -239,10 +239,11 @@ def _played(
     machine: Machine,
     seconds: float,
 ) -> Choice:
-    """What a policy does there in so many seconds, without a model.
+    """Simulate a policy on the machine for `seconds`, without a model.
 
-    Up to the last merge of the model in them, or to the first few, if those take
-    longer: work that is under way at the end counts nowhere.
+    The choice counts what happens up to the last merge of the model in these seconds,
+    or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
+    the end do not count.
     """
     nonzeros = nonzeros_per_example(data.train)
     clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
@@ -254,7 +255,7 @@ def _played(
         nonzeros=nonzeros,
     )
     examples, merges, busy, duration = 0, 0, 0.0, 0.0
-    at_merge = (0, 0.0)  # examples and seconds of computing then
+    at_merge = (0, 0.0)  # examples and busy seconds at the last merge
     local_rounds: list[Counter] = [Counter() for _ in machine.workers]
     for event, actions in itertools.islice(run, EVENTS):
         if event is not None and event.time > seconds and merges >= ROUNDS:

@@ -1,4 +1,4 @@
-"""Checks of single arguments of the API, each a ValueError that names the argument."""
+"""Checks of single arguments; each raises a ValueError that names the argument."""
 
 import math
 import os
@@ -16,37 +16,37 @@ MOST_SEEDS = 10_000
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """A ValueError unless it is one of the choices."""
+    """Raise a ValueError unless `value` is one of the choices."""
     if value not in choices:
         known = ", ".join(str(choice) for choice in choices)
         raise ValueError(f"{name}={value!r}: choose one of {known}")
 
 
 def check_seconds(seconds: Any) -> None:
-    """A ValueError unless `seconds` is a finite number above 0."""
+    """Raise a ValueError unless `seconds` is a finite number above 0."""
     if not (is_real(seconds) and seconds > 0 and math.isfinite(seconds)):
         raise ValueError(f"seconds={seconds!r}: give a finite number above 0")
 
 
 def check_num_evals(num_evals: Any) -> None:
-    """A ValueError unless `num_evals` is a whole number from 1 to MOST_EVALS."""
+    """Raise a ValueError unless `num_evals` is a whole number from 1 to MOST_EVALS."""
     if not (is_whole(num_evals) and num_evals >= 1):
         raise ValueError(f"num_evals={num_evals!r}: give a whole number, at least 1")
     if num_evals > MOST_EVALS:
         raise ValueError(
-            f"num_evals={num_evals}: give at most {MOST_EVALS:,}: each evaluates the "
-            "whole test split, and its metrics are kept in the history"
+            f"num_evals={num_evals}: give at most {MOST_EVALS:,}: each evaluation uses "
+            "the whole test split, and its metrics are kept in the history"
         )
 
 
 def check_target(target: Any) -> None:
-    """A ValueError unless `target` is None or a finite number."""
+    """Raise a ValueError unless `target` is None or a finite number."""
     if target is not None and not (is_real(target) and math.isfinite(target)):
         raise ValueError(f"target={target!r}: give a finite number, or None")
 
 
 def check_epochs(epochs: Any) -> None:
-    """A ValueError unless `epochs` is None or a finite number above 0."""
+    """Raise a ValueError unless `epochs` is None or a finite number above 0."""
     if epochs is None:
         return
     if not (is_real(epochs) and epochs > 0 and math.isfinite(epochs)):
@@ -54,7 +54,7 @@ def check_epochs(epochs: Any) -> None:
 
 
 def check_callback(name: str, callback: Any) -> None:
-    """A ValueError unless it is None or can be called."""
+    """Raise a ValueError unless `callback` is None or callable."""
     if callback is not None and not callable(callback):
         raise ValueError(
             f"{name} is {shown(callback)}: give a function of one argument, or None"
@@ -62,26 +62,26 @@ def check_callback(name: str, callback: Any) -> None:
 
 
 def check_path(name: str, path: Any) -> None:
-    """A ValueError unless it is None or a path."""
+    """Raise a ValueError unless `path` is None or a path."""
     if path is not None and not isinstance(path, str | os.PathLike):
         raise ValueError(f"{name} is {shown(path)}: give a path, or None")
 
 
 def check_folder(name: str, path: Any) -> None:
-    """A ValueError unless it is None, a folder, or free to become one."""
+    """Raise a ValueError unless `path` is None, a folder, or does not exist yet."""
     check_path(name, path)
     if path is not None and Path(path).exists() and not Path(path).is_dir():
         raise ValueError(f"{name}={str(path)!r}: this is a file; give a folder")
 
 
 def check_seed(seed: Any) -> None:
-    """A ValueError for a seed that JAX would not take as it is."""
+    """Raise a ValueError for a seed that JAX would refuse or change."""
     if not (is_whole(seed) and 0 <= int(seed) < 2**32):
         raise ValueError(f"seed={seed!r}: give a whole number from 0 to 2**32 - 1")
 
 
 def seeds_of(seeds: Any) -> tuple[int, ...]:
-    """The seeds that a number of them, or a sequence, stands for; else a ValueError."""
+    """Return the seeds: 0, 1, ... for a number of seeds, or the given sequence."""
     if is_whole(seeds):
         _check_number_of_seeds(int(seeds))
         return tuple(range(int(seeds)))
@@ -106,15 +106,15 @@ def _check_number_of_seeds(number: int) -> None:
     if number > MOST_SEEDS:
         raise ValueError(
             f"seeds: {number} are too many, give at most {MOST_SEEDS:,}: each is a run "
-            "of every strategy, whose history is kept"
+            "of every strategy, and all histories are kept"
         )
 
 
 def check_rate(learning_rate: Any) -> None:
-    """A ValueError for no learning rate, or a schedule that does not begin with one.
+    """Raise a ValueError unless this is a learning rate or a learning-rate schedule.
 
-    A schedule is called once, for its value at the start: a finite number from 0 on
-    (a warm-up may begin with 0).
+    A schedule is called once, for its value at the start. It must be a finite number,
+    at least 0 (a warm-up may begin with 0).
     """
     scheduled = isinstance(learning_rate, LearningRate) or callable(learning_rate)
     if not scheduled and not is_real(learning_rate):
@@ -136,7 +136,7 @@ def check_rate(learning_rate: Any) -> None:
 
 
 def _value_at_start(schedule: Any, unit: str) -> float:
-    """The schedule's first value; a ValueError where it is no number."""
+    """Return the schedule's first value; raise a ValueError if it is not a number."""
     start = getattr(START, unit)
     try:
         value = schedule(start)
@@ -158,7 +158,7 @@ def _value_at_start(schedule: Any, unit: str) -> float:
 
 
 def check_learning_rates(learning_rates: Any) -> None:
-    """A ValueError unless this is a sequence of finite rates above 0."""
+    """Raise a ValueError unless this is a sequence of finite numbers above 0."""
     if not isinstance(learning_rates, Sequence | np.ndarray) or isinstance(
         learning_rates, str
     ):
@@ -173,7 +173,7 @@ def check_learning_rates(learning_rates: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """What a value is, for a message: its type, and itself where that is short."""
+    """Describe a value for a message: its type, and its repr where that is short."""
     text = repr(value)
     if value is None or isinstance(value, bool):
         return text

@@ -1,4 +1,4 @@
-"""Calibration: real devices measured alone and side by side, as a simulated machine."""
+"""Calibration: measure real devices, alone and together, to simulate them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from hetjax.task.types import Task
 from hetjax.tracing.fingerprint import model_text
 from hetjax.tracing.fit import Fit, fit_machine
 
-MOST_STEPS = 1000  # of a round: a fit needs to see that costs are proportional
-MOST_ROUNDS = 100_000  # of each worker: a day, and all are kept
-_LONG = 1e6  # [s] the run ends by itself, long before
+MOST_STEPS = 1000  # of a round; enough to see that costs are proportional to steps
+MOST_ROUNDS = 100_000  # of each worker; they take a day, and all are kept in memory
+_LONG = 1e6  # [s] the run ends by itself long before that
 
 
 def calibrate(
@@ -43,28 +43,30 @@ def calibrate(
     path: str | Path | None = None,
     progress: bool = True,
 ) -> Machine:
-    """Measure real devices: the simulated machine that is as fast as they are.
+    """Measure real devices and return a simulated machine that is as fast.
 
-    Every device does local rounds of every batch size and number of `local_steps`,
-    `repeats` times: alone, and while all others compute, without a pause and as in a
-    synchronous round. A merge follows each round. Where inputs are sparse, light and
-    heavy examples are measured. The fit (`tracing.fit`) gives seconds = per_round +
-    steps fixed + examples per_example + nonzeros per_nonzero, each worker's contention,
-    the noise, and the link that merges take.
+    Every device runs local rounds of every batch size and number of `local_steps`,
+    `repeats` times each: alone, then while all other devices compute, both without a
+    pause and as in a synchronous round. A merge follows each round. With sparse inputs,
+    light and heavy examples are measured. The fit (`tracing.fit`) gives
+
+        seconds = per_round + steps fixed + examples per_example + nonzeros per_nonzero
+
+    each worker's contention, the noise, and the link that merges use.
 
     `devices` are as in `local_machine`, or a `local_machine` with its slowdowns and
     workers per device. `local_update` makes the steps (default `local.sgd()`).
 
-    The machine's `calibration` says what was measured and how well it fits; `path`
-    saves it as JSON, which `machine.load_machine` reads. An interrupted calibration
-    returns nothing. Errors: ValueError for devices that do not exist, a data set
-    smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
+    The machine's `calibration` says what was measured and how well it fits. `path`
+    saves the machine as JSON, which `machine.load_machine` reads. An interrupted
+    calibration returns nothing. Errors: ValueError for devices that do not exist, a
+    data set smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
     KeyboardInterrupt after Ctrl-C.
     """
     if isinstance(devices, Machine):
         raise ValueError(
-            f"the machine {devices.name!r} is a simulated one: devices to measure are "
-            "those of local_machine()"
+            f"the machine {devices.name!r} is a simulated one: give real devices, or "
+            "local_machine()"
         )
     if path is not None and not Path(path).parent.is_dir():
         raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
@@ -79,14 +81,14 @@ def calibrate(
     total = rounds * (len(machine.workers) + 2 * several)
     bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="round")
     strategy = Strategy(
-        _watched(policy, bar),
+        _with_progress(policy, bar),
         local_update or sgd(),
         merge.average(),
         int(batch_size),
-        1e-6,  # nothing is to be learned
+        1e-6,  # the learning rate: small, so that the model hardly changes
         name="calibration",
     )
-    if data.sparse:  # or nothing tells an example's seconds from a non-zero's
+    if data.sparse:  # else the fit cannot tell per_example from per_nonzero
         weights = np.diff(data.train.x.indptr)
         strategy = strategy._replace(sampler=by_weight(weights))
     try:
@@ -101,7 +103,7 @@ def calibrate(
         )
     finally:
         bar.close()
-    if history.stopped == INTERRUPTED:  # half of the measurements are no machine
+    if history.stopped == INTERRUPTED:  # half of the measurements are not enough
         raise KeyboardInterrupt
     if history.stopped != DONE:
         raise ValueError(f"the calibration did not end: {history.stopped}")
@@ -119,11 +121,11 @@ def _check_rounds(
     local_steps: Sequence[int],
     repeats: int,
 ) -> None:
-    """A ValueError for rounds that cannot be measured, or would take for ever."""
+    """Raise a ValueError for rounds that cannot be measured, or would take too long."""
     for name, values, most, why in (
         ("batch_sizes", batch_sizes, len(data.train), "the training data has no more"),
         ("local_steps", local_steps, MOST_STEPS, "their batches are prepared together"),
-        ("repeats", (repeats,), MOST_ROUNDS, "each is a round of all sizes and steps"),
+        ("repeats", (repeats,), MOST_ROUNDS, "each runs all batch sizes and steps"),
     ):
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise ValueError(f"{name}={values!r}: give a sequence of whole numbers")
@@ -138,12 +140,12 @@ def _check_rounds(
     if rounds > MOST_ROUNDS:
         raise ValueError(
             f"repeats={repeats}: these are {rounds} rounds for each worker, give at "
-            f"most {MOST_ROUNDS:,} (repeats x batch sizes x local steps)"
+            f"most {MOST_ROUNDS:,} rounds (repeats x batch sizes x local steps)"
         )
 
 
-def _watched(policy: Policy, bar: tqdm) -> Policy:
-    """The policy, whose rounds move a bar; a rehearsal's are taken back."""
+def _with_progress(policy: Policy, bar: tqdm) -> Policy:
+    """Return a policy whose rounds move a bar; `init` resets it after a dry run."""
 
     def init(workers, num_examples):
         bar.reset()

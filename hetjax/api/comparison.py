@@ -42,23 +42,26 @@ def compare(
     progress: bool = True,
     on_history: Callable[[History], object] | None = None,
 ) -> Comparison:
-    """Run every strategy with every seed for the same seconds.
+    """Run every strategy with every seed for the same number of seconds.
 
-    The seconds are virtual, or real on a `local_machine`: then no two runs are the
-    same, and each is recorded in the folder `traces`, if one is given.
+    The seconds are virtual, or wall-clock time on a `local_machine`. Real runs differ
+    from one another, and each is recorded in the folder `traces` if one is given.
 
     Runs of one seed start from the same parameters, draw from the same shuffled order,
     and are evaluated at the same instants. `seeds` is a number of seeds (0, 1, ...) or
     the seeds themselves. With `learning_rates` the learning rate (at the largest batch
     size; other sizes follow by linear scaling) is chosen first, on a tenth of the
-    training split that is held out for it: tune="common" takes the one rate whose best
-    metric is highest on average over all strategies (the Adaptive SGD paper's
-    protocol), "each" the best rate of every strategy. A run that turns NaN is stopped,
-    reported and kept; the others go on. Ctrl-C stops the comparison and returns the
-    runs so far (KeyboardInterrupt if there are none). `epochs` ends a run early, at the
-    first evaluation after that many passes over the training data.
-    Errors: ValueError, which names the argument, for a request that cannot be met,
-    before anything is compiled.
+    training split that is held out for this: tune="common" takes the one learning rate
+    whose best metric is highest on average over all strategies (the Adaptive SGD
+    paper's protocol), "each" the best learning rate of each strategy.
+
+    A run that turns NaN is stopped, reported and kept; the other runs go on. `epochs`
+    ends a run at the first evaluation after that many passes over the training data.
+    Ctrl-C stops the comparison and returns the runs so far (KeyboardInterrupt if there
+    are none). `on_history` is called with the history of each run when it ends.
+
+    Errors: a ValueError that names the argument, before anything is compiled, for a
+    request that cannot be met.
     """
     seeds = seeds_of(seeds)
     check_compare(
@@ -89,7 +92,7 @@ def compare(
                 session, strategies, learning_rates, tune, seeds[0], bar
             )
             strategies = _with_learning_rates(strategies, tuning["chosen"])
-        # seed by seed, so that Ctrl-C leaves something of every strategy
+        # seed by seed, so that after Ctrl-C every strategy has some runs
         for seed, name in itertools.product(seeds, strategies):
             strategy = strategies[name]
             if traces and session.real:
@@ -100,7 +103,7 @@ def compare(
             interrupted = histories[-1].stopped == INTERRUPTED
             if interrupted:
                 break
-    except KeyboardInterrupt:  # between two runs, or a second time within one
+    except KeyboardInterrupt:  # between two runs, or a second Ctrl-C within one
         if not histories:
             raise
         interrupted = True
@@ -118,12 +121,12 @@ def compare(
 
 
 def _call(on_history: Callable[[History], object], histories: list[History]) -> None:
-    """Tell the last history; what that raises has all of them with it."""
+    """Call `on_history` with the last history; an exception gets all of them."""
     try:
         on_history(histories[-1])
     except Exception as error:
         error.histories = histories  # pyright: ignore[reportAttributeAccessIssue]
-        error.add_note("the runs until then are this error's `histories`")
+        error.add_note("the runs up to this error are its attribute `histories`")
         raise
 
 
@@ -137,10 +140,10 @@ def tune_rates(
 ) -> dict[str, Any]:
     """Choose learning rates on a held-out tenth of the training split.
 
-    {"tune", "held_out", "scores": {strategy: {rate: best metric}}, "chosen":
-    {strategy: rate}}. A run that diverged scores minus infinity; the common rate is
-    one that most strategies survive, among those the best on average. Ties: the rate
-    that was given first.
+    Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
+    "chosen": {strategy: learning rate}}. A run that diverged scores minus infinity. The
+    common learning rate is, among those that most strategies survive, the one that is
+    best on average. Of equally good ones the first in `learning_rates` is taken.
     """
     held = session.on(_held_out(session.data, seed))
     scores = {
@@ -167,7 +170,7 @@ def tune_rates(
 
 
 def _common_score(scores: Sequence[float]) -> tuple[int, float]:
-    """How many strategies survive a rate, and how good those are on average."""
+    """Return how many strategies did not diverge, and their average score."""
     survivors = [s for s in scores if s > -math.inf]
     return len(survivors), mean(survivors) if survivors else -math.inf
 
@@ -183,7 +186,7 @@ def _score(
     strategy = strategy._replace(learning_rate=learning_rate)
     history = held.run(f"{name}, rate {learning_rate:g}", strategy, seed, bar)
     if history.stopped == INTERRUPTED:
-        raise KeyboardInterrupt  # there is no result yet that could be kept
+        raise KeyboardInterrupt  # while tuning there are no results to return yet
     return -math.inf if history.stopped else history.best()
 
 
@@ -205,7 +208,7 @@ def _with_learning_rates(
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """A data set in numbers, for the record."""
+    """Return a summary of the data set, for results.json."""
     return {
         "name": data.name,
         "train_examples": len(data.train),

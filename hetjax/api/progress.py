@@ -1,4 +1,4 @@
-"""The progress bar of a run: virtual seconds done, rate, time left and the metric."""
+"""The progress bar: seconds of the clock done, speed, time left and the metric."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """A tqdm bar on standard error over all the runs of a job; or none at all."""
+    """A tqdm bar on standard error over all runs of a call; hidden if not `shown`."""
 
     def __init__(self, seconds: float, *, shown: bool = True, real: bool = False):
-        """`seconds` of the clock that all runs have together, virtual or `real`."""
+        """`seconds` of the clock, virtual or `real`, are the sum over all runs."""
         unit = "s" if real else "virtual s"
         self._bar = tqdm(
             total=round(seconds, 9),
@@ -23,21 +23,21 @@ class ProgressBar:
         self._done = 0.0
 
     def begin(self, name: str) -> None:
-        """A run begins."""
+        """Show the name of the run that begins."""
         self._bar.set_description_str(name, refresh=False)
 
     def advance(self, seconds: float, metrics: dict[str, Any], metric: str) -> None:
-        """A run has come `seconds` further, and stands at these metrics."""
+        """Move the bar `seconds` further and show the run's latest metric."""
         self._bar.set_postfix_str(f"{metric} {metrics[metric]:.4f}", refresh=False)
         self.skip(seconds)
 
     def skip(self, seconds: float) -> None:
-        """Seconds that are behind us, run or not."""
-        # rounding must not carry the bar beyond its end
+        """Move the bar `seconds` further, whether they were run or skipped."""
+        # rounding must not move the bar beyond its end
         step = min(seconds, self._total - self._done)
         self._done += step
         self._bar.update(step)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it on the screen."""
         self._bar.close()

@@ -1,4 +1,4 @@
-"""Replay: a recorded run once more, on the virtual clock, to the same bits."""
+"""Replay: run a recorded run again on the virtual clock, bit for bit the same."""
 
 from pathlib import Path
 
@@ -29,15 +29,17 @@ def replay(
 ) -> History:
     """Run a recorded run again, event by event, on the virtual clock.
 
-    `trace` is a `history.trace`, a file, or a `hetjax.tracing.Trace`. What a file
-    cannot hold, the task and the data, must be given and be the same; the strategy,
-    where its settings are not all plain. On the same kinds of device the parameters
-    are the same bit for bit (on CUDA with `--xla_gpu_deterministic_ops=true` in
-    XLA_FLAGS), and `history.replayed` says whether they are. Kinds of device that
-    are not here are replaced by JAX's default device: then numbers agree to
-    rounding, about 1e-5 of a parameter after a hundred steps.
+    `trace` is a `history.trace`, a file, or a `hetjax.tracing.Trace`. A file does not
+    hold the task and the data: give the ones that were recorded. Also give the strategy
+    if some of its settings are not plain values. On the same kinds of device the
+    parameters are the same bit for bit (on CUDA with
+    `--xla_gpu_deterministic_ops=true` in XLA_FLAGS), and `history.replayed` says
+    whether they are. A kind of device that this process does not have is replaced by
+    JAX's default device: then numbers agree to rounding, about 1e-5 of a parameter
+    after a hundred steps.
 
-    Errors: ValueError for a damaged trace, or what was not recorded in it.
+    Errors: ValueError for a damaged trace, or for a task, data or strategy that are not
+    the recorded ones.
     """
     recorded = as_trace(trace)
     if isinstance(trace, Recording) and trace.context:
@@ -45,7 +47,7 @@ def replay(
         task, data = task or known[0], data or known[1]
         strategy = strategy or known[2]
     if task is None or data is None:
-        raise ValueError("replay: a trace in a file needs its task and data: give both")
+        raise ValueError("replay: a trace file does not hold task and data: give both")
     strategy = strategy or recorded_strategy(recorded)
     instants = recorded.header["instants"]
     session = Session(
@@ -65,13 +67,14 @@ def replay(
     finally:
         bar.close()
     if "params" not in recorded.end:
-        history.replayed = "as far as the trace goes: the run was cut off"
+        history.replayed = "up to the end of the trace: the recorded run was cut off"
         return history
     same = digest(history.params) == recorded.end["params"]
-    history.replayed = "equal" if same else "other parameters than recorded"
+    differs = "the parameters differ from the recorded ones"
+    history.replayed = "equal" if same else differs
     version = recorded.header.get("jax")
     if version != jax.__version__ and not same:
-        history.replayed += f" with JAX {version}; this is {jax.__version__}"
+        history.replayed += f", of JAX {version}; this is JAX {jax.__version__}"
     kinds = missing_kinds(recorded)
     if kinds and not same:
         history.replayed += f": there is no {', '.join(kinds)} here"

@@ -1,6 +1,6 @@
-"""What `train` and `compare` are asked for, checked before anything is compiled.
+"""Checks of the arguments of `train` and `compare`, before anything is compiled.
 
-Each check raises a ValueError of one line that names the argument and what to give.
+Each check raises a one-line ValueError that names the argument and says what to give.
 """
 
 import math
@@ -31,7 +31,7 @@ from hetjax.strategies.types import Strategy
 from hetjax.task.checks import check_task
 from hetjax.task.types import Task
 
-ON_ERROR = ("raise", "keep")  # what a callback raised
+ON_ERROR = ("raise", "keep")  # what to do with an exception of a callback
 
 
 def check_train(
@@ -51,7 +51,7 @@ def check_train(
     on_lost_worker: Any,
     trace: Any,
 ) -> None:
-    """A ValueError for anything in a call of `train` that cannot be meant."""
+    """Raise a ValueError if an argument of `train` is not valid."""
     check_task_and_data(task, data)
     check_machine(machine)
     check_path("trace", trace)
@@ -90,9 +90,9 @@ def check_compare(
     traces: Any,
     on_history: Any,
 ) -> None:
-    """A ValueError for anything in a call of `compare` that cannot be meant.
+    """Raise a ValueError if an argument of `compare` is not valid.
 
-    But for the seeds: `seeds_of` checks those.
+    The seeds are not checked here but by `seeds_of`.
     """
     check_task_and_data(task, data)
     check_machine(machine)
@@ -113,7 +113,7 @@ def check_compare(
 
 
 def check_task_and_data(task: Any, data: Any) -> None:
-    """A ValueError for what is no task, no data set, or a set that is not whole."""
+    """Raise a ValueError unless `task` is a Task and `data` a valid Dataset."""
     if not isinstance(task, Task):
         raise ValueError(
             f"task is {shown(task)}: give a Task, such as hetjax.classification(...)"
@@ -126,7 +126,7 @@ def check_task_and_data(task: Any, data: Any) -> None:
 
 
 def check_strategies(strategies: Any, num_examples: int) -> None:
-    """A ValueError unless it is a dictionary of strategies that the data can serve."""
+    """Raise a ValueError unless this maps names to strategies that fit the data."""
     if not isinstance(strategies, Mapping):
         raise ValueError("strategies must be a dictionary: a name for each strategy")
     if not strategies:
@@ -138,7 +138,7 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
 
 
 def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
-    """A ValueError for what is no strategy, or settings that this data cannot serve."""
+    """Raise a ValueError unless this is a Strategy whose settings fit the data."""
     if not isinstance(strategy, Strategy):
         raise ValueError(
             f"{name} is {shown(strategy)}, not a Strategy: give one, such as "

@@ -24,7 +24,7 @@ from hetjax.tracing.fingerprint import digest
 
 
 class Session:
-    """Runs strategies with seeds; what they have in common is compiled once."""
+    """Runs strategies with seeds; programs that runs share are compiled once."""
 
     def __init__(
         self,
@@ -39,33 +39,33 @@ class Session:
         on_lost_worker: str = "continue",
         trace: str | Path | None = None,
     ):
-        """Evaluations are at `instants` [s], or at `num_evals` of even distance.
+        """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
 
-        Arguments were checked by `hetjax.api.requests`.
+        The arguments were checked by `hetjax.api.requests`.
         """
         self._on_nan, self._on_lost_worker = on_nan, on_lost_worker
-        self.trace = trace  # the file of the next real run's, or one of its own
+        self.trace = trace  # file of the next real run's trace; None: a temporary one
         self.data, self.machine = data, machine
-        # rounding must not move the end: seconds * 3 / 3 may be another number
+        # rounding must not move the end: seconds * 3 / 3 may differ from seconds
         before = tuple(seconds * k / num_evals for k in range(num_evals))
         self.instants = tuple(instants or (*before, seconds))
         self.programs = Programs(task)
-        self._shapes = data.train  # what the buckets of batches are made for
+        self._shapes = data.train  # the split whose shapes the buckets are made for
         self._test = evaluation_batches(data.test, data.num_classes)
 
     @property
     def real(self) -> bool:
-        """Are the seconds real ones?"""
+        """Is the machine real, so that its seconds are wall-clock time?"""
         return is_real_machine(self.machine)
 
     def at(self, machine: Any) -> "Session":
-        """The same session with another machine; compiled programs are shared."""
+        """Return the session with another machine; compiled programs are shared."""
         other = copy.copy(self)
         other.machine = machine
         return other
 
     def on(self, data: Dataset) -> "Session":
-        """The same session with other splits; batches keep their shapes."""
+        """Return the session with other splits; batches keep their shapes."""
         other = copy.copy(self)
         other.data = data
         other._test = evaluation_batches(data.test, data.num_classes)
@@ -82,7 +82,7 @@ class Session:
         epochs: float | None = None,
         on_eval: Callable[[dict[str, float]], object] | None = None,
     ) -> History:
-        """One run of a strategy with a seed; the bar advances by its seconds."""
+        """Run a strategy with a seed; the bar advances by the run's seconds."""
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         metric = self.programs.task.metric
@@ -110,12 +110,12 @@ class Session:
         finally:
             if recording is not None:
                 recording.close()
-        # a run that ended early leaves the rest of its seconds to the bar
+        # a run that ended early still moves the bar by all of its seconds
         bar.skip(self.instants[-1] - last)
         return history
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:
-        """What a run of the strategy is given."""
+        """Return the job of one run: its data, batches, programs and settings."""
         train, held = self.data.train, None
         if any(merge.required_metrics for merge in strategy.merges):
             train, held = split_off(train, seed, FEW)

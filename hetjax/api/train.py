@@ -1,4 +1,4 @@
-"""One run: a task, data, a machine and a strategy in, a history out."""
+"""`train`: one run, from a task, data, a machine and a strategy to a history."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,33 +34,36 @@ def train(
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
 
-    `machine` is simulated (`machine.preset`, a file) or real (`local_machine`): then
-    the seconds are real ones, workers compute in threads of their own, and a dry run
-    predicts the shapes that the run will need, which are compiled before the clock
-    starts.
+    `machine` is simulated (`machine.preset`, or a file) or real (`local_machine`). On a
+    real machine `seconds` is wall-clock time and every worker computes in its own
+    thread; a dry run predicts the shapes that the run will need, and they are compiled
+    before the clock starts.
 
-    The test split is evaluated at the start and at `num_evals` instants, evenly spaced
-    (never charged to the clock); `on_eval` is called with each: {"seconds",
-    "updates", "examples", "loss", metrics...}. `target` ends the run once the main
-    metric reaches it, `epochs` once so many passes over the training data are done, at
-    the first evaluation that finds it so. Ctrl-C ends it too; what was measured is
-    returned. `seed` sets the initial parameters, the order of the examples and the
-    machine's noise. What `on_eval` raises ends the run as Ctrl-C does; it is raised
-    with the history as its attribute `history` (on_error="raise"), or kept in
-    `history.error` and told in `history.stopped` ("keep").
+    The model is evaluated on the test split at the start and at `num_evals` evenly
+    spaced instants; evaluations are never charged to the clock. `on_eval` is called
+    with each one: {"seconds", "updates", "examples", "loss", metrics...}. `seed` sets
+    the initial parameters, the order of the examples and the machine's noise.
 
-    A replica that is not finite any more stops the run (on_nan="stop", the default on
-    simulated machines), or it is kept out of the merge, counted, and reset to the
-    centre ("reset", the default on real ones). When a worker is lost the run goes on
-    without it (on_lost_worker="continue") or stops ("stop").
+    The run ends early at the first evaluation whose main metric has reached `target`,
+    or by which `epochs` passes over the training data are done. Ctrl-C also ends the
+    run early; `train` then returns the history so far. An exception in `on_eval` ends
+    it in the same way: with on_error="raise" the exception is raised again and holds
+    the history as its attribute `history`; with "keep" it is stored in `history.error`
+    and described in `history.stopped`.
 
-    A real run is recorded, in the file `trace` or one of its own: `history.trace`,
-    which `replay` runs again.
+    A replica that is no longer finite stops the run (on_nan="stop", the default on
+    simulated machines); or it is counted, left out of the merge and reset to the
+    centre (on_nan="reset", the default on real machines). When a worker is lost, the
+    run goes on without it (on_lost_worker="continue") or stops ("stop").
+
+    A real run is recorded in the file `trace`, or in a temporary file; `history.trace`
+    is the recording, which `replay` runs again.
 
     The history holds the evaluations, each worker's time, and the final model:
     `params`, `model_state`, and `model`, the user's own module with both put back.
-    Errors: ValueError, which names the argument, for a request that cannot be met,
-    before anything is compiled.
+
+    Errors: a ValueError that names the argument, before anything is compiled, for a
+    request that cannot be met.
     """
     check_train(
         task,
@@ -103,6 +106,8 @@ def train(
         bar.close()
     if history.error is not None and on_error == "raise":
         history.error.history = history  # pyright: ignore[reportAttributeAccessIssue]
-        history.error.add_note("what was measured by then is this error's `history`")
+        history.error.add_note(
+            "the history up to this error is its attribute `history`"
+        )
         raise history.error
     return history

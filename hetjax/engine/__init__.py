@@ -1,1 +1,1 @@
-"""The loop, and what it keeps: ledger, replicas, programs."""
+"""The loop and what it works on: programs, replicas, the ledger, the history."""

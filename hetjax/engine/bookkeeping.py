@@ -1,6 +1,6 @@
-"""What is kept of a run: replicas, the ledger, losses, evaluations, the history.
+"""The records of a run: replicas, the ledger, losses, evaluations, the history.
 
-The loop tells it what happened; it decides nothing but whether the run has to stop.
+The loop tells it what happened. Its only decision is whether the run has to stop.
 """
 
 import math
@@ -21,7 +21,7 @@ from hetjax.strategies.types import Strategy
 
 
 class Bookkeeping:
-    """The books of one run."""
+    """The replicas, records and history of one run."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Bookkeeping:
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], bool],
     ):
-        """Nothing happened yet."""
+        """Set up empty records."""
         self._strategy, self._job, self._on_eval = strategy, job, on_eval
         self._clock = clock = runtime.clock
         self.topology = strategy.policy.topology(clock.workers)
@@ -58,17 +58,17 @@ class Bookkeeping:
 
     @property
     def over(self) -> bool:
-        """Was the run stopped, or did it reach the last instant?"""
+        """Was the run stopped, or has it reached the last instant?"""
         return bool(self.history.stopped) or not self.evaluations.due
 
     def stop(self, reason: str) -> None:
-        """The run ends early; what was said first is the reason."""
+        """Stop the run early; of several reasons the first is kept."""
         self.history.stopped = self.history.stopped or reason
 
     # -- rounds ---------------------------------------------------------------------
 
     def draw(self, worker: int, local_round: LocalRound) -> list[np.ndarray]:
-        """The rows of the training split for each step of a round."""
+        """Draw the rows of the training split for each step of a round."""
         self.sampler, indices = self._strategy.sampler.draw(
             self.sampler, worker, local_round.examples
         )
@@ -91,14 +91,14 @@ class Bookkeeping:
         rows: list[np.ndarray],
         learning_rate: np.float32,
     ) -> Assignment:
-        """What a worker goes to work with; the round begins at `start`."""
+        """Return the assignment of a worker's round, which begins at `start`."""
         replica = self.store.check_out(worker)
         first_step = self.ledger.records[worker].updates
         self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
         return Assignment(worker, replica, rows, learning_rate, first_step)
 
     def check_in(self, arrival: Arrival, outcome: Outcome) -> None:
-        """What it comes back with; a replica that is not finite is reset."""
+        """Take back a worker's replica after its round; reset it if not finite."""
         worker = arrival.worker
         finite = self._job.on_nan == "stop" or bool(np.asarray(outcome.finite))
         self.store.check_in(worker, outcome.replica)
@@ -112,7 +112,7 @@ class Bookkeeping:
         self.losses.add(arrival, outcome)
 
     def forget(self, leave: Leave) -> None:
-        """A worker is lost, with what it did not merge."""
+        """Drop a lost worker's replica and what it did since its last merge."""
         worker = leave.worker
         self.ledger.record_loss(worker, leave.time)
         self.store.forget(worker)
@@ -121,12 +121,12 @@ class Bookkeeping:
             self.stop(f"worker {self.name_of(worker)} was lost: {leave.why}")
 
     def share(self) -> np.ndarray | None:
-        """Each worker's share of the data, where the sampler has one."""
+        """Each worker's share of the data; None if all workers draw from all of it."""
         share = self._strategy.sampler.share
         return share(self.sampler) if share else None
 
     def observe(self, worker: int) -> None:
-        """Losses count for draws after the merge that their worker takes part in."""
+        """Show a worker's losses to the sampler, at the worker's merge."""
         observe = self._strategy.sampler.observe
         if observe:
             for rows, losses in self.losses.take_steps(worker):
@@ -146,7 +146,7 @@ class Bookkeeping:
     # -- evaluations ----------------------------------------------------------------
 
     def evaluate(self, instant: float) -> dict[str, float]:
-        """What the model that is visible at this instant is worth, and what it cost."""
+        """Record the evaluation at this instant; stop the run if it has to end."""
         self._visible, metrics = self.evaluations.at(instant)
         point = {
             "seconds": instant,
@@ -155,7 +155,7 @@ class Bookkeeping:
             **metrics,
         }
         self.history.evals.append(point)
-        self.check_losses()  # a worker's loss says more, if it was the first
+        self.check_losses()  # first: a worker's loss tells more than the test loss
         if not math.isfinite(metrics["loss"]):
             self.stop(
                 f"{self.history.strategy}: the test loss of the model became "
@@ -167,7 +167,7 @@ class Bookkeeping:
         return metrics
 
     def _asks_to_stop(self, point: dict[str, float]) -> bool:
-        """The user's callback; what it raises ends the run, and nothing is lost."""
+        """Call the user's callback; an exception ends the run but keeps the history."""
         try:
             return self._on_eval(point)
         except Exception as error:
@@ -178,23 +178,23 @@ class Bookkeeping:
     def _last_members(self) -> str:
         members = self.history.last_members
         names = [m if isinstance(m, str) else self.name_of(m) for m in members]
-        return ", ".join(names) or "nobody"
+        return ", ".join(names) or "no worker"
 
-    # -- words ----------------------------------------------------------------------
+    # -- worker events --------------------------------------------------------------
 
     def name_of(self, worker: int) -> str:
-        """A worker's name."""
+        """The name of a worker."""
         return self._clock.workers[worker].name
 
     def note(self, event: Event, what: str, why: str) -> None:
-        """Something happened to an event's worker."""
+        """Add a worker event to the history."""
         name = self.name_of(event.worker)  # pyright: ignore[reportAttributeAccessIssue]
         self.history.events.append(WorkerEvent(event.time, name, what, why))
 
     # -- the end --------------------------------------------------------------------
 
     def close(self, stuck: list[int]) -> None:
-        """The history as it is final."""
+        """Complete the history."""
         history, compilations = self.history, self._job.compilations
         if not history.stopped:
             self.check_losses()
@@ -205,7 +205,7 @@ class Bookkeeping:
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
         history.compile_seconds = compilations.seconds
-        # the model of the last evaluation, unless the run went on from there
+        # the model of the last evaluation, unless the run went on after it
         evals = history.evals
         ends_there = evals and evals[-1]["seconds"] == history.duration
         model = self._visible if ends_there else self.store.model()

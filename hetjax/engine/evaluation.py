@@ -1,4 +1,4 @@
-"""What the model is worth at the instants of a run; never charged to the clock."""
+"""Evaluations of the model at the instants of a run; never charged to the clock."""
 
 import math
 from collections import deque
@@ -11,13 +11,13 @@ from hetjax.engine.protocols import Clock
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import MergeAction
 
-_FORWARD = 1 / 3  # of a training step's seconds: looking at an example without learning
+_FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 
 Evaluation = tuple[tuple[Any, Any], dict[str, float]]  # the model and its metrics
 
 
 class Evaluations:
-    """Looks at the root's model when an instant is due, or a merge is to change it."""
+    """Evaluates the root's model when an instant is due or a merge will change it."""
 
     def __init__(
         self,
@@ -27,37 +27,39 @@ class Evaluations:
         placement: Placement,
         store: ReplicaStore,
     ):
-        """Nothing was evaluated yet; `name` is the strategy's, for errors."""
+        """Start without evaluations; `name` is the strategy's name, for errors."""
         self._name, self._job = name, job
         self._clock, self._store = clock, store
         self._test = placement.to_nodes(job.test)
         self._held_out = placement.to_nodes(job.held_out)
-        self.due = deque(job.instants)  # [s] to come
-        self._held: deque[tuple[float, Evaluation]] = deque()  # until when, what then
+        self.due = deque(job.instants)  # [s] instants that are not evaluated yet
+        # (time, evaluation of the model that is visible until then)
+        self._held: deque[tuple[float, Evaluation]] = deque()
 
     def hold_until(self, finish: float) -> None:
-        """A merge ends at `finish`: instants before that see the model as it is now."""
-        # who waits for an earlier merge sees what was held for that
+        """Keep the current evaluation for instants before a merge's `finish`."""
+        # instants before the finish of an earlier merge see the evaluation kept for it
         since = self._held[-1][0] if self._held else -math.inf
         if next((t for t in self.due if t >= since), math.inf) < finish:
             self._held.append((finish, self._look()))
 
     def show(self) -> None:
-        """The node stepped by itself: its model, with those steps, is there at once."""
+        """Make the current model visible at once, after the node stepped by itself."""
         self._held.clear()
 
     def at(self, instant: float) -> Evaluation:
-        """The model that is visible at this instant, which is due no longer."""
+        """Evaluate the model that is visible at this instant, the next one due."""
         self.due.popleft()
         while self._held and self._held[0][0] <= instant:
             self._held.popleft()
         return self._held[0][1] if self._held else self._look()
 
     def of_members(self, action: MergeAction) -> tuple[list[float], float]:
-        """Each member's metric on the held-out data, and the seconds it takes them.
+        """Each member's metric on the held-out data, and the seconds that this takes.
 
-        A look costs a third of a training step. Each looks at its own at the same time,
-        or the fastest at all of them one after the other, whichever is sooner.
+        An evaluation costs a third of a training step. Either each worker evaluates its
+        own model at the same time, or the fastest worker evaluates all models one after
+        the other, whichever is sooner.
         """
         programs, job = self._job.programs, self._job
         models = [self._store.seen(m) for m in (*action.members, *action.partners)]
@@ -70,15 +72,15 @@ class Evaluations:
             ]
         if min(measured) < 0:
             raise ValueError(
-                f"{self._name}: {programs.task.metric} serves as a weight "
-                f"from 0 on, but a worker's is {min(measured):.4g}"
+                f"{self._name}: {programs.task.metric} is used as a weight and must be "
+                f"at least 0, but a worker's is {min(measured):.4g}"
             )
         workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
         looks = [w.seconds(job.num_held_out) * _FORWARD for w in workers]
         return measured, min(max(looks), len(looks) * min(looks)) if looks else 0.0
 
     def _look(self) -> Evaluation:
-        """The current model, and its metrics on the test split."""
+        """Return the current model and its metrics on the test split."""
         job = self._job
         with self._clock.paused(), job.compilations.of("evaluate"):
             model = self._store.model()

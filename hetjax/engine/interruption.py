@@ -1,4 +1,4 @@
-"""Ctrl-C between two events: nothing is cut in the middle, what there is is kept."""
+"""Ctrl-C takes effect between two events, so that a run ends with a valid history."""
 
 import signal
 import threading
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether Ctrl-C was pressed inside the block.
+    """Yield a function that tells whether Ctrl-C was pressed inside the block.
 
-    The first Ctrl-C only sets that flag; a second one raises KeyboardInterrupt, for
-    somebody who cannot wait. Outside the main thread signals are not ours: never set.
+    The first Ctrl-C only sets that flag; a second one raises KeyboardInterrupt at once.
+    Outside the main thread signals cannot be handled, and the flag is never set.
     """
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():

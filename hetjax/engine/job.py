@@ -1,4 +1,4 @@
-"""What a run is given: the data in batches, the programs, and when to look."""
+"""The job of a run: data, batches, programs, settings and evaluation instants."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,20 +13,20 @@ ON_LOST_WORKER = ("continue", "stop")
 
 
 class Job(NamedTuple):
-    """What is trained, and how it is measured."""
+    """Everything that a run is given besides its strategy and machine."""
 
     name: str  # of the run, in its history
-    data: Dataset  # all of it
+    data: Dataset  # the whole data set
     programs: Programs
     compilations: Compilations  # of this run
-    train: Split  # what is trained on: of the data, less what is held out
+    train: Split  # the training split, without the examples that are held out
     buckets: tuple[Bucket, ...]
-    test: list[Batch]  # the evaluation batches of
-    num_test: int  # so many examples
-    held_out: list[Batch]  # of the training split, for merges that measure
-    num_held_out: int
+    test: list[Batch]  # evaluation batches of the test split
+    num_test: int  # examples in the test split
+    held_out: list[Batch]  # from the training split, for merges that need metrics
+    num_held_out: int  # examples that are held out
     instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
     seed: int
     on_nan: str = "stop"  # one of ON_NAN
     on_lost_worker: str = "continue"  # one of ON_LOST_WORKER
-    trace: str | Path | None = None  # the file that a real run is recorded in
+    trace: str | Path | None = None  # the file in which a real run is recorded

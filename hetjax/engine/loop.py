@@ -1,8 +1,9 @@
-"""The loop: a worker reports back, who merges, who does what next.
+"""The loop: take the next event, ask the policy what to do, and do it.
 
-The one place that knows both worlds. It asks the clock for the next event, keeps the
-books, asks the policy, and carries its actions out. It knows no strategy's name, and no
-kind of machine: those are behind the protocols of `hetjax.engine.protocols`.
+This is the one place that connects the host world and the device world. It asks the
+clock for the next event, records it, tells the policy, and carries out the policy's
+actions. It depends on no particular strategy or kind of machine: those are behind the
+protocols in `hetjax.engine.protocols`.
 """
 
 import time
@@ -34,8 +35,8 @@ from hetjax.machine import (
 from hetjax.schedule.types import Actions
 from hetjax.strategies.types import Strategy
 
-INTERRUPTED = "interrupted"  # what a history says of Ctrl-C
-_EVALUATE = "evaluate"  # the loop's timer: it rings behind all arrivals of a time
+INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C
+_EVALUATE = "evaluate"  # the loop's timer; it comes after all arrivals of its time
 
 
 class Loop:
@@ -49,16 +50,16 @@ class Loop:
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], bool],
     ):
-        """`on_eval` is told each evaluation, and answers whether to stop there."""
+        """`on_eval` is called with each evaluation and returns whether to stop."""
         self._policy, self._job = strategy.policy, job
         self._clock, self._executor = runtime.clock, runtime.executor
         self._set_up = lambda: Bookkeeping(name, strategy, job, runtime, on_eval)
         self._roster = Roster.of(runtime.clock.workers)
-        self._awaited = 0  # merges and timers that the policy will hear of
-        self._last: Event | None = None  # that the policy was told of
+        self._awaited = 0  # merges and timers of which the policy will be told
+        self._last: Event | None = None  # the last one that the policy was told
 
     def run(self) -> History:
-        """Train to the last instant, a stop, or Ctrl-C; return what there is then."""
+        """Train until the last instant, a stop, or Ctrl-C; return the history."""
         began = time.perf_counter()
         compilations = self._job.compilations
         with compilations.counting(), interruptible() as self._interrupted:
@@ -72,7 +73,7 @@ class Loop:
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)
-            if self._interrupted():  # too late for this run, not for what follows
+            if self._interrupted():  # too late for this run, but a comparison must stop
                 self._books.stop(INTERRUPTED)
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds
@@ -99,8 +100,11 @@ class Loop:
         self._carry_out(actions)
 
     def take_turns(self, yields: Callable[[], bool] = lambda: False) -> bool:
-        """Handle event after event; is there more to do? (See `TakeTurns`.)"""
-        self._executor.flush()  # what was started before the first turn
+        """Handle event after event; return whether there is more to do.
+
+        See `hetjax.engine.protocols.TakeTurns`.
+        """
+        self._executor.flush()  # rounds that were started before the first turn
         while not self._books.over:
             if self._interrupted():
                 self._books.stop(INTERRUPTED)
@@ -117,7 +121,7 @@ class Loop:
     # -- events ------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
-        """An event: the books first, then the policy and its actions."""
+        """Record an event, then tell the policy and carry out its actions."""
         books, again = self._books, False
         books.history.duration = event.time
         if isinstance(event, Timer) and event.name == _EVALUATE:
@@ -132,7 +136,7 @@ class Loop:
         elif isinstance(event, Leave):
             books.note(event, "lost" if event.lost else "left", event.why)
             again = event.lost and event.worker in self._roster.lost
-        elif isinstance(event, Slow):  # a policy sees what it measures
+        elif isinstance(event, Slow):  # not told to the policy, which only measures
             why = f"its steps take {event.factor:g} times as long, as scripted"
             books.note(event, "slow", why)
             return
@@ -143,13 +147,16 @@ class Loop:
             self._tell(event)
 
     def _lose(self, leave: Leave, again: bool) -> None:
-        """A worker is lost, with what it did not merge; or it is known now why."""
+        """Drop a lost worker and what it did not merge.
+
+        If it was known to be lost (`again`), this Leave only adds the reason.
+        """
         books = self._books
         if not again:
             self._executor.drop(leave.worker)
             books.forget(leave)
             if not books.history.stopped:
-                self._tell(leave)  # before the end: others' rounds may be left to merge
+                self._tell(leave)  # before the end: other rounds may still be merged
         if not self._roster.active and not self._clock.has_pending_joins:
             name = books.name_of(leave.worker)
             books.stop(f"worker {name}, the last one, was lost: {leave.why}")
@@ -163,7 +170,7 @@ class Loop:
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Stop a run in which nobody works, or ever will."""
+        """Stop a run in which no worker has a local round, or will ever get one."""
         pending = self._awaited or self._clock.has_pending_joins
         if pending or self._roster.working or not self._roster.active:
             return
@@ -172,20 +179,21 @@ class Loop:
         else:
             since, what = self._last.time, f"on {type(self._last).__name__}"
         self._books.stop(
-            f"nobody has work since {since:.6g} s: the policy gave no actions {what}"
+            f"no worker has a local round since {since:.6g} s: the policy returned no "
+            f"actions {what}"
         )
 
     # -- actions -----------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
-        """The policy reacts."""
+        """Tell the policy of an event and carry out its actions."""
         if not isinstance(event, EvaluationDue | Evaluated):
             self._last = event
         self._state, actions = self._policy.react(self._state, event)
         self._carry_out(actions)
 
     def _carry_out(self, actions: Actions) -> None:
-        """Merges first, then who comes, rounds, timers, and who goes."""
+        """Carry out merges first, then starts, local rounds, timers and stops."""
         for action in actions.merges:
             self._merging.carry_out(action)
             self._awaited += 1
@@ -206,8 +214,8 @@ class Loop:
     def _dispatch(self, worker: int, local_round: LocalRound) -> None:
         """Draw the examples, start the clock, and have the steps run.
 
-        They run from what the worker holds now; the rest of the world sees what they
-        lead to at the arrival.
+        They start from the replica that the worker holds now; their result is visible
+        to everything else from the arrival on.
         """
         books = self._books
         rows = books.draw(worker, local_round)

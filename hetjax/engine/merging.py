@@ -1,8 +1,8 @@
-"""A merge as one transaction: who takes part, what they did, the programs, the times.
+"""A merge as one transaction: held-out metrics, clock, statistics, program, records.
 
-Everything that a `MergeAction` leads to happens here, in the order in which it is read:
-looks at held-out data, the clock's word when, the members' statistics taken, the
-compiled merge, and what the history, the ledger and the sampler are told.
+All steps of a `MergeAction` are here, in their order: evaluate the members on held-out
+data if the merge needs it, ask the clock for the times, take the members' statistics,
+run the compiled merge, and tell the history, the ledger and the sampler.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from hetjax.machine import (
 
 
 class Merging(NamedTuple):
-    """What merges of one run read and write."""
+    """Everything that the merges of one run read and write."""
 
     clock: Clock
     job: Job
@@ -37,12 +37,12 @@ class Merging(NamedTuple):
     ledger: Ledger
     evaluations: Evaluations
     history: History
-    share: Callable[[], np.ndarray | None]  # of the data, by worker, if that differs
+    share: Callable[[], np.ndarray | None]  # of the data; None: all use all of it
     learning_rate: Callable[[], float]  # now, at the largest batch size
-    observe: Callable[[int], None]  # a worker's losses count from now on
+    observe: Callable[[int], None]  # shows a worker's losses to the sampler
 
     def carry_out(self, action: MergeAction) -> None:
-        """Carry out one merge, or fetch; the clock says when its parts took place."""
+        """Carry out one merge or fetch, at the times that the clock sets."""
         asked_at = self.clock.now
         accuracy, seconds = self._look_at_members(action)
         done = self.clock.carry_out(
@@ -57,7 +57,7 @@ class Merging(NamedTuple):
         self._note(action, asked_at, done)
 
     def _look_at_members(self, action: MergeAction) -> tuple[list[float] | None, float]:
-        """The members' accuracies, where the merge wants them, and their seconds."""
+        """The members' held-out metrics if the merge needs them, and their seconds."""
         wanted = self.store.merge_of(action.node).required_metrics
         if not wanted or MergeOp.PUSH not in action.op:
             return None, 0.0
@@ -66,14 +66,14 @@ class Merging(NamedTuple):
     def _run(
         self, action: MergeAction, accuracy: list[float] | None, visible: float
     ) -> MergeTimes:
-        """Take the members' statistics and run the programs; stamps of when."""
+        """Take the members' statistics, run the merge, and return its times."""
         if action.node == ROOT and action.op == MergeOp.STEP:
             self.evaluations.show()
         elif _changes_root(action):
             self.evaluations.hold_until(visible)
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
-                self.store.replica(member)  # a first copy is one of before the merge
+                self.store.replica(member)  # a first copy must predate the merge
         stats = self.ledger.take_stats(
             action,
             share=self.share(),
@@ -88,7 +88,7 @@ class Merging(NamedTuple):
         """Tell the history, the ledger and the sampler."""
         history = self.history
         if _changes_root(action):
-            times = history.merge_times  # not before what was merged before
+            times = history.merge_times  # never before the previous merge
             times.append(max(done.finish, times[-1] if times else 0.0))
         if action.op not in (MergeOp.FETCH, MergeOp.STEP):
             history.last_members = action.members
@@ -102,5 +102,5 @@ class Merging(NamedTuple):
 
 
 def _changes_root(action: MergeAction) -> bool:
-    """Is it a merge that changes the run's model?"""
+    """Does this merge change the run's model?"""
     return action.node == ROOT and action.op not in (MergeOp.FETCH, MergeOp.STEP)

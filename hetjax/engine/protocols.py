@@ -1,7 +1,7 @@
-"""What the loop asks of a kind of machine: a clock, an executor, and where things are.
+"""What the loop needs from a kind of machine: a clock, an executor and a placement.
 
-`hetjax.runtimes` has an implementation for each kind. A new one is a new module that
-returns a `Runtime`; nothing else has to hear of it.
+`hetjax.runtimes` implements each kind of machine. To add one, write a module that
+returns a `Runtime`; nothing else has to change.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,59 +28,59 @@ class Clock(Protocol):
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """All who may ever take part."""
+        """All workers that may ever take part."""
         ...
 
     @property
     def now(self) -> float:
-        """Seconds at the last event."""
+        """The time of the last event [s]."""
         ...
 
     @property
     def has_pending_joins(self) -> bool:
-        """May somebody who is not active still come?"""
+        """May a worker that is not active still join?"""
         ...
 
     def begin(self) -> None:
-        """Time runs from now on."""
+        """Start the clock."""
         ...
 
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """Start a round when its worker is free; its arrival is an event to come.
+        """Start a round as soon as its worker is free; an Arrival event follows.
 
-        The one that is returned says when it starts; its finish is a plan.
+        The returned Arrival has the true start, but its finish is only planned.
         """
         ...
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Call `planned.run(seconds)` once, with the time from which it is visible.
+        """Call `planned.run(time)` once, with the time from which the merge is visible.
 
-        Returned is when the merge's parts took place; a Merged event is to come.
+        Return the times of the merge's parts; a Merged event follows.
         """
         ...
 
     def paused(self) -> AbstractContextManager[Any]:
-        """Time stands still within."""
+        """Stop the clock within the context."""
         ...
 
     def start(self, worker: int) -> None:
-        """Let a worker take part from now on; a Join is to come."""
+        """Make a worker active; a Join event follows."""
         ...
 
     def stop(self, worker: int) -> None:
-        """Give a worker no more rounds; a Leave is to come."""
+        """Give a worker no more rounds; a Leave event follows."""
         ...
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer event."""
+        """Ask for a Timer event at `time` [s]."""
         ...
 
     def next(self) -> Event | None:
-        """Move on to the earliest event; None when there is none (yet).
+        """Move on to the earliest event; return None if there is none (yet).
 
-        A clock that plays a run again raises RunEnded behind the last one.
+        A clock that replays a run raises RunEnded after the last event.
         """
         ...
 
@@ -89,58 +89,58 @@ class Assignment(NamedTuple):
     """A local round as an executor sees it."""
 
     worker: int
-    replica: Replica  # to begin from
-    rows: Sequence[np.ndarray]  # of the training split, for every step
+    replica: Replica  # from which the steps start
+    rows: Sequence[np.ndarray]  # of the training split, one array per step
     learning_rate: np.float32
-    first_step: int  # the number of the first one among the worker's
+    first_step: int  # its number, counted over all rounds of the worker
 
 
 class Outcome(NamedTuple):
-    """What came of an assignment."""
+    """The result of an assignment."""
 
     replica: Replica
-    losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses, of a step or of all
-    mean: jax.Array | np.ndarray  # loss of the last step
-    padded: int  # examples of padding computed besides
-    finite: Any = True  # are all numbers of the replica?
+    losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses of one step, or of all
+    mean: jax.Array | np.ndarray  # mean loss of the last step
+    padded: int  # number of padding examples that were computed too
+    finite: Any = True  # are all numbers of the replica finite?
 
     def wait(self) -> "Outcome":
-        """Itself, once its arrays are there."""
+        """Wait until the arrays are computed; return the outcome itself."""
         jax.block_until_ready((self.replica, self.mean, self.finite))
         return self
 
 
 TakeTurns = Callable[[Callable[[], bool]], bool]
-"""The loop: take_turns(yields) handles event after event until the run is over, no
-event is due, or `yields()` asks behind one of them to pass the turn on; is there more
-to do? One thread calls it at a time."""
+"""The loop: `take_turns(yields)` handles event after event until the run is over, no
+event is due, or `yields()`, which is called after each event, returns True. It returns
+whether there is more to do. Only one thread calls it at a time."""
 
 
 class Executor(Protocol):
-    """Runs assignments; a worker has one at a time."""
+    """Runs assignments; a worker has at most one at a time."""
 
     def lead(self, take_turns: TakeTurns) -> None:
-        """Have `take_turns` called, on whichever thread, until it returns False."""
+        """Call `take_turns`, on any thread, until it returns False."""
         ...
 
     def start(self, assignment: Assignment) -> None:
-        """Begin an assignment, at the latest when the turn is over (`flush`)."""
+        """Begin an assignment, at the latest at the end of the turn (`flush`)."""
         ...
 
     def flush(self) -> None:
-        """A turn is over: nothing that was started waits for others any longer."""
+        """End a turn: begin all assignments that were started but still wait."""
         ...
 
     def finish(self, worker: int) -> Outcome:
-        """The outcome of a worker's assignment, which has arrived."""
+        """Return the outcome of a worker's assignment, which has arrived."""
         ...
 
     def drop(self, worker: int) -> None:
-        """Nobody will ask for the outcome of a worker's assignment."""
+        """Discard a worker's assignment; `finish` will not be called for it."""
         ...
 
     def close(self) -> list[int]:
-        """End everything; the workers whose threads are stuck and were left behind."""
+        """End everything; return the workers whose threads are stuck."""
         ...
 
 
@@ -149,7 +149,7 @@ class Runtime(NamedTuple):
 
     clock: Clock
     executor: Executor
-    placement: Placement  # where replicas and nodes are
+    placement: Placement  # the devices of replicas and nodes
     step_modes: dict[str, str]  # how K local steps run, by kind of device
-    real: bool = False  # are its seconds real ones?
-    recording: Any = None  # where the run is recorded: `hetjax.tracing`
+    real: bool = False  # are its seconds wall-clock time?
+    recording: Any = None  # a `hetjax.tracing.Recording` of the run

@@ -1,7 +1,7 @@
-"""What workers and nodes hold of the model, and the programs that change it.
+"""The replicas of workers and states of nodes, and the programs that change them.
 
-The device side of the loop: no clock and no policy here, only replicas, states and the
-compiled functions between them.
+This is the device side of the loop: it knows no clock and no policy, only replicas,
+states and the compiled functions between them.
 """
 
 import time
@@ -24,7 +24,7 @@ Model = tuple[Any, Any]  # params, model_state
 
 
 class ReplicaStore:
-    """Replicas by worker and states by node; both are made when they are needed."""
+    """Replicas by worker and states by node, each made when it is first needed."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class ReplicaStore:
         *,
         on_fetch: Callable[[int], None],
     ):
-        """The initial model of the job's seed; `on_fetch` is told who gets a copy.
+        """Initialize the model with the job's seed.
 
-        Where the placement is timed, merges are waited for and their parts stamped.
+        `on_fetch` is called with each worker that gets a copy of the root's model. If
+        the placement is timed, merges are waited for and their parts are stamped.
         """
         self._placement, self._topology = placement, topology
         self._strategy, self._programs = strategy, job.programs
@@ -49,32 +50,32 @@ class ReplicaStore:
             initial = job.programs.init(jax.random.key(job.seed))
             self._initial = placement.to_nodes(initial)
             self._nodes = {ROOT: self._begin_node(self._merges[-1])}
-        # may others move a replica that is at work? Then steps must not donate it
+        # may merges move a replica during its round? Then steps must not donate it
         self.shared = self._merges[0].updates_busy_workers
         self._replicas: dict[int, Replica] = {}
-        self._checked_out: dict[int, Replica | None] = {}  # by workers at work
-        # what a replica sends: its parameters and model state
+        self._checked_out: dict[int, Replica | None] = {}  # by working worker
+        # what a merge sends of a replica: its parameters and model state
         self.num_bytes = tree.num_bytes(self._initial)
 
     def model(self) -> Model:
-        """The root's model as it is now, in the initial one's dtypes."""
+        """Return the root's current model, in the dtypes of the initial model."""
         return self._model(self._nodes[ROOT], *self._initial)
 
     def report(self) -> dict[str, float]:
-        """The counters of the root's merge."""
+        """Return the counters of the root's merge."""
         report = self._merges[-1].report
         if not report:
             return {}
         return {k: float(v) for k, v in report(self._nodes[ROOT]).items()}
 
     def merge_of(self, node: str) -> Merge:
-        """The merge of a node: that of its level; the root's is the last."""
+        """Return the merge of a node's level; the root has the last one."""
         last = len(self._merges) - 1
         level = last if node == ROOT else min(self._topology.level(node), last)
         return self._merges[level]
 
     def replica(self, worker: int) -> Replica:
-        """What the worker holds; at first a copy of the root's model as it is now."""
+        """Return a worker's replica; a new one copies the root's current model."""
         if worker not in self._replicas:
             with self._compilations.of("init"):
                 begin = self._programs.replica(self._strategy.local, self._requires)
@@ -84,15 +85,15 @@ class ReplicaStore:
         return self._replicas[worker]
 
     def forget(self, worker: int) -> None:
-        """The worker's next round begins with a copy of the root's model."""
+        """Drop a worker's replica: its next round begins from the root's model."""
         self._replicas.pop(worker, None)
         self._checked_out.pop(worker, None)
 
     def reset_to_center(self, worker: int) -> None:
-        """What the worker holds is of no use: it continues from the root's model.
+        """Reset a worker's replica to the root's model.
 
-        The merge's own buffers stay, which no step touches: a model that lies in the
-        mailbox, or a gradient that the server still has of it.
+        The merge's own buffers, which no step changes, are kept: a model in the
+        worker's mailbox, or its last gradient, which the server's sum still contains.
         """
         before = self._replicas[worker].carry
         self.forget(worker)
@@ -103,18 +104,18 @@ class ReplicaStore:
         self._replicas[worker] = replica._replace(carry=kept)
 
     def check_out(self, worker: int) -> Replica:
-        """The replica that a worker begins its round with."""
+        """Return the replica with which a worker begins its round."""
         replica = self.replica(worker)
         if not self.shared:
-            del self._replicas[worker]  # its buffers are given away
+            del self._replicas[worker]  # the steps donate its buffers
         self._checked_out[worker] = replica if self.shared else None
         return replica
 
     def check_in(self, worker: int, replica: Replica) -> None:
-        """The replica that a worker comes back with."""
+        """Store a worker's replica after its round, plus what merges did meanwhile."""
         before = self._checked_out.pop(worker)
         now = self._replicas.get(worker)
-        # nobody moved it: nothing to add up
+        # if no merge moved it, there is nothing to add up
         moved = before is not None and now is not None and now is not before
         if moved:
             replica = self._programs.landed(now, before, replica)
@@ -123,13 +124,13 @@ class ReplicaStore:
     # -- merges --------------------------------------------------------------------
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
-        """Carry out a merge, or a fetch; stamps of `time.perf_counter`.
+        """Carry out a merge or a fetch; return stamps of `time.perf_counter`.
 
-        `stats` are packed, as `Ledger.take_stats` has them. Where the placement is not
+        `stats` are packed, as `Ledger.take_stats` returns them. If the placement is not
         timed, nothing is waited for and the stamps mean nothing.
         """
         merge, node = self.merge_of(action.node), action.node
-        if node not in self._nodes:  # every node begins at the initial model
+        if node not in self._nodes:  # every node starts from the initial model
             self._nodes[node] = self._begin_node(merge)
         start = time.perf_counter()
         members = (*action.members, *action.partners)
@@ -155,28 +156,28 @@ class ReplicaStore:
         return Stamps(start, gathered, merged, finish)
 
     def seen(self, member: int | str) -> Model:
-        """A member's model, on the device of the nodes."""
+        """Return a member's model, on the device of the nodes."""
         replica = self._gather(member)
         return replica.params, replica.model_state
 
     def member(self, member: int | str) -> Replica:
-        """What a worker holds, or what a node is to the one above it."""
+        """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
             return self.replica(member)
         return self._programs.member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:
-        """The time when all of it is there, which only named devices are waited for."""
+        """Return the time; on named devices, first wait for the trees."""
         if self._placement.timed:
             jax.block_until_ready(trees)
         return time.perf_counter()
 
     def _begin_node(self, merge: Merge) -> Any:
-        """The state of a node that begins at the initial model."""
+        """Return the state of a node that starts from the initial model."""
         return self._placement.to_nodes(self._programs.state(merge)(*self._initial))
 
     def _gather(self, member: int | str) -> Replica:
-        """What a member is, on the device of the nodes."""
+        """Return a member's replica (see `member`), on the device of the nodes."""
         found = self.member(member)
         at_nodes = self._placement.is_at_nodes(member)
         return found if at_nodes else self._placement.to_nodes(found)

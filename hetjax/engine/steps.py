@@ -1,8 +1,9 @@
 """How the K local steps of an assignment run: one by one, or fused into one program.
 
-No form is best everywhere: a convolution inside a loop, or vmapped over learners, is an
-order of magnitude slower on a CPU, while dispatching small steps one by one starves a
-GPU. The form changes the last bits of a result, so it is part of a run's record.
+No step mode is best everywhere: a convolution inside a loop, or vmapped over workers,
+is an order of magnitude slower on a CPU, while dispatching small steps one by one
+starves a GPU. The step mode changes the last bits of a result, so it is part of a run's
+record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,10 @@ from hetjax.engine.protocols import Assignment, Outcome
 from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 
-ALONE = ("dispatch", "fused", "unrolled")  # how a worker's steps run
-STEP_MODES = (*ALONE, "vmapped")  # and those of learners that share a device, together
-AT_ONCE = 2**20  # bytes of batches that are gathered before the first is used
-LONGEST = 16  # steps that are unrolled: a program grows with each; more are fused
+ALONE = ("dispatch", "fused", "unrolled")  # step modes of a single worker
+STEP_MODES = (*ALONE, "vmapped")  # "vmapped": workers that share a device, together
+AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is used
+LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
 
 
 class Steps:
@@ -34,20 +35,21 @@ class Steps:
         *,
         exact: bool | None = None,
     ):
-        """`exact`: are batches unpadded? By default where a model has statistics.
+        """`exact`: are batches unpadded? By default only if the model has statistics.
 
-        Padding would change those: such models pay with a program per batch size.
+        Padding would change the statistics, so such models need a program for every
+        batch size.
         """
         self._programs, self.compilations = job.programs, job.compilations
-        self._rule, self._requires = strategy.local, strategy.merges[0].requires
+        self._local_update, self._requires = strategy.local, strategy.merges[0].requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
         self._exact = job.programs.has_statistics if exact is None else exact
-        # a replica that others may move while it is at work is still read
+        # a replica that merges may move during its round is still read then
         self._donate = not strategy.merges[0].updates_busy_workers
         self._keeps = strategy.sampler.observe is not None
         self._checks = job.on_nan == "reset"
         self._step = self._programs.step(
-            self._rule, self._requires, donate=self._donate
+            self._local_update, self._requires, donate=self._donate
         )
 
     def run(
@@ -57,9 +59,10 @@ class Steps:
         device: Device | None = None,
         between: Callable[[Any], None] | None = None,
     ) -> Outcome:
-        """The outcome of all steps, enqueued; `between` is called after each program.
+        """Enqueue all steps and return their outcome.
 
-        With a device, batches are sent there ahead of the step that wants them.
+        `between` is called after each program. With a device, batches are sent to it
+        before the step that needs them.
         """
         self.compilations.purpose = "step"
         try:
@@ -77,13 +80,13 @@ class Steps:
         device: Device | None,
         between: Callable[[Any], None] | None,
     ) -> Outcome:
-        replica, padded, losses, words = a.replica, 0, [], self._words(a)
+        replica, padded, losses, key_data = a.replica, 0, [], self._key_data(a)
         mean = np.zeros(())
         for number, batch in enumerate(self._batches(a.rows)):
             padded += len(batch.weight) - len(a.rows[number])
-            batch = _sent(batch, device)
-            replica, values, mean = self._called(
-                self._step, device, replica, batch, a.learning_rate, words[number]
+            batch = _send(batch, device)
+            replica, values, mean = self._call(
+                self._step, device, replica, batch, a.learning_rate, key_data[number]
             )
             if self._keeps:
                 losses.append((a.rows[number], values))
@@ -99,16 +102,16 @@ class Steps:
         between: Callable[[Any], None] | None,
     ) -> Outcome:
         program = self._programs.steps(
-            self._rule,
+            self._local_update,
             self._requires,
             unrolled=step_mode == "unrolled" and len(a.rows) <= LONGEST,
             donate=self._donate,
         )
         batches = make_batches(self._train, a.rows, self._buckets, exact=self._exact)
-        words = self._words(a)
-        batches = _sent(batches, device)
-        replica, values, mean = self._called(
-            program, device, a.replica, batches, a.learning_rate, words
+        key_data = self._key_data(a)
+        batches = _send(batches, device)
+        replica, values, mean = self._call(
+            program, device, a.replica, batches, a.learning_rate, key_data
         )
         if between:
             between(replica)
@@ -122,20 +125,20 @@ class Steps:
         device: Device | None = None,
         between: Callable[[Any], None] | None = None,
     ) -> list[Outcome]:
-        """The outcomes of as many steps of as many examples each, in one program."""
+        """Run assignments of the same shape in one program; return their outcomes."""
         n, rows = len(group), [r for a in group for r in a.rows]
         program = self._programs.vmapped(
-            self._rule, self._requires, donate=self._donate
+            self._local_update, self._requires, donate=self._donate
         )
         batches = make_batches(self._train, rows, self._buckets, exact=self._exact)
         batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), batches)
         learning_rates = np.array([a.learning_rate for a in group])
-        words = np.stack([self._words(a) for a in group])
-        batches = _sent(batches, device)
+        key_data = np.stack([self._key_data(a) for a in group])
+        batches = _send(batches, device)
         self.compilations.purpose = "step"
         replicas = tuple(a.replica for a in group)
-        replicas, values, means = self._called(
-            program, device, replicas, batches, learning_rates, words
+        replicas, values, means = self._call(
+            program, device, replicas, batches, learning_rates, key_data
         )
         self.compilations.purpose = "other"
         if between:
@@ -152,7 +155,7 @@ class Steps:
             for i, (a, replica) in enumerate(zip(group, replicas, strict=True))
         ]
 
-    def _called(
+    def _call(
         self,
         program: Callable,
         device: Device | None,
@@ -160,18 +163,18 @@ class Steps:
         batch: Batch,
         *rest: Any,
     ) -> Any:
-        """What the program returns; one thread compiles it, others wait for that."""
+        """Call the program; one thread compiles it while others wait for that."""
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         arguments = (replica, batch, *rest)
         call = self._programs.first_calls.call
         return call(program, device, shapes, arguments, self.compilations)
 
     def _finite(self, replica: Replica) -> Any:
-        """Are all of its numbers, where it matters?"""
+        """Are all numbers of the replica finite? Only checked if on_nan="reset"."""
         return self._programs.finite(replica) if self._checks else True
 
     def _batches(self, rows: Sequence[np.ndarray]) -> Iterator[Batch]:
-        """The batch of each step; small dense ones are gathered several at once."""
+        """Yield the batch of each step; small dense ones are gathered together."""
         data, buckets, exact = self._train, self._buckets, self._exact
         if data.sparse or len(rows) < 2:
             yield from (make_batch(data, r, buckets, exact=exact) for r in rows)
@@ -182,21 +185,22 @@ class Steps:
             yield from (Batch(*leaves) for leaves in zip(*found, strict=True))
 
     def lowered(self, replica: Replica, row: np.ndarray) -> str:
-        """The text of the program of one step on these rows."""
+        """Return the lowered program of one step on these rows, as text."""
         batch = make_batch(self._train, row, self._buckets, exact=self._exact)
-        words = np.zeros(3, np.uint32)
-        return self._step.lower(replica, batch, np.float32(0), words).as_text()
+        key_data = np.zeros(3, np.uint32)
+        return self._step.lower(replica, batch, np.float32(0), key_data).as_text()
 
-    def _words(self, a: Assignment) -> np.ndarray:
-        """[K, 3]: what each step's random key is made of."""
+    def _key_data(self, a: Assignment) -> np.ndarray:
+        """[K, 3] uint32: (seed, worker, step), from which each step's key is made."""
         numbers = range(a.first_step, a.first_step + len(a.rows))
         return np.array([(self._seed, a.worker, i) for i in numbers], np.uint32)
 
 
-def _sent(batch: Batch, device: Device | None) -> Batch:
-    """The batch on its way to a device.
+def _send(batch: Batch, device: Device | None) -> Batch:
+    """Send a batch to a device, without waiting.
 
-    NumPy arrays go to a CPU device within the call, without a copy of their own.
+    For a CPU device it is left as NumPy arrays, which the program takes without another
+    copy.
     """
     if device is None or device.platform == "cpu":
         return batch

@@ -1,4 +1,7 @@
-"""Machines: how long things take. Host world, no JAX. Start with `types.py`."""
+"""Machines: how long things take (host world, no JAX).
+
+Start with `machine.py` for simulated machines and `simulated_clock.py` for their clock.
+"""
 
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.machine import Machine

@@ -1,8 +1,9 @@
 """Workers that slow each other down while they compute at the same time (host world).
 
-CPU devices of one host share its cores; a card's driver thread needs one of them. What
-a work takes then depends on who else computes meanwhile, which nobody knows when it
-begins: finish times are found anew whenever somebody begins or ends.
+CPU devices of one host share its cores, and the driver thread of a GPU needs one of
+them. The duration of a local round then depends on which other workers compute at the
+same time, which is not known when it begins: finish times are computed again whenever a
+worker begins or ends a round.
 """
 
 import copy
@@ -15,13 +16,13 @@ from hetjax.machine.profile import Profile
 
 @dataclass
 class _Left:
-    """What is left of a work: it computes, and then may rest."""
+    """What is left of a local round: it computes, and then may rest."""
 
-    computing: float  # [s] that it would take alone
-    weight: float  # of its computing for the others
-    rest: float  # [s] of rest behind it, for each that it took
-    took: float = 0.0  # [s] so far
-    resting: float = 0.0  # [s] left, once it has computed
+    computing: float  # [s] of computing left, if it computed alone
+    weight: float  # how much its computing slows the other workers down
+    rest: float  # [s] of rest after it, per second that it took to compute
+    took: float = 0.0  # [s] of computing so far
+    resting: float = 0.0  # [s] of rest left, once it has computed
 
     @property
     def over(self) -> bool:
@@ -30,28 +31,28 @@ class _Left:
 
 
 class Contention:
-    """Who computes now, and how much each has left.
+    """The workers that compute now, and how much each has left.
 
-    While others compute, a worker's seconds of computing pass c(u) times as slowly:
+    While other workers j compute, a worker computes c(u) times as slowly:
 
-        c(u) = 1 + (contention - 1) u,         u = sum_j weight_j / (n - 1) over them
+        c(u) = 1 + (contention - 1) u,         u = sum_j weight_j / (n - 1)
 
-    with n workers in all: linear between alone (1) and all at once (contention). A
-    worker with a duty below 1 rests: behind its work if it has one step, or `bursts`;
-    then its weight is 1 while it computes. Else behind every step: all its time passes
-    so, and its weight is its duty.
+    with n workers in all: c is linear between alone (1) and all at once (contention).
+    A worker with a duty below 1 also rests. If it `bursts`, or its round has one step,
+    it rests after the round, and its weight is 1 while it computes. Otherwise it rests
+    after every step: its whole round is slowed down, and its weight is its duty.
     """
 
     def __init__(self, workers: Sequence[Profile]):
-        """Nobody computes."""
+        """Start with no worker computing."""
         self._workers = workers
         self._left: dict[int, _Left] = {}
-        self._since = 0.0  # [s] when `_left` was right
+        self._since = 0.0  # [s] the time for which `_left` is correct
 
     def begin(
         self, worker: int, seconds: float, now: float, local_steps: int = 1
     ) -> dict[int, float]:
-        """A work of so many seconds, alone, begins: everybody's finish as it is now."""
+        """Begin a round that takes `seconds` alone; return the new finish times."""
         self._pass(now)
         profile = self._workers[worker]
         duty = profile.duty
@@ -62,24 +63,24 @@ class Contention:
         return self._finishes()
 
     def end(self, worker: int, now: float) -> dict[int, float]:
-        """A work ended, or was cut off: the others' finish as it is now."""
+        """End a round, or cut it off; return the other workers' new finish times."""
         self._pass(now)
         self._left.pop(worker, None)
         return self._finishes()
 
     def _pass(self, now: float) -> None:
-        """Time has passed: everybody has less left."""
+        """Reduce what is left of each round to its state at `now`."""
         self._advance(self._left, now - self._since)
         self._since = now
 
     def _finishes(self) -> dict[int, float]:
-        """If nobody else begins."""
+        """Finish times by worker, if no other round begins."""
         left = {k: copy.copy(mine) for k, mine in self._left.items()}
         ends = self._advance(left, math.inf)
         return {k: self._since + ends[k] for k in left}
 
     def _advance(self, left: dict[int, _Left], seconds: float) -> dict[int, float]:
-        """So many seconds pass, or until all is over; when each was over."""
+        """Let at most `seconds` pass; return when each round was over."""
         ends = {k: 0.0 for k, mine in left.items() if mine.over}
         passed = 0.0
         while len(ends) < len(left) and passed < seconds:
@@ -107,6 +108,7 @@ class Contention:
         return ends
 
     def _slowness(self, left: dict[int, _Left], worker: int) -> float:
+        """c(u) of a worker."""
         others = sum(x.weight for k, x in left.items() if k != worker and x.computing)
         share = others / max(1, len(self._workers) - 1)
         return 1 + (self._workers[worker].contention - 1) * share

@@ -1,7 +1,7 @@
 """Nested frozen dataclasses to JSON text and back, with errors that name the place.
 
-The dataclasses' own type hints are the format: a field without a default is required,
-a field that does not exist is an error, and nothing is converted silently.
+The type hints of the dataclasses are the format: a field without a default is required,
+an unknown field is an error, and nothing is converted silently.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _SCALARS = {
 
 
 def to_json(record: Any) -> str:
-    """JSON text of a dataclass, for people: two spaces of indent."""
+    """Return readable JSON text of a dataclass, indented by two spaces."""
     plain = dataclasses.asdict(record)
     # `item` turns NumPy's scalars into Python's.
     text = json.dumps(plain, indent=2, allow_nan=False, default=lambda x: x.item())
@@ -29,19 +29,19 @@ def to_json(record: Any) -> str:
 
 
 def read_json(kind: Any, path: str | Path) -> Any:
-    """The dataclass `kind` in the file at `path`; a ValueError names file and place."""
+    """Read the dataclass `kind` from a file; a ValueError names the file and place."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         data = json.loads(text, object_pairs_hook=_without_repeats)
         return _decode(kind, data, "")
     except RecursionError:
         raise ValueError(f"{path}: lists or objects are nested too deeply") from None
-    except ValueError as error:  # of UTF-8, of JSON's syntax, or one of ours
+    except ValueError as error:  # from UTF-8, from JSON's syntax, or from `_decode`
         raise ValueError(f"{path}: {error}") from error
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of two equal keys json would silently keep the last one."""
+    """Return a JSON object as a dict; an error for a key that appears twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -51,7 +51,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    """`value`, found at the place `where`, as the type hint `kind` wants it."""
+    """Convert `value`, found at the place `where`, to the type hint `kind`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:  # X | None
         return None if value is None else _decode(arguments[0], value, where)
@@ -69,7 +69,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_scalar(kind: type, value: Any, where: str) -> Any:
-    """A string, a number, true or false; JSON's 3 is a float too, true is no number."""
+    """Decode a scalar; an integer may stand for a float, a boolean for no number."""
     accepted = (int, float) if kind is float else kind
     right = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
     _expect(right, _SCALARS[kind], value, where)
@@ -80,7 +80,7 @@ def _decode_scalar(kind: type, value: Any, where: str) -> Any:
 
 
 def _decode_record(kind: Any, value: Any, where: str) -> Any:
-    """A dataclass, field by field."""
+    """Decode a dataclass field by field."""
     _expect(isinstance(value, dict), f"an object (a {kind.__name__})", value, where)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     known = f"a {kind.__name__} has the fields {', '.join(fields)}"

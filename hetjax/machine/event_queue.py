@@ -1,8 +1,8 @@
-"""Coming events in order: what the simulated and the wall clock have in common (host).
+"""Pending events in order, shared by the simulated and the wall clock (host world).
 
-A heap by time; at one and the same time by kind, then by worker or by number. It knows
-who takes part (the `Roster`), carries out what a machine's script says, and drops what
-a lost worker had coming.
+The queue is a heap by time; events at the same time are ordered by kind, then by worker
+or by the order of insertion. It keeps the `Roster`, carries out the machine's scripted
+faults, and drops the pending events of a lost worker.
 """
 
 import heapq
@@ -22,8 +22,8 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 
-# What comes first at one and the same time: a merge's result is visible to whoever
-# arrives just then, and a timer sees everything that happened.
+# The order of events at the same time: the result of a merge is visible to a worker
+# that arrives at that time, and a timer sees everything that happened.
 _BEGIN, _MERGED, _MEMBERSHIP, _ARRIVAL, _TIMER = range(-1, 4)
 _RANKS: dict[type, int] = {
     Merged: _MERGED,
@@ -33,34 +33,34 @@ _RANKS: dict[type, int] = {
     Arrival: _ARRIVAL,
     Timer: _TIMER,
 }
-Entry = tuple[float, int, int, Event | ScriptedFault]  # time, rank, tie, what
+Entry = tuple[float, int, int, Event | ScriptedFault]  # time, rank, tie, event
 
 
 class EventQueue:
-    """The events of one run that are to come, and who takes part now."""
+    """The pending events of one run, and the roster of its workers."""
 
     def __init__(
         self, workers: Sequence[WorkerInfo], faults: Sequence[ScriptedFault] = ()
     ):
-        """With the script of what happens to these workers."""
+        """Queue the scripted faults of these workers."""
         self.workers = tuple(workers)
         self.roster = Roster.of(self.workers)
         self._index = {w.name: w.index for w in self.workers}
         self._heap: list[Entry] = []
-        self._count = 0  # of all that was pushed: breaks ties
-        self._scripted_joins = 0  # to come
+        self._count = 0  # of all events ever pushed: breaks ties
+        self._scripted_joins = 0  # that are still pending
         for fault in faults:
             self.push(fault.seconds, fault)
             self._scripted_joins += fault.what == "join"
 
     @property
     def has_scripted_joins(self) -> bool:
-        """Does the script let somebody join later?"""
+        """Does a scripted fault let a worker join later?"""
         return self._scripted_joins > 0
 
     @property
     def next_time(self) -> float:
-        """When the first event comes; inf if there is none."""
+        """The time of the first event; inf if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     @property
@@ -68,26 +68,26 @@ class EventQueue:
         """Is the first event a timer?"""
         return bool(self._heap) and self._heap[0][1] == _TIMER
 
-    # -- what is to come -------------------------------------------------------
+    # -- adding events ---------------------------------------------------------
 
     def push(self, time: float, event: Event | ScriptedFault) -> None:
-        """An event is to come; arrivals of one time come by worker, others in turn."""
+        """Add an event; ties between arrivals go by worker, others by insertion."""
         rank = _RANKS[type(event)]
         tie = event.worker if isinstance(event, Arrival) else self._count
         heapq.heappush(self._heap, (time, rank, tie, event))
         self._count += 1
 
     def push_begin(self, arrival: Arrival) -> None:
-        """A round is to begin, before all else at its time; it is popped by itself."""
+        """Add the begin of a round, which comes before all other events at its time."""
         heapq.heappush(self._heap, (arrival.start, _BEGIN, self._count, arrival))
         self._count += 1
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer at `time` [s]."""
+        """Add a Timer event at `time` [s]."""
         self.push(time, Timer(name, time))
 
     def start(self, worker: int, time: float) -> None:
-        """A worker takes part from `time` on: a Join is to come."""
+        """Make a worker active and add its Join."""
         self.check_known(worker)
         if worker in self.roster.active:
             raise ValueError(f"worker {worker} cannot be started: it is active")
@@ -98,7 +98,7 @@ class EventQueue:
         self.push(time, join)
 
     def stop(self, worker: int, time: float) -> None:
-        """A worker gets no more rounds: a Leave is to come. It finishes what it has."""
+        """Make a worker inactive and add its Leave; it finishes its current round."""
         self.check_known(worker)
         if worker not in self.roster.active:
             raise ValueError(f"worker {worker} cannot be stopped: it is not active")
@@ -107,33 +107,33 @@ class EventQueue:
         self.push(time, leave)
 
     def rejoin(self, join: Join) -> None:
-        """A worker that was lost comes back by itself: a Join is to come."""
+        """Make a lost worker active again and add its Join."""
         self.roster = self.roster.after(join)
         self.push(join.time, join)
 
     def dispatch(self, worker: int) -> None:
-        """A worker is given a local round."""
+        """Note that a worker was given a local round."""
         self.check_can_start(worker)
         self.roster = self.roster.dispatched((worker,))
 
     def reschedule(self, arrivals: Sequence[Arrival]) -> None:
-        """These workers arrive at other times than was expected."""
+        """Replace the pending arrivals of these workers."""
         workers = {a.worker for a in arrivals}
         self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] in workers))
         for arrival in arrivals:
             self.push(arrival.finish, arrival)
 
-    # -- what happens ----------------------------------------------------------
+    # -- taking events ---------------------------------------------------------
 
     def pop(self) -> tuple[float, Event | ScriptedFault, bool]:
-        """(time, what comes first, is it the begin of a round?)."""
+        """Remove the first event: (time, event, is it the begin of a round?)."""
         time, rank, _, event = heapq.heappop(self._heap)
         if isinstance(event, Arrival) and rank == _ARRIVAL:
             self.roster = self.roster.after(event)
         return time, event, rank == _BEGIN
 
     def occur(self, fault: ScriptedFault, time: float) -> Event | None:
-        """What a scripted fault leads to; nothing where it changes nothing."""
+        """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._index[fault.worker]
         if fault.what == "slow":
             return Slow(worker, time, fault.factor)
@@ -148,17 +148,17 @@ class EventQueue:
         return self.lose(Leave(worker, time, lost=True, why=f"killed, {AS_SCRIPTED}"))
 
     def pass_over(self, fault: ScriptedFault) -> None:
-        """A scripted fault leads to nothing."""
+        """Skip a scripted fault without applying it."""
         self._scripted_joins -= fault.what == "join"
 
     def lose(self, leave: Leave) -> Leave:
-        """A worker is lost: nothing of it is to come any more but its script."""
+        """Mark a worker as lost; of its pending events only scripted faults remain."""
         self.roster = self.roster.after(leave)
         self._keep(lambda e: not _is_of(e[3], leave.worker))
         return leave
 
     def index_of(self, fault: ScriptedFault) -> int:
-        """The number of a fault's worker."""
+        """The index of a fault's worker."""
         return self._index[fault.worker]
 
     def _keep(self, wanted) -> None:
@@ -168,21 +168,21 @@ class EventQueue:
     # -- checks ----------------------------------------------------------------
 
     def check_known(self, worker: int) -> None:
-        """A ValueError for a number that is no worker's."""
+        """Raise a ValueError unless `worker` is the index of a worker."""
         if not 0 <= worker < len(self.workers):  # -1 would be the last one
             raise ValueError(
                 f"there is no worker {worker}; they are 0 to {len(self.workers) - 1}"
             )
 
     def check_can_start(self, worker: int) -> None:
-        """A ValueError for a worker that cannot be given a local round."""
+        """Raise a ValueError if the worker cannot be given a local round."""
         self.check_at_rest(worker)
         if worker not in self.roster.active:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) was stopped: start it first")
 
     def check_at_rest(self, worker: int) -> None:
-        """A ValueError for a worker that is at work."""
+        """Raise a ValueError if the worker has a local round in flight."""
         self.check_known(worker)
         if worker in self.roster.working:
             name = self.workers[worker].name
@@ -192,5 +192,5 @@ class EventQueue:
 
 
 def _is_of(event: Event | ScriptedFault, worker: int) -> bool:
-    """Is this event one of a worker's, and not of its script?"""
+    """Is this an event of the worker, other than a scripted fault?"""
     return isinstance(event, Arrival | Join | Leave) and event.worker == worker

@@ -1,7 +1,7 @@
 """When merges take place on a simulated machine: links and nodes are queues (host).
 
-A merge occupies its link, and later ones wait for it, or a parameter server would be
-free at any scale.
+A merge occupies its link and later merges wait for it; otherwise a parameter server
+would cost nothing at any scale.
 """
 
 import math
@@ -13,29 +13,29 @@ from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
 
 
 class Transfer(NamedTuple):
-    """When a merge has its link [s]."""
+    """The time [s] in which a merge occupies its link."""
 
     start: float
     finish: float
 
 
 class MergeQueues:
-    """When links, nodes and workers are free."""
+    """The times at which links, nodes and workers are free again."""
 
     def __init__(self, machine: Machine, workers: tuple[WorkerInfo, ...]):
-        """Everything is free at 0 s."""
+        """Start with everything free at 0 s."""
         self._machine, self._workers = machine, workers
         self._common_link = machine.link_of(range(len(workers)))
         self._links: dict[str, float] = {}  # [s] by key of the machine's links
         self._nodes: dict[str, float] = {}  # [s]
-        self._free = [0.0] * len(workers)  # [s] when each may start
+        self._free = [0.0] * len(workers)  # [s] when each worker may start
 
     def worker_free(self, worker: int) -> float:
-        """When a worker may start its next round [s]."""
+        """The time at which a worker may start its next round [s]."""
         return self._free[worker]
 
     def set_worker_free(self, worker: int, time: float) -> None:
-        """A worker is busy until then [s]."""
+        """Note that a worker is busy until `time` [s]."""
         self._free[worker] = time
 
     def add(
@@ -48,7 +48,7 @@ class MergeQueues:
     ) -> Transfer:
         """Queue a merge, as `SimulatedClock.merge` describes it.
 
-        `below` are the workers that the members are, or stand for.
+        `below` are the workers that are members or below a member node.
         """
         self._check(action)
         start = max(now, max(self._member_free(member) for member in action.members))
@@ -57,8 +57,8 @@ class MergeQueues:
             start = max(start, node_free)
         senders = self._senders(action)
         alone = len(action.members) + len(action.partners) == 1
-        if action.transfers and (senders > 1 or alone):  # else all is within one device
-            key = self._common_link  # the server stands where all can reach it
+        if action.transfers and (senders > 1 or alone):  # else all are on one device
+            key = self._common_link  # the link that connects all workers to the server
             if not alone or action.node != ROOT:
                 key = self._machine.link_of((*below, *action.partners))
             start = max(start, self._links.get(key, 0.0))
@@ -73,12 +73,12 @@ class MergeQueues:
         return Transfer(start, finish)
 
     def _per_byte(self, action: MergeAction) -> float:
-        """Seconds per byte of the members' own ways to the link and back."""
+        """Seconds per byte between the members' devices and the link, both ways."""
         own = [m for m in (*action.members, *action.partners) if isinstance(m, int)]
         return sum(self._machine.workers[k].per_byte for k in own)
 
     def _senders(self, action: MergeAction) -> int:
-        """How many models go over the link: one for a device, one for a node."""
+        """The number of models sent over the link: one per device and per node."""
         ints = [m for m in (*action.members, *action.partners) if isinstance(m, int)]
         devices = {self._workers[worker].device for worker in ints}
         return len(devices) + sum(isinstance(m, str) for m in action.members)
@@ -87,7 +87,7 @@ class MergeQueues:
         if isinstance(member, int):
             return self._free[member]
         if member not in self._nodes:
-            raise ValueError(f"node {member!r} has nothing: nobody merged yet")
+            raise ValueError(f"node {member!r} has no model yet: nothing was merged")
         return self._nodes[member]
 
     def _set_member_free(self, member: int | str, time: float) -> None:
@@ -99,8 +99,8 @@ class MergeQueues:
     def _check(self, action: MergeAction) -> None:
         if not action.members:
             raise ValueError("a merge needs at least one member")
-        everybody = (*action.members, *action.partners)
-        if len(set(everybody)) < len(everybody):
-            raise ValueError(f"the merge of {everybody} names a member twice")
+        everyone = (*action.members, *action.partners)
+        if len(set(everyone)) < len(everyone):
+            raise ValueError(f"the merge of {everyone} names a member twice")
         if not 0 <= action.transfers < math.inf:
             raise ValueError(f"a merge of {action.transfers} transfers: give 0, 1 or 2")

@@ -1,8 +1,8 @@
 """Machines by name, so that experiments on one of them need no file.
 
-Only ratios between workers come from measurements in papers; costs of a step on a V100
-and the links are our assumptions, of the right order of magnitude. A machine of your
-own: build a `Machine`, or edit what `Machine.save` wrote.
+Only the ratios between workers come from measurements in papers. The costs of a step on
+a V100 and the links are assumptions of the right order of magnitude. For a machine of
+your own, build a `Machine` or edit a file that `Machine.save` wrote.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from pathlib import Path
 from hetjax.machine.machine import MOST_WORKERS, Machine, check_num_workers
 from hetjax.machine.profile import Cost, Link, Profile
 
-# Four V100 cards of one server are not equally fast: 32 % between first and last
-# (Adaptive SGD). A batch of 256 examples spends 3/7 of its time in what every step
-# costs: fixed = 0.75 * 256 * per_example.
+# Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
+# the fastest (Adaptive SGD). Of the time of a batch of 256 examples 3/7 are the fixed
+# cost of a step: fixed = 0.75 * 256 * per_example.
 V100_FACTORS = (1.0, 1.107, 1.213, 1.32)
 V100_COST = Cost(fixed=0.75 * 256 * 1e-5, per_example=1e-5, per_nonzero=2e-8)
 
@@ -63,9 +63,9 @@ def _uniform(name: str) -> Machine:
             "as in 'uniform:8'"
         )
     number = number.lstrip("0")
-    if len(number) > 18:  # Python itself refuses to read very long ones
+    if len(number) > 18:  # Python itself refuses to parse very long numbers
         raise ValueError(
-            f"uniform:{number[:18]}...: so many workers are too many, give at most "
+            f"uniform:{number[:18]}...: this many workers are too many, give at most "
             f"{MOST_WORKERS:,}: each has a replica of the model"
         )
     check_num_workers(name, int(number))
@@ -80,11 +80,11 @@ _BUILDERS = {
     "minsky32x4": lambda: _minsky(32, 4),
 }
 
-PRESETS = (*_BUILDERS, "uniform:N")  # N is a number: equal workers
+PRESETS = (*_BUILDERS, "uniform:N")  # N equal workers
 
 
 def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine:
-    """The machine of that name, one of PRESETS.
+    """Return the machine of that name, one of PRESETS.
 
     >>> [worker.factor for worker in preset("v100x4").workers]
     [1.0, 1.107, 1.213, 1.32]
@@ -109,9 +109,9 @@ def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine
 def load_machine(
     name_or_path: str | Path, *, seed: int | None = None, noise: float | None = None
 ) -> Machine:
-    """A preset by its name, or the machine in a .json file.
+    """Return a preset by its name, or the machine in a .json file.
 
-    Without a seed or a noise it is the file's, or the preset's default.
+    `seed` and `noise` default to the values in the file, or of the preset.
     """
     is_file = str(name_or_path).endswith(".json")
     if is_file and not Path(name_or_path).exists():

@@ -1,7 +1,7 @@
-"""Which workers are active, at work or lost: one rule for each event (host world).
+"""Which workers are active, working or lost, and how events change that (host world).
 
-Clocks, policies and the loop all use this value, so that they never disagree about a
-worker that was killed, was stopped or came back.
+Clocks, policies and the loop all use a `Roster`, so that they never disagree about a
+worker that was killed or stopped, or that rejoined.
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ class Roster(NamedTuple):
         Leave             - k
         Leave(lost=True)  - k       - k        + k
 
-    A worker that was stopped finishes its local round, so it may be at work without
+    A worker that was stopped finishes its local round, so it may be working without
     being active. A worker that is lost, or has not joined yet, cannot be started.
     """
 
-    active: frozenset[int] = frozenset()  # workers that get local rounds
-    working: frozenset[int] = frozenset()  # workers that have one
+    active: frozenset[int] = frozenset()  # workers that may be given local rounds
+    working: frozenset[int] = frozenset()  # workers that have a local round in flight
     lost: frozenset[int] = frozenset()  # workers that cannot be started
 
     @classmethod
     def of(cls, infos: Iterable[WorkerInfo]) -> "Roster":
-        """The roster when a run begins; workers that are not present join later."""
+        """Return the roster at the start; workers that are not present join later."""
         infos = tuple(infos)
         return cls(
             active=frozenset(w.index for w in infos if w.present),
@@ -38,11 +38,11 @@ class Roster(NamedTuple):
         )
 
     def dispatched(self, workers: Iterable[int]) -> "Roster":
-        """The roster after these workers were given a local round."""
+        """Return the roster after these workers were given a local round."""
         return self._replace(working=self.working.union(workers))
 
     def after(self, event: Event) -> "Roster":
-        """The roster after an event; the same one if it is about no worker."""
+        """Return the roster after an event; unchanged if it concerns no worker."""
         if isinstance(event, Arrival):
             return self._replace(working=self.working - {event.worker})
         if isinstance(event, Join):

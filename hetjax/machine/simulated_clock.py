@@ -1,7 +1,7 @@
 """The virtual clock: when rounds arrive and merges are done on a simulated machine.
 
-A local round takes what its worker's profile says, times noise; merges queue for their
-links. Events come from an `EventQueue`; time jumps from one to the next.
+The duration of a local round follows from its worker's profile and noise; merges queue
+for their links. Events come from an `EventQueue`; time jumps from one to the next.
 """
 
 import math
@@ -37,8 +37,8 @@ class SimulatedClock:
 
     Events at the same time come in this order: Merged (by order of merging), Join and
     Leave, Arrival (by worker), Timer (by order of setting). Each worker has its own
-    noise, drawn from (machine.seed, seed, worker), so it does not depend on what the
-    others do. Workers are active at the start, unless a scripted fault lets them join
+    noise, drawn from (machine.seed, seed, worker), so it does not depend on the other
+    workers. Workers are active at the start, unless a scripted fault lets them join
     later; `stop` and `start` change that.
     """
 
@@ -57,37 +57,38 @@ class SimulatedClock:
         self._merges = MergeQueues(machine, self.workers)
         contend = any(worker.contention > 1 for worker in machine.workers)
         self._contention: Any = Contention(machine.workers) if contend else None
-        self._plans: dict[int, Arrival] = {}  # of those at work, if they contend
-        # how many workers each device has now
+        self._plans: dict[int, Arrival] = {}  # of working workers, if they contend
+        # the number of active workers on each device
         active = self._events.roster.active
         self._sharing = Counter(self.workers[k].device for k in active)
-        self._factors = [1.0] * len(self.workers)  # of scripted slowness
+        self._factors = [1.0] * len(self.workers)  # from scripted "slow" faults
 
     @property
     def has_pending_joins(self) -> bool:
-        """May somebody who is not active still come?"""
+        """May a worker that is not active still join?"""
         return self._events.has_scripted_joins
 
     def begin(self) -> None:
-        """Time is at 0 s; it moves from event to event."""
+        """Do nothing: virtual time is at 0 s and moves from event to event."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """It stands still anyway, while nobody asks for the next event."""
+        """Do nothing: virtual time only moves in `next`."""
         return nullcontext()
 
-    # -- what the loop asks for --------------------------------------------------
+    # -- actions -----------------------------------------------------------------
 
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """Start a local round as soon as its worker is free; its planned arrival.
+        """Start a local round as soon as its worker is free; return its arrival.
 
             finish = start + round.seconds + factor * per_round + m / curve(m) * sum of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
 
-        over its steps, with t when the step starts, nz in `nonzeros` (one number for
-        each step), and m the workers that the device has now. Where workers contend
-        (`Profile.contention`) it is later by what the others do meanwhile.
+        The sum is over the steps, where t is the start of the step, nz its entry of
+        `nonzeros` (one number per step), and m the number of workers that the device
+        has now. Where workers contend (`Profile.contention`), the round finishes later
+        while other workers compute.
         """
         self._events.check_can_start(worker)
         steps = local_round.local_steps
@@ -120,15 +121,16 @@ class SimulatedClock:
         seconds: float = 0.0,
         below: Collection[int] = (),
     ) -> Transfer:
-        """Merge the members' models, `num_bytes` each, at the action's node.
+        """Schedule a merge of the members' models, `num_bytes` each, at the node.
 
         The deepest link that all the members share is a queue: the merge starts when
         the link is free, the node's previous merge is done and every member is free;
-        partners are not asked. It takes `seconds` of the members' own, and the link's
-        time for the action's transfers. The members are free again at its finish; at
-        its start if not blocking. What neither blocks nor needs a link does not wait
-        for the node: it is about what the members have already. `below` are the workers
-        that nodes among the members stand for.
+        it does not wait for partners. It takes `seconds` of the members' own time, and
+        the link's time for the action's transfers. The members are free again at its
+        finish, or at its start if it is not blocking. A merge that neither blocks nor
+        needs a link does not wait for the node, as it only concerns models that the
+        members have already. `below` are the workers that are members or below a
+        member node.
         """
         workers = [m for m in action.members if isinstance(m, int)]
         for worker in workers:
@@ -143,7 +145,7 @@ class SimulatedClock:
         return transfer
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Have a merge carried out: it takes place when its queues let it."""
+        """Carry out a merge at the time that its queues allow."""
         start, finish = self.merge(
             planned.action, planned.num_bytes, planned.seconds, planned.below
         )
@@ -151,22 +153,22 @@ class SimulatedClock:
         return Stamps(start, start, finish, finish)
 
     def start(self, worker: int) -> None:
-        """The worker takes part from now on: a Join is to come."""
+        """Make a worker active from now on; its Join is a coming event."""
         self._events.start(worker, self.now)
         self._sharing[self.workers[worker].device] += 1
 
     def stop(self, worker: int) -> None:
-        """The worker gets no more rounds: a Leave. It finishes the one that it has."""
+        """Make a worker inactive after its current round; a Leave is a coming event."""
         self._events.stop(worker, self.now)
         self._sharing[self.workers[worker].device] -= 1
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer at `time` [s], now at the earliest."""
+        """Ask for a Timer event at `time` [s], which must not be in the past."""
         if not self.now <= time < math.inf:  # also refuses NaN
             raise ValueError(f"timer {name!r} at {time} s, but it is {self.now} s now")
         self._events.set_timer(name, time)
 
-    # -- what happens --------------------------------------------------------------
+    # -- events --------------------------------------------------------------------
 
     def next(self) -> Event | None:
         """Move on to the earliest event; None when nothing is pending."""
@@ -185,11 +187,11 @@ class SimulatedClock:
         return None
 
     def _occur(self, fault: ScriptedFault) -> Event | None:
-        """What a fault leads to; nothing where it changes nothing."""
+        """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._events.index_of(fault)
         was = self._events.roster
         event = self._events.occur(fault, self.now)
-        if isinstance(event, Slow):  # from its next round on
+        if isinstance(event, Slow):  # counts from the worker's next round on
             self._factors[worker] = event.factor
         elif isinstance(event, Join):
             self._sharing[self.workers[worker].device] += 1
@@ -201,14 +203,14 @@ class SimulatedClock:
         return event
 
     def _begin_contending(self, planned: Any) -> None:
-        """A round begins that others slow down, or that slows others down."""
+        """Begin a round of a worker that contends with others; replan all arrivals."""
         alone = planned.finish - planned.start
         self._plans[planned.worker] = planned
         steps = planned.local_round.local_steps
         self._replan(self._contention.begin(planned.worker, alone, self.now, steps))
 
     def _replan(self, finishes: dict[int, float]) -> None:
-        """The arrivals of those at work, as it is known now."""
+        """Reschedule the arrivals of the working workers to these finish times."""
         self._events.reschedule(
             [self._plans[k]._replace(finish=finish) for k, finish in finishes.items()]
         )
@@ -216,7 +218,7 @@ class SimulatedClock:
     def _step_seconds(
         self, worker: int, size: int, nonzeros: int, time: float
     ) -> float:
-        """Seconds of one step that starts at `time`, with its noise."""
+        """Seconds of one step that starts at `time`, with noise."""
         if nonzeros < 0:
             raise ValueError(f"a step cannot have {nonzeros} non-zeros")
         seconds = self._machine.workers[worker].seconds(size, nonzeros, time)

@@ -11,16 +11,16 @@ class Node(NamedTuple):
 
     children: tuple[int | str, ...]  # workers, or the nodes right below it
     level: int  # 0 merges workers, 1 merges such nodes, ...
-    workers: frozenset[int]  # all below it
+    workers: frozenset[int]  # all workers below it
 
 
 class Topology(NamedTuple):
-    """All nodes by name, as a policy derives them once from the workers of the run."""
+    """All nodes by name; a policy derives them once from the workers of the run."""
 
     nodes: Mapping[str, Node]
 
     def node(self, name: str) -> Node:
-        """A node; raises a ValueError for a name that is not in the tree."""
+        """Return a node; raise a ValueError for a name that is not in the tree."""
         if name not in self.nodes:
             raise ValueError(
                 f"there is no node {name!r}: the policy's topology has "
@@ -33,7 +33,7 @@ class Topology(NamedTuple):
         return self.node(name).level
 
     def workers_of(self, member: int | str) -> frozenset[int]:
-        """The workers that a member of a merge is, or stands for."""
+        """The worker that a member is, or all workers below a member node."""
         return (
             frozenset({member})
             if isinstance(member, int)
@@ -41,11 +41,11 @@ class Topology(NamedTuple):
         )
 
     def workers_below(self, members: Iterable[int | str]) -> tuple[int, ...]:
-        """The workers that all these are, or stand for, member by member."""
+        """The workers of all these members (see `workers_of`), member by member."""
         return tuple(k for m in members for k in sorted(self.workers_of(m)))
 
 
 def flat(workers: Iterable[WorkerInfo]) -> Topology:
-    """One node, the root, with all workers below it."""
+    """Return a topology with one node, the root, and all workers below it."""
     indices = tuple(w.index for w in workers)
     return Topology({ROOT: Node(indices, 0, frozenset(indices))})

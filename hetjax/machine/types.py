@@ -1,7 +1,7 @@
-"""Work, events, and what a policy may know of a worker (host world, no JAX).
+"""Local rounds, merges, events, and what a policy knows of a worker (host, no JAX).
 
-These are the words that machines, policies and the loop speak with each other.
-Times are seconds since the start of the run; workers are numbered from 0.
+Machines, policies and the loop exchange values of these types. Times are seconds since
+the start of the run; workers are numbered from 0.
 """
 
 import enum
@@ -12,16 +12,16 @@ ROOT = "root"  # the node whose model is the run's model
 
 
 class WorkerInfo(NamedTuple):
-    """A worker as a policy sees it when it is born, before anything was measured."""
+    """A worker as a policy sees it at the start, before anything was measured."""
 
     index: int
     name: str
-    kind: str  # of device: workers of one kind run the same compiled program
-    place: tuple[str, ...]  # path from the machine's root, () where it is flat
-    fixed: float  # [s] expected seconds of a step of no examples
+    kind: str  # of device; workers of one kind run the same compiled programs
+    place: tuple[str, ...]  # path from the machine's root; () if the machine is flat
+    fixed: float  # [s] expected seconds of a step without examples
     per_example: float  # [s/example], with the data's mean number of non-zeros
-    device: str = ""  # workers of one device share its speed; "": one of its own
-    present: bool = True  # when the run begins; who is not may join later
+    device: str = ""  # workers of one device share its speed; "": a device of its own
+    present: bool = True  # when the run begins; a worker that is not may join later
 
     def seconds(self, batch_size: float) -> float:
         """Expected seconds of one step on `batch_size` examples, without noise."""
@@ -29,12 +29,12 @@ class WorkerInfo(NamedTuple):
 
 
 class LocalRound(NamedTuple):
-    """What a worker does between two reports: steps on `size` examples each."""
+    """What a worker does between two reports: local steps of `size` examples each."""
 
-    local_steps: int  # 0 is a timed fetch: no examples
-    batch_size: float  # [examples] real-valued, as the policy computes with it
-    lr_scale: float = 1.0  # of the learning rate that the schedule gives
-    seconds: float = 0.0  # [s] before the steps: a timed copy
+    local_steps: int  # 0 is a timed fetch, which uses no examples
+    batch_size: float  # [examples] real-valued; `size` is rounded
+    lr_scale: float = 1.0  # factor on the schedule's learning rate
+    seconds: float = 0.0  # [s] before the steps, for a timed copy of the model
 
     @property
     def size(self) -> int:
@@ -43,26 +43,26 @@ class LocalRound(NamedTuple):
 
     @property
     def examples(self) -> int:
-        """Examples that this work consumes."""
+        """The number of examples that the round consumes."""
         return self.local_steps * self.size
 
 
 class MergeOp(enum.Flag):
-    """What happens in a merge; a combination of these.
+    """What happens in a merge: a combination of these flags.
 
     >>> MergeOp.PUSH in PUSH_FETCH, MergeOp.DELIVER in PUSH_FETCH
     (True, False)
     """
 
-    PUSH = enum.auto()  # the members give what they have
+    PUSH = enum.auto()  # the members' models or gradients go into the node's state
     FETCH = enum.auto()  # the members take the node's model
-    RESET_TO_CENTER = enum.auto()  # and forget everything that they remember besides
-    REQUEST = enum.auto()  # the node's model, as it is now, is sent to their mailbox
-    DELIVER = enum.auto()  # what is in their mailbox replaces their model
+    RESET_TO_CENTER = enum.auto()  # the members restart from the node's model
+    REQUEST = enum.auto()  # the node's current model is put into the members' mailboxes
+    DELIVER = enum.auto()  # the model in its mailbox replaces each member's model
     STEP = enum.auto()  # the node first makes its own steps (`server_steps`)
-    SUBTRACT = enum.auto()  # their last gradient is taken out of the node's sum
+    SUBTRACT = enum.auto()  # the members' last gradients leave the node's sum
     CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
-    FORGET = enum.auto()  # their last gradient is not in the node's sum any more
+    FORGET = enum.auto()  # the members' last gradients count as not in the node's sum
 
 
 PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge
@@ -71,18 +71,17 @@ PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge
 class MergeAction(NamedTuple):
     """Merge the replicas of `members` into the state of `node`.
 
-    A Merge says which operations it has; FETCH alone is done by the loop for all.
+    A Merge says which operations it supports; the loop itself does FETCH alone.
     """
 
     members: tuple[int | str, ...]  # workers at rest, and nodes below this one
     node: str = ROOT
     op: MergeOp = PUSH_FETCH  # static under jit
     blocking: bool = True  # do the members wait until the merge is done?
-    partners: tuple[int, ...] = ()  # workers that take part, and never wait
-    transfers: int = 2  # of the model over the link: there, back; 0 needs no link
-    server_steps: int | None = (
-        None  # steps of a node that steps itself, since the last merge
-    )
+    partners: tuple[int, ...] = ()  # workers that take part but never wait
+    transfers: int = 2  # of the model over the link: there and back; 0 needs no link
+    # steps since the last merge of a node that makes its own steps; else None
+    server_steps: int | None = None
 
 
 class Arrival(NamedTuple):
@@ -95,7 +94,7 @@ class Arrival(NamedTuple):
 
     @property
     def time(self) -> float:
-        """When the policy hears of it."""
+        """The time at which the policy is told."""
         return self.finish
 
 
@@ -109,7 +108,7 @@ class Merged(NamedTuple):
 
 
 class EvaluationDue(NamedTuple):
-    """The model is about to be evaluated: a policy may order merges before that."""
+    """The model is about to be evaluated; a policy may ask for merges before that."""
 
     time: float
 
@@ -122,17 +121,17 @@ class Evaluated(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """A time that the policy asked to be told of."""
+    """A time of which the policy asked to be told."""
 
     name: str
     time: float
 
 
 class Leave(NamedTuple):
-    """A worker takes no more part.
+    """A worker becomes inactive.
 
-    One that was stopped finishes the work it has. One that is `lost` (killed, broken,
-    silent) does not: no arrival of that work is to come, and nothing of it is merged.
+    A worker that was stopped finishes its local round. A worker that is `lost` (killed,
+    failed or silent) does not: its round never arrives, and nothing of it is merged.
     """
 
     worker: int
@@ -142,7 +141,7 @@ class Leave(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A worker takes part from now on: it waits for work."""
+    """A worker becomes active and waits for a local round."""
 
     worker: int
     time: float
@@ -150,9 +149,9 @@ class Join(NamedTuple):
 
 
 class Slow(NamedTuple):
-    """A worker's steps take `factor` times as long from now on, as scripted.
+    """A scripted fault: a worker's steps take `factor` times as long from now on.
 
-    Of the books alone: a policy sees what it measures.
+    The event only goes to the history; a policy sees the slowdown in measured times.
     """
 
     worker: int
@@ -164,37 +163,37 @@ Event = Arrival | Merged | EvaluationDue | Evaluated | Timer | Leave | Join | Sl
 
 
 class Stamps(NamedTuple):
-    """When the parts of a merge took place [s]."""
+    """The times of the parts of a merge [s]."""
 
     start: float
-    gathered: float  # the members' models are where the merge is
+    gathered: float  # the members' models are on the node's device
     merged: float
-    finish: float  # they are back
+    finish: float  # the members' models are back on their devices
 
 
 class MergeTimes(NamedTuple):
-    """A real merge as it was measured: stamps, and seconds of compiling within it."""
+    """The measured times of a real merge, and the seconds of compiling within them."""
 
     stamps: Stamps
     compiling: float = 0.0
 
 
 class PlannedMerge(NamedTuple):
-    """A merge that a clock has carried out, and what its seconds depend on."""
+    """A merge for a clock to carry out, with everything that its time depends on."""
 
     action: MergeAction
     num_bytes: float  # of a member's model
-    seconds: float  # [s] of the members' own, as for looks at held-out data
-    below: tuple[int, ...]  # the workers that the members are, or stand for
-    run: Callable[[float], MergeTimes]  # carries it out, visible from that time on
+    seconds: float  # [s] of the members' own time, as for evaluating held-out data
+    below: tuple[int, ...]  # the workers that are members or below a member node
+    run: Callable[[float], MergeTimes]  # run(time): merge, visible from `time` on
 
 
 class RunEnded(Exception):
-    """A clock has no more events: the run that it plays again ended here, and why."""
+    """Raised by a clock or policy that has come to its end; the message says why."""
 
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:
-    """A number for each of n workers; what is wrong with them is an error."""
+    """Return a number for each of n workers; raise a ValueError if they do not fit."""
     values = tuple(value) if isinstance(value, Iterable) else (value,) * n
     if len(values) != n:
         raise ValueError(

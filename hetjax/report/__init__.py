@@ -1,6 +1,6 @@
-"""Histories and what is made of them: tables, plots and files.
+"""Histories and their presentation: tables, plots and files.
 
-Start with `runs`: the result of a comparison.
+Start with `comparison.py`, the result of `hetjax.compare`.
 """
 
 from hetjax.engine.records.history import (

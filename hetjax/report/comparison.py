@@ -1,4 +1,4 @@
-"""The result of a comparison: every strategy's runs, their summary, plots and files."""
+"""The result of a comparison: the runs of all strategies, summary, plots and files."""
 
 import csv
 import json
@@ -17,15 +17,15 @@ from hetjax.report.panels import strategy_names
 from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.table import Table
 
-TARGET_SHARE = 0.97  # of the best median, where no target is given
+TARGET_SHARE = 0.97  # of the best median, if no target is given
 
 
 class Comparison:
     """Histories of several strategies and seeds on the same data and machine.
 
-    Numbers per strategy are medians over its seeds. Where no target is given, it is
-    97 % of the best median that any strategy reached, to three significant digits:
-    rounding moves it by half a percent at most, so that somebody reaches it.
+    The numbers of a strategy are medians over its seeds. By default the target is 97 %
+    of the best median that any strategy reached, to three significant digits: rounding
+    changes it by half a percent at most, so that at least one strategy reaches it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Comparison:
         tuning: dict[str, Any] | None = None,
         interrupted: bool = False,
     ):
-        """`tuning`: how the rates were chosen; `interrupted`: runs are missing."""
+        """`tuning`: how learning rates were chosen; `interrupted`: runs are missing."""
         _check(histories)
         self.histories = list(histories)
         self.data = data
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def strategies(self) -> list[str]:
-        """The names, in the order in which they were first seen."""
+        """The names of the strategies, in the order of their first runs."""
         return strategy_names(self.histories)
 
     def of(self, strategy: str) -> list[History]:
@@ -67,16 +67,16 @@ class Comparison:
     def _default_target(self) -> float:
         bests = [_median(h.best() for h in self.of(name)) for name in self.strategies]
         best = max((b for b in bests if not math.isnan(b)), default=float("nan"))
-        # the same as 0.97 best, but below it also where the metric is negative
+        # 0.97 best, but also below the best if the metric is negative
         return float(f"{best - (1 - TARGET_SHARE) * abs(best):.3g}")
 
     def summary(self, target: float | None = None) -> list[dict[str, Any]]:
-        """One dictionary per strategy: how good, how soon, at what cost."""
+        """Return one dictionary per strategy: metric, seconds to the target, costs."""
         target = self.target if target is None else target
         return [_summary_row(name, self.of(name), target) for name in self.strategies]
 
     def table(self, target: float | None = None) -> Table:
-        """The summary to look at."""
+        """Return the summary as a table."""
         default = target is None and self.target_is_default
         target = self.target if target is None else target
         summary = self.summary(target)
@@ -107,7 +107,7 @@ class Comparison:
         return Table(header, tuple(rows), self._caption(target, default))
 
     def _caption(self, target: float, default: bool) -> tuple[str, ...]:
-        """What a reader of the table must know besides."""
+        """Return the lines below the table."""
         lines = [f"target {target:g} {self.metric}"]
         if default:
             share = f"{100 * TARGET_SHARE:.0f} %"
@@ -122,11 +122,11 @@ class Comparison:
         return tuple(lines)
 
     def plot(self, x: str = "seconds") -> Figure:
-        """The main metric over "seconds", "examples" or "updates"."""
+        """Plot the main metric over "seconds", "examples" or "updates"."""
         return plots.time_to_accuracy(self.histories, self.metric, x, self.target)
 
     def plot_batch_sizes(self) -> Figure:
-        """Every worker's batch size over time, where it moved."""
+        """Plot every worker's batch size over time, if it changed."""
         return plots.batch_sizes(self.histories)
 
     def plot_timeline(
@@ -134,11 +134,11 @@ class Comparison:
         workers: Sequence[int] | None = None,
         window: tuple[float, float] | None = None,
     ) -> Figure:
-        """Who computed, merged and waited when, in a window of seconds."""
+        """Plot when each worker computed, merged and waited, in a window of seconds."""
         return plots.timeline(self.histories, workers, window)
 
     def to_csv(self, path: str | Path) -> None:
-        """One row per evaluation."""
+        """Write one row per evaluation."""
         names = metric_names(p for h in self.histories for p in h.evals)
         header = ["strategy", "seed", *COMMON, *names]
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -149,12 +149,12 @@ class Comparison:
                     writer.writerow({"strategy": h.strategy, "seed": h.seed, **point})
 
     def to_json(self, path: str | Path, version: str | None = None) -> None:
-        """Everything but timelines and models; `version` is hetjax's."""
+        """Write everything except timelines and models; `version` is hetjax's."""
         text = json.dumps(self.document(version), indent=1, allow_nan=False)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
     def document(self, version: str | None = None) -> dict[str, Any]:
-        """What results.json holds: plain values, NaN and infinity as None."""
+        """Return the content of results.json; NaN and infinity are None."""
         return {
             "hetjax": version or _installed_version(),
             "data": plain(self.data),
@@ -171,7 +171,7 @@ class Comparison:
 
 
 def _check(histories: list[History]) -> None:
-    """Refuse what could not be compared."""
+    """Raise a ValueError for histories that cannot be compared."""
     if not histories:
         raise ValueError("no histories to report on: run at least one strategy")
     metrics = sorted({h.metric for h in histories})
@@ -180,7 +180,7 @@ def _check(histories: list[History]) -> None:
     seen = set()
     for h in histories:
         if (h.strategy, h.seed) in seen:
-            # they would be taken for two seeds of one strategy
+            # they would count as two seeds of one strategy
             raise ValueError(
                 f"two runs are called {h.strategy!r} with seed {h.seed}: "
                 "give strategies with other settings other names"
@@ -189,7 +189,7 @@ def _check(histories: list[History]) -> None:
 
 
 def _summary_row(name: str, runs: list[History], target: float) -> dict[str, Any]:
-    """One strategy's numbers."""
+    """Return one strategy's row of the summary."""
     bests = [h.best() for h in runs]
     seconds = _median(h.seconds_to(target) for h in runs)
     unknown = any(map(math.isnan, bests))
@@ -209,19 +209,19 @@ def _summary_row(name: str, runs: list[History], target: float) -> dict[str, Any
 
 
 def _padding_share(history: History) -> float:
-    """Padding among all examples that were computed."""
+    """The share of padding among all examples that were computed."""
     padded = sum(w.padded for w in history.workers)
     return padded / max(1, padded + sum(w.examples for w in history.workers))
 
 
 def _median(values: Iterable[float]) -> float:
-    """The median; never is infinity, and one unknown (nan) makes it unknown."""
+    """The median, where inf stands for "never"; nan if any value is nan."""
     values = list(values)
     return math.nan if any(map(math.isnan, values)) else median(values)
 
 
 def _best_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The best metric of every row, with its spread where there are seeds."""
+    """The best metric of every row, with its spread if there are several seeds."""
     bests = [abs(row["best"]) for row in summary if not math.isnan(row["best"])]
     digits = _decimals(max(bests, default=1.0))
     texts = []
@@ -235,19 +235,19 @@ def _best_texts(summary: list[dict[str, Any]]) -> list[str]:
 
 
 def _seconds_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The seconds to the target of every row; three digits of the smallest."""
+    """The seconds to the target of every row; the smallest with three digits."""
     times = [row["seconds_to_target"] for row in summary]
     digits = _decimals(min((t for t in times if t), default=1.0))
     return ["never" if t is None else f"{t:,.{digits}f}" for t in times]
 
 
 def _decimals(value: float) -> int:
-    """Decimals that show three digits of a value, and 1 as 1.000."""
+    """The number of decimals that shows three digits of a value, and 1 as 1.000."""
     return max(0, 3 - math.ceil(math.log10(value))) if value > 0 else 3
 
 
 def _installed_version() -> str:
-    """The installed hetjax's version; a bare checkout does not know it."""
+    """The version of the installed hetjax; "unknown" if it is not installed."""
     try:
         return metadata.version("hetjax")
     except metadata.PackageNotFoundError:

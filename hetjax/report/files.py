@@ -1,4 +1,4 @@
-"""The folder of a comparison's results: what is written, what is kept."""
+"""The folder of a comparison's results: all its files, written completely or not."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ NAMES = (
 
 
 def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
-    """Refuse a folder that holds results or cannot be written, before the work."""
+    """Raise an error if the folder already holds results or cannot be written."""
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another --out")
@@ -29,9 +29,9 @@ def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
             f"{folder} already holds {', '.join(found)}: "
             "use --overwrite, or choose another --out"
         )
-    active = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    if not os.access(active, os.W_OK):
-        raise PermissionError(f"{active} cannot be written to: choose another --out")
+    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(f"{existing} cannot be written to: choose another --out")
 
 
 def write_results(
@@ -41,7 +41,7 @@ def write_results(
     overwrite: bool = False,
     version: str | None = None,
 ) -> list[Path]:
-    """Write all files of a comparison; returns their paths."""
+    """Write all files of a comparison; return their paths."""
     check_out(out_dir, overwrite)
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,12 @@ def write_results(
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """A PNG; the format is said because the temporary name does not."""
+    """Save as PNG; the temporary file's name does not imply the format."""
     figure.savefig(path, format="png", dpi=150)
 
 
 def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside, then rename: an interruption leaves the old file or none."""
+    """Write a temporary file, then rename it: an interruption leaves no half file."""
     partial_path = path.with_name(f".{path.name}.partial")
     try:
         write(partial_path)

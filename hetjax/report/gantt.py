@@ -1,4 +1,4 @@
-"""The panels of the timeline plot: bars per worker, and its shares of a run."""
+"""The panels of the timeline plot: bars per worker, and the worker's shares of time."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from hetjax.engine.records.history import History
 from hetjax.report.panels import grouped, tidy
 
-KINDS = {  # of a worker's time, in other colours than the strategies'
+KINDS = {  # kinds of a worker's time; their colours differ from those of strategies
     "busy": "#44546A",
     "merging": "#F2A541",
     "transfer": "#3C9D9B",
@@ -18,13 +18,13 @@ KINDS = {  # of a worker's time, in other colours than the strategies'
 
 
 def kinds(histories: Sequence[History]) -> dict[str, str]:
-    """The kinds and their colours; transfers are those of real devices only."""
+    """The kinds and their colours; only real devices have transfers."""
     moved = any(w.transfer for h in histories for w in h.workers)
     return {k: c for k, c in KINDS.items() if moved or k != "transfer"}
 
 
 def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
-    """The strategy, the window, and what is not shown."""
+    """The strategy, the window, and how many workers are shown."""
     times = (start, finish, history.duration)
     first, last, duration = (grouped(float(f"{t:.6g}")) for t in times)
     text = f"{history.strategy}: {first} to {last} s of {duration} s"
@@ -36,7 +36,7 @@ def panel_title(history: History, rows: list[int], start: float, finish: float) 
 def chosen_workers(
     history: History, workers: Sequence[int] | None, at_most: int
 ) -> list[int]:
-    """The workers to draw."""
+    """Return the indices of the workers to draw."""
     n = len(history.workers)
     if workers is None:
         return sorted({round(i) for i in np.linspace(0, n - 1, min(n, at_most))})
@@ -52,7 +52,7 @@ def _segments(history: History) -> np.ndarray:
 
 
 def busy_length(history: History, count: int = 40) -> float:
-    """Seconds that the last `count` segments of the busiest worker take."""
+    """Seconds that the last `count` segments take, of the worker with the most."""
     segments = _segments(history)
     if not len(segments):
         return history.duration or 1.0
@@ -64,10 +64,10 @@ def busy_length(history: History, count: int = 40) -> float:
 def draw_gantt(
     ax: Axes, history: History, rows: list[int], start: float, finish: float
 ) -> None:
-    """A row per worker: what is neither busy nor merging nor idle is waiting."""
+    """Draw a row per worker; time without a segment is waiting, unless idle."""
     segments = _segments(history)
     segments = segments[(segments[:, 3] > start) & (segments[:, 2] < finish)]
-    # white edges part the segments, as long as they do not cover them
+    # white edges separate the segments, unless there are too many
     edge = 0.6 if len(segments) <= 80 * max(1, len(history.workers)) else 0.0
     for i, k in enumerate(rows):
         if history.workers[k].idle < history.duration:
@@ -77,16 +77,16 @@ def draw_gantt(
             _draw_bars(ax, i, np.clip(mine, start, finish), kind, edge)
     tidy(ax)
     ax.grid(visible=False, axis="y")
-    if finish > start:  # not of a run that was interrupted at once
+    if finish > start:  # not true for a run that was interrupted at once
         ax.set_xlim(start, finish)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks(range(len(rows)), [history.workers[k].name for k in rows])
     ax.tick_params(axis="y", length=0)
 
 
-def _draw_bars(ax: Axes, row: int, spans, kind: str, edge: float) -> None:
-    """Bars from start to finish in one row."""
-    bars = [(start, finish - start) for start, finish in spans if finish > start]
+def _draw_bars(ax: Axes, row: int, intervals, kind: str, edge: float) -> None:
+    """Draw bars from start to finish in one row."""
+    bars = [(start, finish - start) for start, finish in intervals if finish > start]
     ax.broken_barh(
         bars,
         (row - 0.38, 0.76),
@@ -98,7 +98,7 @@ def _draw_bars(ax: Axes, row: int, spans, kind: str, edge: float) -> None:
 
 
 def draw_shares(ax: Axes, history: History, rows: list[int]) -> None:
-    """Each worker's share of every kind, of the whole run."""
+    """Draw each worker's share of every kind of time in the whole run."""
     left = np.zeros(len(rows))
     for kind, colour in kinds([history]).items():
         seconds = [getattr(history.workers[k], kind) for k in rows]

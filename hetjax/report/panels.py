@@ -1,4 +1,4 @@
-"""What all plots share: a strategy's colour, the look of a panel, the figure."""
+"""Parts that all plots share: the figure, the style of panels, strategies' colours."""
 
 import io
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from matplotlib.ticker import FuncFormatter
 
 from hetjax.engine.records.history import History
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, without the yellow
+# Okabe and Ito's colours for colour-blind readers, without the yellow
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")  # the next one where the colours are used up
+DASHES = ("-", "--", ":", "-.")  # the next one when the colours are used up
 
 
 class Picture(Figure):
-    """A figure that Jupyter shows also where pyplot was never imported."""
+    """A figure that Jupyter shows even if pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -24,7 +24,7 @@ class Picture(Figure):
 
 
 def note(text: str) -> Figure:
-    """A figure that says why there is nothing to see."""
+    """Return a figure with a text that says why there is nothing to plot."""
     figure = Picture(figsize=(6, 1.6), layout="constrained")
     ax = figure.add_subplot()
     ax.set_axis_off()
@@ -33,7 +33,7 @@ def note(text: str) -> Figure:
 
 
 def strategy_names(histories: Sequence[History]) -> list[str]:
-    """The strategies in the order in which they were first seen."""
+    """The names of the strategies, in the order of their first runs."""
     return list(dict.fromkeys(h.strategy for h in histories))
 
 
@@ -55,12 +55,12 @@ def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
 
 
 def grouped(value: float) -> str:
-    """A number for an axis or a title, its thousands apart and no needless zeros."""
+    """Format a number for an axis or a title, with commas between thousands."""
     return f"{value:,.10g}"
 
 
 def tidy(ax: Axes) -> None:
-    """Light grid below, no box, thousands apart."""
+    """Give a panel a light grid, no box, and commas between thousands."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
@@ -68,6 +68,6 @@ def tidy(ax: Axes) -> None:
 
 
 def mark_strategy(ax: Axes, title: str, colour: str) -> None:
-    """A title, and the strategy's colour as a thick left side."""
+    """Add a title, and a thick left side in the strategy's colour."""
     ax.set_title(title, loc="left", fontsize=10)
     ax.spines["left"].set(color=colour, linewidth=4, position=("outward", 5))

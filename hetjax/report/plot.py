@@ -1,4 +1,4 @@
-"""Pictures of single runs: who computed, moved, merged and waited when."""
+"""Plots of single runs: when each worker computed, moved, merged and waited."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,21 @@ def timeline(
     workers: Sequence[int] | None = None,
     window: tuple[float, float] | None = None,
 ) -> Figure:
-    """A Gantt chart: busy, transfer, merging and waiting of every worker.
+    """Draw a Gantt chart: busy, transfer, merging and waiting time of every worker.
 
-    Beside it each worker's shares of the whole run. `workers` are numbers, `window` is
-    (start, finish) in seconds; without it the end of the run that holds about 40
-    segments per worker. Several histories stand one below the other.
+    Next to it are each worker's shares of the whole run. `workers` are the indices of
+    the workers to draw. `window` is (start, finish) in seconds; by default the end of
+    the run, with about 40 segments per worker. Several histories are drawn one below
+    the other.
     """
     histories = [history] if isinstance(history, History) else list(history)
     return plots.timeline(histories, workers, window, every=True)
 
 
 def chrome_trace(history: History, path: str | Path) -> None:
-    """The timeline as a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
+    """Write the timeline as a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-    A row per worker; lost, joined and NaN workers are marks in theirs.
+    There is a row per worker; worker events are marks in the worker's row.
     """
     with Path(path).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -40,7 +41,7 @@ def chrome_trace(history: History, path: str | Path) -> None:
 
 
 def _events(history: History) -> Iterator[dict[str, Any]]:
-    """Times in microseconds, as the format wants them."""
+    """Yield the trace events of the format, with times in microseconds."""
     run = {"name": f"{history.strategy}, seed {history.seed}"}
     yield {"ph": "M", "pid": 0, "name": "process_name", "args": run}
     names = [w.name for w in history.workers]
@@ -57,13 +58,13 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
             "ts": 1e6 * segment.start,
             "dur": 1e6 * (segment.finish - segment.start),
         }
-    for happening in history.events:
+    for event in history.events:
         yield {
             "ph": "i",
             "s": "t",
             "pid": 0,
-            "tid": names.index(happening.worker),
-            "name": happening.what,
-            "ts": 1e6 * happening.seconds,
-            "args": {"why": happening.why},
+            "tid": names.index(event.worker),
+            "name": event.what,
+            "ts": 1e6 * event.seconds,
+            "args": {"why": event.why},
         }

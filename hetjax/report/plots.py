@@ -1,6 +1,6 @@
-"""Plots of histories: time to accuracy, batch sizes, and who computed when.
+"""Plots of histories: time to accuracy, batch sizes, timelines.
 
-They are built on matplotlib's objects, not on pyplot: no display, no global state.
+They use matplotlib's objects, not pyplot: no display, no global state.
 """
 
 import math
@@ -28,7 +28,7 @@ from hetjax.report.panels import (
     tidy,
 )
 
-MANY = 8  # strategies: from so many on a legend would hide the curves
+MANY = 8  # strategies: with so many a legend would hide the curves
 
 X_LABELS = {
     "seconds": "virtual time [s]",
@@ -40,12 +40,12 @@ X_LABELS = {
 def time_to_accuracy(
     histories: Sequence[History], metric: str, x: str, target: float | None
 ) -> Figure:
-    """A metric over seconds, examples or updates: median and band over the seeds.
+    """Plot a metric over seconds, examples or updates: median and band over the seeds.
 
-    Between evaluations it is interpolated, as seeds need not share their examples and
-    updates. A line ends where the first of its seeds ends: beyond, a median would
-    leave out the runs that stopped. Many strategies have their legend beside the panel,
-    in the order of their last values, and no bands.
+    The metric is interpolated between evaluations, as seeds may differ in examples and
+    updates. A line ends where the first of its seeds ends: beyond that, a median would
+    leave out the runs that stopped. Many strategies have their legend next to the
+    panel, in the order of their last values, and no bands.
     """
     if x not in X_LABELS:
         raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
@@ -85,7 +85,7 @@ def _add_legend(ax: Axes, many: bool) -> None:
         handles=sorted(curves, key=last, reverse=True),
         frameon=False,
         loc="upper left",
-        bbox_to_anchor=(1.07, 1.0),  # the target is named just beside the panel
+        bbox_to_anchor=(1.07, 1.0),  # the target is labelled just beside the panel
         fontsize=9,
     )
 
@@ -99,7 +99,7 @@ def _draw_curve(
     *,
     band: bool,
 ) -> None:
-    """The median of `values` [runs, P], and their band where there are several runs."""
+    """Draw the median of `values` [runs, P], and their band if there are several."""
     colour, dash = style
     if band and len(values) > 1:
         low, high = values.min(0), values.max(0)
@@ -119,10 +119,10 @@ def _draw_curve(
 def _show_where_runs_differ(
     ax: Axes, histories: Sequence[History], metric: str, target: float | None
 ) -> None:
-    """Leave the climb from an untrained model below the panel.
+    """Cut off the first climb of an untrained model at the bottom of the panel.
 
-    The first tenth of every run is not looked at; what is left, and the target, must
-    fit. Runs that go on climbing, or fall, keep the whole axis.
+    The panel shows all values after the first tenth of every run, and the target. If
+    these values differ by more than a factor of two, the axis is not changed.
     """
     late = [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
     late = [v for v in [*late, target] if v is not None and math.isfinite(v)]
@@ -133,7 +133,7 @@ def _show_where_runs_differ(
 
 
 def _draw_target(ax: Axes, target: float) -> None:
-    """A dashed line, named beside the panel, where no curve runs."""
+    """Draw the target as a dashed line, labelled next to the panel."""
     ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1)
     ax.annotate(
         f"target\n{target:g}",
@@ -150,7 +150,7 @@ def _draw_target(ax: Axes, target: float) -> None:
 def _over_seeds(
     runs: Sequence[History], metric: str, x: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where all runs have values [P], and the metric there [runs, P]."""
+    """Return the points where all runs have values [P], and the metric [runs, P]."""
     if not all(h.evals for h in runs):
         return np.empty(0), np.empty((len(runs), 0))
     xs = [np.array([p[x] for p in h.evals], float) for h in runs]
@@ -163,7 +163,7 @@ def _over_seeds(
 
 
 def _curve_label(name: str, runs: Sequence[History]) -> str:
-    """The strategy, and what its line does not say."""
+    """The name of the strategy, and whether runs stopped early."""
     if not all(h.evals for h in runs):
         return f"{name} (a run was never evaluated)"
     stopped = sum(bool(h.stopped) for h in runs)
@@ -175,9 +175,9 @@ def _curve_label(name: str, runs: Sequence[History]) -> str:
 
 
 def batch_sizes(histories: Sequence[History]) -> Figure:
-    """Every worker's batch size over the merges, where it moved; first seeds.
+    """Plot every worker's batch size over the merges, for the first seeds.
 
-    A strategy that moves them merges once per mega-batch.
+    Only strategies that change batch sizes are shown; they merge once per mega-batch.
     """
     moved = [h for h in first_seeds(histories) if _sizes_moved(h)]
     if not moved:
@@ -191,7 +191,7 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
     styles = strategy_styles(histories)
     for i, (ax, history) in enumerate(zip(axes, moved, strict=False)):
         _draw_sizes(ax, history)
-        if i + columns >= len(moved):  # the lowest of its column
+        if i + columns >= len(moved):  # the lowest panel of its column
             ax.tick_params(labelbottom=True)
             ax.set_xlabel("mega-batches merged")
         mark_strategy(ax, history.strategy, styles[history.strategy][0])
@@ -199,17 +199,17 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
 
 
 def _sizes_moved(history: History) -> bool:
-    """Whether any worker had more than one batch size."""
+    """Did any worker have more than one batch size?"""
     sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
     return any(len(s) > 1 for s in sizes)
 
 
 def _draw_sizes(ax: Axes, history: History) -> None:
-    """One strategy's panel: a step line per worker, extended to the run's end."""
-    done = np.array(history.merge_times)  # [s]; a size holds from a merge on
+    """Draw one strategy's panel: a step line per worker, up to the end of the run."""
+    done = np.array(history.merge_times)  # [s]; a size is valid from a merge on
     shown = [w for w in history.workers if w.batch_size_over_time]
     colours = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
-    # the first lines are thicker, to be seen below later ones of the same sizes
+    # the first lines are thicker, to be visible below later lines of the same sizes
     widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
     for worker, colour, width in zip(shown, colours, widths, strict=True):
         seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))
@@ -245,15 +245,16 @@ def timeline(
     *,
     every: bool = False,
 ) -> Figure:
-    """A Gantt chart per strategy (first seed, or `every` run), and workers' shares.
+    """Draw a Gantt chart per strategy (first seed, or `every` run), and shares.
 
-    Without `workers`: all, or some spread evenly. Without `window`: the end of every
-    run, all of the same length, which holds about 40 segments per worker.
+    By default all `workers` are drawn, or some of many, spread evenly. The default
+    `window` is the end of every run, with about 40 segments per worker and the same
+    length in all runs.
     """
     if window and not window[0] < window[1]:
         raise ValueError(f"the window {window} is empty: it is (start, finish) [s]")
     shown = list(histories) if every else first_seeds(histories)
-    most = max(8, 36 // len(shown))  # rows that keep the figure on a screen or two
+    most = max(8, 36 // len(shown))  # rows of a run: the figure fits on two screens
     rows = [gantt.chosen_workers(h, workers, most) for h in shown]
     length = median(gantt.busy_length(h) for h in shown)
     styles = strategy_styles(histories)
@@ -263,7 +264,7 @@ def timeline(
         len(shown), 2, squeeze=False, width_ratios=(5, 1), height_ratios=heights
     )
     for (left, right), h, row in zip(axes, shown, rows, strict=True):
-        end = h.duration or 1.0  # of a run without a clock: an empty panel
+        end = h.duration or 1.0  # 0 for a run without events: an empty panel
         shown_window = window or (max(0.0, end - length), end)
         gantt.draw_gantt(left, h, row, *shown_window)
         gantt.draw_shares(right, h, row)

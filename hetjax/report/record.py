@@ -1,7 +1,7 @@
-"""The form of a run in JSON and CSV: plain values, in an order that is always the same.
+"""Runs as plain values for JSON and CSV, always in the same order.
 
-Where names are free (settings, metrics, programs) they are sorted, so that equal
-histories give equal bytes, in whatever order their dictionaries were filled.
+Names that differ between runs (settings, metrics, programs) are sorted, so that equal
+histories give equal bytes.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Any
 
 from hetjax.engine.records.history import History, WorkerRecord
 
-COMMON = ("seconds", "updates", "examples", "loss")  # of every point
+COMMON = ("seconds", "updates", "examples", "loss")  # columns of every evaluation
 
 
 def plain(value: Any) -> Any:
-    """The value as valid JSON: NaN and infinity are None, others their str()."""
+    """Convert to valid JSON: NaN and infinity to None, unknown types to str()."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
-        # float() because NumPy's float64 is a float that does not print like one
+        # float() because NumPy's float64 is a float with another repr
         return float(value) if math.isfinite(value) else None
     if hasattr(value, "_asdict"):  # a NamedTuple
         return plain(value._asdict())
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in sorted(value, key=_rank)]
     if hasattr(value, "tolist"):  # arrays and scalars of NumPy and JAX
         return plain(value.tolist())
-    # without the address, which is another one in every process
+    # without the address, which differs between processes
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
@@ -42,12 +42,12 @@ def _rank(key: Any) -> tuple[bool, float, str]:
 
 
 def metric_names(points: Iterable[dict[str, float]]) -> tuple[str, ...]:
-    """What the points hold besides the common columns, sorted."""
+    """The sorted names of the evaluations' columns besides the common ones."""
     return tuple(sorted({name for p in points for name in p} - set(COMMON)))
 
 
 def run_record(history: History) -> dict[str, Any]:
-    """One run, as it stands in results.json."""
+    """Return one run as stored in results.json."""
     return {
         "strategy": history.strategy,
         "seed": history.seed,
@@ -69,12 +69,12 @@ def run_record(history: History) -> dict[str, Any]:
 
 
 def _point_record(point: dict[str, float]) -> dict[str, Any]:
-    """One evaluation: the common columns, then its metrics."""
+    """Return one evaluation: the common columns, then its metrics."""
     return {name: plain(point[name]) for name in (*COMMON, *metric_names([point]))}
 
 
 def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
-    """One worker's share; its staleness stands beside, in the run's record."""
+    """Return one worker's record; its staleness is in the record of the run."""
     return {
         "name": worker.name,
         "busy": plain(worker.busy),

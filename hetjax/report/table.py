@@ -1,4 +1,4 @@
-"""A table of texts that prints aligned and shows in Jupyter."""
+"""A table of texts that prints aligned columns and displays in Jupyter."""
 
 from dataclasses import dataclass
 from html import escape
@@ -6,7 +6,7 @@ from html import escape
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows under a header; the first column is a name, the others are numbers."""
+    """Rows under a header; the first column holds names, the others numbers."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -35,14 +35,14 @@ class Table:
 
 
 def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    """One line: the name to the left, the numbers to the right."""
+    """Return one line: the name aligned to the left, the numbers to the right."""
     name, *numbers = zip(cells, widths, strict=True)
     texts = [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in numbers)]
     return "  ".join(texts).rstrip()
 
 
 def _html_row(cells: tuple[str, ...], tag: str) -> str:
-    """One row of an HTML table, aligned like the text."""
+    """Return one row of an HTML table, aligned like the text."""
     sides = ("left", *("right" for _ in cells[1:]))
     return "<tr>{}</tr>".format(
         "".join(

@@ -1,8 +1,8 @@
-"""Machines that are ready to run: one module, or folder, for each kind.
+"""Runtimes: one module or folder for each kind of machine.
 
-`simulated` is the virtual clock, `threads` the devices of this process, `recorded` a
-trace. A machine of one's own is any object with a method `open_runtime(strategy, job)`
-that returns a `hetjax.engine.protocols.Runtime`.
+`simulated` runs on the virtual clock, `threads` on the devices of this process,
+`recorded` from a trace. A custom machine is any object with a method
+`open_runtime(strategy, job)` that returns a `hetjax.engine.protocols.Runtime`.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _OPENERS: dict[type, Any] = {
 
 
 def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
-    """The machine, ready to run this strategy on this job.
+    """Return the runtime of a machine for this strategy and job.
 
     Errors: ValueError for a strategy, data or settings that do not fit the machine.
     """
@@ -36,7 +36,7 @@ def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
 
 
 def check_machine(machine: Any) -> None:
-    """A ValueError for what is not a machine."""
+    """Raise a ValueError unless this is a machine."""
     if type(machine) not in _OPENERS and not hasattr(machine, "open_runtime"):
         raise ValueError(
             f"machine is {machine!r}: give a Machine, such as machine.preset(...), or "
@@ -45,5 +45,5 @@ def check_machine(machine: Any) -> None:
 
 
 def is_real_machine(machine: Any) -> bool:
-    """Are the machine's seconds real ones?"""
+    """Are the machine's seconds wall-clock time?"""
     return bool(getattr(machine, "real", False))

@@ -1,6 +1,7 @@
 """Executors that run steps on the caller's thread, or on a few threads of the host.
 
-For the virtual clock: what comes of an assignment does not depend on when it runs.
+They serve the virtual clock: the outcome of an assignment does not depend on when it
+runs.
 """
 
 import time
@@ -10,14 +11,14 @@ from typing import Any
 
 from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
 
-FIRST = 3  # assignments that tell how long they are; one of them compiles
-LONG = 1e-3  # [s] of an assignment that is worth waking a thread
+FIRST = 3  # assignments that are timed to decide; one of them compiles
+LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
 
 
 class Inline:
     """Runs an assignment when it starts, on the caller's thread.
 
-    JAX only enqueues the steps then, so that the host goes on while they run.
+    JAX only enqueues the steps, so that the host goes on while they run.
     """
 
     def __init__(self, run: Any):
@@ -26,19 +27,19 @@ class Inline:
         self._outcomes: dict[int, Outcome] = {}
 
     def lead(self, take_turns: TakeTurns) -> None:
-        """All turns are taken here."""
+        """Take all turns on the caller's thread."""
         if take_turns(lambda: False):
-            raise RuntimeError("the clock has no event to come, but the run goes on")
+            raise RuntimeError("the clock has no more events, but the run is not over")
 
     def flush(self) -> None:
-        """Everything has begun when it was started."""
+        """Do nothing: `start` has begun every assignment."""
 
     def start(self, assignment: Assignment) -> None:
         """Enqueue all steps."""
         self._outcomes[assignment.worker] = self._run(assignment)
 
     def finish(self, worker: int) -> Outcome:
-        """What the steps lead to, as arrays that may still be under way."""
+        """Return the outcome; its arrays may not be computed yet."""
         return self._outcomes.pop(worker)
 
     def drop(self, worker: int) -> None:
@@ -46,17 +47,17 @@ class Inline:
         self._outcomes.pop(worker, None)
 
     def close(self) -> list[int]:
-        """There is nothing to end."""
+        """Do nothing: no thread has to end."""
         return []
 
 
 def grouped(
     assignments: Sequence[Assignment], benches: Sequence[tuple[str, float]]
 ) -> list[list[Assignment]]:
-    """Which of them one program can run: of one bench, as many steps of one size.
+    """Group assignments that one program can run: same bench, steps and batch size.
 
-    A worker's bench is its device, and how much slower it is there on purpose: who
-    waits behind each step must not hold up others.
+    A worker's bench is its (device, slowdown): a worker that waits after each step must
+    not delay workers with another slowdown.
     """
     groups: dict[tuple, list[Assignment]] = {}
     for a in assignments:
@@ -66,25 +67,25 @@ def grouped(
 
 
 class Grouped(Inline):
-    """Runs what starts in one turn of the loop in groups, as a real run did."""
+    """Runs the assignments of one turn of the loop in groups, as a real run does."""
 
     def __init__(self, run: Any, benches: Sequence[tuple[str, float]]):
-        """`run(assignments) -> outcomes`; the benches of all workers."""
+        """`run(assignments) -> outcomes`; `benches` are those of all workers."""
         super().__init__(run)
         self._benches = benches
         self._pending: list[Assignment] = []
 
     def start(self, assignment: Assignment) -> None:
-        """Remember it for the end of the turn."""
+        """Keep the assignment until the end of the turn."""
         self._pending.append(assignment)
 
     def drop(self, worker: int) -> None:
-        """Forget it."""
+        """Forget a worker's assignment and outcome."""
         self._pending = [a for a in self._pending if a.worker != worker]
         super().drop(worker)
 
     def flush(self) -> None:
-        """Run what the turn started."""
+        """Run the assignments that were started in this turn."""
         for group in grouped(self._pending, self._benches):
             workers = [a.worker for a in group]
             self._outcomes.update(zip(workers, self._run(group), strict=True))
@@ -94,9 +95,10 @@ class Grouped(Inline):
 class Pooled(Inline):
     """Runs long assignments on threads of the host, several at the same time.
 
-    For the cores of a CPU, which a program of its own seldom keeps busy. Short ones
-    stay on the caller's thread: to wake another takes as long. The first few tell which
-    they are. What comes of an assignment does not depend on where it runs, or when.
+    It serves CPUs, as a single program seldom keeps all cores busy. Short assignments
+    stay on the caller's thread, as waking another thread takes as long. The first few
+    assignments are timed to decide. The outcome of an assignment does not depend on
+    where or when it runs.
     """
 
     def __init__(self, run: Any, threads: int):
@@ -107,8 +109,8 @@ class Pooled(Inline):
         self._seconds: list[float] = []  # of the first assignments
 
     def start(self, assignment: Assignment) -> None:
-        """Run it, or have a thread run it."""
-        if not assignment.rows:  # nothing to compute: it tells nothing
+        """Run the assignment, or let a thread run it."""
+        if not assignment.rows:  # nothing to compute, so its time tells nothing
             super().start(assignment)
         elif len(self._seconds) < FIRST:
             began = time.perf_counter()
@@ -121,17 +123,17 @@ class Pooled(Inline):
             self._futures[assignment.worker] = future
 
     def finish(self, worker: int) -> Outcome:
-        """Its outcome; waits for a thread, and raises what it raised there."""
+        """Return the outcome; wait for its thread, and raise what was raised there."""
         if worker in self._futures:
             return self._futures.pop(worker).result()
         return super().finish(worker)
 
     def drop(self, worker: int) -> None:
-        """Forget it."""
+        """Forget a worker's outcome."""
         self._futures.pop(worker, None)
         super().drop(worker)
 
     def close(self) -> list[int]:
-        """Wait for what is under way; the rest is not begun."""
+        """Wait for running assignments and cancel those that have not begun."""
         self._pool.shutdown(cancel_futures=True)
         return []

@@ -1,4 +1,4 @@
-"""A recorded run: its trace is the clock, and everything is where it was then."""
+"""Replay of a recorded run: its trace is the clock, on the same kinds of device."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from hetjax.tracing.trace import Line, Trace
 
 
 def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
-    """A trace's clock; everything where it was, or on the same kinds of device."""
+    """Return the runtime of a trace, with devices of the same kinds as recorded."""
     check_same(trace, strategy, job.programs.task, job.data)
     workers, step_modes = trace.workers, trace.header["step_modes"]
     by_kind = {d.device_kind: d for d in reversed(all_devices())}
@@ -46,7 +46,7 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
 
 
 def missing_kinds(trace: Trace) -> list[str]:
-    """Kinds of device that the trace has, and this process has not."""
+    """Kinds of device that occur in the trace but not in this process."""
     here = {d.device_kind for d in all_devices()}
     return sorted({w.kind for w in trace.workers} - here)
 
@@ -54,29 +54,29 @@ def missing_kinds(trace: Trace) -> list[str]:
 class RecordedClock:
     """The clock of a trace: the same events at the same times.
 
-    What is ordered must be what was ordered then; a ValueError says what is not.
+    The actions must be the recorded ones; a ValueError says which one differs.
     """
 
     def __init__(self, trace: Trace):
-        """At 0 s."""
+        """Start at 0 s."""
         self.workers = trace.workers
         self.now = 0.0
-        self.has_pending_joins = True  # the trace knows who came
+        self.has_pending_joins = True  # joins are in the trace
         self._trace, self._position = trace, 0
-        self._works: dict[int, LocalRound] = {}
+        self._rounds: dict[int, LocalRound] = {}
 
     def begin(self) -> None:
-        """Time runs from event to event."""
+        """Do nothing: time moves from event to event."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """It stands still anyway."""
+        """Do nothing: time only moves in `next`."""
         return nullcontext()
 
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """The recorded start of this work."""
-        line = self._take("dispatch", f"work for worker {worker}")
+        """Check the round against the trace; return its recorded start."""
+        line = self._take("dispatch", f"a local round for worker {worker}")
         recorded = LocalRound(
             line["local_steps"],
             line["batch_size"],
@@ -85,17 +85,17 @@ class RecordedClock:
         )
         if (line["dispatch"], recorded) != (worker, local_round):
             raise self._other(
-                f"gives worker {worker} {local_round}, where worker {line['dispatch']} "
-                f"was given {recorded}",
+                f"gives worker {worker} {local_round}, but in the trace worker "
+                f"{line['dispatch']} was given {recorded}",
                 line=-1,
             )
         del nonzeros
-        self._works[worker] = local_round
+        self._rounds[worker] = local_round
         return Arrival(worker, local_round, line["start"], math.inf)
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Have a merge carried out; the recorded times of it."""
-        planned.run(self.now)  # what came of it is visible behind it, as in the run
+        """Carry out a merge, check it against the trace; return its recorded times."""
+        planned.run(self.now)  # its result is visible after it, as in the recorded run
         action = planned.action
         line = self._take("merge", f"a merge at {action.node}")
         partners, op = [*action.partners], op_text(action.op)
@@ -104,54 +104,54 @@ class RecordedClock:
         if recorded != asked:
             raise self._other(
                 f"merges {action.members} at {action.node!r} ({op}, with {partners}), "
-                f"where {line['members']} merged at {line['merge']!r} ({line['op']}, "
-                f"with {line['partners']})",
+                f"but in the trace {line['members']} merged at {line['merge']!r} "
+                f"({line['op']}, with {line['partners']})",
                 line=-1,
             )
         return Stamps(*line["stamps"])
 
     def start(self, worker: int) -> None:
-        """Its Join is in the trace."""
+        """Do nothing: the Join is in the trace."""
 
     def stop(self, worker: int) -> None:
-        """Its Leave is in the trace."""
+        """Do nothing: the Leave is in the trace."""
 
     def set_timer(self, name: str, time: float) -> None:
-        """It rings when it did."""
+        """Do nothing: the Timer is in the trace."""
 
     def next(self) -> Event | None:
-        """The next event of the trace; RunEnded behind the last one."""
+        """Return the next event of the trace; raise RunEnded after the last one."""
         line = self._line()
         if "dispatch" in line or "merge" in line:
-            raise self._other("waits, where the recorded run went on")
+            raise self._other("waits, but in the trace an action comes next")
         event = event_of(line)
         if event is None:
             worker = line["arrival"]
-            local_round = self._works.pop(worker)
+            local_round = self._rounds.pop(worker)
             event = Arrival(worker, local_round, line["start"], line["finish"])
         self._position += 1
         self.now = max(self.now, event.time)
         return event
 
     def _line(self) -> Line:
+        """Return the next line of the trace; raise RunEnded after the last one."""
         if self._position == len(self._trace.lines):
             stopped = self._trace.end.get("stopped", "the trace was cut off here")
             raise RunEnded(stopped)
         return self._trace.lines[self._position]
 
-    def _take(self, kind: str, ordered: str) -> Line:
-        """The next line, which must be of this kind."""
+    def _take(self, kind: str, asked: str) -> Line:
+        """Return the next line, which must be of this kind, and move on."""
         line = self._line()
         if kind not in line:
-            raise self._other(f"orders {ordered}, which the recorded run did not")
+            raise self._other(f"asks for {asked}, but the recorded run did not")
         self._position += 1
         return line
 
     def _other(self, what: str, *, line: int = 0) -> ValueError:
-        """What differs from the next line, or from the one before it (-1)."""
+        """The error for a difference from the next line (0) or the last one (-1)."""
         line += self._position + 2  # the header is line 1
         return ValueError(
-            f"{self._trace.name}, line {line}: the strategy "
-            f"{what}: it is not the one that was recorded, or its settings, its "
-            "data or its seed are others"
+            f"{self._trace.name}, line {line}: the strategy {what}: the strategy, its "
+            "settings, the data or the seed differ from the recorded ones"
         )

@@ -18,7 +18,7 @@ from hetjax.tracing.fingerprint import check_calibration
 
 
 def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
-    """The virtual clock of a machine, and an executor for its rounds."""
+    """Return the runtime of a simulated machine: virtual clock and local executor."""
     check_calibration(machine, job.programs.task)
     (device, *_) = jax.devices()
     step_mode = step_mode_of_table(job, device.platform)
@@ -30,7 +30,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     run = partial(Steps(strategy, job).run, step_mode=step_mode)
     executor: Executor = Inline(run)
     if device.platform == "cpu" and cores() > 1:
-        # one more than cores: it has the next batches ready
+        # one more than there are cores: it prepares the next batches
         threads = min(len(clock.workers), cores() + 1)
         executor = Pooled(run, threads) if threads > 1 else executor
     step_modes = {device.device_kind: step_mode}
@@ -38,6 +38,6 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Which step mode K local steps take on the virtual clock: from a fixed table.
+"""The step mode of K local steps on the virtual clock, from a fixed table.
 
-So that results are the same bit for bit everywhere; real devices are measured
-(`hetjax.runtimes.threads.step_mode_choice`).
+A table makes results the same bit for bit everywhere. On real devices the step mode is
+chosen by a measurement (`hetjax.runtimes.threads.step_mode_choice`).
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ import numpy as np
 from hetjax.data.batching import make_batch
 from hetjax.engine.job import Job
 
-SMALL = 150  # primitives of a loss that is worth unrolling
+SMALL = 150  # most primitives of a loss that is worth unrolling
 
 
 def step_mode_of_table(job: Job, platform: str) -> str:
-    """The form for K steps of this task on a platform.
+    """Return the step mode for K steps of this task on a platform.
 
-    Accelerators want one program for all. So do models without convolutions on a CPU;
-    there a convolution inside a loop is an order of magnitude slower, so that small
-    convolutional models are unrolled, and large ones, whose unrolled program would
-    compile for minutes, dispatched.
+    On accelerators, and on a CPU without convolutions, the steps are fused into one
+    program. On a CPU a convolution inside a loop is an order of magnitude slower:
+    small convolutional models are unrolled there, and large ones, whose unrolled
+    program would compile for minutes, are dispatched step by step.
     """
     if platform != "cpu":
         return "fused"
@@ -37,7 +37,7 @@ def _mode_on_cpu(job: Job) -> str:
 
 
 def _loss_of(job: Job) -> Any:
-    """The jaxpr of the task's loss on a batch."""
+    """Return the jaxpr of the task's loss on a batch."""
     task, key = job.programs.task, jax.random.key(0)
     model = jax.eval_shape(task.init, key)
     batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
@@ -45,7 +45,7 @@ def _loss_of(job: Job) -> Any:
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:
-    """Names of all primitives, those of inner jaxprs too."""
+    """Yield the names of all primitives, including those of inner jaxprs."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for value in equation.params.values():

@@ -1,7 +1,8 @@
-"""What a trace says of its run, and whether another one is the same.
+"""The header of a trace, and checks that a task, data and strategy match it.
 
-What it does not hold, a task and data, must be the same: their shapes and a checksum
-are in its first line, and so is a checksum of the parameters in its last.
+A trace does not hold the task and the data. Its first line has the shapes of the
+model's parameters and a checksum of the data, its last line a checksum of the final
+parameters.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ def header(
     nodes: int,
     slowdowns: list[float],
 ) -> dict[str, Any]:
-    """What a trace says of its run; `nodes`: the worker on whose device merges ran."""
+    """Return the header of a trace; merges run on the device of the worker `nodes`."""
     return {
         "strategy": strategy.name,
         "name": job.name,
@@ -49,7 +50,7 @@ def header(
 
 
 def digest(params: Any) -> str:
-    """A checksum of parameters, bit for bit."""
+    """Return a checksum of the bits of the parameters."""
     found = hashlib.sha256()
     for leaf in jax.tree.leaves(params):
         found.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
@@ -57,40 +58,42 @@ def digest(params: Any) -> str:
 
 
 def as_trace(trace: Trace | Recording | str | Path) -> Trace:
-    """A trace, a history's recording of one, or the trace in a file."""
+    """Return the trace of a recording, or in a file, or a trace as it is."""
     if isinstance(trace, Recording):
         return trace.load()
     if not isinstance(trace, Trace | str | Path):
         raise ValueError(
-            f"{trace!r} is no trace: give that of a real run's history, or a file"
+            f"{trace!r} is not a trace: give the trace of a real run's history, or a "
+            "file"
         )
     return trace if isinstance(trace, Trace) else Trace.load(trace)
 
 
 def recorded_strategy(trace: Trace) -> Strategy:
-    """The strategy of a trace, from its factory's settings."""
+    """Make the strategy of a trace again, from its recorded settings."""
     name, given = trace.header["strategy"], trace.header.get("settings", {})
     if name not in STRATEGIES:
         raise ValueError(
-            f"the trace's strategy {name!r} is none of hetjax's: give it to replay"
+            f"the trace's strategy {name!r} is not one of hetjax's: give the strategy "
+            "to replay"
         )
     plain = {k: _tuples(v) for k, v in given.items()}
     try:
         return STRATEGIES[name](**plain)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"the trace's {name} has settings that are functions, or not to be found "
-            f"in its record ({error}): give the strategy to replay"
+            f"the trace's {name} has settings that are functions, or that are not in "
+            f"the trace ({error}): give the strategy to replay"
         ) from error
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
+    """Convert JSON's lists back to tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> None:
-    """A ValueError if these are not what was recorded."""
+    """Raise a ValueError if these are not the recorded ones."""
     found = {
         "strategy": strategy.name,
         "batch_size": strategy.batch_size,
@@ -116,7 +119,7 @@ def _shapes(task: Task) -> list[list[Any]]:
 
 
 def model_text(task: Task) -> str:
-    """Paths, shapes and dtypes of the parameters in a line."""
+    """Return paths, shapes and dtypes of the parameters as one line of text."""
     return ", ".join(
         f"{path} {dtype}[{','.join(map(str, shape))}]"
         for path, shape, dtype in _shapes(task)
@@ -124,7 +127,7 @@ def model_text(task: Task) -> str:
 
 
 def check_calibration(machine: Machine, task: Task) -> None:
-    """A ValueError if the machine was measured with a model of other shapes."""
+    """Raise a ValueError if the machine was measured with a model of other shapes."""
     about = machine.calibration
     if about is not None and about.model != model_text(task):
         raise ValueError(

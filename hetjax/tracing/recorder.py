@@ -1,4 +1,4 @@
-"""A clock that notes what another one does, and the words in which it does so."""
+"""Recording: a clock that writes what another clock does, as lines of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,12 +32,12 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 
 def op_text(op: MergeOp) -> str:
-    """A merge's operation as it stands in a trace: PUSH|FETCH."""
+    """Return a merge's operation as written in a trace, such as PUSH|FETCH."""
     return "|".join(flag.name or "" for flag in op)
 
 
 def _op(text: str) -> MergeOp:
-    """The operation that `op_text` wrote."""
+    """Return the operation that `op_text` wrote."""
     found = MergeOp(0)
     for name in text.split("|"):
         found |= MergeOp[name]
@@ -45,10 +45,10 @@ def _op(text: str) -> MergeOp:
 
 
 class Recorder:
-    """A clock that notes what another one does."""
+    """A clock that writes a line for each action and event of another clock."""
 
     def __init__(self, clock: Any, header: Line, path: str | Path | None = None):
-        """Writes the first line."""
+        """Write the first line."""
         self._clock = clock
         self.recording = Recording(path)
         workers = [info._asdict() for info in clock.workers]
@@ -56,26 +56,26 @@ class Recorder:
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
-        """The clock's."""
+        """All workers of the recorded clock."""
         return self._clock.workers
 
     @property
     def now(self) -> float:
-        """The clock's."""
+        """The time of the recorded clock."""
         return self._clock.now
 
     @property
     def has_pending_joins(self) -> bool:
-        """The clock's."""
+        """May a worker still join on the recorded clock?"""
         return self._clock.has_pending_joins
 
     def begin(self) -> None:
-        """Time runs."""
+        """Start the recorded clock."""
         self._clock.begin()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The clock's; the file is brought up to date meanwhile."""
+        """Stop the recorded clock; the file is written meanwhile."""
         with self._clock.paused():
             self.recording.flush()
             yield
@@ -83,7 +83,7 @@ class Recorder:
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """Note who was given what, and when it starts."""
+        """Write the local round, its worker and its start."""
         arrival = self._clock.dispatch(worker, local_round, nonzeros)
         self.recording.write(
             {
@@ -99,7 +99,7 @@ class Recorder:
         return arrival
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Note who merged where, and when."""
+        """Write the merge's node, members and times."""
         done, action = self._clock.carry_out(planned), planned.action
         self.recording.write(
             {
@@ -114,19 +114,19 @@ class Recorder:
         return done
 
     def start(self, worker: int) -> None:
-        """Leads to a Join, which is noted."""
+        """Start a worker; its Join is written when it occurs."""
         self._clock.start(worker)
 
     def stop(self, worker: int) -> None:
-        """Leads to a Leave, which is noted."""
+        """Stop a worker; its Leave is written when it occurs."""
         self._clock.stop(worker)
 
     def set_timer(self, name: str, time: float) -> None:
-        """Noted when it rings."""
+        """Ask for a Timer; it is written when it occurs."""
         self._clock.set_timer(name, time)
 
     def next(self) -> Event | None:
-        """Note the event."""
+        """Write the next event."""
         event = self._clock.next()
         if isinstance(event, Arrival):
             self.recording.write(
@@ -137,7 +137,7 @@ class Recorder:
                 }
             )
         elif event is not None:
-            # the kind stands for the name of the first field
+            # the kind of event replaces the name of its first field
             names = (_NAMES[type(event)], *event._fields[1:])
             values = [op_text(v) if isinstance(v, MergeOp) else v for v in event]
             self.recording.write(dict(zip(names, values, strict=True)))
@@ -145,7 +145,7 @@ class Recorder:
 
 
 def event_of(line: Line) -> Event | None:
-    """The event of a line, but for arrivals; None for a line that is none."""
+    """Return the event of a line; None for an arrival, or a line of an action."""
     (name, first), *others = line.items()
     if name not in _EVENTS:
         return None

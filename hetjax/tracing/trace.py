@@ -1,8 +1,9 @@
-"""Traces: what happened in a run, as JSON lines.
+"""Traces: the actions and events of a run, as JSON lines.
 
-The first line says what was run on what; then, in the order of the run, one line for
-every order that takes time and every event; the last line says how it ended. A trace is
-enough to run the same strategy again to the same bits, and to fit a simulated machine.
+The first line describes the run. Then follows, in the order of the run, one line for
+every local round, merge and event; the last line says how the run ended. A trace is
+enough to run the same strategy again, bit for bit the same, and to fit a simulated
+machine.
 """
 
 import json
@@ -17,8 +18,8 @@ from typing import Any, TextIO
 from hetjax.machine.types import Stamps, WorkerInfo
 
 VERSION = 2  # of the format
-MANY = 5_000  # lines that wait for a pause to be written
-# what a line of each kind holds: the field of its name comes first
+MANY = 5_000  # lines that may wait for a pause before they are written
+# the fields of a line by its kind: the first field has the name of the kind
 _FIELDS: dict[str, dict[str, type]] = {
     "dispatch": {
         "dispatch": int,
@@ -56,19 +57,19 @@ _HEADER: dict[str, type] = {
     "on_nan": str,
     "on_lost_worker": str,
 }
-_IN_WORDS = {int: "a whole number", float: "a number", str: "a text", list: "a list"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
 Line = dict[str, Any]
 
 
 @dataclass
 class Trace:
-    """A recorded run: `header`, `lines`, and what the last line says in `end`."""
+    """A recorded run: `header`, `lines`, and the content of the last line in `end`."""
 
     header: Line
     lines: list[Line] = field(default_factory=list)
     end: Line = field(default_factory=dict)
-    name: str = field(default="the trace", compare=False)  # in errors: its file
+    name: str = field(default="the trace", compare=False)  # of its file, for errors
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
@@ -86,24 +87,25 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
-        """Read a trace; a ValueError names the file and the line that is damaged.
+        """Read a trace; a ValueError names the file and the damaged line.
 
-        A run that was cut off (no last line, or half of one) is read as far as it goes.
+        The trace of a run that was cut off (without a last line, or with half of one)
+        is read as far as it goes.
         """
         with Path(path).open(encoding="utf-8") as file:
             return cls.read(file, str(path))
 
     @classmethod
     def read(cls, file: TextIO, name: str) -> "Trace":
-        """Read an open file, called `name` in errors."""
+        """Read an open file, which is called `name` in errors."""
         try:
-            numbered = list(_parsed(name, file))
+            numbered = list(_parse(name, file))
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name}: this is no text, and no trace: {error}"
+                f"{name}: this is not a text file, so not a trace: {error}"
             ) from error
         if not numbered:
-            raise ValueError(f"{name}: an empty file is no trace")
+            raise ValueError(f"{name}: the file is empty, so not a trace")
         (_, header), *lines = numbered
         _check_header(name, header)
         end: Line = {}
@@ -114,10 +116,13 @@ class Trace:
 
 
 class Recording:
-    """A trace in a file: that of a path, or one that goes when nobody has this."""
+    """A trace that is being written, to a given file or a temporary one.
+
+    The temporary file is deleted together with this object.
+    """
 
     def __init__(self, path: str | Path | None = None):
-        """Opens the file."""
+        """Open the file."""
         if path is None:
             number, temporary = tempfile.mkstemp(".jsonl", "hetjax-trace-")
             os.close(number)
@@ -126,28 +131,29 @@ class Recording:
         else:
             self._path, self._name = Path(path), str(path)
         self._waiting: list[Line] = []
-        self.context: Any = None  # what it was recorded of, while that is in memory
+        # (task, data, strategy) of the run, which the file does not hold
+        self.context: Any = None
         self._file = self._path.open("w", encoding="utf-8")
 
     def load(self) -> Trace:
-        """Read it."""
+        """Read the trace."""
         if not self._file.closed:
             self.flush()
         with self._path.open(encoding="utf-8") as file:
             return Trace.read(file, self._name)
 
     def save(self, path: str | Path) -> None:
-        """Write it to another file."""
+        """Write the trace to another file."""
         self.load().save(path)
 
     def write(self, line: Line) -> None:
-        """Append a line; it goes to the file with many others, when there is time."""
+        """Append a line; it is written to the file later, together with others."""
         self._waiting.append(line)
         if len(self._waiting) >= MANY:
             self.flush()
 
     def flush(self) -> None:
-        """Bring the file up to date."""
+        """Write all waiting lines to the file."""
         waiting, self._waiting = self._waiting, []
         self._file.write("".join(json.dumps(line) + "\n" for line in waiting))
         self._file.flush()
@@ -157,7 +163,7 @@ class Recording:
         self.write({"end": what})
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Write all waiting lines and close the file."""
         if not self._file.closed:
             self.flush()
             self._file.close()
@@ -167,7 +173,8 @@ def _check_header(name: str, header: Line) -> None:
     missing = [field for field in ("trace", *_HEADER) if field not in header]
     if missing:
         raise ValueError(
-            f"{name}, line 1: this is no trace of hetjax: {', '.join(missing)} missing"
+            f"{name}, line 1: this is not a trace of hetjax: it lacks "
+            f"{', '.join(missing)}"
         )
     if header["trace"] != VERSION:
         raise ValueError(
@@ -184,22 +191,22 @@ def _check_header(name: str, header: Line) -> None:
     if not header["instants"] or per_worker != count or not 0 <= nodes < count:
         raise ValueError(
             f"{place}: damaged: {count} workers, {per_worker} slowdowns, nodes at "
-            f"worker {nodes}, {len(header['instants'])} instants do not fit"
+            f"worker {nodes}, {len(header['instants'])} instants do not fit together"
         )
 
 
 def _check_lines(name: str, lines: Sequence[tuple[int, Line]], workers: int) -> None:
-    """A ValueError for a line that is of no kind, or lacks what its kind has."""
+    """Raise a ValueError for a line of unknown kind, or with wrong fields."""
     given: set[int] = set()
     for number, line in lines:
         place = f"{name}, line {number}"
         kind = next(iter(line), "")
         if kind not in _FIELDS:
-            raise ValueError(f"{place}: unknown: {json.dumps(line)}")
+            raise ValueError(f"{place}: unknown kind of line: {json.dumps(line)}")
         _check_fields(place, line, _FIELDS[kind])
         if set(line) != set(_FIELDS[kind]):
             more = ", ".join(sorted(set(line) - set(_FIELDS[kind])))
-            raise ValueError(f"{place}: damaged: it has {more} besides")
+            raise ValueError(f"{place}: damaged: it has unknown fields: {more}")
         if kind in _OF_WORKERS and not 0 <= line[kind] < workers:
             raise ValueError(
                 f"{place}: damaged: there is no worker {line[kind]}; they are 0 to "
@@ -208,7 +215,9 @@ def _check_lines(name: str, lines: Sequence[tuple[int, Line]], workers: int) -> 
         if kind == "dispatch":
             given.add(line[kind])
         if kind == "arrival" and line[kind] not in given:
-            raise ValueError(f"{place}: damaged: worker {line[kind]} had no work")
+            raise ValueError(
+                f"{place}: damaged: worker {line[kind]} had no local round"
+            )
         if kind == "arrival":
             given.remove(line[kind])
         if kind == "merge" and len(line["stamps"]) != len(Stamps._fields):
@@ -218,7 +227,7 @@ def _check_lines(name: str, lines: Sequence[tuple[int, Line]], workers: int) -> 
 
 
 def _check_fields(place: str, line: Line, fields: dict[str, type]) -> None:
-    """A ValueError for a field that is not there, or of another type."""
+    """Raise a ValueError for a field that is missing, or of another type."""
     for field_name, kind in fields.items():
         value = line.get(field_name)
         number = kind is float and isinstance(value, int)
@@ -226,12 +235,12 @@ def _check_fields(place: str, line: Line, fields: dict[str, type]) -> None:
         if is_bool or not (isinstance(value, kind) or number):
             raise ValueError(
                 f"{place}: damaged: {field_name} is {json.dumps(value)}, not "
-                f"{_IN_WORDS.get(kind, kind.__name__)}"
+                f"{_TYPE_NAMES.get(kind, kind.__name__)}"
             )
 
 
-def _parsed(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
-    """Every line with its number; but for half a line at the end of a run cut off."""
+def _parse(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
+    """Yield every line with its number, without half a line at the end."""
     for number, text in enumerate(file, 1):
         try:
             line = json.loads(text)
@@ -241,5 +250,5 @@ def _parsed(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
             why = getattr(error, "msg", error)
             raise ValueError(f"{name}, line {number}: damaged: {why}") from error
         if not isinstance(line, dict):
-            raise ValueError(f"{name}, line {number}: damaged: no JSON object")
+            raise ValueError(f"{name}, line {number}: damaged: not a JSON object")
         yield number, line

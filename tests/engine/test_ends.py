@@ -22,7 +22,10 @@ def test_a_policy_that_stalls_is_told(monkeypatch):
 
     strategy = averaging(policy=Policy(whole.init, react))
     history = train(machine(1.0, 2.0), strategy, 9.0, num_evals=9)
-    why = "nobody has work since 2 s: the policy gave no actions on Arrival"
+    why = (
+        "no worker has a local round since 2 s: the policy returned no actions "
+        "on Arrival"
+    )
     assert history.stopped == why
     assert history.duration == 2.0
 
@@ -30,7 +33,10 @@ def test_a_policy_that_stalls_is_told(monkeypatch):
 def test_a_policy_that_gives_nobody_work():
     idle = Policy(lambda infos, n: ((), Actions()), lambda state, e: (state, Actions()))
     history = train(machine(1.0), averaging(policy=idle), 9.0, num_evals=9)
-    why = "nobody has work since 0 s: the policy gave no actions when the run began"
+    why = (
+        "no worker has a local round since 0 s: the policy returned no actions "
+        "when the run began"
+    )
     assert (history.stopped, len(history.evals)) == (why, 1)
 
 

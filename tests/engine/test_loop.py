@@ -51,7 +51,10 @@ def test_several_merges_under_way():
     assert [seen[t] for t in (5.0, 6.5)] == [2, 2]
     assert seen[7.0] == 4
     # this policy gives everybody one round
-    why = "nobody has work since 7 s: the policy gave no actions on Merged"
+    why = (
+        "no worker has a local round since 7 s: the policy returned no actions "
+        "on Merged"
+    )
     assert (history.stopped, history.duration) == (why, 7.0)
 
 

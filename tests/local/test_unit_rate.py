@@ -60,7 +60,7 @@ def test_another_rate_is_refused(name, eta):
         (merge.gradient_aggregation, r"gradient_aggregation\(optimizer\)"),
         (merge.downpour, r"downpour\(server\)"),
     ):
-        with pytest.raises(ValueError, match=where + ".*learning_rate 1.0"):
+        with pytest.raises(ValueError, match=where + ".*learning rate 1.0"):
             make(tx)
 
 

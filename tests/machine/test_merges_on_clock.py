@@ -130,7 +130,7 @@ def test_merged_names_members_and_op():
 @pytest.mark.parametrize("order", [("A", "B"), ("A", 0), ("A",)])
 def test_a_node_that_has_nothing(order):
     c = two_nodes()
-    with pytest.raises(ValueError, match="node 'A' has nothing: nobody merged yet"):
+    with pytest.raises(ValueError, match="node 'A' has no model yet: nothing was"):
         merge(c, order)
 
 

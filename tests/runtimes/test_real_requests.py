@@ -24,7 +24,7 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
         (["cpu:0"], {"workers_per_device": 0}, "workers_per_device=0"),
         (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5 of cpu:0"),
         (["cpu:0"], {"slowdown": (1, 2)}, "2 entries for 1 workers"),
-        (["cpu:0"], {"slowdown": {"gpu:0": 2}}, "slowdown of gpu:0: the workers are"),
+        (["cpu:0"], {"slowdown": {"gpu:0": 2}}, "unknown workers gpu:0: the workers"),
         (
             ["cpu:0"],
             {"step_mode": "folded"},
@@ -92,7 +92,7 @@ def changed(recorded, tmp_path, change):
 
 
 def test_a_file_needs_its_task_and_data(recorded):
-    with pytest.raises(ValueError, match="needs its task and data: give both"):
+    with pytest.raises(ValueError, match="does not hold task and data: give both"):
         hj.replay(recorded, progress=False)
 
 
@@ -132,7 +132,9 @@ def test_a_trace_that_was_cut_off_is_replayed_as_far_as_it_goes(recorded, tmp_pa
     history = hj.replay(path, TASK, DATA, progress=False)
     assert history.stopped == "the trace was cut off here"
     assert history.merges > 0
-    assert history.replayed == "as far as the trace goes: the run was cut off"
+    assert (
+        history.replayed == "up to the end of the trace: the recorded run was cut off"
+    )
 
 
 def test_a_machine_of_another_model_gives_no_advice(tmp_path):
@@ -225,7 +227,7 @@ def test_a_part_of_a_local_machine():
 
 
 def test_ctrl_c_ends_a_calibration():
-    """Half of the measurements are no machine."""
+    """An interrupted calibration returns nothing."""
 
     def press():
         while not any(
@@ -289,13 +291,13 @@ def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
     [
         (
             lambda: hj.calibrate(TASK, DATA, hj.machine.preset("v100x2")),
-            "'v100x2' is a simulated one: devices to measure are those of local_mach",
+            "'v100x2' is a simulated one: give real devices, or local_machine()",
         ),
         (
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
             "path='no/folder/m.json': there is no folder no/folder",
         ),
-        (lambda: hj.replay(None, TASK, DATA), "None is no trace: give that of a real"),
+        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: give the trace of"),
     ],
 )
 def test_what_cannot_be_measured_or_replayed(call, message):
@@ -306,5 +308,5 @@ def test_what_cannot_be_measured_or_replayed(call, message):
 def test_a_file_that_is_no_text_is_no_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"t\.jsonl: this is no text, and no trace"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: this is not a text file, so"):
         hj.replay(path, TASK, DATA)

@@ -92,7 +92,7 @@ def test_what_is_not_the_recorded_run_differs():
     history = real(strategy("elastic_sgd"))
     other = strategy("elastic_sgd")._replace(learning_rate=0.01)
     again = hj.replay(history.trace, strategy=other, progress=False)
-    assert again.replayed == "other parameters than recorded"
+    assert again.replayed == "the parameters differ from the recorded ones"
     assert again.merges == history.merges
 
 

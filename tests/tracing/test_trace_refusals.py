@@ -59,13 +59,22 @@ def _other_version(lines):
     ("message", "change"),
     [
         (r", line 3: damaged: Expecting", lambda ls: _set(ls, 2, ls[2][:-1])),
-        (r", line 3: damaged: no JSON object", lambda ls: _set(ls, 2, "[1]")),
+        (r", line 3: damaged: not a JSON object", lambda ls: _set(ls, 2, "[1]")),
         (r", line 1: damaged: Expecting", lambda ls: _set(ls, 0, "no trace")),
-        (r', line 3: unknown: {"colour": "red"}', lambda ls: _set(ls, 2, RED)),
-        (r", line 3: unknown: {\"end\"", lambda ls: _set(ls, 2, '{"end": {}}')),
-        (r", line 1: this is no trace of hetjax: trace, str", lambda ls: ls.pop(0)),
+        (
+            r', line 3: unknown kind of line: {"colour": "red"}',
+            lambda ls: _set(ls, 2, RED),
+        ),
+        (
+            r", line 3: unknown kind of line: {\"end\"",
+            lambda ls: _set(ls, 2, '{"end": {}}'),
+        ),
+        (
+            r", line 1: this is not a trace of hetjax: .*trace, str",
+            lambda ls: ls.pop(0),
+        ),
         (r", line 1: a trace of version 3; .* version 2", _other_version),
-        (r": an empty file is no trace", lambda ls: ls.clear()),
+        (r": the file is empty", lambda ls: ls.clear()),
         (r", line 1: damaged: 2 workers, 1 slowdowns", _changed(0, slowdowns=[1.0])),
         (r", line 1: damaged: .* 0 instants do not", _changed(0, instants=[])),
         (r", line 1: damaged: .* nodes at worker 7", _changed(0, nodes=7)),
@@ -76,12 +85,15 @@ def _other_version(lines):
             r", line 2: damaged: local_steps is true, not a whole",
             _changed(1, local_steps=True),
         ),
-        (r", line 2: damaged: it has colour besides", _changed(1, colour="red")),
+        (
+            r", line 2: damaged: it has unknown fields: colour",
+            _changed(1, colour="red"),
+        ),
         (
             r", line 2: damaged: there is no worker 5; .* 0 to 1",
             _changed(1, dispatch=5),
         ),
-        (r", line 2: damaged: worker 0 had no work", _arrival_first),
+        (r", line 2: damaged: worker 0 had no local round", _arrival_first),
     ],
 )
 def test_damage_is_named_with_file_and_line(damaged, message, change):
@@ -99,7 +111,7 @@ def test_a_header_without_a_field_is_refused(damaged, field):
         del header[field]
         lines[0] = json.dumps(header)
 
-    with pytest.raises(ValueError, match=f"line 1: this is no .*: {field} missing"):
+    with pytest.raises(ValueError, match=f"line 1: this is not .* it lacks {field}"):
         damaged(change)
 
 
@@ -151,7 +163,7 @@ def merge(clock, *members, **changes):
 @pytest.mark.parametrize(
     ("actions", "message", "act"),
     [
-        (GIVEN, "gives worker 1 .* where worker 0 was", lambda c: give(c, 1, STEP)),
+        (GIVEN, "gives worker 1 .* but in .* worker 0 was", lambda c: give(c, 1, STEP)),
         (
             GIVEN,
             r"gives worker 0 LocalRound\(local_steps=2",
@@ -159,20 +171,20 @@ def merge(clock, *members, **changes):
         ),
         (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, LocalRound(1, 8.5))),
         (GIVEN, r"lr_scale=0.5", lambda c: give(c, 0, LocalRound(1, 8, 0.5))),
-        (GIVEN, "orders a merge at root, which the", lambda c: merge(c, 0, 1)),
-        (GIVEN, "waits, where the recorded run went on", lambda c: c.next()),
-        (MERGED, "orders work for worker 0, which the", lambda c: give(c, 0, STEP)),
-        (MERGED, r"merges \(1, 0\) at .* where \[0, 1\]", lambda c: merge(c, 1, 0)),
+        (GIVEN, "asks for a merge at root, but the", lambda c: merge(c, 0, 1)),
+        (GIVEN, "waits, but in the trace an action comes", lambda c: c.next()),
+        (MERGED, "for a local round for worker 0, but", lambda c: give(c, 0, STEP)),
+        (MERGED, r"merges \(1, 0\) at .* but in .* \[0, 1\]", lambda c: merge(c, 1, 0)),
         (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
         (
             MERGED,
-            r"\(PUSH\|FETCH, .*\), where .*\(PUSH, ",
+            r"\(PUSH\|FETCH, .*\), but .*\(PUSH, ",
             lambda c: merge(c, 0, 1, op=PUSH_FETCH),
         ),
-        (MERGED, "waits, where the recorded run went on", lambda c: c.next()),
+        (MERGED, "waits, but in the trace an action comes", lambda c: c.next()),
     ],
 )
-def test_another_order_is_refused(actions, message, act):
+def test_another_action_is_refused(actions, message, act):
     with pytest.raises(ValueError, match=r"the trace, .*the strategy .*" + message):
         act(clock_behind(actions))
 
@@ -182,10 +194,10 @@ def give(clock, worker, local_round):
 
 
 def test_other_partners_are_refused():
-    """Passive members are told the merge's result: they are part of the order."""
+    """Partners receive the merge's result, so they are part of the action."""
     actions = Actions(merges=(MergeAction((0,), partners=(1,)),))
     clock = clock_behind(actions)
-    with pytest.raises(ValueError, match="it is not the one that was recorded"):
+    with pytest.raises(ValueError, match="the seed differ from the recorded ones"):
         merge(clock, 0, op=PUSH_FETCH)
 
 
@@ -199,12 +211,12 @@ def test_other_partners_are_refused():
     ],
 )
 def test_the_line_that_differs_is_named(actions, act):
-    """The header is line 1, what is ordered first is line 2."""
+    """The header is line 1, the first action is line 2."""
     with pytest.raises(ValueError, match="the trace, line 2:"):
         act(clock_behind(actions))
 
 
-def test_orders_behind_the_last_line_end_the_run():
+def test_actions_after_the_last_line_end_the_run():
     clock = clock_behind(GIVEN)
     give(clock, 0, STEP)
     assert (clock.next().worker, clock.now) == (0, 1.0)

@@ -1,1 +1,1 @@
-"""What is compiled: programs shared by strategies, steps made of them, and counts."""
+"""Compiled programs, shared by strategies and seeds, and counts of compilations."""

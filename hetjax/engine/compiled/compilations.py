@@ -1,6 +1,7 @@
-"""Counts XLA compilations by purpose, from JAX's own monitoring events.
+"""Counts of XLA compilations by purpose, and first calls of programs by threads.
 
-And sees to it that threads do not compile the same program twice.
+The counts come from JAX's monitoring events. `FirstCalls` prevents threads from
+compiling the same program twice.
 """
 
 import threading
@@ -14,7 +15,7 @@ import jax.monitoring
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-_PHASES = (  # of which a compilation consists; their sum is not a worker's time
+_PHASES = (  # the phases of a compilation; they are not charged to a worker
     "/jax/core/compile/jaxpr_trace_duration",
     _LOWERED,
     _COMPILED,
@@ -22,23 +23,23 @@ _PHASES = (  # of which a compilation consists; their sum is not a worker's time
 
 
 class Compilations:
-    """What was compiled while counting, and the seconds that tracing and it took.
+    """Compilations while counting, and the seconds of tracing and compiling.
 
-    Threads compile side by side: each has a purpose, and seconds, of its own.
+    Threads compile at the same time: each has its own purpose and its own seconds.
     """
 
     def __init__(self):
-        """Nothing was compiled yet."""
+        """Start with all counts at zero."""
         self.programs: Counter[str] = Counter()
         self.seconds = 0.0  # of all threads
         self._lock = threading.Lock()
         self._own = threading.local()
-        # threads that XLA compiles for now, or that wait for another's program
+        # threads that compile now, or that wait for a program of another thread
         self._lowered: set[int | None] = set()
 
     @property
     def purpose(self) -> str:
-        """What this thread compiles for."""
+        """The purpose of this thread's compilations."""
         return getattr(self._own, "purpose", "other")
 
     @purpose.setter
@@ -47,7 +48,7 @@ class Compilations:
 
     @contextmanager
     def of(self, purpose: str) -> Iterator[None]:
-        """What this thread compiles in the block is for this purpose."""
+        """Set the purpose of this thread's compilations inside the block."""
         before = self.purpose
         self.purpose = purpose
         try:
@@ -57,16 +58,16 @@ class Compilations:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds that this thread spent compiling, or waiting for that."""
+        """Seconds that this thread has spent compiling, or waiting for that."""
         return getattr(self._own, "seconds", 0.0)
 
     def is_compiling(self, thread: threading.Thread) -> bool:
-        """Has the thread lowered a program that XLA is not done with?"""
+        """Does XLA compile a program for this thread, or does it wait for one?"""
         return thread.ident in self._lowered
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """This thread waits for a program that another compiles."""
+        """Inside the block, this thread waits for a program that another compiles."""
         began = time.perf_counter()
         self._lowered.add(threading.get_ident())
         try:
@@ -99,10 +100,10 @@ class Compilations:
 
 
 class FirstCalls:
-    """Programs that were called, of all runs: one thread compiles, others wait."""
+    """The first calls of programs, in all runs: one thread compiles, others wait."""
 
     def __init__(self):
-        """Nothing was called yet."""
+        """Start with no program called."""
         self._done: set[Hashable] = set()
         self._locks: dict[Hashable, threading.Lock] = {}
 
@@ -114,10 +115,10 @@ class FirstCalls:
         arguments: tuple,
         compilations: Compilations,
     ) -> Any:
-        """What the program returns: traced once per shapes, compiled once per device.
+        """Call the program, traced once per shapes and compiled once per device.
 
-        When two threads trace a program at once, JAX keeps one of the jaxprs, and may
-        compile the other's program again in a later call.
+        When two threads trace a program at the same time, JAX keeps one of the two
+        jaxprs, and a later call may compile the program of the other one again.
         """
         key = (program, shapes, device)
         if key in self._done:
@@ -129,7 +130,7 @@ class FirstCalls:
     def _first(
         self, key: Hashable, make: Callable[[], Any], compilations: Compilations
     ) -> Any:
-        """What the first thread makes; None for those who waited for it."""
+        """Return `make()` in the first thread, None in threads that waited for it."""
         lock = self._locks.setdefault(key, threading.Lock())
         if not lock.acquire(blocking=False):
             with compilations.waiting():

@@ -18,15 +18,15 @@ from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.task.types import Task, make_grad_fn
 
-EVAL_EXAMPLES = 1024  # of an evaluation batch, at most
-EVAL_LOGITS = 2**26  # numbers of an evaluation batch's logits, at most
+EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
+EVAL_LOGITS = 2**26  # logits of an evaluation batch, at most
 
 
 class Programs:
-    """Jitted functions by what they are made of; XLA keeps one program per shape."""
+    """Jitted functions, each made once; XLA keeps one program per shape."""
 
     def __init__(self, task: Task):
-        """Nothing is compiled before it is first called."""
+        """Make no program yet: each is compiled when it is first called."""
         self.task = task
         self._made: dict[Any, Any] = {}
         self.first_calls = FirstCalls()
@@ -43,7 +43,7 @@ class Programs:
         return any(tree.is_float(leaf) for leaf in jax.tree.leaves(model_state))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returned when it was first asked for under this key."""
+        """Return `make()`, which is called only once for each key."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -55,9 +55,10 @@ class Programs:
         *,
         donate: bool = True,
     ) -> Callable:
-        """(replica, batch, rate, words [3]) -> (replica, losses [B], mean loss).
+        """(replica, batch, learning rate, key_data [3]) -> (replica, losses [B], mean).
 
-        The replica is donated. `words` (seed, worker, step) are the random key.
+        With `donate` the replica is donated. The step's random key is made from
+        `key_data`, uint32: (seed, worker, step).
         """
         return self.once(
             ("step", local_update, kept_buffers(local_update, requires), donate),
@@ -75,9 +76,10 @@ class Programs:
         unrolled: bool,
         donate: bool = True,
     ) -> Callable:
-        """(replica, batches [K, ...], rate, words [K, 3]) -> as `step`, losses [K, B].
+        """(replica, batches [K, ...], learning rate, key_data [K, 3])
+        -> (replica, losses [K, B], mean of the last step).
 
-        All K steps in one program: a loop, or `unrolled`.
+        As `step`, with all K steps in one program: a loop, or `unrolled`.
         """
         return self.once(
             (
@@ -100,10 +102,10 @@ class Programs:
         *,
         donate: bool = True,
     ) -> Callable:
-        """(replicas, batches [n, K, ...], rates [n], words [n, K, 3])
+        """(replicas, batches [n, K, ...], learning rates [n], key_data [n, K, 3])
         -> (replicas, losses [n, K, B], means [n]).
 
-        As `steps`, of n workers side by side in one program.
+        As `steps`, for n workers in one program.
         """
         several = jax.vmap(self._steps_fn(local_update, requires, unrolled=False))
 
@@ -117,7 +119,7 @@ class Programs:
             return tuple(after), losses, means
 
         return self.once(
-            ("together", local_update, kept_buffers(local_update, requires), donate),
+            ("vmapped", local_update, kept_buffers(local_update, requires), donate),
             lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
         )
 
@@ -127,25 +129,28 @@ class Programs:
         step = self._step_fn(local_update, requires)
 
         def steps(
-            replica: Replica, batches: Batch, learning_rate: jax.Array, words: jax.Array
+            replica: Replica,
+            batches: Batch,
+            learning_rate: jax.Array,
+            key_data: jax.Array,
         ):
             def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
                 batch, own = inputs
                 replica, losses, mean = step(replica, batch, learning_rate, own)
                 return replica, (losses, mean)
 
-            number = words.shape[0] if unrolled else 1
+            number = key_data.shape[0] if unrolled else 1
             replica, (losses, means) = jax.lax.scan(
-                body, replica, (batches, words), unroll=number
+                body, replica, (batches, key_data), unroll=number
             )
             return replica, losses, means[-1]
 
         return steps
 
     def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
-        """(params, model state) -> a replica that begins there, in its own buffers.
+        """(params, model state) -> a new replica, in its own device buffers.
 
-        `requires` are the buffers of the merge and of the rule.
+        `requires` are the buffers that the merge and the local update require.
         """
 
         def begin(params: Any, model_state: Any) -> Replica:
@@ -159,10 +164,13 @@ class Programs:
         stepping = with_buffers(local_update, requires)
 
         def step(
-            replica: Replica, batch: Batch, learning_rate: jax.Array, words: jax.Array
+            replica: Replica,
+            batch: Batch,
+            learning_rate: jax.Array,
+            key_data: jax.Array,
         ):
-            key = jax.random.key(words[0])
-            key = jax.random.fold_in(jax.random.fold_in(key, words[1]), words[2])
+            key = jax.random.key(key_data[0])
+            key = jax.random.fold_in(jax.random.fold_in(key, key_data[1]), key_data[2])
             grad_fn = make_grad_fn(self.task, key)
             replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
@@ -170,9 +178,10 @@ class Programs:
         return step
 
     def merge(self, merge: Merge) -> Callable:
-        """(state, replicas, packed facts, op) -> (state, replicas); both are donated.
+        """(state, replicas, packed worker statistics, op) -> (state, replicas).
 
-        Not the replicas of a merge that moves some at work: those are still read.
+        The state is donated, and so are the replicas, unless the merge updates busy
+        workers, whose steps still read them.
         """
 
         def apply(state: Any, replicas: tuple[Replica, ...], packed: Any, op: MergeOp):
@@ -186,7 +195,7 @@ class Programs:
         )
 
     def state(self, merge: Merge) -> Callable:
-        """(params, model state) -> the merge's state there, in its own buffers."""
+        """(params, model state) -> the merge's initial state, in its own buffers."""
 
         def begin(*model: Any) -> Any:
             return merge.init(*tree.copies(model))
@@ -194,7 +203,7 @@ class Programs:
         return self.once(("state", merge), lambda: jax.jit(begin))
 
     def model(self, merge: Merge) -> Callable:
-        """(state, params, model_state) -> the merge's model, in the others' dtypes."""
+        """(state, params, model state) -> the merge's model, in the latter's dtypes."""
 
         def model(state: Any, *like: Any):
             return tree.cast_like(merge.model(state), like)
@@ -202,7 +211,7 @@ class Programs:
         return self.once(("model", merge), lambda: jax.jit(model))
 
     def fetch(self, merge: Merge) -> Callable:
-        """(state, replicas) -> replicas that go on from the merge's model; donated."""
+        """(state, replicas) -> replicas with the merge's model; they are donated."""
 
         def fetch(state: Any, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
             return tuple(reset_to(r, *merge.model(state)) for r in replicas)
@@ -210,11 +219,11 @@ class Programs:
         return self.once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
 
     def member(self, merge: Merge) -> Callable:
-        """(state) -> what the node is to the node above, in buffers of its own."""
+        """(state) -> the node as a replica for its parent node, in its own buffers."""
         if merge.as_member is None or merge.from_parent is None:
             raise ValueError(
-                "a node of a tree merges into another, but its merge has no "
-                "`as_member` and `from_parent`: take another one (average, "
+                "a node of a tree merges into its parent node, but its merge has no "
+                "`as_member` and `from_parent`: use another merge (average, "
                 "normalized, sma, hierarchical)"
             )
         of = merge.as_member
@@ -223,8 +232,8 @@ class Programs:
         )
 
     def adopt(self, merge: Merge) -> Callable:
-        """(state, replica) -> the node's state after the node above made it this."""
-        assert merge.from_parent is not None  # `as_member` is called before
+        """(state, replica) -> the node's state after its parent's merge."""
+        assert merge.from_parent is not None  # checked in `member`, called before
         adopt = merge.from_parent
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
 
@@ -238,7 +247,10 @@ class Programs:
 
 
 def _landed(now: Replica, before: Replica, after: Replica) -> Replica:
-    """A replica that others moved from `before` to `now` while steps led to `after`."""
+    """Add the change of a worker's steps to a replica that merges have moved.
+
+    The steps led from `before` to `after`, while merges led from `before` to `now`.
+    """
 
     def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
         return now + (after - before)
@@ -256,7 +268,7 @@ def _landed(now: Replica, before: Replica, after: Replica) -> Replica:
 
 
 def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:
-    """A split in batches of one shape, on the device."""
+    """Return a split as batches of one shape, on the device."""
     size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_classes), len(split))
     pieces = [
         np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
@@ -268,7 +280,7 @@ def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:
 
 
 def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
-    """The bucket of `size` examples that just holds these rows."""
+    """Return the smallest bucket of `size` examples that holds these rows."""
     piece = split.take(rows)
     return make_buckets(piece, len(rows))[-1]._replace(size=size)
 
@@ -276,10 +288,10 @@ def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
 def mean_metrics(
     evaluate: Callable, model: tuple[Any, Any], batches: list[Batch], n: int
 ) -> dict[str, float]:
-    """Metrics over all batches: means over the n examples, loss over those labelled."""
+    """Mean metrics over all n examples; the loss over examples with labels."""
     sums = [evaluate(*model, batch) for batch in batches]
     total = {k: float(sum(np.asarray(s[k], np.float64) for s in sums)) for k in sums[0]}
     weight = total.pop("weight")
     loss = total.pop("loss")
-    mean_loss = loss / weight if weight else float("nan")  # nobody has a label
+    mean_loss = loss / weight if weight else float("nan")  # no example has a label
     return {"loss": mean_loss} | {k: v / n for k, v in total.items()}

@@ -1,6 +1,7 @@
-"""The history of a run: what was measured, when, and where each worker's time went.
+"""The history of a run: its evaluations, its events, and each worker's time.
 
-The loop (`hetjax.engine.loop`) writes it; tables, plots and files read it. Plain data.
+Histories are plain data: the loop (`hetjax.engine.loop`) writes them; tables, plots and
+files read them.
 """
 
 from array import array
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Segment(NamedTuple):
-    """A stretch of one worker's time."""
+    """An interval of one worker's time."""
 
     worker: int
     kind: str  # "busy", "merging" or "transfer"
@@ -26,12 +27,12 @@ class Timeline:
     numbers: array = field(default_factory=lambda: array("d"))
 
     def add(self, worker: int, kind: str, start: float, finish: float) -> None:
-        """Append a segment; an empty one is left out."""
+        """Append a segment unless it is empty."""
         if finish > start:
             self.numbers.extend((worker, self.kinds.index(kind), start, finish))
 
     def cut(self, worker: int, time: float) -> None:
-        """Nothing of a worker's time that is noted already lies behind `time` [s]."""
+        """Cut off a worker's segments at `time` [s]."""
         kept = array("d")
         for segment in self:
             k, kind, start, finish = segment
@@ -52,68 +53,68 @@ class Timeline:
 
 @dataclass
 class WorkerRecord:
-    """One worker's share of a run; the five kinds of seconds sum to the span."""
+    """One worker's share of a run; the five kinds of seconds sum to the duration."""
 
     name: str
     busy: float = 0.0  # [s] computing
     waiting: float = 0.0  # [s] for other workers
-    merging: float = 0.0  # [s] in a merge, its queue on the link included
-    transfer: float = 0.0  # [s] its replica moved between real devices
-    idle: float = 0.0  # [s] of a worker that the strategy never used
+    merging: float = 0.0  # [s] in a merge, including its queue on the link
+    transfer: float = 0.0  # [s] in which its replica moved between real devices
+    idle: float = 0.0  # [s] the whole run, if the strategy never used the worker
     updates: int = 0  # local steps
     examples: int = 0
-    padded: int = 0  # examples of padding computed besides
-    lost: int = 0  # works that never arrived, because their worker was lost
-    nans: int = 0  # works after which its replica was not finite, and was dropped
+    padded: int = 0  # padding examples that were computed too
+    lost: int = 0  # local rounds that never arrived because the worker was lost
+    nans: int = 0  # local rounds after which the replica was not finite
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
-    # (seconds, real-valued size): an entry where the size changed
+    # (seconds, real-valued size): an entry for each change of the size
     staleness: dict[int, int] = field(default_factory=dict)
-    # versions of the centre between fetch and merge -> how often
+    # number of versions of the centre between fetch and merge -> how often
 
 
 class WorkerEvent(NamedTuple):
-    """Something that happened to a worker: it left, joined, or its replica was NaN."""
+    """Something that happened to a worker, such as a loss, a join or a NaN."""
 
     seconds: float
     worker: str
-    what: str  # "left", "lost", "joined" or "nan"
+    what: str  # "left", "lost", "joined", "slow" or "nan"
     why: str
 
 
 @dataclass(repr=False)
 class History:
-    """One strategy, one seed."""
+    """The history of one run: one strategy, one seed."""
 
     strategy: str
     seed: int
     settings: dict[str, Any]
-    metric: str  # name of the main metric in the points
-    real: bool = False  # of real devices, or simulated?
+    metric: str  # name of the main metric in `evals`
+    real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[dict[str, float]] = field(default_factory=list)
-    # {"seconds", "updates", "examples", "loss", metric...}: on the test split
+    # {"seconds", "updates", "examples", "loss", metric...}, on the test split
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0
     merge_times: array = field(default_factory=lambda: array("d"))
     # [s] when each merge of the run's model was done, rising
-    compilations: int = 0  # of this run, from JAX's monitoring events
-    programs: dict[str, int] = field(default_factory=dict)  # the same, by purpose
+    compilations: int = 0  # in this run, from JAX's monitoring events
+    programs: dict[str, int] = field(default_factory=dict)  # compilations by purpose
     compile_seconds: float = 0.0
-    host_seconds: float = 0.0
-    stopped: str = ""  # why it ended early; "" if it did not
-    error: Exception | None = None  # of a user's callback, which ended it
+    host_seconds: float = 0.0  # wall-clock time of the run, without compiling
+    stopped: str = ""  # why the run ended early; "" if it did not
+    error: Exception | None = None  # raised by the user's callback; it ended the run
     last_members: tuple[int | str, ...] = ()  # of the last merge
     events: list[WorkerEvent] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
-    # workers whose threads did not end with the run, and were left behind
+    # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
-    # how K local steps ran on each kind of device (see `hetjax.engine.local_steps`)
-    trace: Any = None  # of a real run: its recording (see `hetjax.tracing.trace`)
-    replayed: str = ""  # of a replay: "equal", or what is not
-    params: Any = None  # final parameters and model state, and the user's model
-    model_state: Any = None  # with both put back
-    model: Any = None
+    # how K local steps ran on each kind of device (see `hetjax.engine.steps`)
+    trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)
+    replayed: str = ""  # after a replay: "equal", or what differs
+    params: Any = None  # final parameters
+    model_state: Any = None  # final model state
+    model: Any = None  # the user's model with both put back
 
     def __repr__(self) -> str:
         end = f", {self.stopped}" if self.stopped else ""
@@ -123,17 +124,17 @@ class History:
         )
 
     def best(self) -> float:
-        """The best value of the main metric over the points (nan without any)."""
+        """The best value of the main metric over all evaluations (nan without any)."""
         values = (p[self.metric] for p in self.evals)
         return max((v for v in values if v == v), default=float("nan"))  # not a nan
 
     def seconds_to(self, target: float) -> float:
-        """Seconds of the first point that reaches `target`; inf if none does."""
+        """Seconds of the first evaluation that reaches `target`; inf if none does."""
         reached = (p["seconds"] for p in self.evals if p[self.metric] >= target)
         return next(reached, float("inf"))
 
     def waiting_share(self) -> float:
-        """Waiting seconds over the span, mean over the workers that were used."""
+        """Waiting seconds over the duration, mean over the workers that were used."""
         used = [w for w in self.workers if w.idle < self.duration]
         if not used or not self.duration:
             return 0.0

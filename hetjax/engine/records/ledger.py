@@ -1,4 +1,4 @@
-"""The books of a run: what each worker did since its last merge, and all in all."""
+"""The ledger of a run: what each worker did since its last merge, and in total."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from hetjax.machine.types import (
 
 
 class Recent(NamedTuple):
-    """What a worker, or everybody below a node, did since its last merge."""
+    """What a worker, or all workers below a node, did since its last merge."""
 
     updates: int = 0
     examples: int = 0
@@ -29,7 +29,7 @@ class Ledger:
     """Counters per worker. Only finished rounds count as updates and examples."""
 
     def __init__(self, workers: Sequence[WorkerInfo], topology: Topology):
-        """All zero."""
+        """Start with all counters at zero."""
         self._topology = topology
         n = len(workers)
         self.records = [WorkerRecord(w.name) for w in workers]
@@ -39,17 +39,19 @@ class Ledger:
         self._recent: dict[int | str, Recent] = {}
         self._last: dict[int | str, tuple[float, float]] = {}
         # batch size and learning rate of the last round
-        self._under_way: dict[int, float] = {}  # workers at work, and since when [s]
-        self._merging_until = [0.0] * n  # [s]
+        self._under_way: dict[
+            int, float
+        ] = {}  # working worker -> start of its round [s]
+        self._merging_until = [0.0] * n  # [s] end of each worker's last merge
         self._versions: dict[str, int] = {}  # of a node's model
-        # the version of its node's model that a member has, or that its mailbox has
+        # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
 
     def record_dispatch(
         self, worker: int, local_round: LocalRound, start: float, learning_rate: float
     ) -> None:
-        """A worker was given a round that begins at `start`."""
+        """Record that a worker was given a round that begins at `start`."""
         sizes = self.records[worker].batch_size_over_time
         if local_round.local_steps and (
             not sizes or sizes[-1][1] != local_round.batch_size
@@ -59,10 +61,13 @@ class Ledger:
         self._last[worker] = (local_round.batch_size, learning_rate)
 
     def record_merge(self, worker: int, start: float, stamps: Stamps) -> None:
-        """A worker is in a merge, or queues for it; of two at once one comes first."""
+        """Record that a worker merged, or queued for it, from `start` on.
+
+        Of two merges at the same time, the second begins when the first is done.
+        """
         start = max(start, self._merging_until[worker])
         add, (began, gathered, merged, finish) = self.timeline.add, stamps
-        if gathered > began:  # the models have a way to go
+        if gathered > began:  # the models moved between devices
             add(worker, "merging", start, began)
             add(worker, "transfer", began, gathered)
             start = gathered
@@ -71,17 +76,17 @@ class Ledger:
         self._merging_until[worker] = max(start, finish)
 
     def record_fetch(self, worker: int) -> None:
-        """A worker got a copy of the root's model as it is now."""
+        """Record that a worker got a copy of the root's current model."""
         self._fetched[worker] = self._versions.get(ROOT, 0)
 
     def has_merged(self, worker: int) -> bool:
-        """Is nothing that a worker did, or does, still to be merged?"""
+        """Has the worker merged everything, and is no round of it in flight?"""
         return worker not in self._under_way and worker not in self._recent
 
     def record_arrival(
         self, arrival: Arrival, padded: int, *, finite: bool = True
     ) -> None:
-        """A worker finished its round; of a replica that is not finite none counts."""
+        """Record a finished round; nothing counts if the replica is not finite."""
         worker, local_round = arrival.worker, arrival.local_round
         record = self.records[worker]
         self.timeline.add(worker, "busy", arrival.start, arrival.finish)
@@ -101,9 +106,9 @@ class Ledger:
         )
 
     def record_loss(self, worker: int, time: float) -> None:
-        """A worker is gone, with what it did since its last merge."""
+        """Record that a worker was lost, with what it did since its last merge."""
         self._recent.pop(worker, None)
-        # its merge under way, or the queue for it, ends here, too
+        # a merge in which it takes part, or its queue, also ends here for the worker
         self.timeline.cut(worker, time)
         self._merging_until[worker] = min(self._merging_until[worker], time)
         if worker in self._under_way:
@@ -112,31 +117,33 @@ class Ledger:
 
     def take_stats(
         self,
-        order: MergeAction,
+        action: MergeAction,
         *,
         share: np.ndarray | None = None,
         accuracy: Sequence[float] | None = None,
         learning_rate: float = 0.0,
     ) -> np.ndarray:
-        """What the members of a merge did; this is their last merge from now on.
+        """Return the statistics of a merge's members, and make it their last merge.
 
-        As the table [fields, members] that `WorkerStats.unpacked` takes. Whoever had no
-        round yet has the given learning rate.
+        The result is the table [fields, members] that `WorkerStats.unpacked` takes. A
+        member that had no round yet gets the given learning rate.
         """
-        members = (*order.members, *order.partners)
-        staleness = self._take_staleness(order)
-        gives = MergeOp.PUSH in order.op
+        members = (*action.members, *action.partners)
+        staleness = self._take_staleness(action)
+        pushes = MergeOp.PUSH in action.op
         recent = [
-            self._recent.pop(m, Recent()) if gives and m in order.members else Recent()
+            self._recent.pop(m, Recent())
+            if pushes and m in action.members
+            else Recent()
             for m in members
         ]
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
         leaves = [self._topology.workers_of(m) for m in members]
-        if gives:
-            total = self._recent.get(order.node, Recent())
-            self._recent[order.node] = _sum(total, *recent)
+        if pushes:
+            total = self._recent.get(action.node, Recent())
+            self._recent[action.node] = _sum(total, *recent)
             did = [x for x, r in zip(last, recent, strict=True) if r.updates]
-            self._last[order.node] = _mean(did or last)
+            self._last[action.node] = _mean(did or last)
         rows = []  # in the order of the fields of `WorkerStats`
         for i, m in enumerate(members):
             shares = 1.0 if share is None else sum(share[k] for k in leaves[i])
@@ -152,29 +159,31 @@ class Ledger:
                     len(leaves[i]),
                     shares,
                     accuracy[i] if accuracy else 0.0,
-                    order.server_steps or 0,
+                    action.server_steps or 0,
                     len(self.records),
                 )
             )
         return np.array(rows, np.float32).T
 
-    def _take_staleness(self, order: MergeAction) -> list[int]:
-        """Versions of the node's model since each member's; and what they have now."""
-        op, node = order.op, order.node
-        version = self._versions.get(node, 0) + (order.server_steps or 0)
-        members = (*order.members, *order.partners)
+    def _take_staleness(self, action: MergeAction) -> list[int]:
+        """Return how many versions old each member's model is, and update the versions.
+
+        A version is one change of the node's model.
+        """
+        op, node = action.op, action.node
+        version = self._versions.get(node, 0) + (action.server_steps or 0)
+        members = (*action.members, *action.partners)
         staleness = [version - self._fetched.get(m, 0) for m in members]
-        for member, s in zip(order.members, staleness, strict=False):
+        for member, s in zip(action.members, staleness, strict=False):
             if isinstance(member, int) and MergeOp.PUSH in op:
                 histogram = self.records[member].staleness
                 histogram[s] = histogram.get(s, 0) + 1
             if MergeOp.DELIVER in op:
                 self._fetched[member] = self._mail[member]
-        if (
-            MergeOp.PUSH in op and order.server_steps is None
-        ):  # else only ticks change the model
+        # the model of a node with server steps is only changed by those
+        if MergeOp.PUSH in op and action.server_steps is None:
             version += 1
-        for member in order.members:
+        for member in action.members:
             if MergeOp.FETCH in op:
                 self._fetched[member] = version
             if MergeOp.REQUEST in op:
@@ -183,9 +192,10 @@ class Ledger:
         return staleness
 
     def close(self, duration: float) -> list[WorkerRecord]:
-        """Each worker's time, cut off at the span: the five kinds sum to it.
+        """Return each worker's record; its five kinds of time sum to the duration.
 
-        What is none of the others is waiting, of a worker that never computed idle.
+        Time that is not busy, merging or transfer is waiting, or idle for a worker
+        without any segment.
         """
         for worker, start in sorted(self._under_way.items()):
             self.timeline.add(worker, "busy", start, duration)

@@ -1,4 +1,4 @@
-"""What steps lose: checked, averaged between evaluations, shown to the sampler."""
+"""The losses of steps: checked, averaged between evaluations, shown to the sampler."""
 
 import math
 from collections.abc import Iterator
@@ -11,27 +11,28 @@ from hetjax.machine import Arrival
 
 
 class Losses:
-    """The losses of local rounds, on the device until somebody has to look."""
+    """The losses of local rounds; they stay on the device until they are needed."""
 
     def __init__(self):
-        """There are none yet."""
+        """Start without losses."""
         self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
         self._unobserved: dict[int, list] = {}  # by worker
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
 
     def add(self, arrival: Arrival, outcome: Outcome) -> None:
-        """A round arrived; the one before it has been looked at by `take_diverged`."""
+        """Add an arrived round; call `take_diverged` for the previous one before."""
         self._unobserved.setdefault(arrival.worker, []).extend(outcome.losses)
         self._unchecked = (arrival, outcome.mean)
 
     def forget(self, worker: int) -> None:
-        """What a worker did since its last merge is lost."""
+        """Drop the losses of a worker since its last merge."""
         self._unobserved.pop(worker, None)
 
     def take_diverged(self) -> tuple[Arrival, float] | None:
-        """Look at the round that arrived last: it and its loss, if that is not finite.
+        """Return the round that arrived last and its loss, if that is not finite.
 
-        Called one arrival late, looking does not hold up what was just dispatched.
+        It is called one arrival late, so that reading the loss does not delay the
+        rounds that were just dispatched.
         """
         if self._unchecked is None:
             return None
@@ -43,14 +44,14 @@ class Losses:
         return None if math.isfinite(loss) else (arrival, loss)
 
     def take_mean(self) -> dict[str, float]:
-        """{"train_loss": mean of the rounds since this was last asked}, or nothing."""
+        """{"train_loss": mean over the rounds since the last call}; {} without any."""
         total, rounds = self._total, self._rounds
         self._total, self._rounds = 0.0, 0
         return {"train_loss": total / rounds} if rounds else {}
 
     def take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(rows, losses) of every step since the worker's last merge, told once."""
+        """Yield (rows, losses) of the worker's steps since its last merge, once."""
         for indices, values in self._unobserved.pop(worker, ()):
-            # of one step, or of several that ran at once
+            # of one step, or of several steps that ran in one program
             several = zip(np.atleast_2d(indices), np.atleast_2d(values), strict=True)
             yield from ((rows, losses[: len(rows)]) for rows, losses in several)

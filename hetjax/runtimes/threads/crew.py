@@ -1,4 +1,4 @@
-"""The workers of a real run, as the clock and the threads share them."""
+"""The workers of a real run, as shared by the clock and the threads."""
 
 import threading
 from collections.abc import Sequence
@@ -9,29 +9,29 @@ from hetjax.engine.placement import Device
 
 
 class DeviceWorker(NamedTuple):
-    """Where a worker works, and how."""
+    """A worker's device and settings."""
 
     name: str
     device: Device
-    slowdown: float  # its steps take so many times as long: it waits after each
+    slowdown: float  # its steps take this many times as long: it waits after each
     step_mode: str  # how K steps run
-    factor: float = 1.0  # of a scripted fault, on top of the slowdown
+    factor: float = 1.0  # from a scripted fault, on top of the slowdown
 
 
 class Crew:
-    """Who works where, how slow each is made, and who waits for XLA."""
+    """The workers, the threads that run their assignments, and which ones compile."""
 
     def __init__(self, workers: Sequence[DeviceWorker], compilations: Compilations):
-        """Nobody is at work."""
+        """Start with no worker at work."""
         self.workers = list(workers)
-        self.threads: dict[int, threading.Thread] = {}  # where assignments are
+        self.threads: dict[int, threading.Thread] = {}  # by worker with an assignment
         self._compilations = compilations
 
     def slow(self, worker: int, factor: float) -> None:
-        """A worker's steps take `factor` times as long as they did at first."""
+        """Make a worker's steps take `factor` times as long as at the start."""
         self.workers[worker] = self.workers[worker]._replace(factor=factor)
 
     def is_compiling(self, worker: int) -> bool:
-        """Does a worker wait for XLA?"""
+        """Does a worker's thread wait for a compilation?"""
         thread = self.threads.get(worker)
         return thread is not None and self._compilations.is_compiling(thread)

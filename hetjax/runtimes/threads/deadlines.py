@@ -1,7 +1,7 @@
 """How long to wait for a worker: a deadline from its own measured times (host world).
 
-There is no timeout to tune. A worker that always takes equally long is given a floor,
-so that a hiccup of the host does not cost it its place.
+There is no timeout to tune. The deadline of a worker whose times hardly vary has a
+lower bound, so that the worker is not lost when the host is slow for a moment.
 """
 
 from collections import deque
@@ -12,37 +12,37 @@ from hetjax.machine.types import LocalRound, WorkerInfo
 
 DEVIATIONS = 8.0  # median deviations above the median
 FLOOR = 5.0  # times the median, at least
-HICCUP = 1.0  # [s] on top: what a busy host may take at any time
-UNKNOWN = 20.0  # times what is expected, of a worker that was hardly seen yet
-ENOUGH = 5  # works, to know a worker
-RECENT = 50  # works that count
-EVERY = 10  # works after which a worker is judged anew
+HICCUP = 1.0  # [s] on top, for delays that a busy host may cause at any time
+UNKNOWN = 20.0  # times the expected seconds, for a worker with few measured rounds
+ENOUGH = 5  # measured rounds before a worker's own times are used
+RECENT = 50  # latest rounds that count
+EVERY = 10  # rounds after which a worker's limit is computed again
 
 
 class Deadlines:
-    """Deadlines of the works of every worker.
+    """Deadlines of the local rounds of every worker.
 
-    x = seconds / expected seconds, over a worker's last works; a work of s expected
-    seconds may take
+    With x = seconds / expected seconds over a worker's last rounds, a round of s
+    expected seconds may take
 
         s max(median(x) + 8 median |x - median(x)|, 5 median(x)) + 1 s
     """
 
     def __init__(self, workers: Sequence[WorkerInfo]):
-        """Nothing was measured yet but what the infos expect."""
+        """Start without measurements: only the expected seconds of the infos count."""
         self._workers = workers
         self._seen = [deque[float](maxlen=RECENT) for _ in workers]
         self._counts = [0] * len(workers)
         self._limits = [UNKNOWN] * len(workers)  # times the expected seconds
 
     def expected(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a work is expected to take."""
+        """Seconds that a local round is expected to take."""
         return local_round.seconds + local_round.local_steps * self._workers[
             worker
         ].seconds(local_round.size)
 
     def observe(self, worker: int, local_round: LocalRound, seconds: float) -> None:
-        """A worker took so long."""
+        """Record the measured seconds of a worker's round."""
         expected = self.expected(worker, local_round)
         if expected <= 0:
             return
@@ -52,21 +52,21 @@ class Deadlines:
             self._limits[worker] = self._limit(self._seen[worker])
 
     def usual(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a work usually takes."""
+        """Seconds that a local round usually takes."""
         return median(self._seen[worker] or [1.0]) * self.expected(worker, local_round)
 
     def doubled(self, worker: int) -> None:
-        """A worker answered behind its deadline: it was taken to be faster than it is.
+        """Double the deadline of a worker that answered after it.
 
-        What it took before tells nothing any more; it has twice the time until it is
-        known anew.
+        The worker is slower than its earlier rounds suggested. They are discarded, and
+        the doubled limit holds until enough new rounds are measured.
         """
         self._seen[worker].clear()
         self._counts[worker] = 0
         self._limits[worker] *= 2
 
     def allowed(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a work may take."""
+        """Seconds that a local round may take before its worker counts as lost."""
         return self._limits[worker] * self.expected(worker, local_round) + HICCUP
 
     def _limit(self, seen: Sequence[float]) -> float:

@@ -1,9 +1,9 @@
-"""Rehearsals: what a policy will order, found by playing it, compiled before the clock.
+"""Dry runs: predict the shapes that a run will need, and compile them in advance.
 
-A policy is played on a simulated machine that is as fast as the real workers were just
-measured to be, and noisy. Every shape of work and of merge that it orders there is run
-once, on throw-away replicas. What the real run needs besides is compiled when it comes:
-no worker is charged for that, but the clock goes on while steps are compiled.
+The policy is simulated on a noisy machine that is as fast as the real workers were just
+measured to be. Every shape of local round and every kind of merge that occurs is run
+once, on throw-away replicas. Programs that the real run needs besides are compiled when
+they occur: no worker is charged for that, but the clock runs on while steps compile.
 """
 
 import time
@@ -36,20 +36,20 @@ from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.schedule import simulate
 from hetjax.strategies.types import Strategy
 
-EVENTS = 20_000  # of a rehearsal, at most
-SECONDS = 1.0  # of the host, at most
-NOISE = 0.2  # of a step: sizes that follow speeds are to vary here as well
+EVENTS = 20_000  # of a dry run, at most
+SECONDS = 1.0  # wall-clock time of a dry run, at most
+NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
 
 Shape = tuple[int, int]  # steps, batch size
 
 
 @dataclass
 class DryRun:
-    """What was ordered."""
+    """The actions of a dry run."""
 
-    shapes: list[Counter[Shape]]  # of each worker's works
+    shapes: list[Counter[Shape]]  # of each worker's local rounds
     merges: dict[tuple, MergeAction] = field(default_factory=dict)  # one of each kind
-    complete: bool = False  # did the policy come to its end?
+    complete: bool = False  # did the policy end the run?
 
 
 def dry_run(
@@ -60,13 +60,13 @@ def dry_run(
     num_examples: int,
     seconds: float,
 ) -> DryRun:
-    """Play the policy for so many virtual seconds, or as long as patience lasts."""
+    """Simulate the policy for `seconds`, or up to the limits EVENTS and SECONDS."""
     workers = tuple(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
     )
     links = {"": Link(1e-5, 1e10)}
-    machine = Machine("rehearsal", workers, links, NOISE, faults=faults)
+    machine = Machine("dry run", workers, links, NOISE, faults=faults)
     found = DryRun([Counter() for _ in infos])
     run = simulate(
         strategy.policy, SimulatedClock(machine, seed=0), num_examples=num_examples
@@ -75,8 +75,8 @@ def dry_run(
     for number, (event, actions) in enumerate(_until_the_end(run, found)):
         for worker, local_round in actions.dispatch:
             found.shapes[worker][local_round.local_steps, local_round.size] += 1
-        for order in actions.merges:
-            found.merges.setdefault(_kind(order), order)
+        for action in actions.merges:
+            found.merges.setdefault(_kind(action), action)
         over = event is not None and event.time > seconds
         if over or number > EVENTS or time.perf_counter() - began > SECONDS:
             break
@@ -84,16 +84,17 @@ def dry_run(
 
 
 def _until_the_end(run: Iterator[tuple], found: DryRun) -> Iterator[tuple]:
+    """Yield from the run; note in `found` if the policy ended it."""
     try:
         yield from run
     except RunEnded:
         found.complete = True
 
 
-def _kind(order: MergeAction) -> tuple:
-    """Merges of one kind run the same programs."""
-    nodes = tuple(m for m in order.members if isinstance(m, str))
-    return order.node, order.op, len(order.members), nodes, len(order.partners)
+def _kind(action: MergeAction) -> tuple:
+    """The kind of a merge: merges of one kind run the same programs."""
+    nodes = tuple(m for m in action.members if isinstance(m, str))
+    return action.node, action.op, len(action.members), nodes, len(action.partners)
 
 
 def compile_steps(
@@ -103,7 +104,7 @@ def compile_steps(
     step_modes: Sequence[str],
     found: DryRun,
 ) -> None:
-    """Run one work of every shape on every worker's device."""
+    """Run one local round of every shape on every worker's device."""
     wanted: dict[tuple[Device, int, int], tuple[str, int]] = {}
     for device, step_mode, shapes in zip(
         devices, step_modes, found.shapes, strict=True
@@ -123,7 +124,7 @@ def compile_steps(
         timer.once(
             timer.replica(device), timer.rows(local_steps, size), device, step_mode
         )
-        if step_mode == "vmapped":  # not all of them need be there
+        if step_mode == "vmapped":  # a group may have fewer workers than the device
             for number in range(2, learners[device] + 1):
                 several = [timer.replica(device) for _ in range(number)]
                 timer.vmapped(device, several, size, local_steps)
@@ -133,7 +134,10 @@ def compile_steps(
 
 
 def _between(shapes: Counter[Shape], job: Job) -> list[Shape]:
-    """Where sizes vary, others may come: all buckets from a quarter of the smallest."""
+    """Shapes that may also occur where sizes vary, as they do for adaptive strategies.
+
+    These are all buckets from a quarter of the smallest size on.
+    """
     sizes = {size for local_steps, size in shapes if local_steps}
     if len(sizes) < 2:
         return []
@@ -149,24 +153,24 @@ def compile_merges(
     placement: Placement,
     found: DryRun,
 ) -> None:
-    """Carry out one merge of every kind, and evaluate what it leads to."""
+    """Carry out one merge of every kind, then an evaluation."""
     topology = strategy.policy.topology(tuple(infos))
     ledger = Ledger(infos, topology)
     store = ReplicaStore(
         strategy, job, placement, topology, on_fetch=ledger.record_fetch
     )
-    for order in found.merges.values():
-        for member in (*order.members, *order.partners):
+    for action in found.merges.values():
+        for member in (*action.members, *action.partners):
             if isinstance(member, int):
                 store.replica(member)
-        # one of each kind: what a member had asked for before is not in the books
-        stats = ledger.take_stats(order._replace(op=PUSH_FETCH))
-        store.merge(order, stats)
+        # PUSH_FETCH: the ledger knows of no earlier REQUEST that DELIVER would need
+        stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
+        store.merge(action, stats)
     evaluate = job.programs.evaluate
     mean_metrics(evaluate, store.model(), job.test[:1], 1)
     if job.held_out:
         mean_metrics(evaluate, store.model(), job.held_out[:1], 1)
-    if store.shared:  # a replica may land that was moved while it worked
+    if store.shared:  # a replica that merges moved during its round may come back
         for device in dict.fromkeys(placement.workers):
             replica = store.replica(placement.workers.index(device))
             now = jax.device_put(job.programs.copies(replica), device)

@@ -1,11 +1,11 @@
 """The executor of real devices: a thread for every worker.
 
-A thread takes assignments, runs their steps on its worker's device, waits for them
-alone, and reports with stamps of its own. Then it takes the loop's next turns itself,
-one thread at a time, until it has new work: between an arrival and the work that
-follows nobody has to be woken. The caller's thread sees to the rest: alarms, deadlines,
-workers that come, the end. Threads are daemons: one that is stuck in
-native code cannot hold up the end of the process, and is named in the history.
+A thread takes assignments, runs their steps on its worker's device, waits for their
+results, and reports the times. Then it takes the loop's next turns itself, one thread
+at a time, until it has a new assignment: no other thread has to be woken between an
+arrival and the worker's next local round. The caller's thread handles the rest: timers,
+deadlines, workers that join, the end of the run. Threads are daemons: a thread that is
+stuck in native code does not keep the process alive, and is named in the history.
 """
 
 import queue
@@ -26,8 +26,8 @@ from hetjax.runtimes.threads.crew import Crew
 from hetjax.runtimes.threads.machine import device_name
 from hetjax.runtimes.threads.wall_clock import Completion, WallClock
 
-END = 5.0  # [s] that threads have to end, after what they usually still need
-_TURN: list[Assignment] = []  # in an inbox: take the loop's turns
+END = 5.0  # [s] that threads have to end, on top of their usual remaining time
+_TURN: list[Assignment] = []  # put into an inbox: take the loop's turns
 
 
 class Threads:
@@ -39,32 +39,35 @@ class Threads:
         crew: Crew,
         clock: WallClock,
     ):
-        """The clock is told each completion, from the worker's thread."""
+        """Each worker's thread tells the clock of its completed assignments."""
         self._steps, self._crew, self._clock = steps, crew, clock
         self._benches = [(device_name(w.device), w.slowdown) for w in crew.workers]
         self._threads: dict[int, _Thread] = {}
         self._dropped: list[_Thread] = []
         self._pending: list[Assignment] = []  # until the turn is over
         self._outcomes: dict[int, Outcome] = {}
-        self._turns = threading.Lock()  # whose holder takes the loop's turns
-        self._idle: set[_Thread] = set()  # who could take them
-        self._take_turns: TakeTurns | None = None  # while there are any to take
+        self._turns = threading.Lock()  # its holder takes the loop's turns
+        self._idle: set[_Thread] = set()  # threads that could take them
+        self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
 
     def lead(self, take_turns: TakeTurns) -> None:
-        """Take the turns that no worker's thread takes, until there are no more."""
+        """Take the turns that no worker's thread takes, until the run is over."""
         self._take_turns = take_turns
         try:
             while self._lead_turns(take_turns):
                 self._clock.wait()
-        finally:  # also where Ctrl-C, pressed again, ends the wait
+        finally:  # also if a second Ctrl-C ends the wait
             with self._turns:
                 self._take_turns = None
         if self._raised is not None:
             raise self._raised
 
     def _lead_turns(self, take_turns: TakeTurns) -> bool:
-        """While something is due and nobody arrived; is there more to do?"""
+        """Take turns until nothing is due or a worker's thread can go on.
+
+        Return whether there is more to do.
+        """
         goes_on = False
         with self._turns:
             if self._raised is None:
@@ -77,20 +80,20 @@ class Threads:
         return goes_on
 
     def _is_wanted(self) -> bool:
-        """Did somebody report whom nobody has heard, and may take the turn itself?"""
+        """Is there an unhandled report, and an idle thread that can take turns?"""
         return self._clock.has_news and bool(self._idle)
 
     def _pass_on(self) -> None:
-        """Behind one's own turns: what came meanwhile is for somebody who is idle."""
+        """After this thread's turns, let an idle thread handle new reports."""
         if self._is_wanted():
-            with suppress(KeyError):  # somebody else was faster
+            with suppress(KeyError):  # another thread was faster
                 self._idle.pop().inbox.put(_TURN)
 
     def completed(
         self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
     ) -> None:
-        """From a worker's thread: report. The outcomes are taken over from the list."""
-        # of a failure there are none
+        """Report completed assignments, on a worker's thread; clears `outcomes`."""
+        # after a failure `outcomes` is empty
         for completion, outcome in zip(done, outcomes, strict=False):
             if self._crew.threads.get(completion.worker) is thread:
                 self._outcomes[completion.worker] = outcome
@@ -100,12 +103,13 @@ class Threads:
             self._clock.completed(completion)
 
     def follow(self, thread: "_Thread") -> None:
-        """From a worker's thread: take turns, unless another thread does.
+        """Take turns on a worker's thread, unless another thread takes them.
 
-        Until nothing is due, or it has a new round and another is there to take them.
-        It never waits for the other: what that one has for it lies in its inbox.
+        The thread goes on until nothing is due, or until it has a new round and another
+        thread can take over. It never waits for another thread, which puts new
+        assignments into its inbox.
         """
-        self._idle.add(thread)  # whoever holds the turns looks here behind them
+        self._idle.add(thread)  # the thread that holds the turns looks here afterwards
         if not self._turns.acquire(blocking=False):
             return
         try:
@@ -126,9 +130,10 @@ class Threads:
         self._pass_on()
 
     def start(self, assignment: Assignment) -> None:
-        """Hand an assignment to its worker's thread, or to one with others' behind it.
+        """Give an assignment to its worker's thread.
 
-        Those that may run together wait until the loop's turn is over.
+        In the step mode "vmapped" it waits until the end of the turn, to run in a group
+        on the thread of one of its workers.
         """
         if self._crew.workers[assignment.worker].step_mode == "vmapped":
             self._pending.append(assignment)
@@ -136,14 +141,14 @@ class Threads:
             self._give([assignment])
 
     def flush(self) -> None:
-        """Give what starts in one turn, in groups."""
+        """Give the assignments that were started in this turn to threads, in groups."""
         if self._pending:
             for group in grouped(self._pending, self._benches):
                 self._give(group)
             self._pending = []
 
     def _give(self, group: list[Assignment]) -> None:
-        """Have the first one's thread run them all."""
+        """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
             self._threads[first] = _Thread(first, self._steps, self._crew, self)
@@ -154,24 +159,24 @@ class Threads:
         self._threads[first].inbox.put(group)
 
     def finish(self, worker: int) -> Outcome:
-        """What came of it; the arrays are there."""
+        """Return a worker's outcome; its arrays are computed."""
         self._crew.threads.pop(worker)
         return self._outcomes.pop(worker)
 
     def drop(self, worker: int) -> None:
-        """Leave the worker's thread to itself: it ends after its step, if it can."""
+        """Discard a worker's assignment; its thread ends after the current step."""
         self._pending = [a for a in self._pending if a.worker != worker]
         self._crew.threads.pop(worker, None)
         self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
             self._idle.discard(thread)
-            # what it does for others it brings to its end
+            # it first completes a group that contains other workers' assignments
             thread.cancel(at_once=thread not in self._crew.threads.values())
             self._dropped.append(thread)
 
     def close(self) -> list[int]:
-        """End all threads; the workers of those that do not."""
+        """End all threads; return the workers whose threads did not end."""
         threads = [*self._dropped, *self._threads.values()]
         for thread in threads:
             thread.cancel()
@@ -183,7 +188,7 @@ class Threads:
 
 
 class _Cancelled(Exception):
-    """Nobody waits for the rest of this work."""
+    """The rest of this local round is not needed."""
 
 
 class _Thread(threading.Thread):
@@ -197,11 +202,11 @@ class _Thread(threading.Thread):
         self._compilations = steps.compilations
         self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
         self._end = threading.Event()
-        self._since = 0.0  # stamp: when the last step began
-        self._compiled = 0.0  # [s] of this thread before that
+        self._since = 0.0  # stamp of the begin of the last step
+        self._compiled = 0.0  # [s] of this thread's compiling before that
 
     def cancel(self, *, at_once: bool = True) -> None:
-        """End soon, or behind what it does now."""
+        """End the thread after its step (`at_once`), or after its assignments."""
         if at_once:
             self._end.set()
         self.inbox.put(None)
@@ -218,15 +223,15 @@ class _Thread(threading.Thread):
             try:
                 outcomes = self._work(group)
             except _Cancelled:
-                pass  # whoever was silent has answered now
+                pass  # the outcome is not needed, but a silent worker reports here
             except BaseException:
                 failure = traceback.format_exc()
             finished = time.perf_counter()
-            # a program that was compiled meanwhile is not the worker's time
+            # compiling is not charged to the worker
             began = taken + self._compilations.own_seconds - compiled
             began = min(began, finished)
             done = [Completion(k, began, finished, failure, taken) for k in workers]
-            del group  # what is handed over is not held here
+            del group  # so that this thread keeps no reference to its arrays
             self._executor.completed(self, done, outcomes)
             self._executor.follow(self)
 
@@ -234,7 +239,7 @@ class _Thread(threading.Thread):
         device_worker = self._crew.workers[group[0].worker]
         self._since = time.perf_counter()
         self._compiled = self._compilations.own_seconds
-        # of several, the slowest by script holds up all
+        # of several workers, the one with the largest scripted factor slows all down
         factor = max(self._crew.workers[a.worker].factor for a in group)
         slowdown = device_worker.slowdown * factor
         between = partial(self._between, slowdown)
@@ -249,7 +254,7 @@ class _Thread(threading.Thread):
         return [outcome.wait() for outcome in outcomes]
 
     def _between(self, slowdown: float, replica: Any) -> None:
-        """After each program: who is slow waits, who is not wanted any more stops."""
+        """After each program: wait if the worker is slowed down; stop if cancelled."""
         if self._end.is_set():
             raise _Cancelled
         if slowdown <= 1:

@@ -1,4 +1,4 @@
-"""The machine that this process runs on: all devices of all platforms, as workers."""
+"""Real machines: the devices of this process as workers."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,28 +22,28 @@ class RealWorker:
 
     name: str
     device: Device
-    slowdown: float = 1.0  # it waits after each step, until it took so many times more
+    slowdown: float = 1.0  # steps take this many times as long: it waits after each
 
     @property
     def kind(self) -> str:
-        """Workers of one kind run the same programs."""
+        """The kind of device; workers of one kind run the same programs."""
         return self.device.device_kind
 
     @property
     def device_name(self) -> str:
-        """Workers of one device share it."""
+        """The name of the device, which several workers may share."""
         return device_name(self.device)
 
 
 @dataclass(frozen=True)
 class RealMachine:
-    """Real workers, and what happens to them; `hetjax.local_machine` makes one."""
+    """Real workers and their scripted faults; `hetjax.local_machine` makes one."""
 
-    real: ClassVar[bool] = True  # its seconds are
+    real: ClassVar[bool] = True  # its seconds are wall-clock time
 
     workers: tuple[RealWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
-    step_mode: str | None = None  # how K local steps run; None: what a measurement says
+    step_mode: str | None = None  # how K local steps run; None: measure and choose
 
     def __post_init__(self):
         if not self.workers:
@@ -62,13 +62,14 @@ class RealMachine:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every device once, in the order of their workers."""
+        """Every device once, in the order of the workers."""
         return tuple({w.device: None for w in self.workers})
 
     def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """The workers as policies see them; `costs` are (fixed, per example) by name.
+        """Return the workers as policies see them.
 
-        Those are of an undisturbed worker: a slowdown multiplies them.
+        `costs` are (fixed, per example) seconds by name, without slowdowns, which
+        multiply them.
         """
         absent = absent_at_first(self.faults)
         return tuple(
@@ -86,7 +87,7 @@ class RealMachine:
         )
 
     def record(self) -> dict[str, Any]:
-        """The machine in words, for the record."""
+        """Return the machine as JSON-ready data, for results.json."""
         workers = [
             {"name": w.name, "kind": w.kind, "slowdown": w.slowdown}
             for w in self.workers
@@ -94,10 +95,10 @@ class RealMachine:
         return {"name": "local", "workers": workers}
 
     def subset(self, names: Sequence[str]) -> "RealMachine":
-        """The same machine with these workers only."""
+        """Return the machine with only these workers."""
         check_chosen(names, [w.name for w in self.workers])
         chosen = tuple(w for w in self.workers if w.name in names)
-        faults = tuple(i for i in self.faults if i.worker in names)
+        faults = tuple(f for f in self.faults if f.worker in names)
         return dataclasses.replace(self, workers=chosen, faults=faults)
 
 
@@ -109,20 +110,21 @@ def local_machine(
     faults: Sequence[ScriptedFault] = (),
     step_mode: str | None = None,
 ) -> RealMachine:
-    """The devices of this process as workers: `hetjax.train` runs on them for real.
+    """Return the devices of this process as a machine on which runs are real.
 
-    `devices`: JAX devices, or names such as "cpu:1", "gpu:0", "cuda" (all of a
-    platform); default: every device of every platform. `workers_per_device` of them
-    share each device. `slowdown` makes workers slower on purpose, by honest waiting
-    after each step (of steps that are one program, after all of them): one number,
-    one for each worker, or {name: number}. `faults` are scripted
+    `devices` are JAX devices, or names such as "cpu:1", "gpu:0", or "cuda" for all
+    devices of a platform; by default every device of every platform is used.
+    `workers_per_device` workers share each device. `slowdown` makes workers slower on
+    purpose: they wait after each step, or after all steps that run in one program. It
+    is one number, one for each worker, or {name: number}. `faults` are scripted faults
     (`machine.ScriptedFault`). `step_mode` forces how K local steps run, one of
-    "dispatch", "fused", "unrolled", "vmapped" (workers of a device that begin
-    together, and are as slow, run side by side in one program); without it a short
+    "dispatch", "fused", "unrolled", "vmapped" (workers of a device that begin at the
+    same time, with the same slowdown, run in one program); by default a short
     measurement decides.
 
-    Several CPU devices: `jax.config.update("jax_num_cpu_devices", 4)` before anything
-    else. Errors: ValueError for a device that is not there, or a wrong slowdown.
+    For several CPU devices call `jax.config.update("jax_num_cpu_devices", 4)` before
+    any other use of JAX. Errors: ValueError for a device that does not exist, or an
+    invalid slowdown.
     """
     chosen = _chosen(devices)
     if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
@@ -143,13 +145,13 @@ def local_machine(
 
 
 def all_devices() -> list[Device]:
-    """Every device of this process, of every platform: accelerators first."""
+    """Return every device of this process, of every platform, accelerators first."""
     platforms = sorted(backend.backends(), key=lambda p: (p == "cpu", p))
     return [d for p in platforms for d in jax.local_devices(backend=p)]
 
 
 def device_name(device: Device) -> str:
-    """As "cpu:0" or "gpu:1"."""
+    """Return a device's name, such as "cpu:0" or "gpu:1"."""
     return f"{device.platform}:{device.id}"
 
 
@@ -170,7 +172,7 @@ def _chosen(devices: Sequence[Device | str] | None) -> list[Device]:
 
 
 def _named(name: str, known: Sequence[Device]) -> list[Device]:
-    """One device by its name, or all of a platform; CUDA and ROCm are "gpu" to JAX."""
+    """One device by name, or all of a platform; JAX calls CUDA and ROCm "gpu"."""
     platform, colon, number = name.partition(":")
     platform = "gpu" if platform in ("cuda", "rocm") else platform
     return [
@@ -187,8 +189,8 @@ def _slowdowns(
         unknown = set(slowdown) - set(names)
         if unknown:
             raise ValueError(
-                f"slowdown of {', '.join(sorted(unknown))}: the workers are "
-                f"{', '.join(names)}"
+                f"slowdown has unknown workers {', '.join(sorted(unknown))}: the "
+                f"workers are {', '.join(names)}"
             )
         return [float(slowdown.get(name, 1.0)) for name in names]
     if isinstance(slowdown, int | float):

@@ -1,4 +1,4 @@
-"""Opens real devices: what is measured and compiled before the clock starts."""
+"""Preparation of a real run: measure and compile before the clock starts."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ from hetjax.tracing.recorder import Recorder
 
 
 def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
-    """Measure the workers, compile their programs, and set up clock and executor."""
+    """Measure the workers, compile their programs, and return the runtime."""
     timer = StepTimer(strategy, job)
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
     fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index
@@ -60,7 +60,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
     recorder = Recorder(clock, about, job.trace)
-    # what a file cannot hold, while it is in memory
+    # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
     executor = Threads(Steps(strategy, job), crew, clock)
     return Runtime(
@@ -76,13 +76,13 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
 def choose_step_modes(
     machine: RealMachine, timer: StepTimer, found: DryRun
 ) -> dict[str, str]:
-    """How K local steps run on each kind of device, for the work it has most of."""
+    """Choose the step mode for each kind of device, for its most common round."""
     step_modes = {}
     for kind in {w.kind for w in machine.workers}:
         mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
         shapes = sum((found.shapes[k] for k in mine), Counter())
         learners = most_learners(machine, kind)
-        # one step of one worker has one form only
+        # a single step of a single worker has only one step mode
         several = {
             k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
         }
@@ -98,26 +98,26 @@ def choose_step_modes(
 
 
 def most_learners(machine: RealMachine, kind: str) -> int:
-    """That share a device of this kind."""
+    """The largest number of workers that share a device of this kind."""
     return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
 
 
 def measure_costs(
     machine: RealMachine, timer: StepTimer, batch_size: int
 ) -> dict[str, tuple[float, float]]:
-    """(fixed, per example) seconds of a step by worker.
+    """Measure (fixed, per example) seconds of a step by worker.
 
-    Each device is measured at `batch_size`; how much of that is fixed, a second size
-    tells of the first device of a kind.
+    Each device is measured at `batch_size`. The fixed share is measured with a second
+    batch size, on the first device of each kind.
     """
     kinds = {w.kind: w.device for w in reversed(machine.workers)}
     small = max(1, batch_size // 4)
     pairs = [(device, batch_size) for device in machine.devices]
     if small < batch_size:
         pairs += [(device, small) for device in kinds.values()]
-    with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # XLA compiles side by side
+    with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # compile in parallel
         list(pool.map(lambda pair: timer.seconds(*pair, samples=1, shortest=0), pairs))
-    seconds = {pair: _usual(timer.seconds(*pair)) for pair in pairs}
+    seconds = {pair: _first_quartile(timer.seconds(*pair)) for pair in pairs}
     fixed = {}
     for kind, device in kinds.items():
         if small == batch_size:
@@ -127,7 +127,7 @@ def measure_costs(
             batch_size - small
         )
         part = 1 - slope * batch_size / seconds[device, batch_size]
-        fixed[kind] = min(max(part, 0.0), 1.0)  # noise: neither part is below 0
+        fixed[kind] = min(max(part, 0.0), 1.0)  # noise must not make a part negative
     costs = {}
     for worker in machine.workers:
         total = seconds[worker.device, batch_size]
@@ -136,6 +136,6 @@ def measure_costs(
     return costs
 
 
-def _usual(seconds: list[float]) -> float:
-    """The first quartile: a busy host makes steps slower, never faster."""
+def _first_quartile(seconds: list[float]) -> float:
+    """The usual time of a step: a busy host makes steps slower but never faster."""
     return float(np.quantile(seconds, 0.25))

@@ -1,7 +1,7 @@
-"""Which step mode K local steps take on a real device: measured once, kept on disk.
+"""The step mode of K local steps on a real device: measured once, kept on disk.
 
-The key holds the compiled step's own text, so that another model, shape, kind of device
-or version of JAX is measured anew.
+The key contains the text of the lowered step, so that another model, shape, kind of
+device or version of JAX is measured again.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ GAIN = 0.03  # by which a step mode must be faster than single dispatches
 def choose_step_mode(
     timer: StepTimer, device: Device, local_steps: int, size: int, learners: int = 1
 ) -> tuple[str, dict[str, float]]:
-    """(the form, seconds of a step in each form that was tried) for so many steps.
+    """Choose the step mode for so many steps of `learners` workers on one device.
 
-    Of `learners` that share the device, where there are several.
+    Returns (step mode, seconds of a step in each step mode that was tried).
     """
     if local_steps < 2 and learners < 2:
         return "dispatch", {}
@@ -45,7 +45,7 @@ def choose_step_mode(
 
 
 def cache_folder() -> Path:
-    """Where measurements are kept: $HETJAX_CACHE, or the user's cache folder."""
+    """The folder of the measurements, in $HETJAX_CACHE or the user's cache folder."""
     chosen = os.environ.get("HETJAX_CACHE")
     return (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "step_modes"
 
@@ -78,7 +78,7 @@ def _measured(
 
 
 def _step_modes(local_steps: int) -> list[str]:
-    """Those of a learner by itself."""
+    """The step modes of a single worker."""
     return [f for f in ALONE if f != "unrolled" or local_steps <= LONGEST]
 
 

@@ -16,14 +16,14 @@ from hetjax.replica import Replica
 from hetjax.strategies.types import Strategy
 
 SAMPLES = 8  # of a measurement, at least
-SECONDS = 0.05  # that it takes, at least
+SECONDS = 0.05  # of a measurement, at least
 
 
 class StepTimer:
     """Runs steps of a strategy on a device, on throw-away replicas of the model."""
 
     def __init__(self, strategy: Strategy, job: Job):
-        """The model begins where a run with the job's seed does."""
+        """Initialize the model as in a run with the job's seed."""
         self._strategy, self._job = strategy, job
         self._model = job.programs.init(jax.random.key(job.seed))
         self.exact = job.programs.has_statistics
@@ -31,7 +31,7 @@ class StepTimer:
         self._rng = np.random.default_rng(job.seed)
 
     def replica(self, device: Device) -> Replica:
-        """A new one there."""
+        """Return a new replica on the device."""
         local_update, merge = self._strategy.local, self._strategy.merges[0]
         begin = self._job.programs.replica(
             local_update, (*merge.requires, *local_update.requires)
@@ -39,12 +39,12 @@ class StepTimer:
         return jax.device_put(begin(*self._model), device)
 
     def rows(self, local_steps: int, size: int) -> list[np.ndarray]:
-        """Random examples for so many steps."""
+        """Draw random examples for so many steps."""
         n = len(self._job.train)
         return [self._rng.integers(n, size=size) for _ in range(local_steps)]
 
     def lowered(self, device: Device, size: int) -> str:
-        """The text of the program of one step."""
+        """Return the lowered program of one step, as text."""
         (rows,) = self.rows(1, size)
         return self.steps.lowered(self.replica(device), rows)
 
@@ -55,7 +55,7 @@ class StepTimer:
         device: Device,
         step_mode: str = "dispatch",
     ) -> tuple[Any, float]:
-        """(the replica behind the steps, their seconds)."""
+        """Run the steps: (the replica after them, their seconds)."""
         assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
         began = time.perf_counter()
         outcome = self.steps.run(assignment, step_mode, device).wait()
@@ -71,9 +71,9 @@ class StepTimer:
         samples: int = SAMPLES,
         shortest: float = SECONDS,
     ) -> list[float]:
-        """Seconds of one step of `size` examples, of samples of `local_steps` steps.
+        """Measure the seconds of one step of `size` examples.
 
-        Programs are compiled before.
+        Each sample runs `local_steps` steps. Programs are compiled before.
         """
         replica, _ = self.once(
             self.replica(device), self.rows(local_steps, size), device, step_mode
@@ -96,13 +96,13 @@ class StepTimer:
         local_steps: int,
         step_mode: str,
     ) -> list[float]:
-        """As `seconds`, of learners that do such works on one device side by side.
+        """As `seconds`, for `learners` workers that run at the same time on one device.
 
-        Seconds of the whole over all their steps, of each sample.
+        Each sample is the total time divided by the number of all their steps.
         """
         replicas = [self.replica(device) for _ in range(learners)]
 
-        def apart(k: int) -> None:
+        def run_alone(k: int) -> None:
             rows = self.rows(local_steps, size)
             replicas[k], _ = self.once(replicas[k], rows, device, step_mode)
 
@@ -116,14 +116,14 @@ class StepTimer:
                 if step_mode == "vmapped":
                     replicas = self.vmapped(device, replicas, size, local_steps)
                 else:
-                    list(pool.map(apart, range(learners)))
+                    list(pool.map(run_alone, range(learners)))
                 found.append((time.perf_counter() - began) / learners / local_steps)
         return found[1:]  # the first one compiles
 
     def vmapped(
         self, device: Device, replicas: Sequence[Replica], size: int, local_steps: int
     ) -> list[Replica]:
-        """The replicas behind so many steps each, in one program."""
+        """Run so many steps of each replica in one program; return the new replicas."""
         group = [
             Assignment(k, replica, self.rows(local_steps, size), np.float32(1e-6), 0)
             for k, replica in enumerate(replicas)

@@ -4,20 +4,20 @@ import bisect
 
 
 class Stopwatch:
-    """Runs from a stamp on; what lies within a pause is as if there were none."""
+    """Converts stamps to seconds of a run; pauses do not count."""
 
     def __init__(self, origin: float):
-        """The stamp at which it is 0 s."""
+        """The run's time is 0 s at the stamp `origin`."""
         self._origin = origin
-        self._resumed: list[float] = []  # stamps: ends of the pauses
-        self._paused = [0.0]  # [s] of all pauses before each of them, and in all
+        self._resumed: list[float] = []  # stamps of the ends of the pauses
+        self._paused = [0.0]  # [s] total of the first 0, 1, 2, ... pauses
 
     def time_of(self, stamp: float) -> float:
-        """The run's time [s] of a stamp."""
+        """Return the run's time [s] at a stamp."""
         pauses = bisect.bisect_right(self._resumed, stamp)
         return stamp - self._origin - self._paused[pauses]
 
     def add_pause(self, since: float, until: float) -> None:
-        """What lies between these stamps was a pause."""
+        """Record a pause between these stamps."""
         self._resumed.append(until)
         self._paused.append(self._paused[-1] + until - since)
