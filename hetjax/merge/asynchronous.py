@@ -36,7 +36,7 @@ from hetjax.unit_rate import check_unit_rate
 
 
 class ServerState(NamedTuple):
-    """The centre, in float32, and what its own steps remember."""
+    """The center, in float32, and what its own steps remember."""
 
     center: Params
     model_state: ModelState
@@ -48,7 +48,7 @@ def _init(params: Params, model_state: ModelState = ()) -> ServerState:
 
 
 def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
-    """The elastic move of asynchronous EASGD, of which the centre feels its part now.
+    """The elastic move of asynchronous EASGD, of which the center feels its part now.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 

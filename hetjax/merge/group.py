@@ -30,7 +30,7 @@ class Group:
 
     Promised here, once: a member of weight zero is absent, and not even its NaN counts
     in a total; totals accumulate in float32. What is exact where all members agree is
-    the business of the formulas: they sum differences from a centre.
+    the business of the formulas: they sum differences from a center.
     """
 
     members: tuple[PyTree, ...]

@@ -1,7 +1,7 @@
 """How models move in a merge, as stateless functions on pytrees.
 
 `trees` are a sequence of pytrees or, inside `jax.shard_map`, a `Group` along a mesh
-axis; what comes back of them is of the same kind. Centres and sums are float32, trees
+axis; what comes back of them is of the same kind. Centers and sums are float32, trees
 keep their dtypes. Weights and `alpha` are arrays [n] or one number for all; zero weight
 is absence, and not even a NaN of an absent tree counts. Settings may be arrays: all of
 it works under `jit` and under `vmap` over settings.
@@ -42,14 +42,14 @@ def weighted_mean(trees: Trees, weights: Numbers) -> PyTree:
 def weighted_move(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
     """sum_i w_i (x_i - z) in float32, over trees x_i of weight w_i.
 
-    A difference first, so that trees equal to the centre give exactly zero also
+    A difference first, so that trees equal to the center give exactly zero also
     under jit.
     """
     return as_group(trees).total(lambda x: tree.difference(x, center), floats(weights))
 
 
 def moved(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
-    """z + sum_i w_i (x_i - z): exactly the centre where all trees equal it."""
+    """z + sum_i w_i (x_i - z): exactly the center where all trees equal it."""
     return tree.map_floats(jnp.add, center, weighted_move(center, trees, weights))
 
 
@@ -68,7 +68,7 @@ def momentum_mean(
     momentum: ArrayLike = 0.9,
     excess: ArrayLike | None = None,
 ) -> tuple[PyTree, PyTree]:
-    """(w', w): the weighted mean of the trees, with momentum of the centre.
+    """(w', w): the weighted mean of the trees, with momentum of the center.
 
         w' = sum_i alpha_i w_i + gamma (w - w_p)          w_p <- w;   w <- w'
 
@@ -136,7 +136,7 @@ def mean_correction(
     prev_trees: Trees | None = None,
     present: ArrayLike | None = None,
 ) -> tuple[PyTree, Any]:
-    """(mean, trees): trees and their own mean pull each other; no other centre.
+    """(mean, trees): trees and their own mean pull each other; no other center.
 
         w_j <- w_j - alpha (w_j - mean_k w_k)
 
@@ -157,7 +157,7 @@ def mean_correction(
 def elastic_move(
     center: PyTree, params: PyTree, alpha: ArrayLike
 ) -> tuple[PyTree, PyTree]:
-    """(x~, x): a centre and a model come closer by the same elastic force.
+    """(x~, x): a center and a model come closer by the same elastic force.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - d
 

@@ -120,7 +120,7 @@ def sma(
 
 
 def replica_mean(*, alpha: float = 0.1) -> Merge:
-    """Replicas and their mean pull each other; there is no other centre.
+    """Replicas and their mean pull each other; there is no other center.
 
         w_j <- (1 - alpha) w_j + alpha mean_k w_k - gamma g_j         w before the steps
 

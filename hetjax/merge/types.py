@@ -225,17 +225,17 @@ def mean_statistics(state: Any, group: Group, alpha: jax.Array) -> ModelState:
 
 
 def centered_model(state: Any) -> tuple[Params, ModelState]:
-    """The centre and the averaged model state, of any state that has both."""
+    """The center and the averaged model state, of any state that has both."""
     return state.center, state.model_state
 
 
 def centered_member(state: Any) -> Replica:
-    """A node that is its centre to the node above."""
+    """A node that is its center to the node above."""
     return Replica(state.center, state.model_state)
 
 
 def moved_center(state: Any, replica: Replica) -> Any:
-    """The state with another centre."""
+    """The state with another center."""
     return state._replace(center=replica.params, model_state=replica.model_state)
 
 

@@ -35,7 +35,7 @@ def everybody(values: jax.Array, present: ArrayLike | None) -> jax.Array:
 def proportional_weights(raw: Numbers, present: ArrayLike | None = None) -> jax.Array:
     """[n] alpha_i = raw_i / sum_j raw_j, over the members that are present.
 
-    If nobody is, all are zero, and a centre stays as it is.
+    If nobody is, all are zero, and a center stays as it is.
     """
     raw = floats(raw)
     raw = jnp.where(everybody(raw, present), raw, 0.0)

@@ -89,7 +89,7 @@ def magma_async_sgd(
     learning_rate: LearningRateLike,
     server_momentum: float = 0.99,
     subtract: str = "before",
-    tick_seconds: float | None = None,
+    server_step_seconds: float | None = None,
     copy_seconds: float | None = None,
 ) -> Strategy:
     """MagmaDNN's asynchronous SGD: a master that steps all the time and never waits.
@@ -99,7 +99,7 @@ def magma_async_sgd(
 
     With `subtract="swap"` the old g_i stays in g until the new one is there. beta is
     `server_momentum`, alpha the learning rate. The slowest worker is the master and
-    makes a step every `tick_seconds`; `schedule.magma_async` says what the durations
+    makes a step every `server_step_seconds`; `schedule.magma_async` says what the durations
     are by default. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
     """
     given = settings(locals())
@@ -107,7 +107,7 @@ def magma_async_sgd(
     check_fraction(server_momentum=server_momentum)
     policy = schedule.magma_async(
         batch_size=batch_size,
-        tick_seconds=tick_seconds,
+        server_step_seconds=server_step_seconds,
         copy_seconds=copy_seconds,
         subtract=subtract,
     )

@@ -36,7 +36,7 @@ class MagmaAsyncState(NamedTuple):
 def magma_async(
     *,
     batch_size: float,
-    tick_seconds: float | None = None,
+    server_step_seconds: float | None = None,
     copy_seconds: float | None = None,
     subtract: str = "before",
 ) -> Policy:
@@ -44,7 +44,7 @@ def magma_async(
 
     A slave copies w, which takes `copy_seconds` and ends with a FETCH; it computes a
     gradient on a batch, adds it to the shared gradient g (PUSH), and copies again. The
-    master makes one step every `tick_seconds`. Its steps need no events of their own:
+    master makes one step every `server_step_seconds`. Its steps need no events of their own:
     each merge says how many there were since the one before, and so does a merge before
     each evaluation, which thus sees all steps up to its time. Both durations default to
     a tenth of the master's seconds for a batch. An addition takes one transfer over the
@@ -60,7 +60,7 @@ def magma_async(
     """
     if subtract not in SUBTRACT:
         raise ValueError(f"subtract={subtract!r}: choose one of {SUBTRACT}")
-    given = {"tick_seconds": tick_seconds, "copy_seconds": copy_seconds}
+    given = {"server_step_seconds": server_step_seconds, "copy_seconds": copy_seconds}
     for name, value in given.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: give a number above 0, or None")
@@ -85,7 +85,7 @@ def magma_async(
             infos=infos,
             master=master,
             copy=copy,
-            tick=tick_seconds or share,
+            tick=server_step_seconds or share,
             server_steps=0,
         )
         return state, Actions(dispatch=tuple((k, copy) for k in slaves))
