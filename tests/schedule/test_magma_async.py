@@ -154,7 +154,10 @@ def test_a_tick_and_a_copy_are_a_tenth_of_the_masters_batch_by_default():
     ("settings", "message"),
     [
         ({"subtract": "never"}, "subtract='never': choose one of"),
-        ({"server_step_seconds": 0.0}, "server_step_seconds=0.0: give a number above 0"),
+        (
+            {"server_step_seconds": 0.0},
+            "server_step_seconds=0.0: give a number above 0",
+        ),
         ({"copy_seconds": -1.0}, "copy_seconds=-1.0: give a number above 0"),
     ],
 )
