@@ -69,8 +69,7 @@ class Residual(nnx.Module):
 
 
 def cells(image: Image, side: Callable[[int], int]) -> int:
-    """The number of positions in a feature map with sides `side(height), side(width)`.
-    """
+    """The number of positions in a feature map of sides `side(height), side(width)`."""
     height, width = side(image[0]), side(image[1])
     if min(height, width) < 1:
         raise ValueError(f"image={image} is too small for this model's layers")
@@ -115,10 +114,11 @@ def max_pool(
 ) -> jax.Array:
     """The largest value in each square window, [B, H, W, C] to [B, H', W', C].
 
-    `stride` is the window size by default. H' = floor((H - window) / stride) + 1: pixels
-    that do not fill a window are left out, unless `ceil` rounds up. Windows that neither
-    overlap nor leave gaps are pooled by reshape and max, which is faster on a CPU than
-    reduce_window; equal largest values then share the gradient.
+    `stride` is the window size by default. H' = floor((H - window) / stride) + 1:
+    pixels that do not fill a window are left out, or pooled alone with `ceil`, which
+    rounds up. Windows that neither overlap nor leave gaps are pooled by reshape and
+    max, which is faster on a CPU than reduce_window; equal largest values then share
+    the gradient.
     """
     stride = stride or window
     if ceil or stride != window:

@@ -30,8 +30,7 @@ def sparse_mlp(
 
 
 def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
-    """A builder of `MLP` for `hetjax.classification`; `hidden` is one or more widths.
-    """
+    """A builder of `MLP` for `hetjax.classification`, with one or more widths."""
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if any(width < 1 for width in widths):
         raise ValueError(f"hidden={hidden}: give at least one unit in every layer")

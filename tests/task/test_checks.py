@@ -69,7 +69,7 @@ WRONG_TASKS = [
     (own_task(metric="accuracy"), "have no 'accuracy', but closeness, loss: return it"),
     (
         with_metrics(lambda p, b: {"closeness": squares(p, b)}),
-        "the task's metrics have no 'loss', but closeness",
+        "the task's metrics have no 'loss', only closeness",
     ),
     (with_metrics(squares), r"metrics are \[10\] of float32: return a dictionary"),
 ]

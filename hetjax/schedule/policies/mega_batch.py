@@ -86,7 +86,7 @@ def mega_batch(
                 return dispatch_or_merge(count(state, event), event.worker)
             case Join():
                 return dispatch_or_merge(state, event.worker)
-            case Leave(worker=k, lost=True):  # its updates since the last merge are lost
+            case Leave(worker=k, lost=True):  # so are its updates since the last merge
                 updates = (*state.updates[:k], 0, *state.updates[k + 1 :])
                 return merge_if_spent(state._replace(updates=updates))
             case Leave():
