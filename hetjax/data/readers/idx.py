@@ -81,8 +81,8 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _DTYPES:
         begin = f"begins with 0x{content[:4].hex()}" if content else "is empty"
         raise DataError(
-            f"{path}: not an IDX file: it {begin}, but should begin with 0x0000, a type "
-            "of 08, 09 or 0b to 0e, and the number of axes; is it the right file?"
+            f"{path}: not an IDX file: it {begin}, but should begin with 0x0000, a "
+            "type of 08, 09 or 0b to 0e, and the number of axes; is it the right file?"
         )
     axes = content[3]
     if axes > _MOST_AXES:

@@ -128,9 +128,8 @@ def _place(source: _Source, folder: str | PathLike | None) -> Path:
     try:
         return _downloaded(source)
     except (OSError, ValueError, tarfile.TarError) as error:
-        where = (
-            f"in {looked_in}" if looked_in else f"in no folder, as {_VARIABLE} is unset"
-        )
+        unset = f"in no folder, as {_VARIABLE} is not set"
+        where = f"in {looked_in}" if looked_in else unset
         raise DataError(
             f"{source.name}: looked for {files} {where}; and could not download it "
             f"({error}). Put these files into a folder and pass it as folder=..., or "
