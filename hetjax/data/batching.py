@@ -120,9 +120,9 @@ def make_batch(
 ) -> Batch:
     """The batch of these rows of a split, padded up to its bucket.
 
-    Dense padding repeats the batch's own examples; sparse padding has indices out of
-    bounds, as is BCOO's convention. `exact` does not pad the number of examples, only
-    non-zeros (for models whose batch statistics padding would change).
+    Dense padding repeats the batch's own examples; sparse padding has out-of-bounds
+    indices, as in BCOO. `exact` pads only non-zeros, not the number of examples (for
+    models in which padding would change the batch statistics).
     """
     n = len(rows)
     entries = _entries(split.x, rows) if sp.issparse(split.x) else None

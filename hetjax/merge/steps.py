@@ -35,11 +35,11 @@ def nova_step(
     """
     weights = floats(weights)
     move = weighted_move(center, trees, weights)
-    anybody = jnp.any(everybody(weights, present))
+    merges = jnp.any(everybody(weights, present))
     buffer = tree.map_floats(
         lambda b, m: jnp.where(
-            anybody,
-            server_momentum * b - m / jnp.where(anybody, learning_rate, 1.0),
+            merges,
+            server_momentum * b - m / jnp.where(merges, learning_rate, 1.0),
             b,
         ),
         buffer,

@@ -99,7 +99,7 @@ def _check_metrics(values: Any, metric: str, size: int) -> None:
         if name not in values:
             known = ", ".join(map(str, values)) or "nothing"
             raise ValueError(
-                f"the task's metrics have no {name!r}, only {known}: return it, too"
+                f"the task's metrics have no {name!r} (they have {known}): return it"
             )
     for name, value in values.items():
         if getattr(value, "shape", None) != (size,):

@@ -1,7 +1,7 @@
 """Models as pure functions: from flax.nnx, from flax.linen, from plain functions.
 
 Batch statistics and the like are `model_state`, a tree apart from the parameters;
-both are plain nested dictionaries of arrays, whatever the model is made of.
+both are plain nested dictionaries of arrays for every kind of model.
 """
 
 from collections.abc import Callable

@@ -133,7 +133,7 @@ WRONG_FOLDERS = {
     ),
     "sizes": (
         {"t10k_images": IMAGES[:3, :3]},
-        r"images of train are \[4, 6\], of test \[3, 6\]",
+        r"images of train are \[4, 6\], images of test \[3, 6\]",
     ),
 }
 

@@ -112,7 +112,7 @@ WRONG_LINES = {
     "1 qid:x 4:1": "feature 'qid:x' is not index:value",
     "1 4:1 // why": "feature '//' is not index:value",
     "1 4:nan": "feature '4:nan' is not finite",
-    "1 4:3e38 4:3e38": "sum is infinite",
+    "1 4:3e38 4:3e38": "sum of repeated features is infinite",
     "1 0:1": r"feature 0 is below first_index, which is 1; .* pass first_index=0",
     "1 -3:1": "feature -3 is outside 0",
     "4:1": "must begin with its label, but this one begins with '4:1'",

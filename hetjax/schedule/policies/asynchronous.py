@@ -202,7 +202,7 @@ def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
 
 
 def random_partner(seed: int = 0) -> Partners:
-    """Chooses one other worker, uniformly (AD-PSGD's gossip); none if there is none."""
+    """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
 
     def choose(worker: int, merges: int, workers: int) -> tuple[int, ...]:
         if workers == 1:

@@ -30,7 +30,7 @@ class MagmaAsyncState(NamedTuple):
     tick: float  # [s] of one step of the master
     server_steps: int  # that the merges so far have counted
     stale: frozenset[int] = frozenset()  # workers whose last gradient is not in g
-    clear: bool = False  # is a gradient in g whose worker cannot take it out?
+    clear: bool = False  # does g contain a gradient whose worker cannot subtract it?
 
 
 def magma_async(
