@@ -2,9 +2,9 @@
 
 data, task    `data`, `models`, `classification`, `Task`
 machines      `machine`
-algorithms    `adaptive_sgd` ... ; parts: `schedule`, `merge`, `local`, `sampling`
-runs          `train`, `compare`; what they return: `History`, `Comparison`
-real devices  `local_machine`, `calibrate`, `advise`, `replay`; pictures: `plot`
+algorithms    `adaptive_sgd`, ...; their parts: `schedule`, `merge`, `local`, `sampling`
+runs          `train` and `compare`, which return a `History` and a `Comparison`; `plot`
+real devices  `local_machine`, `calibrate`, `advise`, `replay`
 by hand       `Replica`, `make_batch`, `make_grad_fn`, `local.step_fn`, `merge`
 """
 

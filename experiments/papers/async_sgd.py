@@ -56,7 +56,7 @@ def strategies() -> dict[str, hj.Strategy]:
     """MagmaDNN's synchronous and asynchronous SGD, and other asynchronous ones."""
     common: dict[str, Any] = {"batch_size": 32, "learning_rate": FLAGS.learning_rate}
     magma = {**common, "server_momentum": FLAGS.server_momentum}
-    magma |= {"tick_seconds": 1e-3 * FLAGS.server_step_ms}
+    magma |= {"server_step_seconds": 1e-3 * FLAGS.server_step_ms}
     magma |= {"copy_seconds": 1e-3 * FLAGS.copy_ms}
     return {
         "sync": hj.sync_sgd(**common, server_momentum=FLAGS.server_momentum, ema=True),

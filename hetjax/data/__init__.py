@@ -1,4 +1,4 @@
-"""Data sets on the host: readers, official and synthetic data, shards of workers."""
+"""Data sets on the host: readers, official and synthetic data, shards for workers."""
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.digits import digits

@@ -1,8 +1,8 @@
 """Batches of few shapes from splits of any size: buckets, padding, masks, BCOO.
 
-A batch of n examples is padded up to a bucket: a batch size of few, ratio at most
-1.25 apart, with one capacity of non-zeros (and of labels) each. A batch that
-overflows its bucket's capacity takes the next bucket. Padding has weight 0.
+A batch of n examples is padded up to a bucket. There are few buckets, whose batch sizes
+are a ratio of at most 1.25 apart, each with a capacity of non-zeros (and of labels). A
+batch that overflows its bucket's capacity takes the next bucket. Padding has weight 0.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from jax.experimental.sparse import BCOO
 from hetjax.data.dataset import Split
 
 RATIO = 1.25  # of neighbouring bucket sizes, at most
-SPREADS = 4.0  # a capacity is the expected count + so many standard deviations
+SPREADS = 4.0  # a capacity is the expected count + this many standard deviations
 
 
 class Batch(NamedTuple):
-    """Examples as the device sees them; B is a bucket's size, n <= B true examples."""
+    """A batch for the device: B is its bucket's size, n <= B its true examples."""
 
     x: Any  # [B, ...] float32, or BCOO [B, F]
     y: Any  # [B] int32, or BCOO [B, C] with 1/|labels| at each true label
-    weight: Any  # [B] float32: 1 for an example with a loss, 0 for padding or no label
+    weight: Any  # [B] float32: 1 for an example with a loss; 0 for padding, or no label
     count: Any  # [] float32: n, which every mean over the batch divides by
 
 
@@ -34,12 +34,12 @@ class Bucket(NamedTuple):
     """A shape of batches."""
 
     size: int  # [examples]
-    nonzeros: int  # capacity of the inputs, 0 where they are dense
-    labels: int  # capacity of the labels, 0 where they are class ids
+    nonzeros: int  # capacity of the inputs, 0 if they are dense
+    labels: int  # capacity of the labels, 0 if they are class ids
 
 
 def bucket_sizes(batch_size: int) -> list[int]:
-    """b_max, b_max/1.25, ... down to 1, rounded up, in rising order."""
+    """The sizes b, b/1.25, ..., 1 for a batch size b: rounded up, in rising order."""
     sizes = [batch_size]
     while sizes[-1] > 1:
         # rounding up keeps the ratio below RATIO, except among the smallest integers
@@ -50,8 +50,8 @@ def bucket_sizes(batch_size: int) -> list[int]:
 def make_buckets(split: Split, batch_size: int) -> tuple[Bucket, ...]:
     """The buckets for batches of up to `batch_size` examples of a split.
 
-    Behind the bucket of size b_max come others of the same size with growing
-    capacities, up to what the b_max fullest examples need.
+    The bucket of size `batch_size` is followed by others of this size with growing
+    capacities, up to what the `batch_size` fullest examples need.
     """
     sizes = np.array(bucket_sizes(batch_size))
     nonzeros, labels = _counts(split.x), _counts(split.y)
@@ -72,7 +72,7 @@ def _counts(matrix: Any) -> np.ndarray | None:
 
 
 def _most(counts: np.ndarray | None, size: int) -> int:
-    """What the fullest `size` rows hold together."""
+    """The total count of the fullest `size` rows."""
     if counts is None:
         return 0
     return int(np.sort(counts)[::-1][:size].sum()) or 1
@@ -97,15 +97,15 @@ def bucket_of(
     if n > last.size:
         raise ValueError(
             f"a batch of {n} examples is larger than the largest bucket, of "
-            f"{last.size}: give a larger b_max"
+            f"{last.size}: give a larger batch_size"
         )
-    # An example may occur twice, where a batch ends one pass and begins the next.
+    # An example may occur twice, if a batch ends one pass and begins the next.
     grown = _grown(last.nonzeros, nonzeros), _grown(last.labels, labels)
     return Bucket(last.size, *grown)
 
 
 def _grown(capacity: int, needed: int) -> int:
-    """The capacity, or the first of growing ones behind it that suffices."""
+    """The capacity, grown by `RATIO` until it suffices."""
     while capacity < needed:
         capacity = int(np.ceil(capacity * RATIO))
     return capacity
@@ -120,9 +120,9 @@ def make_batch(
 ) -> Batch:
     """The batch of these rows of a split, padded up to its bucket.
 
-    Dense padding repeats the batch's own examples; sparse padding has indices out of
-    bounds, as BCOO's convention is. `exact` keeps the number of examples as it is (for
-    models whose batch statistics padding would change; non-zeros are still padded).
+    Dense padding repeats the batch's own examples; sparse padding has out-of-bounds
+    indices, as in BCOO. `exact` pads only non-zeros, not the number of examples (for
+    models in which padding would change the batch statistics).
     """
     n = len(rows)
     entries = _entries(split.x, rows) if sp.issparse(split.x) else None
@@ -189,7 +189,7 @@ def _filled(
 
 
 def _repeated(rows: np.ndarray, size: int) -> np.ndarray:
-    """The rows, from the first again where there are too few."""
+    """The rows, repeated from the first on if there are fewer than `size`."""
     return rows if len(rows) == size else np.resize(rows, size)
 
 
@@ -198,14 +198,14 @@ def _length(entries: "_Entries | None") -> int:
 
 
 def nonzeros_of(split: Split, rows: np.ndarray) -> int:
-    """Non-zeros of the inputs of these rows: what a step is charged for; 0 if dense."""
+    """The number of non-zeros in the inputs of these rows, for costs; 0 if dense."""
     if not sp.issparse(split.x):
         return 0
     return int((split.x.indptr[rows + 1] - split.x.indptr[rows]).sum())
 
 
 def nonzeros_per_example(split: Split) -> float:
-    """Mean non-zeros of an example's sparse input, 0 for dense ones."""
+    """The mean number of non-zeros per example, 0 for dense inputs."""
     return split.x.nnz / split.x.shape[0] if sp.issparse(split.x) else 0.0
 
 
@@ -239,10 +239,10 @@ def _bcoo(entries: _Entries, shape: tuple[int, int], capacity: int) -> BCOO:
 
 @lru_cache
 def _structure(shape: tuple[int, int]) -> Any:
-    """The tree structure of a BCOO of this shape, whatever its capacity.
+    """The tree structure of a BCOO of this shape, for any capacity.
 
-    BCOO's own constructor would convert and check both arrays, for more time than a
-    small step takes; jit takes NumPy arrays as they are.
+    BCOO's constructor would convert and check both arrays, which takes longer than a
+    small step; jit accepts NumPy arrays as they are.
     """
     empty = jnp.zeros(0, jnp.float32), jnp.zeros((0, 2), jnp.int32)
     return jax.tree.structure(BCOO(empty, shape=shape, indices_sorted=True))

@@ -1,4 +1,4 @@
-"""Checks of data sets, and of the numbers that functions which make them are given."""
+"""Checks of data sets, and of arguments to the functions that make them."""
 
 import math
 import numbers
@@ -10,17 +10,17 @@ from hetjax.data.dataset import Dataset, Split
 
 
 def is_whole(value: Any) -> bool:
-    """Is it a whole number, and not true or false?"""
+    """Is it an integer, and not a bool?"""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_real(value: Any) -> bool:
-    """Is it a real number, and not true or false?"""
+    """Is it a real number, and not a bool?"""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_whole(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """A ValueError unless it is a whole number from `low` on, up to `high`."""
+    """Raises a ValueError unless `value` is a whole number from `low` to `high`."""
     if (
         not is_whole(value)
         or int(value) < low
@@ -31,15 +31,16 @@ def check_whole(name: str, value: Any, low: int, high: int | None = None) -> Non
 
 
 def check_real(name: str, value: Any) -> None:
-    """A ValueError unless it is a finite number."""
+    """Raises a ValueError unless `value` is a finite number."""
     if not is_real(value) or not math.isfinite(value):
         raise ValueError(f"{name} is {value!r}; it must be a finite number")
 
 
 def check_dataset(data: Dataset) -> None:
-    """A ValueError unless both splits are whole, and fit each other and the classes.
+    """Raises a ValueError unless the splits are valid and fit each other.
 
-    The readers and `from_arrays` make no others: this is for sets built by hand.
+    The readers and `from_arrays` only make valid data sets: this is for those built by
+    hand.
     """
     if not isinstance(data.num_classes, numbers.Integral) or data.num_classes < 1:
         raise ValueError(
@@ -50,8 +51,8 @@ def check_dataset(data: Dataset) -> None:
     shapes = [list(split.x.shape) for split in (data.train, data.test)]
     if shapes[0][1:] != shapes[1][1:]:
         raise ValueError(
-            f"x of the training split of {data.name} is {shapes[0]}, of the test split "
-            f"{shapes[1]}: all axes but the first must agree"
+            f"x of the training split of {data.name} is {shapes[0]}, x of the test "
+            f"split is {shapes[1]}: all axes but the first must agree"
         )
 
 

@@ -1,7 +1,7 @@
-"""What a data set is to hetjax: two splits of examples with labels, on the host.
+"""The `Dataset` type: two splits of examples with labels, on the host.
 
-Dense inputs are NumPy arrays, sparse ones scipy CSR. Batches for the device are
-made from them in `hetjax.data.batching`.
+Dense inputs are NumPy arrays, sparse ones are scipy CSR arrays. Batches for the device
+are made from them in `hetjax.data.batching`.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Dataset:
     test: Split
     num_classes: int
     name: str = "data"
-    notes: tuple[str, ...] = field(default=())  # what a reader found worth telling
+    notes: tuple[str, ...] = field(default=())  # remarks of the reader
 
     @property
     def sparse(self) -> bool:
@@ -57,14 +57,14 @@ class Dataset:
 
     @property
     def num_features(self) -> int:
-        """Length of a row of inputs (of all axes behind the first, flattened)."""
+        """The number of input features per example (all axes but the first)."""
         return int(np.prod(self.train.x.shape[1:]))
 
 
 def note(split: str, found: int | np.ndarray, thing: str, what: str) -> str:
-    """Such as 'train: 2 duplicate features summed'; nothing where there are none.
+    """A note such as 'train: 2 duplicate features summed'; empty for a count of zero.
 
-    `found` is how many there are, or a flag for each that might be one.
+    `found` is the count, or an array of flags to count.
     """
     count = int(np.sum(found))
     return f"{split}: {count} {thing}{'' if count == 1 else 's'} {what}" * (count > 0)

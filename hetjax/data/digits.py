@@ -9,8 +9,8 @@ from hetjax.data.dataset import Dataset, Split
 def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 
-    The test split is a share of all images, drawn with `seed`. A ValueError names the
-    argument that cannot be meant.
+    The test split is a share of all images, drawn with `seed`. A ValueError names an
+    invalid argument.
     """
     check_real("test_share", test_share)
     check_whole("seed", seed, 0)

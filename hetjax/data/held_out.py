@@ -1,16 +1,16 @@
-"""A tenth of the training split, held out to choose rates or weights on."""
+"""A tenth of the training split, held out to choose learning rates or weights."""
 
 import numpy as np
 
 from hetjax.data.dataset import Split
 
 SHARE = 0.1  # of the training split
-FEW = 1000  # examples that are enough to weigh models by
+FEW = 1000  # examples that suffice to weight models by accuracy
 _STREAM = 10_007  # keeps the choice of rows apart from other uses of a seed
 
 
 def num_held_out(num_examples: int, at_most: int | None = None) -> int:
-    """How many examples are held out of so many."""
+    """The number of examples held out of `num_examples`, at most `at_most`."""
     n = max(1, int(SHARE * num_examples))
     return n if at_most is None else min(n, at_most)
 
@@ -18,7 +18,7 @@ def num_held_out(num_examples: int, at_most: int | None = None) -> int:
 def split_off(
     split: Split, seed: int, at_most: int | None = None
 ) -> tuple[Split, Split]:
-    """(the rest, what is held out), both in the order of the split."""
+    """(the rest, the held-out examples), both in the order of the split."""
     order = np.random.default_rng((_STREAM, seed)).permutation(len(split))
     n = num_held_out(len(order), at_most)
     rest, held = np.sort(order[n:]), np.sort(order[:n])

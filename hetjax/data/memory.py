@@ -1,6 +1,6 @@
 """A data set from arrays in memory: NumPy, any scipy sparse matrix, or BCOO.
 
-Everything is copied, checked and brought into the two forms that hetjax knows.
+Everything is copied, checked and converted to one of hetjax's two formats.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
 
 _LARGEST = 2**31 - 1  # of an int32
-_MOST_CLASSES = 2**24  # that are taken from class ids alone
+_MOST_CLASSES = 2**24  # if only class ids imply their number
 
 
 def from_arrays(
@@ -27,8 +27,8 @@ def from_arrays(
 
     x: [N, ...] numbers, or [N, F] scipy sparse or BCOO. y: [N] integer class ids, or
     [N, C] zeros and ones, dense, scipy sparse or BCOO, where rows have several labels.
-    `num_classes` defaults to the largest class id plus one, or to C. What cannot be
-    meant is a ValueError.
+    `num_classes` defaults to the largest class id plus one, or to C. Invalid arrays are
+    a ValueError.
     """
     if num_classes is not None:
         check_whole("num_classes", num_classes, 1, _LARGEST)
@@ -63,7 +63,7 @@ def _split(part: str, pair: tuple[Any, Any]) -> Split:
 
 
 def _shape(array: Any) -> tuple[int, ...]:
-    """The shape, which scipy's own types leave open."""
+    """The shape, which scipy's type annotations leave open."""
     return array.shape
 
 
@@ -118,7 +118,7 @@ def _classes(
     test: np.ndarray | sp.csr_array,
     wanted: int | None,
 ) -> int:
-    """How many classes there are; an error where y and `num_classes` disagree."""
+    """The number of classes; a ValueError if y and `num_classes` disagree."""
     if train.ndim != test.ndim:
         raise ValueError("y of train and test must both be class ids or both [N, C]")
     if train.ndim == 2:
@@ -147,7 +147,7 @@ def _is_sparse(array: Any) -> bool:
 
 
 def _csr(what: str, matrix: Any) -> sp.csr_array:
-    """A float32 copy with sorted indices; what is stored twice is summed."""
+    """A float32 copy with sorted indices; duplicate entries are summed."""
     if len(matrix.shape) != 2:
         raise ValueError(f"{what} must be [N, columns] if sparse, not {matrix.shape}")
     if not matrix.shape[1]:
@@ -170,7 +170,7 @@ def _csr(what: str, matrix: Any) -> sp.csr_array:
 
 def _array(what: str, array: Any) -> np.ndarray:
     if isinstance(array, np.ma.MaskedArray) and array.mask.any():
-        raise ValueError(f"{what} is masked: give numbers for what is missing")
+        raise ValueError(f"{what} is masked: give numbers for missing values")
     try:
         return np.asarray(array)
     except ValueError as error:  # such as rows of several lengths
@@ -180,10 +180,10 @@ def _array(what: str, array: Any) -> np.ndarray:
 def _numbers(what: str, array: Any) -> np.ndarray:
     """A float32 copy of real numbers."""
     array = _array(what, array)
-    # bfloat16, which JAX knows, is of kind V to NumPy
+    # JAX's bfloat16 is of kind V in NumPy
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ValueError(f"{what} must hold real numbers, not {array.dtype}")
-    with np.errstate(over="ignore"):  # what overflows is reported as not finite
+    with np.errstate(over="ignore"):  # overflow is reported as not finite
         return array.astype(np.float32)
 
 

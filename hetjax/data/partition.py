@@ -1,4 +1,4 @@
-"""Which examples each worker has: IID or heterogeneous shards of a training split."""
+"""Partitions of a training split among workers: IID or heterogeneous shards."""
 
 import numbers
 from typing import Any
@@ -9,13 +9,13 @@ import scipy.sparse as sp
 from hetjax.data.checks import check_whole
 
 _NONE = -1  # the class of a row without a label
-_MOST = 1e100  # of alpha: beyond, a sum over workers might overflow
+_MOST = 1e100  # the largest alpha: above it, a sum over workers might overflow
 
 
 def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Shards of examples drawn at random: sizes differ by one at most.
+    """Shards of examples drawn at random, whose sizes differ by at most one.
 
-    Each shard is rising int64 indices; every example is in exactly one.
+    A shard is an array of rising int64 indices; every example is in exactly one shard.
     """
     _check_workers(num_examples, num_workers)
     check_whole("seed", seed, 0)
@@ -26,19 +26,20 @@ def iid(num_examples: int, num_workers: int, seed: int) -> tuple[np.ndarray, ...
 def dirichlet(
     labels: Any, num_workers: int, *, alpha: float, seed: int
 ) -> tuple[np.ndarray, ...]:
-    """Shards whose classes are mixed unevenly, the more so the smaller `alpha`.
+    """Shards with uneven mixtures of classes, more uneven for smaller `alpha`.
 
         p_c ~ Dirichlet(alpha, ..., alpha)  [num_workers], for each class c
 
-    and worker k has the share p_ck of the class's examples, rounded up or down. Shards
+    Worker k has the share p_ck of the examples of class c, rounded up or down. Shards
     differ in size, too. With alpha = 0.1 most workers have few classes; with a large
-    one all have nearly the same mixture.
+    alpha all have nearly the same mixture.
 
     `labels`: [N] class ids, or [N, C] CSR, where the first label of a row counts; rows
-    without a label are dealt out evenly. Each shard is rising int64 indices, every
-    example is in exactly one, and none is empty: a worker that would get nothing gets
-    one example, drawn from the largest shard (drawing all again, as some do, may never
-    end for a small alpha). A ValueError where this cannot be.
+    without a label are distributed evenly. A shard is an array of rising int64 indices;
+    every example is in exactly one shard. No shard is empty: a worker that would get
+    nothing gets one example, drawn from the largest shard (redrawing everything, as
+    some implementations do, may never end for a small alpha). Fewer examples than
+    workers are a ValueError.
 
     Source: Yurochkin et al., ICML 2019; Li et al., ICDE 2022 (arXiv 2102.02079).
     """
@@ -58,8 +59,8 @@ def dirichlet(
             owner[members] = place % num_workers
             continue
         ends = np.cumsum(rng.dirichlet(np.full(num_workers, alpha))) * len(members)
-        # Rounding all ends by one random amount gives worker k, on average, exactly its
-        # share; rounding down would give the last worker most of the small classes.
+        # Rounding all ends by the same random amount gives worker k exactly its share
+        # on average; rounding down would give the last worker most of small classes.
         cuts = np.floor(ends[:-1] + rng.random())
         owner[members] = np.searchsorted(cuts, place, side="right")
     _fill_empty(rng, owner, num_workers)
@@ -69,7 +70,7 @@ def dirichlet(
 
 
 def _classes(labels: Any) -> np.ndarray:
-    """The class of each example [N] int64, as far as it has one."""
+    """The class of each example [N] int64, or _NONE."""
     if sp.issparse(labels):
         matrix = sp.csr_array(labels)
         full = np.diff(matrix.indptr) > 0
@@ -98,12 +99,12 @@ def _check_workers(num_examples: int, num_workers: int) -> None:
     if num_examples < num_workers:
         raise ValueError(
             f"{num_examples} examples are too few for {num_workers} workers: each "
-            "must get one; give more data, or fewer workers"
+            "must get at least one; give more data, or fewer workers"
         )
 
 
 def _fill_empty(rng: np.random.Generator, owner: np.ndarray, num_workers: int) -> None:
-    """Gives each worker without examples one of the largest shard; in place."""
+    """Gives each worker without examples one from the largest shard, in place."""
     sizes = np.bincount(owner, minlength=num_workers)
     for worker in np.flatnonzero(sizes == 0):
         largest = int(np.argmax(sizes))

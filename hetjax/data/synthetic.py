@@ -1,8 +1,8 @@
-"""Synthetic extreme classification: sparse rows whose features tell their labels.
+"""Synthetic extreme classification: sparse rows whose features predict their labels.
 
-Labels and background features follow a shifted Zipf law of exponent one, the number of
-non-zeros per row is lognormal. Each label has a few prototype features, and a row's
-features come partly from the prototypes of its labels, else from the background.
+Labels and background features follow a shifted Zipf law of exponent one; the number of
+non-zeros per row is lognormal. Each label has a few prototype features; some features
+of a row come from the prototypes of its labels, the others from the background.
 """
 
 import numbers
@@ -15,7 +15,7 @@ from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.pieces import GrowingCsr, row_starts
 
-# Sizes of public data sets, for measuring speed at scale: synthetic_xmc(**SHAPES[...]).
+# Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).
 SHAPES = {
     "amazon-670k": {
         "rows": 490_449,
@@ -36,14 +36,14 @@ SHAPES = {
 }
 
 MOST_NUMBERS = 1_000_000_000  # 8 GB: a value and its column for each non-zero
-_BLOCK = 500_000  # non-zeros to draw at a time; the data depend on it
+_BLOCK = 500_000  # non-zeros to draw at a time; another value gives other data
 _SPREAD = 0.6  # standard deviation of the logarithm of non-zeros per row
 _SIGNAL = 0.2  # share of draws from the row's labels: a centroid rule has P@1 of 0.7
 _SPARE = 1.25  # draws per wanted distinct value, before uniform draws fill up
 
 
 class _World(NamedTuple):
-    """What both splits share."""
+    """The parameters that both splits share."""
 
     nonzeros: float  # mean per row
     labels_per_row: float  # mean
@@ -64,9 +64,10 @@ def synthetic_xmc(
 ) -> Dataset:
     """Learnable sparse multi-label data; the same seed gives the same data.
 
-    `nonzeros` and `labels_per_row` are means per row. Every row has at least one of
-    both, and unit L2 norm. Popularity falls with the rank as `_zipf` says. A ValueError
-    names the argument that cannot be meant, or makes the data larger than MOST_NUMBERS.
+    `nonzeros` and `labels_per_row` are means per row. Every row has at least one label
+    and one non-zero, and unit L2 norm. Popularity falls with the rank as in `_zipf`. A
+    ValueError names an argument that is invalid or makes the data larger than
+    MOST_NUMBERS.
     """
     sizes = {"rows": rows, "test_rows": test_rows}
     for argument, size in (sizes | {"features": features, "labels": labels}).items():
@@ -97,26 +98,25 @@ def synthetic_xmc(
 
 
 def _check_mean(argument: str, mean: float, of: str, most: int) -> None:
-    """Rows of distinct values must be possible: half of all is the most on average."""
+    """Rows need distinct values, so their mean number is at most half of all values."""
     real = isinstance(mean, numbers.Real)
     if not (real and 1 <= mean <= max(1, most / 2)):
         raise ValueError(f"{argument} is {mean!r}; it must be 1 to half of {most} {of}")
 
 
 def _check_numbers(needed: dict[str, int]) -> None:
-    """All numbers to hold, by the argument that asks for them, must fit in memory."""
+    """Raises a ValueError if these counts, by argument, sum to too many numbers."""
     total = sum(needed.values())
     if total > MOST_NUMBERS:
         name = max(needed, key=lambda argument: needed[argument])
         raise ValueError(
             f"{name} is too large: the data would be {total:.2g} numbers, about "
-            f"{8e-9 * total:.0f} GB; give fewer, so that they are at most "
-            f"{MOST_NUMBERS:.2g}"
+            f"{8e-9 * total:.0f} GB; at most {MOST_NUMBERS:.2g} numbers are allowed"
         )
 
 
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
-    """That many rows, drawn block by block."""
+    """A split with this many rows, drawn block by block."""
     x = GrowingCsr(len(world.feature_of_rank))
     y = GrowingCsr(len(world.label_of_rank))
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
@@ -156,7 +156,7 @@ def _draw(
 def _zipf(
     rng: np.random.Generator, ranks: int, size: int, per_row: float
 ) -> np.ndarray:
-    """Ranks [size] in 0..ranks-1, for rows of `per_row` values each on average.
+    """Random ranks [size] in 0..ranks-1, for rows with a mean of `per_row` values.
 
         P(k) = log((k + q + 1) / (k + q)) / log((ranks + q) / q), about 1 / (k + q)
 
@@ -171,7 +171,7 @@ def _zipf(
 def _prototypes(
     rng: np.random.Generator, world: _World, y: sp.csr_array, row: np.ndarray
 ) -> np.ndarray:
-    """For each of these rows [n], a prototype feature of one of its labels."""
+    """A prototype feature of a random label of each of these rows [n]."""
     counts = np.diff(y.indptr)[row]
     labels = y.indices[y.indptr[row] + (rng.random(len(row)) * counts).astype(np.int64)]
     return world.prototypes[
@@ -180,10 +180,10 @@ def _prototypes(
 
 
 def _candidates(wanted: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whose draw each one is, and whether it is a spare one, to be uniform.
+    """The row of each draw, and whether the draw is a spare one, which is uniform.
 
-    Clips `wanted` [rows] to 1..most in place. A row's draws are twice as many as it
-    wants: popular values come up repeatedly, and the uniform ones then fill the gap.
+    Clips `wanted` [rows] to 1..most in place. A row has at least twice as many draws as
+    it wants values, since popular values repeat; the spare draws then fill the gap.
     """
     np.clip(wanted, 1, most, out=wanted)
     draws = 2 * wanted + 8

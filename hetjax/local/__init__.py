@@ -1,4 +1,4 @@
-"""Local updates: what a worker does between two reports (device world)."""
+"""Local updates: what a worker does with each batch (device world)."""
 
 from hetjax.local.buffers import (
     check_buffers,

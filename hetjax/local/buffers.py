@@ -1,13 +1,13 @@
-"""Buffers of a replica's carry: what a merge and a local update tell each other.
+"""Buffers in a replica's carry, through which merges and local updates communicate.
 
-prev_params     params before the last step (kept here, at every step)
-grad_sum        sum of the mean gradients since the merge that emptied it (kept here,
-                unless the local update provides it itself)
-delayed_update  a move that is added after the next step (the merge's; added here)
-round_start     params at the start of the round (kept by merges that broadcast)
-mailbox, last_pushed_grad, angle     a merge's own; nobody else looks at them
+prev_params     params before the last step (updated here, at every step)
+grad_sum        sum of the mean gradients since a merge last emptied it (updated here,
+                unless the local update provides it)
+delayed_update  a move to add after the next step (set by a merge, added here)
+round_start     params at the start of the round (set by merges that broadcast)
+mailbox, last_pushed_grad, angle     used only by the merges that require them
 
-A merge may declare more buffers of its own: `Buffer(name, init)` among its `requires`.
+A merge may declare further buffers with `Buffer(name, init)` in its `requires`.
 """
 
 from collections.abc import Callable
@@ -21,29 +21,30 @@ from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Buffer, Params, Replica, Requires
 from hetjax.tree import PyTree
 
-KEPT = ("prev_params", "grad_sum", "delayed_update")  # by `with_buffers`
-OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # by the merge
+KEPT = ("prev_params", "grad_sum", "delayed_update")  # updated by `with_buffers`
+OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # updated by merges
 
 
 def check_buffers(
     local_update: LocalUpdate, requires: Requires, broadcasts: bool
 ) -> None:
-    """A ValueError if a merge and a local update do not fit each other.
+    """Raises a ValueError if a merge and a local update do not fit each other.
 
-    `requires` are the merge's; `broadcasts`: does it keep the buffer "round_start"?
+    `requires` are the buffers of the merge; `broadcasts`: does the merge keep the
+    buffer "round_start"?
     """
     _check_names(requires)
     if local_update.requires and not broadcasts:
         raise ValueError(
-            f"the local update requires {', '.join(local_update.requires)} of a "
-            "replica, which only merges keep that broadcast their model (average, "
+            f"the local update requires the buffer {', '.join(local_update.requires)}, "
+            "which is kept only by merges that broadcast their model (average, "
             "fed_nova, fed_adp, ...)"
         )
     unused = set(local_update.provides) - set(requires)
     if unused:
         raise ValueError(
             f"the local update only provides {', '.join(sorted(unused))}, which the "
-            "merge does not use: nothing would ever be learned; take local.sgd(), or "
+            "merge does not use: nothing would ever be learned; use local.sgd(), or "
             "merge.gradient_aggregation()"
         )
 
@@ -53,8 +54,8 @@ def _check_names(requires: Requires) -> None:
     unknown = [b for b in requires if not isinstance(b, Buffer) and b not in known]
     if unknown:
         raise ValueError(
-            f"the merge requires {', '.join(sorted(unknown))} of a replica; known: "
-            f"{', '.join(known)}; declare a buffer of its own as hetjax.merge.Buffer("
+            f"the merge requires the unknown buffer {', '.join(sorted(unknown))}; "
+            f"known: {', '.join(known)}; declare a custom one as hetjax.merge.Buffer("
             f'"{unknown[0]}", init=lambda params: ...)'
         )
     names = [_name(b) for b in requires]
@@ -62,26 +63,26 @@ def _check_names(requires: Requires) -> None:
     twice = taken or [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(
-            f"the merge declares the buffer {twice[0]!r}, which there is already: "
+            f"the merge declares the buffer {twice[0]!r}, which already exists: "
             "give it another name"
         )
 
 
 def kept_buffers(local_update: LocalUpdate, requires: Requires) -> tuple[str, ...]:
-    """The buffers that `with_buffers` has to look after."""
+    """The required buffers that `with_buffers` has to update."""
     return tuple(s for s in KEPT if s in requires and s not in local_update.provides)
 
 
 def own_buffers(requires: Requires) -> tuple[str, ...]:
-    """The buffers that the merge alone changes, of those that it requires."""
+    """The required buffers that only the merge changes."""
     return tuple(_name(b) for b in requires if isinstance(b, Buffer) or b in OWN)
 
 
 def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
-    """The local update that also keeps the buffers that a merge requires.
+    """The local update, extended to update the buffers that a merge requires.
 
-    Itself if there are none. "delayed_update" is added after the step, whose gradient
-    does not know of it.
+    It is returned unchanged if there are none. "delayed_update" is added after the
+    step, so that it does not affect the step's gradient.
     """
     kept = kept_buffers(local_update, requires)
     if not kept:
@@ -117,7 +118,7 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
 
 
 def empty_buffers(params: Params, requires: Requires) -> dict[str, PyTree]:
-    """The carry of a replica that starts at these params; in memory of its own."""
+    """The carry of a replica that starts at these params, in newly allocated memory."""
     return {_name(buffer): _empty(buffer, params) for buffer in requires}
 
 

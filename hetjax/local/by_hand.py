@@ -1,4 +1,4 @@
-"""Local training without a machine: a replica, and one jitted step of it."""
+"""Local training without a machine: a replica, and one jitted step on it."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def new_replica(
     *,
     requires: Requires = (),
 ) -> Replica:
-    """A replica that starts at these params, in memory of its own.
+    """A replica that starts at these params, in newly allocated memory.
 
     `requires` are the buffers of the merge (`merge.requires`).
     """
@@ -32,8 +32,8 @@ def step_fn(
 ) -> Callable:
     """(replica, batch, learning_rate, key) -> (replica, losses [B]): one jitted step.
 
-    `batch` is a `make_batch`, `key` a random key that the loss may use, `requires` the
-    buffers of the merge that the steps must keep (`merge.requires`).
+    `batch` is made by `make_batch`, `key` is a random key that the loss may use, and
+    `requires` are the merge's buffers, which the step updates (`merge.requires`).
     """
     update = with_buffers(local_update, requires)
 

@@ -1,4 +1,4 @@
-"""Optimizer steps on row weights: all of the weight, or only the rows of a batch."""
+"""Optimizer steps on row weights: on all rows, or only on those of a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def sparse_update(
     params: Params,
     learning_rate: jax.Array,
 ) -> tuple[Params, OptState]:
-    """A step on the unique touched rows alone, written back into the whole."""
+    """(params, opt_state) after a step on only the unique rows of the batch."""
     grads = _map_gradients(sparse.unique, lambda g: g, grads)
     ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
     rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
@@ -43,15 +43,15 @@ def sparse_update(
         lambda w, d: (w + learning_rate * d).astype(w.dtype), view, updates
     )
     params = jax.tree.map(_put, params, view, ids)
-    # non-params (step counters) come whole from the updated state
+    # non-params (step counters) are taken unchanged from the updated state
     return params, _put_state(tx, opt, opt_view, ids)
 
 
-_WHOLE = "whole"  # stands among the ids for a leaf that has no rows
+_WHOLE = "whole"  # in place of row ids, for a leaf that is updated whole
 
 
 def _map_gradients(of_rows: Callable, of_others: Callable, grads: PyTree) -> PyTree:
-    """One function of every `RowSparseGrad`, another one of every other gradient."""
+    """Applies one function to each `RowSparseGrad`, another to each other gradient."""
     return jax.tree.map(
         lambda g: of_rows(g) if sparse.is_row_sparse(g) else of_others(g),
         grads,
@@ -70,7 +70,7 @@ def _put(leaf: jax.Array, rows: jax.Array, ids: Any) -> jax.Array:
 def _put_state(
     tx: optax.GradientTransformation, opt: OptState, opt_view: OptState, ids: PyTree
 ) -> OptState:
-    """The whole optimizer state with the touched rows of `opt_view` written in."""
+    """The full optimizer state, updated with the touched rows from `opt_view`."""
     places = optax.tree_utils.tree_map_params(
         tx, lambda _, i: i, opt, ids, transform_non_params=lambda _: _WHOLE
     )

@@ -1,9 +1,9 @@
-"""What a worker does with a batch between two reports: the local updates.
+"""Local updates: what a worker does with each batch.
 
-A local update is built with learning rate 1 and scales its steps by the rate that it is
-given, so that a rate is data and never a recompilation. Factories return the same
-object for the same settings: strategies with equal updates share their compiled
-programs.
+A local update is built with learning rate 1 and scales its steps by the learning rate
+that it is passed: the learning rate is data, and a new one never recompiles. Factories
+return the same object for the same settings, so strategies with equal updates share
+their compiled programs.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,9 @@ class LocalUpdate(NamedTuple):
     grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
     gradients are of the mean loss over the batch's true examples, with a
     `sparse.RowSparseGrad` for each row weight that meets a sparse input. An update that
-    `provides` a buffer leaves the step to a merge that requires it; what it `requires`
-    (only "round_start") a merge must keep for it. Buffers: see `hetjax.local.buffers`.
+    `provides` a buffer leaves the step to a merge that requires it. An update that
+    `requires` a buffer (only "round_start") needs a merge that keeps it. For buffers
+    see `hetjax.local.buffers`.
     """
 
     init: Callable[[Params], OptState]
@@ -41,7 +42,7 @@ class LocalUpdate(NamedTuple):
 
 @lru_cache
 def gradient() -> LocalUpdate:
-    """One gradient, kept in the buffer "grad_sum" for the merge; params stay."""
+    """Stores the gradient in the buffer "grad_sum" for the merge; params stay."""
 
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -65,8 +66,9 @@ def sgd(
 
         v <- mu v + g + wd w;   w <- w - eta v      (v - look-ahead if `nesterov`)
 
-    Plain SGD adds row gradients into their rows, exactly; momentum and decay move every
-    row each step or, with `sparse_updates`, those that the batch touches only.
+    Plain SGD subtracts row gradients from their rows, exactly. Momentum and decay
+    change every row at each step or, with `sparse_updates`, only the rows that the
+    batch touches.
     """
     if nesterov and not momentum:
         raise ValueError("nesterov=True looks ahead along the momentum: give one")
@@ -75,8 +77,8 @@ def sgd(
     return _optax_sgd(momentum, nesterov, weight_decay, sparse_updates)
 
 
-# The cached functions take positions: lru_cache tells sgd(momentum=0.9) from
-# sgd(momentum=0.9, sparse_updates=False).
+# The cached functions take positional arguments, since lru_cache would distinguish
+# sgd(momentum=0.9) from sgd(momentum=0.9, sparse_updates=False).
 
 
 @lru_cache
@@ -106,12 +108,12 @@ def from_optax(
 ) -> LocalUpdate:
     """A step of any optax optimizer built with learning rate 1: w <- w + eta update(g).
 
-    eta is the strategy's learning rate; an optimizer built with another rate than 1 is
-    a ValueError, since it would train at the product of both. A row weight under a
-    sparse input is updated whole, as optax would; with `sparse_updates` the rows that
-    the batch touches are, of the weight and of every optimizer state shaped like it,
-    and the others stay (their momentum does not decay meanwhile; counters of steps go
-    on for all).
+    eta is the strategy's learning rate. An optimizer built with a learning rate other
+    than 1 is a ValueError, since it would train at the product of both. A row weight
+    under a sparse input is updated whole, as in optax. With `sparse_updates`, only the
+    rows that the batch touches are updated, in the weight and in every optimizer state
+    of its shape; the other rows stay (their momentum does not decay meanwhile, but step
+    counters advance for all rows).
     """
     check_unit_rate(tx, "from_optax(tx)")
     return _from_optax(tx, sparse_updates)
@@ -135,12 +137,12 @@ def _from_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> Local
 
 
 def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
-    """SGD with momentum in Polyak's own form, that of CROSSBOW's learners.
+    """SGD with momentum in Polyak's original form, as in CROSSBOW's learners.
 
         v <- mu v - eta (g + wd w);   w <- w + v
 
-    What is in v keeps the rate that it was made at: the same as `sgd` until the rate
-    changes. Source: ALGORITHMS C.1, K.1.
+    Gradients in v keep the learning rate of their own step, so this equals `sgd` until
+    the learning rate changes. Source: ALGORITHMS C.1, K.1.
     """
     return _heavy_ball(momentum, weight_decay)
 
@@ -172,7 +174,7 @@ def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdat
         v <- delta v;   x <- x + v;   g at x (+ wd x)
         x <- x - eta g;   v <- v - eta g            delta is `momentum`
 
-    The same as v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
+    This equals v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
     """
     return _eamsgd_nesterov(momentum, weight_decay)
 
@@ -199,7 +201,7 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
 
 @lru_cache
 def proximal(*, mu: float) -> LocalUpdate:
-    """SGD that is pulled back to where the round started (FedProx).
+    """SGD with a proximal term that pulls params back to the round's start (FedProx).
 
         w <- w - eta (g + mu (w - w_start))
 

@@ -1,11 +1,11 @@
-"""Merges: pure functions on pytrees that make one model of several replicas.
+"""Merges: pure functions on pytrees that combine several replicas into one model.
 
-merges        `average`, `sma` ...: pairs of functions, `m.init(params)` and
+merges        `average`, `sma`, ...: pairs of functions, `m.init(params)` and
               `m.apply(state, replicas, stats(local_steps=[8, 4]))`
-formulas      what they are made of, on any pytrees: `weighted_mean`,
-              `normalized_weights`, `sma_correction`, `elastic_move` ...
+formulas      the functions that merges consist of, on any pytrees: `weighted_mean`,
+              `normalized_weights`, `sma_correction`, `elastic_move`, ...
 on a mesh     `over_axis(m, "workers")` inside `jax.shard_map`
-one's own     `Merge` on tuples of replicas, `masked`; `group_merge` on a `Group`
+custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp

@@ -1,4 +1,4 @@
-"""Merges of one worker at a time: elastic, Downpour, MagmaDNN, gossip.
+"""Merges of one worker at a time: EASGD, Downpour, MagmaDNN, gossip.
 
 (The parameter server and Hogwild! are `gradient_aggregation` of a single member.)
 """
@@ -36,7 +36,7 @@ from hetjax.unit_rate import check_unit_rate
 
 
 class ServerState(NamedTuple):
-    """The centre, in float32, and what its own steps remember."""
+    """The center, in float32, and the memory of the server's own steps."""
 
     center: Params
     model_state: ModelState
@@ -48,13 +48,14 @@ def _init(params: Params, model_state: ModelState = ()) -> ServerState:
 
 
 def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
-    """The elastic move of asynchronous EASGD, of which the centre feels its part now.
+    """The elastic move of asynchronous EASGD; the worker's part follows its next step.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 
     with g at x before the move: -d goes to the buffer "delayed_update", which is added
-    after the next step. `alpha` defaults to beta / p, p the workers of the run. Model
-    state moves alike. Promises: x~ + sum_i (x_i + delayed_update_i) is conserved;
+    after the next step. `alpha` defaults to beta / p for p workers in the run. The
+    center's model state moves by alpha, too; workers keep theirs. Requires the buffer
+    "delayed_update". Promises: x~ + sum_i (x_i + delayed_update_i) is conserved;
     consensus is an exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1;
     ALGORITHMS G.2. The formula is `elastic_move`.
     """
@@ -88,20 +89,20 @@ def downpour(
     *,
     server_learning_rate: float = 1.0,
 ) -> Merge:
-    """A server that steps on the gradients that workers accrued.
+    """A server that steps on the accumulated gradients that its workers push.
 
         PUSH       p <- p + gamma update(sum of accrued g);   accrued <- 0
         REQUEST    mailbox <- p
         DELIVER    x <- mailbox
         FETCH      x <- p
 
-    An action's operation is a combination of them; they are done as DELIVER, PUSH,
+    A merge's operation is any combination of these, done in the order DELIVER, PUSH,
     FETCH, REQUEST. `server` is an optax optimizer built with learning rate 1 (default
-    `optax.sgd(1.0)`; another rate is an error), gamma = `server_learning_rate` times
-    the rate of the worker's last step. Model state: each push moves the server's by 1/p
-    of the way to the worker's, p workers. Requires the buffers "grad_sum" and
-    "mailbox". Source: Downpour SGD (Dean et al. 2012); ALGORITHMS G.5. The formula is
-    `optimizer_step`.
+    `optax.sgd(1.0)`; any other learning rate is an error), gamma is
+    `server_learning_rate` times the learning rate of the worker's last step. Each push
+    moves the server's model state towards the worker's by 1 / (number of workers) of
+    the way. Requires the buffers "grad_sum" and "mailbox". Source: Downpour SGD (Dean
+    et al. 2012); ALGORITHMS G.5. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if server is None else server
     check_unit_rate(tx, "downpour(server)")
@@ -138,8 +139,8 @@ def downpour(
         center, memory = optimizer_step(tx, state.center, state.memory, g, gamma)
         statistics = mean_statistics(state, group, ones / stats.num_workers)
         new = ServerState(center, statistics, memory)
-        anybody = jnp.any(stats.present)  # a push of nobody is no step of the server
-        return jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
+        pushes = jnp.any(stats.present)  # a push without members is no server step
+        return jax.tree.map(lambda n, o: jnp.where(pushes, n, o), new, state)
 
     return group_merge(
         init,
@@ -151,26 +152,32 @@ def downpour(
 
 
 class MasterMemory(NamedTuple):
-    """MagmaDNN's shared gradient, and the master's momentum."""
+    """MagmaDNN's shared gradient and the master's momentum."""
 
     g: PyTree  # sum of the slaves' gradients
     z: PyTree
 
 
 def magma_async(*, momentum: float = 0.99) -> Merge:
-    """A master that steps on the shared gradient all the time.
+    """A master that keeps stepping on the shared gradient g.
 
     Its n steps since the last merge (`server_steps`) are done at once:
 
         z <- beta z + (1 - beta) g^;   w <- w - alpha z      g^ = g / (N - 1), N workers
 
-    Then, by the operation: FETCH: w_local <- w. SUBTRACT: the slave's last gradient
-    leaves g. PUSH: its new one comes into g, in the place of the last one if that is
-    still there ("swap"). Before all of them, CLEAR: g <- 0; FORGET: the slave's last
-    gradient is none, and leaves nothing. Model state: each push moves the master's by
-    1 / (N - 1) of the way to the slave's. Requires the buffers "grad_sum" (of the local
-    update `gradient`) and "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3;
-    ALGORITHMS F. The formula is `magma_steps`.
+    Then the operations follow, in this order:
+
+        CLEAR      g <- 0
+        FORGET     the slave's last gradient counts as zero: nothing is left to subtract
+        SUBTRACT   the slave's last gradient is subtracted from g
+        PUSH       the slave's new gradient is added to g, and replaces the last one if
+                   that is still in g ("swap")
+        FETCH      w_local <- w
+
+    Each push moves the master's model state towards the slave's by 1 / (N - 1) of the
+    way. Requires the buffers "grad_sum" (of the local update `gradient`) and
+    "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F. The formula
+    is `magma_steps`.
     """
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
@@ -230,9 +237,9 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
 
 
 def _added(state: ServerState, group: Group, buffer: str, sign: float) -> ServerState:
-    """g <- g + sign (the sum of what the members have in a buffer)."""
+    """g <- g + sign * (the sum of the members' buffers of this name)."""
     of, g = buffer_of(buffer), state.memory.g
-    if group.axis is None:  # one after the other into g
+    if group.axis is None:  # added to g one after the other
         for r in group.members:
             g = jax.tree.map(lambda g, x: g + sign * x, g, of(r))
     else:
@@ -242,18 +249,18 @@ def _added(state: ServerState, group: Group, buffer: str, sign: float) -> Server
 
 
 def gossip() -> Merge:
-    """Averages a worker with its partner, then takes its step: AD-PSGD.
+    """Averages a worker with its partner, then applies the worker's gradient: AD-PSGD.
 
         x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
 
-    The first member is the one that arrived, the others are its partners; g_i is the
+    The first member is the worker that arrived, the others are its partners; g_i is the
     gradient at the copy that i started from. The node keeps the mean of all models,
-    which only gradients move: x <- x - gamma g_i / p, p workers of the run. Model state
-    is averaged in pairs, too, and the node's moves by 1/p of the way to i's. Needs the
-    local update `gradient`. The only merge that addresses a member by number: along a
-    mesh axis it runs on gathered replicas. Promises: the sum of all models moves by
-    -gamma g_i. Source: AD-PSGD (Lian et al. 2018); ALGORITHMS G.6. The formula is
-    `pair_average`.
+    which only gradients change: x <- x - gamma g_i / p, for p workers in the run. Model
+    state is averaged between partners, too, and the node's moves towards that of i by
+    1/p of the way. Needs the local update `gradient`. This is the only merge that
+    addresses a member by its position, so along a mesh axis it runs on gathered
+    replicas. Promises: the sum of all models moves by -gamma g_i. Source: AD-PSGD (Lian
+    et al. 2018); ALGORITHMS G.6. The formula is `pair_average`.
     """
 
     def apply(

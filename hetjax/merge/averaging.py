@@ -45,18 +45,18 @@ def average(
     momentum: float = 0.0,
     reset: bool = False,
 ) -> Merge:
-    """Weighted mean of the replicas, from which all of them continue.
+    """Averages the replicas with weights; all of them continue from the mean.
 
         alpha_i = raw_i / sum_j raw_j           over the members with local steps
         w' = sum_i alpha_i w_i + gamma (w - w_p);   w_p <- w;   w <- w'
         w_i <- w'
 
-    `weights` names what raw_i is ("equal", "local_steps", "examples", "batch_size") or
-    is a function of the statistics; `momentum` is gamma. With `reset` the members'
-    optimizer states go back to zero (those of SGD). Model state is averaged alike.
-    Promises: worker order is irrelevant; consensus is an exact fixed point; a member
-    without local steps is absent. Source: K-AVG (Zhou & Cong 2018); with momentum the
-    Elastic SGD of the Adaptive SGD paper. The formula is `momentum_mean`.
+    `weights` is the name of raw_i ("equal", "local_steps", "examples", "batch_size") or
+    a function of the `WorkerStats`; `momentum` is gamma. With `reset` the members'
+    optimizer states are set to zero (for SGD). Model state is averaged with the same
+    weights. Promises: worker order is irrelevant; consensus is an exact fixed point; a
+    member without local steps is absent. Source: K-AVG (Zhou & Cong 2018); with
+    momentum, the Elastic SGD of the Adaptive SGD paper. The formula is `momentum_mean`.
     """
     if isinstance(weights, str) and weights not in WEIGHTS:
         raise ValueError(
@@ -88,7 +88,7 @@ def average(
 
 
 def average_from_parent(state: AveragingState, replica: Replica) -> AveragingState:
-    """A node's momentum is of its own moves: what comes from above shifts w_p, too."""
+    """The state with the parent's model; w_p shifts along, so that momentum stays."""
     previous = state.previous
     if jax.tree.leaves(previous):  # there is momentum
         previous = tree.map_floats(
@@ -107,7 +107,7 @@ def averaged(
     excess: jax.Array,
     momentum: float,
 ) -> tuple[AveragingState, Group]:
-    """The weighted mean with momentum, from which every replica continues.
+    """The state after a weighted mean with momentum, and the replicas reset to it.
 
     `excess` is sum_i alpha_i - 1.
     """

@@ -53,7 +53,7 @@ def _init(params: Params, model_state: ModelState = ()) -> FederatedState:
 def _moved(
     state: FederatedState, group: Group, alpha: jax.Array, statistics: jax.Array
 ) -> tuple[FederatedState, Group]:
-    """x' = x + sum_i alpha_i (x^i - x), from which all continue."""
+    """x' = x + sum_i alpha_i (x^i - x), from which all members continue."""
     center = moved(state.center, params_of(group), alpha)
     return _finished(state._replace(center=center), group, statistics)
 
@@ -74,16 +74,16 @@ def fed_nova(
         x' = x + tau_eff sum_i p_i Delta_i / ||a_i||_1,    Delta_i = x^i - x
         tau_eff = sum_i p_i ||a_i||_1
 
-    p_i is the member's share of the data (1/m where all draw from all); what ||a_i||_1
-    is for local `momentum` rho, or for the proximal form (`local.proximal(mu)`), stands
-    in `nova_weights`. Members' optimizer states go back to zero. With
+    p_i is the member's share of the data (1/m if all members draw from all data). See
+    `nova_weights` for ||a_i||_1 with local `momentum` rho or with the proximal form
+    (`local.proximal(mu)`). The members' optimizer states are set to zero. With
     `server_momentum` gmf
 
         buf <- gmf buf + (x - x') / eta;   x <- x - eta buf
 
     Promises: worker order is irrelevant; consensus is an exact fixed point (without
-    server momentum); a member without local steps is absent; equal steps make it an
-    average. Source: FedNova (Wang et al. 2020); ALGORITHMS I. The formulas are
+    server momentum); a member without local steps is absent; with equal steps the merge
+    is an average. Source: FedNova (Wang et al. 2020); ALGORITHMS I. The formulas are
     `nova_weights` and `nova_step`.
     """
     if is_given(momentum) and is_given(mu):
@@ -131,11 +131,12 @@ def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
         alpha_i = a_i^power / sum_k a_k^power      times the data's share if `by_size`
         x' = x + sum_i alpha_i (x^i - x)
 
-    a_i is measured by the loop on a hold-out of the training split, which nobody trains
-    on, and is charged to the clock. Equal weights while all are zero. Promises: worker
-    order is irrelevant; consensus is an exact fixed point; a member without local steps
-    is absent. Source: FedAcc (Bejenar et al. 2023), whose formula is not published:
-    this is the reading of ALGORITHMS I. The formula is `accuracy_weights`.
+    The loop measures a_i on a part of the training split that is held out from all
+    workers, and charges the time to the clock. Weights are equal while all accuracies
+    are zero. Promises: worker order is irrelevant; consensus is an exact fixed point; a
+    member without local steps is absent. Source: FedAcc (Bejenar et al. 2023), whose
+    formula is not published: this is the interpretation in ALGORITHMS I. The formula is
+    `accuracy_weights`.
     """
     if not power >= 0:
         raise ValueError(f"power={power}: give a number of at least 0")
@@ -164,8 +165,8 @@ def fed_adp(*, alpha: float = 5.0) -> Merge:
         f_i = a (1 - exp(-exp(-a (theta~_i - 1))))                     a is `alpha`
         psi_i = D_i e^f_i / sum_k D_k e^f_k;   x' = x + sum_i psi_i Delta_i
 
-    D_i is the member's share of the data; angles are of parameters alone. Requires the
-    buffer "angle". Promises: worker order is irrelevant; consensus is an exact fixed
+    D_i is the member's share of the data; angles are between parameters only. Requires
+    the buffer "angle". Promises: worker order is irrelevant; consensus is a fixed
     point; a member without local steps is absent. Source: FedAdp (Wu & Wang 2021);
     ALGORITHMS I. The formulas are `angles` and `angle_weights`.
     """
@@ -186,7 +187,7 @@ def fed_adp(*, alpha: float = 5.0) -> Merge:
 def _smoothed(
     theta: jax.Array, group: Group, present: jax.Array
 ) -> tuple[jax.Array, Group]:
-    """Each member's mean angle over its rounds, and members that remember it."""
+    """Each member's mean angle over its rounds, and the members that store it."""
     old = group.values(buffer_of("angle"))  # [n, 2]: mean, rounds
     rounds = old[:, 1] + 1
     smooth = old[:, 0] + (theta - old[:, 0]) / rounds

@@ -30,7 +30,7 @@ from hetjax.unit_rate import check_unit_rate
 
 
 class AggregationState(NamedTuple):
-    """The model, in float32, and its optimizer."""
+    """The model, in float32, and its optimizer state."""
 
     center: Params
     model_state: ModelState
@@ -40,19 +40,19 @@ class AggregationState(NamedTuple):
 def gradient_aggregation(
     optimizer: optax.GradientTransformation | None = None,
 ) -> Merge:
-    """One central optimizer step on the example-weighted mean gradient.
+    """Takes one central optimizer step on the example-weighted mean gradient.
 
         g = sum_i n_i g_i / sum_i n_i        g_i: mean gradient over n_i examples
         w <- w + eta update(g);   w_i <- w
 
-    `optimizer` is built with learning rate 1 (default `optax.sgd(1.0)`; another rate is
-    an error): eta is the rate of the members' rounds (their mean by examples), so that
-    it is data. Model state is averaged by examples. With one member at a time, whose
-    gradient is stale, this is the standard parameter server; after the operation PUSH
-    alone the member keeps its model. Needs the local update `gradient`. Promises:
-    worker order is irrelevant; equal to one worker with all the examples; a member
-    without examples is absent. Source: synchronous SGD, Adaptive SGD paper II;
-    ALGORITHMS F.2, K.2. The formula is `optimizer_step`.
+    `optimizer` is built with learning rate 1 (default `optax.sgd(1.0)`; any other
+    learning rate is an error): eta is data, the learning rate of the members' rounds,
+    averaged by examples. Model state is averaged by examples, too. With one member at a
+    time, whose gradient is stale, this is the standard parameter server; after the
+    operation PUSH alone the member keeps its model. Needs the local update `gradient`.
+    Promises: worker order is irrelevant; the step equals that of one worker with all
+    the examples; a member without local steps is absent. Source: synchronous SGD,
+    Adaptive SGD paper II; ALGORITHMS F.2, K.2. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer
     check_unit_rate(tx, "gradient_aggregation(optimizer)")
@@ -70,9 +70,9 @@ def gradient_aggregation(
         center, opt_state = optimizer_step(tx, state.center, state.opt_state, g, eta)
         statistics = mean_statistics(state, group, alpha)
         new = AggregationState(center, statistics, opt_state)
-        # a merge of nobody is no step of the optimizer
-        anybody = jnp.any(stats.present)
-        new = jax.tree.map(lambda n, o: jnp.where(anybody, n, o), new, state)
+        # a merge without members is no optimizer step
+        merges = jnp.any(stats.present)
+        new = jax.tree.map(lambda n, o: jnp.where(merges, n, o), new, state)
         if MergeOp.FETCH not in op:
             return new, group
         return new, group.each(lambda r: reset_to(r, new.center, new.model_state))
@@ -89,7 +89,7 @@ def gradient_aggregation(
 
 
 class HierarchicalState(NamedTuple):
-    """A node's model, and gradients that the node above has not seen, in float32."""
+    """A node's model and the gradients that its parent has not seen, in float32."""
 
     center: Params  # x_{h,i}
     model_state: ModelState
@@ -97,16 +97,17 @@ class HierarchicalState(NamedTuple):
 
 
 def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
-    """One step on the sum of all gradients below, from which all continue.
+    """Takes one step on the sum of all gradients below; all members continue from it.
 
         G = sum_n G_n;   x_{h,i} <- x_{h,i} - gamma_{h,i} G;   x_{h-1,n} <- x_{h,i}
 
-    `gamma` is gamma_h over the learners' rate gamma_1; None is 1 / (learners below the
-    node), which is averaging: gamma_2 = gamma_1 / p, gamma_h = gamma_{h-1} / children
-    where all nodes of a level have equally many. A node hands its G up and starts from
-    zero after that; the `root` keeps none. Model state is averaged over the learners.
-    Requires the buffer "grad_sum". Promises: worker order is irrelevant; consensus
-    without gradients is an exact fixed point; a member without local steps is absent.
+    `gamma` is gamma_h relative to the learners' learning rate gamma_1. None means
+    1 / (learners below the node), which is averaging: gamma_2 = gamma_1 / p, and
+    gamma_h = gamma_{h-1} / children if all nodes of a level have equally many. A node
+    passes its sum of G up to its parent and then starts again from zero; the `root`
+    keeps no sum. Model state is averaged over the learners. Requires the buffer
+    "grad_sum". Promises: worker order is irrelevant; consensus without gradients is an
+    exact fixed point; a member without local steps is absent.
     Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1. The formula is
     `gradient_sum_step`.
     """

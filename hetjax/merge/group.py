@@ -16,21 +16,21 @@ from hetjax.tree import PyTree
 
 @flax.struct.dataclass
 class Group:
-    """Members that a merge may ask for three things only.
+    """The members of a merge, which offers three operations on them.
 
-        each(fn, *values)     fn(x_i, value_i, ...) of every member x_i: a Group again
+        each(fn, *values)     the Group of fn(x_i, value_i, ...) for every member x_i
         total(of, weights)    sum_i w_i of(x_i), in float32
         values(of)            [n, ...] the small arrays of(x_i), in the members' order
 
-    What is written with these runs on a tuple of trees (`axis=None`: plain Python
-    loops, member by member) and, inside `jax.shard_map`, along a mesh axis: `members`
-    are then those of this device, equally many on each, the members of the first
-    device come first, and `total` ends in a `psum`, `values` in an `all_gather`.
-    Weights and other arrays of one entry per member always have all n entries.
+    A merge written with these runs on a tuple of trees (`axis=None`: plain Python loops
+    over the members) and, inside `jax.shard_map`, along a mesh axis. There, `members`
+    are those of this device, with equally many on each device; the members of the first
+    device come first; `total` ends in a `psum` and `values` in an `all_gather`. Weights
+    and other arrays with one entry per member always have all n entries.
 
-    Promised here, once: a member of weight zero is absent, and not even its NaN counts
-    in a total; totals accumulate in float32. What is exact where all members agree is
-    the business of the formulas: they sum differences from a centre.
+    Promises: a member of weight zero is absent, and even its NaNs do not count in a
+    total; totals accumulate in float32. Exactness where all members agree is up to the
+    formulas, which sum differences from a center.
     """
 
     members: tuple[PyTree, ...]
@@ -43,9 +43,9 @@ class Group:
         return len(self.members) * devices
 
     def each(self, fn: Callable, *values: Group | jax.Array) -> Group:
-        """fn(member, value, ...) of every member.
+        """The Group of fn(member, value, ...) for every member.
 
-        A value is another Group, or an array of one entry per member.
+        A value is another Group, or an array with one entry per member.
         """
         own = [v.members if isinstance(v, Group) else self.own(v) for v in values]
         return Group(
@@ -62,21 +62,21 @@ class Group:
         return tree.map_floats(lambda x: lax.psum(x, self.axis), here)
 
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
-        """[n, ...] of(x_i) of every member: small arrays, which every device gets."""
+        """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here
         return lax.all_gather(here, self.axis, tiled=True)
 
     def own(self, values: jax.Array) -> jax.Array:
-        """Those of one entry per member that belong to the members here."""
+        """The entries of a per-member array [n] that belong to `members`."""
         if self.axis is None:
             return values
         k = len(self.members)
         return lax.dynamic_slice_in_dim(values, lax.axis_index(self.axis) * k, k)
 
     def gathered(self) -> tuple[PyTree, ...]:
-        """All n members on every device: n times the memory."""
+        """All n members on every device, which takes n times the memory."""
         if self.axis is None:
             return self.members
 
@@ -86,27 +86,27 @@ class Group:
         stacked = jax.tree.map(gather, *self.members)
         return unstacked(stacked, self.size)
 
-    def scattered(self, everybody: Sequence[PyTree]) -> tuple[PyTree, ...]:
-        """Of all n members, which every device has, those that belong here."""
+    def scattered(self, trees: Sequence[PyTree]) -> tuple[PyTree, ...]:
+        """This device's members among all n trees, which every device has."""
         if self.axis is None:
-            return tuple(everybody)
+            return tuple(trees)
 
         def choose(*leaves: jax.Array) -> jax.Array:
             return self.own(jnp.stack(leaves))
 
-        return unstacked(jax.tree.map(choose, *everybody), len(self.members))
+        return unstacked(jax.tree.map(choose, *trees), len(self.members))
 
 
 def as_group(trees: Group | Sequence[PyTree]) -> Group:
-    """A Group of a sequence of trees; a Group as it is."""
+    """A sequence of trees as a Group; a Group is returned as it is."""
     return trees if isinstance(trees, Group) else Group(tuple(trees))
 
 
 def like(trees: Group | Sequence[PyTree], group: Group) -> Any:
-    """The group in the form in which its trees were given: a Group, or a tuple."""
+    """The group as its trees were given: a Group, or a tuple."""
     return group if isinstance(trees, Group) else group.members
 
 
 def unstacked(stacked: PyTree, n: int) -> tuple[PyTree, ...]:
-    """The n trees of a tree whose leaves [n, ...] hold all of them."""
+    """The n trees of a tree with stacked leaves [n, ...]."""
     return tuple(jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(n))

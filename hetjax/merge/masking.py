@@ -1,4 +1,4 @@
-"""A merge that knows nothing of absence, given only the members that are present."""
+"""A wrapper for merges that do not handle absent members themselves."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
 from hetjax.replica import Replica
 from hetjax.tree import PyTree
 
-MOST = 32  # members: there is a program for each number of those present
+MOST = 32  # members: one branch is compiled for each number of present members
 
 
 def masked(merge: Merge) -> Merge:
-    """The merge of the members with local steps alone, whoever else is in the tuple.
+    """The merge applied only to the members that have local steps.
 
-    `merge.apply` is called with replicas and statistics of the m members that are
-    present, in their order; it is compiled once for each m of n, so that n is at most
-    32. An absent member stays as it is, or continues from the merged model if the merge
-    `broadcasts`. A merge of nobody changes nothing. So a coordinate-wise median written
-    on tuples keeps the law that a member without updates is absent.
+    `merge.apply` is called with the replicas and statistics of the m members that are
+    present, in their order. It is compiled once for each m from 1 to n, so n is at most
+    32. An absent member is unchanged, or continues from the merged model if the merge
+    `broadcasts`. With no member present, nothing changes. A coordinate-wise median
+    written for tuples, for example, thus ignores members without updates.
     """
 
     def apply(
@@ -36,13 +36,14 @@ def masked(merge: Merge) -> Merge:
         replicas, n = tuple(replicas), len(replicas)
         if n > MOST:
             raise ValueError(
-                f"masked: {n} members, at most {MOST}: write the merge with weights "
-                "(hetjax.merge.weighted_mean, Group.total), where zero is absence"
+                f"masked: {n} members, but at most {MOST} are supported: write the "
+                "merge with weights (hetjax.merge.weighted_mean, Group.total), where "
+                "an absent member has weight zero"
             )
-        order = jnp.argsort(~stats.present, stable=True)  # those present come first
+        order = jnp.argsort(~stats.present, stable=True)  # present members first
         place = jnp.argsort(order)
         chosen, numbers = _picked(replicas, order), _picked_stats(stats, order)
-        branches = [_nobody, *(_of_first(merge, m, op) for m in range(1, n + 1))]
+        branches = [_unchanged, *(_of_first(merge, m, op) for m in range(1, n + 1))]
         state, chosen = lax.switch(
             jnp.sum(stats.present), branches, state, chosen, numbers
         )
@@ -51,13 +52,13 @@ def masked(merge: Merge) -> Merge:
     return merge._replace(apply=apply, takes_groups=False)
 
 
-def _nobody(state: Any, replicas: tuple[Replica, ...], stats: WorkerStats) -> Any:
+def _unchanged(state: Any, replicas: tuple[Replica, ...], stats: WorkerStats) -> Any:
     del stats
     return state, replicas
 
 
 def _of_first(merge: Merge, m: int, op: MergeOp) -> Callable[..., Any]:
-    """The merge of the first m members; what comes back has the dtypes of before."""
+    """The merge of the first m members; results keep the dtypes of the inputs."""
 
     def apply(
         state: Any, replicas: tuple[Replica, ...], stats: WorkerStats
@@ -79,7 +80,7 @@ def _as_before(new: PyTree, old: PyTree) -> PyTree:
 
 
 def _picked(replicas: tuple[Replica, ...], order: jax.Array) -> tuple[Replica, ...]:
-    """Replicas in another order, known only when it runs."""
+    """The replicas in another order, which is known only at run time."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves)[order], *replicas)
     return unstacked(stacked, len(replicas))
 

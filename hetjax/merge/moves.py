@@ -1,10 +1,10 @@
 """How models move in a merge, as stateless functions on pytrees.
 
 `trees` are a sequence of pytrees or, inside `jax.shard_map`, a `Group` along a mesh
-axis; what comes back of them is of the same kind. Centres and sums are float32, trees
-keep their dtypes. Weights and `alpha` are arrays [n] or one number for all; zero weight
-is absence, and not even a NaN of an absent tree counts. Settings may be arrays: all of
-it works under `jit` and under `vmap` over settings.
+axis; returned trees are of the same kind. Centers and sums are float32; trees keep
+their dtypes. Weights and `alpha` are arrays [n] or one number for all. A tree of weight
+zero is absent: even its NaNs do not count. Settings may be arrays: everything works
+under `jit` and under `vmap` over settings.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,9 @@ Trees: TypeAlias = Group | Sequence[PyTree]
 def weighted_mean(trees: Trees, weights: Numbers) -> PyTree:
     """sum_i w_i x_i / sum_i w_i, in the dtypes of the trees.
 
-    Exactly the trees where all of weight are equal: it is x_1 + sum_i w_i (x_i - x_1),
-    x_1 the first of them. Weights that are all zero give the first tree.
+    If all trees with weight are equal, the mean is exactly that tree: it is computed as
+    x_1 + sum_i w_i (x_i - x_1), where x_1 is the first tree with weight. If all weights
+    are zero, the result is the first tree.
 
     >>> weighted_mean([jnp.array(1.0), jnp.array(5.0)], [3, 1]).item()
     2.0
@@ -42,19 +43,19 @@ def weighted_mean(trees: Trees, weights: Numbers) -> PyTree:
 def weighted_move(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
     """sum_i w_i (x_i - z) in float32, over trees x_i of weight w_i.
 
-    A difference first, so that trees equal to the centre give exactly zero also
-    under jit.
+    The difference is taken first, so that trees equal to the center give exactly zero,
+    also under jit.
     """
     return as_group(trees).total(lambda x: tree.difference(x, center), floats(weights))
 
 
 def moved(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
-    """z + sum_i w_i (x_i - z): exactly the centre where all trees equal it."""
+    """z + sum_i w_i (x_i - z): exactly the center where all trees equal it."""
     return tree.map_floats(jnp.add, center, weighted_move(center, trees, weights))
 
 
 def plain_mean(trees: Sequence[PyTree]) -> PyTree:
-    """The mean in float32, exactly the trees where they are equal."""
+    """The mean in float32; exact where all trees are equal."""
     base = tree.float32(trees[0])
     return moved(base, trees, jnp.full(len(trees), 1 / len(trees)))
 
@@ -68,14 +69,14 @@ def momentum_mean(
     momentum: ArrayLike = 0.9,
     excess: ArrayLike | None = None,
 ) -> tuple[PyTree, PyTree]:
-    """(w', w): the weighted mean of the trees, with momentum of the centre.
+    """(w', w): the weighted mean of the trees, with momentum on the center.
 
         w' = sum_i alpha_i w_i + gamma (w - w_p)          w_p <- w;   w <- w'
 
     `previous` is w_p, or () without momentum; gamma is `momentum`. The sum is
-    w + sum_i alpha_i (w_i - w) + excess w, with excess = sum_i alpha_i - 1 given by
-    the caller who knows when it is exactly 0 (default: worked out). Weights that are
-    all zero change nothing. Source: Adaptive SGD, Algorithm 2.
+    w + sum_i alpha_i (w_i - w) + excess w, with excess = sum_i alpha_i - 1. A caller
+    that knows when it is exactly 0 passes `excess`; by default it is computed. Weights
+    that are all zero change nothing. Source: Adaptive SGD, Algorithm 2.
     """
     alpha = floats(weights)
     if excess is None:
@@ -84,10 +85,10 @@ def momentum_mean(
     new = tree.map_floats(lambda w, m: w + m + excess * w, center, move)
     if not jax.tree.leaves(previous):
         return new, previous
-    anybody = jnp.any(alpha != 0)  # a merge of nobody is no step of the momentum
-    gamma = jnp.where(anybody, momentum, 0.0)
+    merges = jnp.any(alpha != 0)  # a merge without members is no momentum step
+    gamma = jnp.where(merges, momentum, 0.0)
     new = tree.map_floats(lambda n, w, p: n + gamma * (w - p), new, center, previous)
-    previous = tree.map_floats(lambda w, p: jnp.where(anybody, w, p), center, previous)
+    previous = tree.map_floats(lambda w, p: jnp.where(merges, w, p), center, previous)
     return new, previous
 
 
@@ -107,24 +108,23 @@ def sma_correction(
         w_j <- w_j - c_j
         v <- sum_j c_j + mu v;   z <- z + v
 
-    v is the last move of z, mu is `momentum`. With `prev_trees` c_j is taken there:
-    CROSSBOW measures before the last step and moves the model after it. If nobody is
-    present nothing moves. Source: CROSSBOW 3.2; ALGORITHMS C.1.
+    v is the last move of z, mu is `momentum`. With `prev_trees`, c_j is computed from
+    those trees: CROSSBOW takes the difference before the last step and moves the model
+    after it. With no member present, nothing moves. Source: CROSSBOW 3.2; ALGORITHMS
+    C.1.
     """
     group = as_group(trees)
     olds = group if prev_trees is None else as_group(prev_trees)
     alpha = _per_member(alpha, group.size)
     here = everybody(alpha, present)
     pull = jnp.where(here, alpha, 0.0)
-    anybody = jnp.any(here)  # a merge of nobody is no step of the momentum
+    merges = jnp.any(here)  # a merge without members is no momentum step
     total = weighted_move(center, olds, pull)
     velocity = tree.map_floats(
-        lambda c, v: jnp.where(anybody, c + momentum * v, v), total, velocity
+        lambda c, v: jnp.where(merges, c + momentum * v, v), total, velocity
     )
     corrected = group.each(lambda w, old, a: _pulled(w, old, center, a), olds, pull)
-    center = tree.map_floats(
-        lambda z, v: jnp.where(anybody, z + v, z), center, velocity
-    )
+    center = tree.map_floats(lambda z, v: jnp.where(merges, z + v, z), center, velocity)
     return center, velocity, like(trees, corrected)
 
 
@@ -136,12 +136,12 @@ def mean_correction(
     prev_trees: Trees | None = None,
     present: ArrayLike | None = None,
 ) -> tuple[PyTree, Any]:
-    """(mean, trees): trees and their own mean pull each other; no other centre.
+    """(mean, trees): the trees are pulled towards their own mean, not a center.
 
         w_j <- w_j - alpha (w_j - mean_k w_k)
 
-    The mean that comes back is that of the moved trees. `center` only says where
-    differences are taken from. `prev_trees` as in `sma_correction`. Source: KungFu's
+    The returned mean is that of the moved trees. `center` is only the point that
+    differences are taken from. `prev_trees` is as in `sma_correction`. Source: KungFu's
     SMA; ALGORITHMS C.1.
     """
     group = as_group(trees)
@@ -157,7 +157,7 @@ def mean_correction(
 def elastic_move(
     center: PyTree, params: PyTree, alpha: ArrayLike
 ) -> tuple[PyTree, PyTree]:
-    """(x~, x): a centre and a model come closer by the same elastic force.
+    """(x~, x): a center and a model move closer by the same elastic force.
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - d
 
@@ -183,5 +183,5 @@ def _pulled(params: PyTree, old: PyTree, center: PyTree, alpha: jax.Array) -> Py
 
 
 def _per_member(value: Numbers, n: int) -> jax.Array:
-    """[n] one number for each member, of one for each or one for all."""
+    """[n] one number for each member; a single number is repeated."""
     return jnp.broadcast_to(floats(value), (n,))

@@ -33,8 +33,8 @@ class NormalizedState(NamedTuple):
     """The global model and two counters."""
 
     average: AveragingState
-    condition_met: jax.Array  # int32: merges whose replicas were all well-regularised
-    weights_changed: jax.Array  # int32: those of them whose weights were perturbed
+    condition_met: jax.Array  # int32: merges where all norms were below pert_thr
+    weights_changed: jax.Array  # int32: such merges whose weights were perturbed
 
 
 def normalized(
@@ -45,19 +45,19 @@ def normalized(
     weights: str = "paper",
     reg_measure: str = "l2_over_dim",
 ) -> Merge:
-    """Weights from local steps, perturbed towards the busiest replica.
+    """Averages with weights from local steps, perturbed towards the busiest replica.
 
         alpha_i = b_i / sum_j b_j   if all u_i are equal,   else  u_i / sum_j u_j
         if ||w_i|| < pert_thr for all i:  alpha_r *= 1 + delta,  alpha_s *= 1 - delta
                                           with r = argmax u, s = argmin u
         w' = sum_i alpha_i w_i + gamma (w - w_p);   w_p <- w;   w <- w';   w_i <- w'
 
-    u_i: local steps, b_i: real-valued batch sizes [examples], `momentum` is gamma,
-    `reg_measure` says what ||.|| is (`model_norm`), `weights` which rule of
-    `normalized_weights` holds; both formulas, and what happens to ties, stand there.
-    When r = s (one worker, or equal steps) nothing is perturbed: the paper says that
-    one worker equals Elastic SGD. Members without local steps are absent, from r and s
-    too. At the first merge w_p = w. Source: Adaptive SGD, Algorithm 2; ALGORITHMS A.3.
+    u_i are the local steps, b_i the real-valued batch sizes [examples], gamma is
+    `momentum`. `reg_measure` chooses the norm (see `model_norm`) and `weights` the rule
+    (see `normalized_weights`, also for ties). If r = s (one worker, or equal steps)
+    nothing is perturbed: the paper says that one worker equals Elastic SGD. Members
+    without local steps are absent, also from r and s. At the first merge w_p = w.
+    Source: Adaptive SGD, Algorithm 2; ALGORITHMS A.3.
     """
     if weights not in RULES:
         raise ValueError(f"weights={weights!r}: choose one of {RULES}")

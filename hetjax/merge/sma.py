@@ -30,7 +30,7 @@ STATISTICS = ("mean", "first")
 
 
 class SmaState(NamedTuple):
-    """The central average model and its last move, in float32."""
+    """The central average model, its last move and its model state, in float32."""
 
     center: Params  # z
     velocity: PyTree  # z - z_prev
@@ -46,23 +46,23 @@ def sma(
     statistics: str = "mean",
     reset_momentum: bool = True,
 ) -> Merge:
-    """Replicas and their average pull each other, the average with momentum.
+    """Replicas and their central average pull each other; the average has momentum.
 
         c_j = alpha (w_j - z)                w_j before its last step
         w_j <- w_j - gamma g_j - c_j         the step was done by the local update
         z <- z + sum_j c_j + mu (z - z_prev)
 
-    `momentum` is mu; `alpha` defaults to beta / k for the k members that did something
-    (beta = 1 in CROSSBOW, 0.9 in EASGD). With `correction="after"` w_j is taken after
-    its last step, as torch-distlearn does. z - z_prev is zero at the first merge. Model
-    state is averaged, as a model of its own (`statistics="first"`: that of the first
-    member is taken, as CROSSBOW evaluates), and not sent back: replicas keep theirs.
-    The operation RESET_TO_CENTER then sets w_j <- z and, with `reset_momentum`,
-    z_prev <- z and the members' optimizer states to zero. To a node above, z is a
-    replica. Requires the buffer "prev_params". Promises: worker order is irrelevant;
-    consensus at z without velocity is an exact fixed point; a member without local
-    steps neither moves nor is heard; without momentum z + sum_j w_j is conserved.
-    Source: CROSSBOW 3.2; ALGORITHMS C.1, C.2, C.4; EASGD G.1. The formula is
+    `momentum` is mu; `alpha` defaults to beta / k for the k members with local steps
+    (beta = 1 in CROSSBOW, 0.9 in EASGD). With `correction="after"`, w_j is taken after
+    its last step, as in torch-distlearn. z - z_prev is zero at the first merge. The
+    average's model state is the mean of the members' (with `statistics="first"` that of
+    the first member, as CROSSBOW evaluates); replicas keep their own. The operation
+    RESET_TO_CENTER then sets w_j <- z and, with `reset_momentum`, z_prev <- z and the
+    members' optimizer states to zero. A parent node sees z as a replica. Requires the
+    buffer "prev_params" (for `correction="before"`). Promises: worker order is
+    irrelevant; consensus at z without velocity is an exact fixed point; a member
+    without local steps neither moves nor counts; without momentum z + sum_j w_j is
+    conserved. Source: CROSSBOW 3.2; ALGORITHMS C.1, C.2, C.4; EASGD G.1. The formula is
     `sma_correction`.
     """
     if correction not in CORRECTIONS:
@@ -104,7 +104,7 @@ def sma(
         return state._replace(velocity=zero), group.each(without_momentum)
 
     def as_member(state: SmaState) -> Replica:
-        # r_g before its own last merge: all right-hand sides of C.4 a are old values
+        # r_g before its last merge: all right-hand sides in C.4 a are old values
         before = tree.map_floats(jnp.subtract, state.center, state.velocity)
         return Replica(state.center, state.model_state, (), {"prev_params": before})
 
@@ -120,14 +120,14 @@ def sma(
 
 
 def replica_mean(*, alpha: float = 0.1) -> Merge:
-    """Replicas and their mean pull each other; there is no other centre.
+    """Replicas are pulled towards their own mean; there is no separate center.
 
         w_j <- (1 - alpha) w_j + alpha mean_k w_k - gamma g_j         w before the steps
 
-    What is evaluated is the mean of the replicas. Model state is averaged likewise and
-    not sent back. Requires the buffer "prev_params". Promises: worker order is
-    irrelevant; consensus is an exact fixed point; a member without local steps neither
-    moves nor is heard. Source: KungFu's SMA; ALGORITHMS C.1. The formula is
+    The evaluated model is the mean of the replicas. Its model state is the mean of
+    theirs; replicas keep their own. Requires the buffer "prev_params". Promises: worker
+    order is irrelevant; consensus is an exact fixed point; a member without local steps
+    neither moves nor counts. Source: KungFu's SMA; ALGORITHMS C.1. The formula is
     `mean_correction`.
     """
 
@@ -153,6 +153,6 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
 
 
 def _first(stats: WorkerStats) -> jax.Array:
-    """[n] one for the present member with the lowest index, zero for the others."""
+    """[n] one for the present worker with the lowest index, zero for the others."""
     lowest = jnp.min(jnp.where(stats.present, stats.worker, jnp.iinfo(jnp.int32).max))
     return jnp.where(stats.present & (stats.worker == lowest), 1.0, 0.0)

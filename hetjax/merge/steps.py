@@ -1,6 +1,6 @@
-"""Steps of a server on what its workers did, as stateless functions on pytrees.
+"""Server steps on what the workers sent, as stateless functions on pytrees.
 
-Arguments and promises as in `hetjax.merge.moves`.
+Arguments and promises are as in `hetjax.merge.moves`.
 """
 
 import jax
@@ -25,21 +25,21 @@ def nova_step(
     server_momentum: ArrayLike,
     present: ArrayLike | None = None,
 ) -> tuple[PyTree, PyTree]:
-    """(x, buf): FedNova's step with server momentum gmf, at the workers' rate eta.
+    """(x, buf): FedNova's step with server momentum gmf, at learning rate eta.
 
         x' = x + sum_i alpha_i (x^i - x)            alpha_i: `nova_weights`
         buf <- gmf buf + (x - x') / eta;   x <- x - eta buf
 
-    Without server momentum the step is `moved`. A merge of nobody leaves the buffer.
-    Source: ALGORITHMS I.
+    Without server momentum the step is `moved`. With no member present, the buffer
+    stays. Source: ALGORITHMS I.
     """
     weights = floats(weights)
     move = weighted_move(center, trees, weights)
-    anybody = jnp.any(everybody(weights, present))
+    merges = jnp.any(everybody(weights, present))
     buffer = tree.map_floats(
         lambda b, m: jnp.where(
-            anybody,
-            server_momentum * b - m / jnp.where(anybody, learning_rate, 1.0),
+            merges,
+            server_momentum * b - m / jnp.where(merges, learning_rate, 1.0),
             b,
         ),
         buffer,
@@ -77,7 +77,7 @@ def optimizer_step(
     grads: PyTree,
     learning_rate: ArrayLike,
 ) -> tuple[PyTree, PyTree]:
-    """(p, opt_state): a server's step on gradients that workers pushed.
+    """(p, opt_state): a server's step on the gradients that workers pushed.
 
         p <- p + gamma update(g)          gamma is `learning_rate`
 
@@ -99,7 +99,7 @@ def magma_steps(
     learning_rate: ArrayLike,
     momentum: ArrayLike = 0.99,
 ) -> tuple[PyTree, PyTree]:
-    """(w, z) after n steps of MagmaDNN's master at once, on a gradient that stays.
+    """(w, z) after n steps of MagmaDNN's master at once, on a constant gradient.
 
         z <- beta z + (1 - beta) g^;   w <- w - alpha z           g^ = g / num_slaves
 
@@ -131,11 +131,11 @@ def pair_average(
     grads: PyTree | None = None,
     learning_rate: ArrayLike = 0.0,
 ) -> tuple[PyTree, PyTree]:
-    """(x_i, x_j): a model and its partner's become their mean, then i takes its step.
+    """(x_i, x_j): two partners' models become their mean, then i takes its step.
 
         x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
 
-    The mean is exact where both are equal. Source: AD-PSGD (Lian et al. 2018).
+    The mean is exact where the models are equal. Source: AD-PSGD (Lian et al. 2018).
     """
     mean = plain_mean((params, partner))
     stepped = mean if grads is None else descent(mean, grads, learning_rate)

@@ -1,4 +1,4 @@
-"""What a merge is: pure functions from the replicas of a group to a common model."""
+"""The `Merge` interface: pure functions from a group's replicas to a common model."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -20,28 +20,28 @@ from hetjax.tree import PyTree
 class WorkerStats(NamedTuple):
     """What each member did since it last took part in a merge: arrays [n], or [].
 
-    A member without local steps is absent: merges neither hear nor need it. Partners
-    come last and have none; a node's numbers count all workers below it. `stats` makes
-    one with defaults.
+    A member without local steps is absent: it does not affect the merge. Partners come
+    last and have no local steps. The numbers of a node count all workers below it.
+    `stats` builds a `WorkerStats` with defaults.
     """
 
     worker: jax.Array  # int32, index of the worker; -1 for a node
     local_steps: jax.Array
-    batch_size: jax.Array  # [examples] of its last round, real-valued
+    batch_size: jax.Array  # [examples] of the last round, real-valued
     examples: jax.Array  # [examples]
-    learning_rate: jax.Array  # of its last round
+    learning_rate: jax.Array  # of the last round
     staleness: jax.Array  # versions of the node's model since it was fetched
-    leaves: jax.Array  # workers: 1, or as many as are below a node
-    share: jax.Array  # of the data that it draws from, before normalisation
-    accuracy: jax.Array  # on held-out data, where the merge requires it; else 0
+    leaves: jax.Array  # 1 for a worker; for a node, the number of workers below it
+    share: jax.Array  # of the data that the member draws from, before normalisation
+    accuracy: jax.Array  # on held-out data if the merge requires it, else 0
     server_steps: jax.Array  # [] the node's own steps since its last merge
     num_workers: jax.Array  # [] of the whole run
 
     @classmethod
     def unpacked(cls, table: jax.Array) -> "WorkerStats":
-        """The statistics of a table [fields, n] float32: one transfer to a device.
+        """The statistics in a float32 table [fields, n], a single device transfer.
 
-        A number of the whole group stands in all its columns.
+        A number that belongs to the whole group is repeated in every column.
         """
         rows = dict(zip(cls._fields, table, strict=True))
         for name in ("server_steps", "num_workers"):
@@ -51,7 +51,7 @@ class WorkerStats(NamedTuple):
 
     @property
     def present(self) -> jax.Array:
-        """[n] bool: did the member do anything?"""
+        """[n] bool: did the member do any local steps?"""
         return self.local_steps > 0
 
 
@@ -69,10 +69,11 @@ def stats(
     num_workers: ArrayLike | None = None,
     worker: Sequence[int] | None = None,
 ) -> WorkerStats:
-    """The statistics of n members that made `local_steps` [n] steps each.
+    """The `WorkerStats` of n members that did `local_steps` [n] local steps.
 
-    Every other number is one for all or one for each; `examples` defaults to
-    local_steps * batch_size, `num_workers` to n and `worker` to 0, 1, ... n - 1.
+    Every other per-member argument is one number for all members or one for each.
+    `examples` defaults to local_steps * batch_size, `num_workers` to n and `worker` to
+    0, 1, ... n - 1.
 
     >>> stats(local_steps=[8, 4], batch_size=32).examples.tolist()
     [256.0, 128.0]
@@ -111,19 +112,19 @@ def stats(
 
 
 class Merge(NamedTuple):
-    """Pure functions that every merging algorithm consists of.
+    """The pure functions and properties that define a merging algorithm.
 
     init(params, model_state=()) -> state          one state per node of the tree
     apply(state, replicas, stats, op) -> (state, replicas)         a tuple of replicas
-    model(state) -> (params, model_state)          what is evaluated, in float32
-    requires: buffers of `Replica.carry`: names of known ones, and `Buffer`s of its own
-    report(state) -> {name: scalar}                counters for the history's points
+    model(state) -> (params, model_state)          the model to evaluate, in float32
+    requires: buffers of `Replica.carry`: names of known ones, or custom `Buffer`s
+    report(state) -> {name: scalar}                counters, for every evaluation
     broadcasts: do members continue from the merged model, with "round_start" kept?
     required_metrics: what the loop measures for `WorkerStats`: "accuracy"
-    as_member(state) -> replica                    what a node is to the node above it
-    from_parent(state, replica) -> state           what that node made of it
-    updates_busy_workers: does it move partners, which may be at work?
-    ops: the operations it has
+    as_member(state) -> replica                    the node as a member of its parent
+    from_parent(state, replica) -> state           the node after the parent's merge
+    updates_busy_workers: does the merge change partners, which may be working?
+    ops: the operations that the merge supports
     takes_groups: is `apply` written for a `Group` of replicas (see `group_merge`)?
     """
 
@@ -142,7 +143,7 @@ class Merge(NamedTuple):
 
 
 def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
-    """A ValueError for an operation that the merge `name` does not have."""
+    """Raises a ValueError for an operation that the merge `name` does not support."""
     missing = op & ~ops
     if missing:
         raise ValueError(
@@ -159,11 +160,11 @@ def group_merge(
     ops: MergeOp = PUSH_FETCH,
     **fields: Any,
 ) -> Merge:
-    """A Merge whose rule asks a `Group` of replicas, so that it runs on a mesh, too.
+    """A Merge whose rule is written on a `Group`, so that it also runs on a mesh.
 
     rule(state, group, stats, op) -> (state, group). The merge's `apply` takes a tuple
-    of replicas, with `PUSH_FETCH` if no operation is given; `over_axis` gives it a
-    Group along a mesh axis. `fields` are the other fields of `Merge`.
+    of replicas and an operation, `PUSH_FETCH` by default; `over_axis` passes it a Group
+    along a mesh axis. `fields` are the other fields of `Merge`.
     """
     name = rule.__qualname__.split(".")[0]
 
@@ -183,13 +184,13 @@ def group_merge(
 
 
 def over_axis(merge: Merge, axis: str) -> Merge:
-    """The merge for use inside `jax.shard_map`, of the replicas along a mesh axis.
+    """The merge of the replicas along a mesh axis, for use inside `jax.shard_map`.
 
     Its `apply` takes a tuple of this device's replicas, equally many on every device,
-    and gives them back merged; the state and the statistics (of all members, in the
-    order of the devices) are the same on all devices. A merge that is written for a
-    `Group` needs one `psum`; any other one runs on all replicas gathered on every
-    device, n times the memory. `shard_map` wants `check_vma=False`.
+    and returns them merged. The state and the statistics (of all members, in the order
+    of the devices) are the same on all devices. A merge that is written for a `Group`
+    needs one `psum`; any other merge runs on all replicas, gathered on every device,
+    which takes n times the memory. `shard_map` needs `check_vma=False`.
     """
 
     def apply(
@@ -208,39 +209,39 @@ def over_axis(merge: Merge, axis: str) -> Merge:
         if merge.takes_groups:
             return merge.apply(state, group, stats, op)
         check_op("over_axis", op, merge.ops)
-        state, everybody = merge.apply(state, group.gathered(), stats, op)
-        return state, group.scattered(everybody)
+        state, members = merge.apply(state, group.gathered(), stats, op)
+        return state, group.scattered(members)
 
     return merge._replace(apply=apply, takes_groups=False)
 
 
 def mean_learning_rate(stats: WorkerStats, alpha: jax.Array) -> jax.Array:
-    """The members' learning rates, weighted; an absent one's may be NaN."""
+    """The weighted mean learning rate; an absent member's may be NaN."""
     return jnp.sum(jnp.where(stats.present, alpha * stats.learning_rate, 0.0))
 
 
 def mean_statistics(state: Any, group: Group, alpha: jax.Array) -> ModelState:
-    """s + sum_i alpha_i (s_i - s): the model state that goes with a weighted mean."""
+    """s + sum_i alpha_i (s_i - s): the model state for a weighted mean of members."""
     return moved(state.model_state, group.each(lambda r: r.model_state), alpha)
 
 
 def centered_model(state: Any) -> tuple[Params, ModelState]:
-    """The centre and the averaged model state, of any state that has both."""
+    """The center and the averaged model state of a merge state that has both."""
     return state.center, state.model_state
 
 
 def centered_member(state: Any) -> Replica:
-    """A node that is its centre to the node above."""
+    """The replica of a node whose parent sees its center."""
     return Replica(state.center, state.model_state)
 
 
 def moved_center(state: Any, replica: Replica) -> Any:
-    """The state with another centre."""
+    """The state with the replica's model as its center."""
     return state._replace(center=replica.params, model_state=replica.model_state)
 
 
 def buffer_of(name: str) -> Callable[[Replica], PyTree]:
-    """What a replica has in a buffer."""
+    """A function that returns a replica's buffer of this name."""
     return lambda replica: replica.carry[name]
 
 
@@ -250,12 +251,12 @@ def params_of(group: Group) -> Group:
 
 
 def with_buffer(replica: Replica, name: str, value: PyTree) -> Replica:
-    """The replica with this in a buffer."""
+    """The replica with this value in a buffer."""
     return replica._replace(carry={**replica.carry, name: value})
 
 
 def reset_to(replica: Replica, params: Params, model_state: ModelState) -> Replica:
-    """The replica with the merged model in its own dtypes, and its own optimizer."""
+    """The replica with the merged model in its own dtypes; optimizer state is kept."""
     carry = replica.carry
     params = _replaced(replica.params, params)
     if "round_start" in carry:
@@ -272,7 +273,7 @@ def _replaced(old: PyTree, new: PyTree) -> PyTree:
 
 
 def without_momentum(replica: Replica) -> Replica:
-    """The replica with an optimizer state of zeros: that of SGD with momentum."""
+    """The replica with its optimizer state, that of SGD with momentum, set to zero."""
     return replica._replace(opt_state=jax.tree.map(jnp.zeros_like, replica.opt_state))
 
 

@@ -1,7 +1,8 @@
 """Weights of members, as stateless functions: arrays [n] in, arrays [n] out.
 
-`present` [n] bool says who takes part (default: all); who does not has weight zero.
-Settings may be arrays: all of it works under `jit` and under `vmap` over settings.
+`present` [n] bool says which members take part (default: all); the others have weight
+zero. Settings may be arrays: everything works under `jit` and under `vmap` over
+settings.
 """
 
 from typing import TypeAlias
@@ -26,7 +27,7 @@ def floats(values: Numbers) -> jax.Array:
 
 
 def everybody(values: jax.Array, present: ArrayLike | None) -> jax.Array:
-    """[n] bool: who is there; all n of `values` if nobody says."""
+    """`present` as an array [n] bool; by default all n entries of `values`."""
     if present is None:
         return jnp.ones(values.shape, bool)
     return jnp.asarray(present, bool)
@@ -35,7 +36,7 @@ def everybody(values: jax.Array, present: ArrayLike | None) -> jax.Array:
 def proportional_weights(raw: Numbers, present: ArrayLike | None = None) -> jax.Array:
     """[n] alpha_i = raw_i / sum_j raw_j, over the members that are present.
 
-    If nobody is, all are zero, and a centre stays as it is.
+    If no member is present, all weights are zero, so that a center does not move.
     """
     raw = floats(raw)
     raw = jnp.where(everybody(raw, present), raw, 0.0)
@@ -71,10 +72,10 @@ def normalized_weights(
                                           with r = argmax u, s = argmin u
 
     u_i: `local_steps` (updates in the paper), b_i: `batch_sizes` [examples], `norms`:
-    `model_norm` of every model, `threshold`: pert_thr. They are not normalised again
-    after the perturbation, so that their sum may differ from one. Nothing is perturbed
-    where r = s; ties take the lowest index. `rule`: "paper" as above, "local_steps"
-    (u_i always) or "local_steps_x_batch" (u_i b_i). Source: ALGORITHMS A.3.
+    `model_norm` of every model, `threshold`: pert_thr. Weights are not normalised again
+    after the perturbation, so their sum may differ from one. Nothing is perturbed if
+    r = s; ties take the lowest index. `rule`: "paper" as above, "local_steps" (always
+    u_i) or "local_steps_x_batch" (u_i b_i). Source: ALGORITHMS A.3.
 
     >>> [f"{w:.3f}" for w in normalized_weights([3, 1], [8, 8], norms=[0.0, 0.0])]
     ['0.825', '0.225']
@@ -90,7 +91,7 @@ def normalized_weights(
 def unnormalized(
     rule: str, u: jax.Array, b: jax.Array, present: jax.Array
 ) -> jax.Array:
-    """[n] unnormalised weights."""
+    """[n] the weights of a rule before normalisation."""
     if rule not in RULES:
         raise ValueError(f"weights={rule!r}: choose one of {RULES}")
     if rule == "local_steps":
@@ -103,7 +104,7 @@ def unnormalized(
 
 
 def all_below(norms: jax.Array, threshold: ArrayLike, present: jax.Array) -> jax.Array:
-    """[] bool: is the norm of every member that is present below the threshold?"""
+    """[] bool: is the norm of every present member below the threshold?"""
     return jnp.all((norms < threshold) | ~present) & jnp.any(present)
 
 
@@ -114,7 +115,7 @@ def perturbed(
     delta: ArrayLike,
     present: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The perturbed weights [n], how far their sum is from one, and whether changed."""
+    """The perturbed weights [n], their sum less one, and whether they changed."""
     r = jnp.argmax(u)
     s = jnp.argmin(jnp.where(present, u, jnp.inf))
     changed = met & (u[r] != u[s]) & (jnp.asarray(delta) != 0)
@@ -125,9 +126,9 @@ def perturbed(
 
 
 def model_norm(params: PyTree, measure: str = "l2_over_dim") -> jax.Array:
-    """[] how large a model's d parameters are.
+    """[] the size of a model's d parameters.
 
-    "l2_over_dim": ||w||_2 / d (the text of the Adaptive SGD paper); "rms":
+    "l2_over_dim": ||w||_2 / d (as in the text of the Adaptive SGD paper); "rms":
     ||w||_2 / sqrt(d); "rms_per_leaf": the largest root mean square of a leaf.
     """
     if measure not in NORMS:
@@ -153,11 +154,12 @@ def nova_weights(
 
         tau_eff = sum_i p_i ||a_i||_1
 
-    p_i is the member's share of the data (default: equal shares). tau_i steps of plain
-    SGD have ||a_i||_1 = tau_i, steps with `momentum` rho the sum over s = 1..tau_i of
-    (1 - rho^s) / (1 - rho), those of the proximal form (`mu`, at rates eta_i) the sum
-    of (1 - eta_i mu)^(s-1), where tau_eff = sum_i p_i tau_i. Exactly p_i where all
-    ||a_i||_1 are equal. Source: FedNova (Wang et al. 2020); ALGORITHMS I.
+    p_i is the member's share of the data (default: equal shares). For tau_i steps,
+    ||a_i||_1 is tau_i with plain SGD; with `momentum` rho it is the sum over
+    s = 1..tau_i of (1 - rho^s) / (1 - rho); with the proximal form (`mu`, at learning
+    rates eta_i) it is the sum of (1 - eta_i mu)^(s-1), and there
+    tau_eff = sum_i p_i tau_i. Without `mu`, weights are exactly p_i if all ||a_i||_1
+    are equal. Source: FedNova (Wang et al. 2020); ALGORITHMS I.
     """
     tau = floats(local_steps)
     here = everybody(tau, present)
@@ -178,17 +180,17 @@ def nova_weights(
 
 
 def is_given(setting: ArrayLike) -> bool:
-    """Is a setting other than the number 0? An array always is."""
+    """Is a setting other than the number 0? An array counts as given."""
     return isinstance(setting, jax.Array) or bool(setting != 0)
 
 
 def momentum_norm(tau: jax.Array, rho: ArrayLike) -> jax.Array:
     """The sum over s = 1..tau of (1 - rho^s) / (1 - rho): ||a||_1 of momentum rho.
 
-    With e = 1 - rho it is (tau - rho G) / e, G the sum of rho^k over k = 0..tau-1. That
-    difference cancels where tau e is small; there it is the sum over k = 0, 1, ... of
-    (-e)^k times the binomial of tau + 1 over k + 2, whose terms shrink by
-    tau e / (k + 3) at least.
+    With e = 1 - rho it is (tau - rho G) / e, where G is the sum of rho^k over
+    k = 0..tau-1. That difference cancels if tau e is small; there the sum over
+    k = 0, 1, ... of (-e)^k times the binomial coefficient (tau + 1 over k + 2) is used,
+    whose terms shrink at least by the factor tau e / (k + 3).
     """
     e = jnp.asarray(1 - rho, jnp.float32)
     few = tau * e < 1
@@ -201,7 +203,7 @@ def momentum_norm(tau: jax.Array, rho: ArrayLike) -> jax.Array:
 
 
 def geometric_sum(s: jax.Array, tau: jax.Array) -> jax.Array:
-    """The sum of (1 - s)^k over k = 0..tau-1; a small s must not be lost beside 1."""
+    """The sum of (1 - s)^k over k = 0..tau-1, without cancellation for small s."""
     small = s < 0.5
     exact = -jnp.expm1(tau * jnp.log1p(-jnp.where(small, s, 0.0)))
     total = jnp.where(small, exact, 1 - (1 - s) ** tau)
@@ -217,8 +219,8 @@ def accuracy_weights(
 ) -> jax.Array:
     """[n] alpha_i = p_i a_i^power / sum_k p_k a_k^power: FedAcc's weights.
 
-    a_i: accuracies on held-out data, p_i: shares of the data. Equal weights while all
-    are zero. Source: ALGORITHMS I.
+    a_i: accuracies on held-out data, p_i: shares of the data. Weights are equal while
+    all accuracies are zero. Source: ALGORITHMS I.
     """
     measured = floats(accuracies)
     here = everybody(measured, present)
@@ -231,7 +233,7 @@ def angles(moves: Group, shares: jax.Array) -> jax.Array:
     """[n] theta_i = arccos(<m, m_i> / (|m| |m_i|)) [radians], m = sum_i p_i m_i.
 
     The angles between the members' moves m_i (a Group of float32 trees) and their mean
-    move; 0 where one of both is zero. Source: FedAdp.
+    move; 0 if either move is zero. Source: FedAdp.
     """
     mean = moves.total(lambda m: m, shares)
     dots = moves.values(lambda m: tree.dot(mean, m))

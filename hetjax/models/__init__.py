@@ -1,4 +1,4 @@
-"""Models of the papers, in flax.nnx; the factories build one for a data set's sizes."""
+"""The papers' models in flax.nnx; factories build them for the sizes of a data set."""
 
 from hetjax.models.convnet import convnet
 from hetjax.models.lenet import lenet

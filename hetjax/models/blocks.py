@@ -1,6 +1,6 @@
-"""What the image models share: sizes, pooling, the residual block.
+"""Shared parts of the image models: sizes, pooling, the residual block.
 
-An image model is a sequence of layers on images x [B, H, W, C]; its factory gives the
+An image model is a sequence of layers on images x [B, H, W, C]; its factory passes the
 layers to `image_model`, which makes the builder that `hetjax.classification` calls.
 """
 
@@ -27,8 +27,8 @@ def image_model(
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         if features != size:
             raise ValueError(
-                f"the data has {features} features, an image of {image} has {size}: "
-                "give image=(height, width, channels) of the data to the model"
+                f"the data has {features} features, but an image of {image} has "
+                f"{size}: give image=(height, width, channels) of the data to the model"
             )
         return nnx.Sequential(Images(image), *layers(classes, rngs))
 
@@ -36,20 +36,20 @@ def image_model(
 
 
 class Images(nnx.Module):
-    """Images [B, H, W, C] of inputs [B, H, W, C], [B, H*W*C] or, grey, [B, H, W]."""
+    """Reshapes [B, H, W, C], [B, H*W*C] or, if grey, [B, H, W] to [B, H, W, C]."""
 
     def __init__(self, image: Image):
         """The shape (H, W, C)."""
         self.image = tuple(image)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Another order of axes is an error, not a scrambled image."""
+        """The images; another order of axes is an error."""
         allowed = [self.image, (math.prod(self.image),)]
         if self.image[2] == 1:
             allowed.append(self.image[:2])
         if x.shape[1:] not in allowed:
             raise ValueError(
-                f"inputs of shape {x.shape[1:]} are no images of {self.image}"
+                f"inputs of shape {x.shape[1:]} are not images of {self.image}"
             )
         return jnp.reshape(x, (x.shape[0], *self.image))
 
@@ -69,33 +69,33 @@ class Residual(nnx.Module):
 
 
 def cells(image: Image, side: Callable[[int], int]) -> int:
-    """How many places a feature map has whose sides are `side(n)` of the image's n."""
+    """The number of positions in a feature map of sides `side(height), side(width)`."""
     height, width = side(image[0]), side(image[1])
     if min(height, width) < 1:
         raise ValueError(f"image={image} is too small for this model's layers")
     return height * width
 
 
-def check_rates(*learning_rates: float) -> None:
-    """Dropout rates are probabilities of dropping, below one."""
-    if not all(0 <= rate < 1 for rate in learning_rates):
-        raise ValueError(f"dropout={learning_rates}: rates are at least 0 and below 1")
+def check_rates(*rates: float) -> None:
+    """Raises a ValueError for a dropout rate outside [0, 1)."""
+    if not all(0 <= rate < 1 for rate in rates):
+        raise ValueError(f"dropout={rates}: rates must be at least 0 and below 1")
 
 
 def check_widths(*widths: int) -> None:
-    """Layers have units."""
+    """Raises a ValueError for a layer without units."""
     if min(widths) < 1:
         raise ValueError(f"widths {widths}: give at least one unit in every layer")
 
 
 def choose(name: str, value: str, options: tuple[str, ...]) -> None:
-    """`value` of the argument `name` is one of `options`."""
+    """Raises a ValueError unless `value` of argument `name` is one of `options`."""
     if value not in options:
         raise ValueError(f"{name}={value!r}: choose one of {options}")
 
 
 def identity(x: Any) -> Any:
-    """x."""
+    """Returns x."""
     return x
 
 
@@ -105,19 +105,20 @@ def flatten(x: jax.Array) -> jax.Array:
 
 
 def mean_pool(x: jax.Array) -> jax.Array:
-    """[B, H, W, C] to the mean over all places, [B, C]."""
+    """[B, H, W, C] to the mean over all positions, [B, C]."""
     return jnp.mean(x, (1, 2))
 
 
 def max_pool(
     x: jax.Array, window: int = 2, stride: int | None = None, *, ceil: bool = False
 ) -> jax.Array:
-    """Largest value in each square window, [B, H, W, C] to [B, H', W', C].
+    """The largest value in each square window, [B, H, W, C] to [B, H', W', C].
 
-    `stride` is the window by default. H' = floor((H - window) / stride) + 1: what does
-    not fill a window is left out; `ceil` rounds up and pools what there is. Windows
-    that neither overlap nor leave gaps are pooled by reshape and max, which on a CPU
-    is faster than reduce_window; equal largest values then share the gradient.
+    `stride` is the window size by default. H' = floor((H - window) / stride) + 1:
+    pixels that do not fill a window are left out, or pooled alone with `ceil`, which
+    rounds up. Windows that neither overlap nor leave gaps are pooled by reshape and
+    max, which is faster on a CPU than reduce_window; equal largest values then share
+    the gradient.
     """
     stride = stride or window
     if ceil or stride != window:
@@ -132,9 +133,9 @@ def max_pool(
 def avg_pool(
     x: jax.Array, window: int, stride: int, *, ceil: bool = False
 ) -> jax.Array:
-    """Mean over each square window; one cut off at the border has the mean of its rest.
+    """The mean over each square window, of only the pixels that are in the image.
 
-    Sizes as `max_pool`'s.
+    Sizes are as in `max_pool`.
     """
     pad = _padding(x, window, stride, ceil)
     return nnx.avg_pool(
@@ -143,5 +144,5 @@ def avg_pool(
 
 
 def _padding(x: jax.Array, window: int, stride: int, ceil: bool) -> Any:
-    """Of height and width, so that windows reach the last row and column."""
+    """Padding of height and width with which windows reach the last row and column."""
     return [(0, (window - n) % stride if ceil else 0) for n in x.shape[1:3]]

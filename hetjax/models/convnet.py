@@ -33,8 +33,8 @@ def convnet(
                      conv 2x2 128, ReLU, dropout .5, dense C      [1, 1, 128]
 
     Convolutions are unpadded. The source leaves initialisation to Torch: weights
-    uniform up to 1 / sqrt(fan_in); biases are 0 here. That HierSGD means this network
-    is likely, not certain.
+    uniform up to 1 / sqrt(fan_in); biases are 0 here. HierSGD likely means this
+    network, but does not say so.
 
     Source: eladhoffer/ConvNet-torch, Model.lua.
     """

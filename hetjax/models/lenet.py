@@ -30,16 +30,16 @@ def lenet(
                      conv 5x5 64, ReLU, max pool 2   [4, 4, 64]
                      dense 1024, ReLU, dropout .4, dense C
 
-    Convolutions are unpadded. Weights are normal of standard deviation .1, cut off at
-    two of them; biases are 0 in the first convolution, .1 elsewhere. The LeNet of the
-    TensorFlow benchmarks (padded, 512 hidden units) is another one.
+    Convolutions are unpadded. Weights are normal with standard deviation .1, truncated
+    at two deviations; biases are 0 in the first convolution, .1 elsewhere. The LeNet of
+    the TensorFlow benchmarks (padded, 512 hidden units) is a different one.
 
     Source: Koliousis et al., CROSSBOW, VLDB 2019, and its LeNet.java.
     """
     check_rates(dropout)
     check_widths(*widths, hidden)
     places = cells(image, lambda n: ((n - 4) // 2 - 4) // 2)
-    weights = nnx.initializers.truncated_normal(0.1)  # cut off at +-2 deviations
+    weights = nnx.initializers.truncated_normal(0.1)  # at +-2 deviations
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
         def conv(a: int, b: int, bias: float) -> nnx.Conv:

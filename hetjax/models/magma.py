@@ -26,7 +26,7 @@ def magma_mlp(
     """MagmaDNN's perceptron for MNIST, 784-512-256-C with ReLU; 535,818 parameters.
 
     The paper says "three fully connected layers"; the widths are those of its example
-    mnist_interactive.cpp. This is `mlp` for images of one size.
+    mnist_interactive.cpp. This is `mlp` for images of a fixed size.
 
     Source: Lopez et al., ICL-UT-20-04, 2020.
     """
@@ -51,9 +51,9 @@ def magma_cnn(
         [32, 32, 3]  conv 5x5 32, ReLU, max pool 2   [14, 14, 32]
                      dropout .25, dense 128, ReLU, dense C
 
-    The convolution is unpadded; of the biases there is only the hidden layer's. The
-    paper names the kinds of layers, its example cifar10_interactive.cpp their sizes.
-    Dense weights are uniform up to sqrt(2 / fan_in), the convolution's Glorot normal.
+    The convolution is unpadded; only the hidden layer has biases. The paper gives the
+    kinds of layers, its example cifar10_interactive.cpp their sizes. Dense weights are
+    uniform up to sqrt(2 / fan_in), those of the convolution Glorot normal.
 
     Source: Lopez et al., ICL-UT-20-04, 2020.
     """

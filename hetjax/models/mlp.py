@@ -15,7 +15,7 @@ INITS = ("slide", "hetero")
 def sparse_mlp(
     *, hidden: int = 128, bias: bool = True, init: str = "slide"
 ) -> Callable[..., nnx.Module]:
-    """A builder of `SparseMLP`, to give to `hetjax.classification`."""
+    """A builder of `SparseMLP` for `hetjax.classification`."""
     if hidden < 1:
         raise ValueError(f"hidden={hidden}: give at least one hidden unit")
     if init not in INITS:
@@ -30,7 +30,7 @@ def sparse_mlp(
 
 
 def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
-    """A builder of `MLP`, to give to `hetjax.classification`; one width or several."""
+    """A builder of `MLP` for `hetjax.classification`, with one or more widths."""
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     if any(width < 1 for width in widths):
         raise ValueError(f"hidden={hidden}: give at least one unit in every layer")
@@ -42,14 +42,14 @@ def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
 
 
 class SparseMLP(nnx.Module):
-    """x (sparse or dense) - hidden ReLU - logits: the model of SLIDE and Adaptive SGD.
+    """The model of SLIDE and Adaptive SGD: a sparse or dense input, one hidden layer.
 
         h = relu(x W_1 + b_1);   z = h W_2 + b_2        W_1 [F, H], W_2 [H, C]
 
-    Weights and biases are truncated normal of standard deviation
-    2 / sqrt(fan_in + fan_out) (init="slide"), or normal of
-    sqrt(2 t / (fan_in + fan_out)), t = floor(sqrt(F + H)) + 1, the sibling code's
-    formula (init="hetero"); ALGORITHMS A.6. Biases are optional.
+    Weights and biases are truncated normal with standard deviation
+    2 / sqrt(fan_in + fan_out) (init="slide"), or normal with
+    sqrt(2 t / (fan_in + fan_out)), t = floor(sqrt(F + H)) + 1, the formula of the
+    authors' CPU-GPU-SGD code (init="hetero"); ALGORITHMS A.6. Biases are optional.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MLP(nnx.Module):
     def __init__(
         self, features: int, classes: int, *, hidden: tuple[int, ...], rngs: nnx.Rngs
     ):
-        """`hidden` are the widths of the layers between inputs and logits."""
+        """`hidden` holds the widths of the layers between inputs and logits."""
         sizes = (features, *hidden, classes)
         he = nnx.initializers.he_normal()
         self.layers = nnx.List(

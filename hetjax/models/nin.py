@@ -31,18 +31,18 @@ def nin(
 
         [32, 32, 3]  5x5 192, 1x1 160, 1x1 96,  max pool 3/2, dropout .5    [16, 16, 96]
                      5x5 192, 1x1 192, 1x1 192, mean pool 3/2, dropout .5   [8, 8, 192]
-                     3x3 192, 1x1 192, 1x1 C,   mean over all places        [C]
+                     3x3 192, 1x1 192, 1x1 C,   mean over all positions     [C]
 
-    Each convolution is padded and followed by batch normalisation (epsilon .001,
-    momentum .9) and ReLU, the last one, too. Pooling rounds sizes up; the last is the
-    source's 8x8 on its image size. Weights are normal of standard deviation .05. The
-    source's convolutions have biases, which the normalisation takes out again: here
-    they have none. That HierSGD means this network is an inference.
+    Each convolution, including the last one, is padded and followed by batch
+    normalisation (epsilon .001, momentum .9) and ReLU. Pooling rounds sizes up; the
+    last mean equals the source's 8x8 pooling at its image size. Weights are normal with
+    standard deviation .05. The source's convolutions have biases, which are omitted
+    here since the normalisation cancels them. We infer that HierSGD means this network.
 
     Source: szagoruyko/cifar.torch, nin.lua.
     """
     check_rates(dropout)
-    cells(image, lambda n: n - 3)  # four pixels give one place
+    cells(image, lambda n: n - 3)  # four pixels give one position
     pools = (
         partial(max_pool, window=3, stride=2, ceil=True),
         partial(avg_pool, window=3, stride=2, ceil=True),

@@ -46,15 +46,15 @@ def resnet(
     272,474 parameters at depth 20, 466,906 at depth 32; with "pad" 269,722 and 464,154.
 
     The first convolution of the second and third stage has stride 2. Convolutions have
-    no biases; BN has epsilon 1e-5, momentum .9. Weights are Xavier as CROSSBOW's code
-    has it: uniform of variance 1 / fan_in.
-    - shortcut: x itself where the shape stays; elsewhere "projection" is a 1x1
-      convolution and BN (CROSSBOW), "pad" is every second pixel with zero channels
-      behind (option A of He et al.). "projection_everywhere" projects at the start of
-      the first stage, too (the code of Biased's authors).
-    - zero_gamma: the last BN of each block starts with scale 0 (the same code).
-    - pool: the mean over all places, or CROSSBOW's 7x7 means at stride 1, which leave
-      [2, 2, 64] of [8, 8, 64].
+    no biases; BN has epsilon 1e-5, momentum .9. Weights are Xavier as in CROSSBOW's
+    code: uniform with variance 1 / fan_in.
+    - shortcut: x itself if the shape stays; otherwise "projection" is a 1x1 convolution
+      and BN (CROSSBOW), "pad" takes every second pixel and appends zero channels
+      (option A of He et al.). "projection_everywhere" projects at the start of the
+      first stage, too (as in the code of Biased's authors).
+    - zero_gamma: the last BN of each block starts with scale 0 (as in the same code).
+    - pool: the mean over all positions, or CROSSBOW's 7x7 means at stride 1, which
+      reduce [8, 8, 64] to [2, 2, 64].
 
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
     ResNetv1ForCifar.java; swblaster/FedLUAR, model.py.
@@ -122,6 +122,6 @@ def resnet(
 
 
 def _pad(x: jax.Array, channels: int, stride: int) -> jax.Array:
-    """Every `stride`-th pixel of x, with zeros behind up to so many channels."""
+    """Every `stride`-th pixel of x, padded with zeros up to this many channels."""
     x = x[:, ::stride, ::stride]
     return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, channels - x.shape[-1])))

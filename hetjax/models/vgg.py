@@ -1,4 +1,4 @@
-"""VGG-16 for CIFAR, with batch normalisation and much dropout (ALGORITHMS J)."""
+"""VGG-16 for CIFAR, with batch normalisation and dropout (ALGORITHMS J)."""
 
 from collections.abc import Callable
 
@@ -38,18 +38,18 @@ def vgg16(
                      3x3 512, 512, 512, max pool 2  [1, 1, 512]
                      dropout .5, dense 512, dropout .5, dense C
 
-    Convolutions are padded. Dropout .3 follows the first, .4 every other one that is
-    not followed by a pool. Batch normalisation and ReLU follow every convolution and
-    the hidden layer:
+    Convolutions are padded. Dropout .3 follows the first one, and .4 every other one
+    that is not followed by a pool. Batch normalisation and ReLU follow every
+    convolution and the hidden layer:
     - variant="crossbow": ReLU, then normalisation (epsilon .001, momentum .99);
       weights Glorot uniform, biases 0.
-    - variant="torch", HierSGD's by inference: normalisation (epsilon .001, in the
-      dense part 1e-5; momentum .9), then ReLU; convolutions normal of variance
+    - variant="torch", which we infer to be HierSGD's: normalisation (epsilon .001, in
+      the dense part 1e-5; momentum .9), then ReLU; convolutions normal with variance
       2 / fan_out, dense weights uniform up to 1 / sqrt(fan_in). The source's biases
-      before a normalisation, which takes them out again, are left out.
+      before a normalisation, which cancels them, are omitted.
 
-    Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which is cifar100vgg.py
-    of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
+    Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which follows
+    cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
     choose("variant", variant, VARIANTS)
     check_rates(*dropout)

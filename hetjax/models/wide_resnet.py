@@ -28,19 +28,19 @@ def wide_resnet(
 
         [32, 32, 3]  conv 3x3 16
                      n blocks of 16 k, n of 32 k, n of 64 k    k = widen
-                     BN, ReLU, mean over all places, dense C
+                     BN, ReLU, mean over all positions, dense C
         block:       x -> conv 3x3(dropout(ReLU(BN(conv 3x3(ReLU(BN(x))))))) + shortcut
 
-    10,961,370 parameters for WRN-16-8, 36,479,194 for WRN-28-10. The shortcut is x
-    where the channels stay; elsewhere a 1x1 convolution of ReLU(BN(x)). The first
+    10,961,370 parameters for WRN-16-8, 36,479,194 for WRN-28-10. The shortcut is x if
+    the number of channels stays, else a 1x1 convolution of ReLU(BN(x)). The first
     convolution of the second and third stage has stride 2. Convolutions have no biases
-    and are normal of variance 2 / fan_out; BN has epsilon 1e-5, momentum .9; dense
+    and are normal with variance 2 / fan_out; BN has epsilon 1e-5, momentum .9; dense
     weights are uniform up to 1 / sqrt(fan_in). On larger images the last mean is over
-    more places: [56, 56] of 224 pixels.
+    more positions: [56, 56] for 224 pixels.
 
-    The original's default of no dropout is kept; the code of Biased's authors has .3,
-    in a post-activation variant, which is not this one. That paper leaves the factor
-    for WRN-16 open; 8 is the original's, for SVHN.
+    As in the original, there is no dropout by default; the code of Biased's authors
+    has .3, in a post-activation variant that is not implemented here. Their paper does
+    not give the factor for WRN-16; 8 is the original paper's, for SVHN.
 
     Sources: Zagoruyko and Komodakis, BMVC 2016, and their wide-resnet.lua.
     """

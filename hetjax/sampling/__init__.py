@@ -1,4 +1,4 @@
-"""Samplers: which examples a worker gets (host world, no JAX)."""
+"""Samplers: which examples each worker gets (host world, no JAX)."""
 
 from hetjax.sampling.biased import POOL_FORMULAS, biased
 from hetjax.sampling.sharded import sharded

@@ -11,8 +11,8 @@ from hetjax.sampling.types import Sampler
 Workers = tuple[WorkerInfo, ...]
 _STREAM = 20_011  # keeps these draws apart from other uses of a seed
 
-# all slow workers together draw N times this per pass over N examples; tau are the
-# workers' local steps
+# the slow workers together draw N times this number per pass over N examples; tau are
+# the workers' local steps
 POOL_FORMULAS: dict[str, Callable[[list[int], list[int]], float]] = {
     "steps": lambda tau, slow: sum(tau[i] for i in slow) / (len(tau) * max(tau)),
     "work": lambda tau, slow: sum(tau[i] for i in slow) / sum(tau),
@@ -25,11 +25,11 @@ class BiasedState(NamedTuple):
 
     seed: int
     draws: int  # of pools and passes so far
-    losses: np.ndarray  # [N] float32, as last seen; inf where never
+    losses: np.ndarray  # [N] float32, as last seen; inf if never seen
     queues: tuple[np.ndarray, ...]  # rows that are still to be drawn
-    counts: tuple[int, ...]  # rows of one pass
+    counts: tuple[int, ...]  # rows per pass
     slow: tuple[int, ...]
-    pool: int  # examples that the slow workers choose from
+    pool: int  # size of the pool that the slow workers choose from
 
 
 def biased(
@@ -39,22 +39,22 @@ def biased(
     unified: bool = False,
     pool_formula: str = "steps",
 ) -> Sampler:
-    """Slow workers get the examples with the highest losses out of a random pool.
+    """Gives slow workers the examples with the highest losses in a random pool.
 
     The slow workers S are those with fewer `local_steps` (tau) than the fastest. When a
-    slow worker's queue is empty, S draws a pool of d n_S examples without replacement,
-    takes the n_S with the highest stored losses (ties, and losses never seen, at
-    random), and splits them. A fast worker's queue is N / m examples, drawn without
-    replacement and independently of all other queues; with `unified=True` the slow
-    workers take theirs first and the fast ones split the rest. The losses are those of
-    training steps, by any worker, and count after the merge. With m workers and N
-    examples,
+    slow worker's queue is empty, a pool of d n_S examples is drawn without replacement
+    for all of S; the n_S examples with the highest stored losses (ties are broken at
+    random, losses never seen count as highest) are split among them. A fast worker's
+    queue is N / m examples, drawn without replacement and independently of all other
+    queues; with `unified=True` the slow workers choose first and the fast ones split
+    the rest. Losses come from the training steps of any worker, and count after the
+    merge. With m workers and N examples,
 
         n_S = N |S| / m * tau_s / tau_f       per pass         (`pool_formula="steps"`)
 
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
-    (for the other two formulas, of more than N) is an error, where the paper's table
-    has N/A; d=None is 2, or less if such a pool would be too large. Source: Biased
+    (for the other two formulas, of more than N) is an error; the paper's table says N/A
+    there. d=None means 2, or less if such a pool would be too large. Source: Biased
     Local SGD, Algorithm 1; ALGORITHMS E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
@@ -71,13 +71,13 @@ def biased(
         slow = [i for i in range(m) if tau[i] < max(tau)]
         total = num_examples * POOL_FORMULAS[pool_formula](tau, slow)
         too_large = d is not None and d * total >= num_examples
-        if d is not None and pool_formula != "steps":  # these fit the cells with >
+        if d is not None and pool_formula != "steps":  # ">" fits the table's N/A cells
             too_large = d * total > num_examples * (1 + 1e-9)
         if slow and d is not None and too_large:
             raise ValueError(
-                f"d={d:g}: a pool of {d * total:.0f} for the slow workers' {total:.0f} "
-                f"examples per pass is not below the {num_examples} there are; give "
-                "a smaller d, or slow workers fewer steps"
+                f"d={d:g}: the slow workers draw {total:.0f} examples per pass from a "
+                f"pool of {d * total:.0f}, which is not below the {num_examples} in "
+                "the data; give a smaller d, or fewer steps to slow workers"
             )
         steps = sum(tau[i] for i in slow) or 1
         counts = tuple(
@@ -116,7 +116,7 @@ def biased(
 
 
 def _refill(state: BiasedState, worker: int, unified: bool) -> BiasedState:
-    """New queues: of the worker, of all slow ones, or (unified) of all workers."""
+    """Fills the queues of the worker, of all slow workers, or (unified) of all."""
     rng = np.random.default_rng((_STREAM, state.seed, state.draws))
     state = state._replace(draws=state.draws + 1)
     n = len(state.losses)
@@ -128,9 +128,9 @@ def _refill(state: BiasedState, worker: int, unified: bool) -> BiasedState:
     fast = [i for i in range(len(state.counts)) if i not in state.slow]
     if state.slow:
         wanted = sum(state.counts[i] for i in state.slow)
-        wanted = min(wanted, n - len(fast))  # something is left for everybody
+        wanted = min(wanted, n - len(fast))  # leaves one for each fast worker
         pool = rng.permutation(n)[: max(state.pool, wanted)]
-        # stable on a random order: ties are random
+        # a stable sort of a random order breaks ties at random
         highest = np.argsort(-state.losses[pool], kind="stable")[:wanted]
         taken = rng.permutation(pool[highest])
         new |= _split(taken, [(i, state.counts[i]) for i in state.slow])

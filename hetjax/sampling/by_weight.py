@@ -1,4 +1,4 @@
-"""Sampling by weight: batches of light or of heavy examples, for measurements."""
+"""Sampling by weight: batches of light or heavy examples, for measurements."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,17 +10,17 @@ from hetjax.sampling.types import Sampler
 
 
 class ByWeightState(NamedTuple):
-    """The number of draws so far."""
+    """The seed, and the number of draws so far."""
 
     seed: int
     draws: int
 
 
 def by_weight(weights: Sequence[float]) -> Sampler:
-    """Each draw is from the lighter half of the examples, or from the heavier half.
+    """Draws each batch from either the lighter or the heavier half of the examples.
 
-    `weights` [N] has a number for each example, such as its non-zeros. The half is
-    chosen at random, and so are the examples, which may repeat.
+    `weights` [N] is a number for each example, such as its count of non-zeros. Both the
+    half and the examples in it are chosen at random; examples may repeat.
     """
     halves = np.array_split(np.argsort(weights, kind="stable"), 2)
 

@@ -23,9 +23,10 @@ class ShardedState(NamedTuple):
 def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
     """Each worker makes shuffled passes over its own rows.
 
-    `partition` is a sequence of the workers' rows, or a function (workers, seed) ->
-    rows such as `lambda n, seed: data.dirichlet(labels, n, alpha=0.3, seed=seed)`. A
-    worker's share of the data is that of its rows.
+    `partition` is a sequence of each worker's rows, or a function
+    (num_workers, seed) -> rows such as
+    `lambda n, seed: data.dirichlet(labels, n, alpha=0.3, seed=seed)`. A worker's share
+    of the data is its share of the rows.
     """
 
     def init(
@@ -42,9 +43,10 @@ def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
             if rows.min() < 0 or rows.max() >= num_examples:
                 raise ValueError(
                     f"sharded: worker {worker} has rows outside the {num_examples} "
-                    "examples to train on (a merge that measures holds some out)"
+                    "examples to train on (a merge that measures accuracy holds some "
+                    "examples out)"
                 )
-        # a stream of its own for each worker: (seed, worker) as one number
+        # a separate random stream for each worker: (seed, worker) as one number
         passes = tuple(
             _PASSES.init((), len(rows), seed * n + k) for k, rows in enumerate(shards)
         )

@@ -1,4 +1,4 @@
-"""What a sampler is (host world, no JAX)."""
+"""The `Sampler` interface (host world, no JAX)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class Sampler(NamedTuple):
     init(workers, num_examples, seed) -> state
     draw(state, worker, n) -> (state, indices [n])
     observe(state, worker, indices, losses) -> state; None if losses do not matter
-    share(state) -> [workers] shares of the data; None if all draw from all of it
+    share(state) -> [workers] shares of the data; None if all workers draw from all data
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]

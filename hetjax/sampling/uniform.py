@@ -11,22 +11,22 @@ ORDERS = ("shuffled", "sequential", "with_replacement")
 
 
 class PassState(NamedTuple):
-    """How far a run is in its passes over the data."""
+    """The current pass over the data, and the position in it."""
 
     seed: int
     epoch: int
-    order: np.ndarray  # [N] this pass's examples
-    position: int  # of the next example in it
+    order: np.ndarray  # [N] the examples of this pass
+    position: int  # of the next example in `order`
 
 
 def uniform(order: str = "shuffled") -> Sampler:
-    """Each pass is a new permutation, from which all workers draw in turn.
+    """All workers draw in turn from one pass; each pass is a new permutation.
 
-    The permutations depend on the seed alone, so that all strategies see the same. A
+    The permutations depend only on the seed, so all strategies see the same ones. A
     draw that is longer than the rest of the pass takes the rest and continues with the
     next pass: no example is dropped, and none is seen twice in a pass.
-    `order="sequential"` takes the examples in the order of the file, pass after pass
-    (as HeteroGPU's code does, which also drops the end of a pass; hetjax does not).
+    `order="sequential"` takes the examples in the order of the data, pass after pass,
+    as HeteroGPU's code does (which also drops the end of a pass; hetjax does not).
     `order="with_replacement"` draws each example independently, as the analysis of
     Hogwild! assumes.
     """

@@ -1,4 +1,4 @@
-"""Policies: who merges now and who does what next (host world, no JAX)."""
+"""Policies: which workers merge now, and what each does next (host world, no JAX)."""
 
 from hetjax.machine.types import (
     PUSH_FETCH,

@@ -10,7 +10,7 @@ class Progress(NamedTuple):
     """How far a run is: what its workers have finished by now."""
 
     examples: int
-    epochs: float  # examples over those of the training split
+    epochs: float  # examples over the size of the training split
     updates: int
     seconds: float  # of the clock
 
@@ -19,7 +19,7 @@ START = Progress(0, 0.0, 0, 0.0)
 
 
 class LearningRate(NamedTuple):
-    """A schedule, such as one of optax, and what it is a function of: one of UNITS.
+    """A schedule, such as an optax schedule, over one of UNITS.
 
     >>> LearningRate(lambda epochs: 0.1 if epochs < 2 else 0.01, over="epochs").over
     'epochs'
@@ -33,7 +33,7 @@ LearningRateLike = float | Callable[[float], Any] | LearningRate
 
 
 def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> float:
-    """The learning rate now: a number, a function of examples, or a `LearningRate`."""
+    """The learning rate at this point of a run, as a number."""
     if isinstance(learning_rate, LearningRate):
         return float(learning_rate.schedule(getattr(progress, learning_rate.over)))
     return (

@@ -11,11 +11,11 @@ ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
 
 
 class Scaling(NamedTuple):
-    """A rule that also measures.
+    """A rule that also observes how long local rounds take.
 
     init(num_workers) -> state
     observe(state, worker, local_round, seconds) -> state
-    scale(state, sizes, updates, here) -> the next sizes; only those in `here` change
+    scale(state, sizes, updates, here) -> the next sizes; only workers in `here` change
     """
 
     init: Callable[[int], Any]
@@ -24,7 +24,7 @@ class Scaling(NamedTuple):
 
 
 def as_scaling(rule: ScalingRule | Scaling) -> Scaling:
-    """A rule as a `Scaling`; a function of sizes and updates has no state."""
+    """A rule as a `Scaling`; a plain function of sizes and updates has no state."""
     if isinstance(rule, Scaling):
         return rule
     return Scaling(
@@ -58,14 +58,14 @@ def linear_scaling(
     beta: float,
     bound: str = "skip",
 ) -> tuple[float, ...]:
-    """Larger batches for workers that did more updates: Algorithm 1 of Adaptive SGD.
+    """Gives larger batches to workers with more updates: Algorithm 1 of Adaptive SGD.
 
         mu = sum_i u_i / n
         b_i <- b_i + beta (u_i - mu)      if that is within [b_min, b_max]
 
     with b_min the `min_batch_size` and b_max the `batch_size`. Sizes are real-valued
-    [examples]. A step that would leave the bounds is not taken (bound="skip", as the
-    paper says) or ends at the bound ("clip"). Learning rates follow by
+    [examples]. A step that would leave the bounds is skipped (bound="skip", as in the
+    paper) or ends at the bound ("clip"). Learning rates follow from
     lr_i / b_i = lr(b_max) / b_max.
 
     >>> linear_scaling(
@@ -96,14 +96,14 @@ def fixed_scaling(
     batch_size: float = 1024,
     step: float = 32,
 ) -> tuple[float, ...]:
-    """The rule of Adaptive SGD's public code: one fixed step up or down.
+    """Scales by one fixed step up or down: the rule of Adaptive SGD's public code.
 
         p_i = u_i / sum_j u_j
         b_i <- b_i - step   if p_i < 1/n and b_i > b_min
         b_i <- b_i + step   if p_i > 1/n and b_i < b_max
 
     with b_min the `min_batch_size` and b_max the `batch_size`. A step stops at the
-    bounds (in the code all sizes are multiples of the step, which cannot pass them).
+    bounds (in the code all sizes are multiples of the step and cannot pass them).
     Source: ALGORITHMS A.2.
 
     >>> fixed_scaling((1024, 512), (10, 20))
@@ -122,7 +122,7 @@ def fixed_scaling(
 
 
 class Moments(NamedTuple):
-    """Sums over one worker's steps: number, b, t, b b, b t."""
+    """Sums over one worker's observations: their number, b, t, b b and b t."""
 
     n: float = 0.0
     b: float = 0.0
@@ -131,9 +131,9 @@ class Moments(NamedTuple):
     bt: float = 0.0
 
     def line(self) -> tuple[float, float]:
-        """(a, c) of the least-squares t = a + c b; (0, t / b) for a single size."""
+        """(a, c) of the least-squares line t = a + c b; (0, t / b) for one size."""
         spread = self.n * self.bb - self.b**2
-        # one size, repeated: the difference of two sums that rounding makes unequal
+        # for a single size, repeated, rounding alone may make this difference nonzero
         if spread > 1e-9 * self.b**2:
             c = (self.n * self.bt - self.b * self.t) / spread
             a = (self.t - c * self.b) / self.n
@@ -145,20 +145,20 @@ class Moments(NamedTuple):
 def measured_scaling(
     *, min_batch_size: float, batch_size: float, examples: int
 ) -> Scaling:
-    """Sizes at which the steps of all workers take equally long, from measurements.
+    """Chooses sizes from measurements such that all workers' steps take equally long.
 
         t_i = a_i + c_i b                      least squares over all steps of worker i
-        T = min_i (a_i + c_i b_max)            so that nobody exceeds b_max
+        T = min_i (a_i + c_i b_max)            so that no worker exceeds b_max
         b_i = (T - a_i) / c_i                  within [b_min, b_max]
 
     with b_min the `min_batch_size` and b_max the `batch_size`. T is then lowered until
     a whole number R of such rounds is one mega-batch of `examples`, since otherwise
-    some workers would do one update more at its end: sizes are whole numbers with the
-    sum ceil(examples / R). After the first mega-batch, in which all batches have one
-    size, steps are taken as proportional to it (a_i = 0); after the second the line is
-    known, so that from the third on all workers do equally many updates wherever no
-    bound prevents it. There is no feedback through u_i, which makes `linear_scaling`
-    oscillate (ALGORITHMS A.3). This rule is hetjax's own.
+    some workers would do one more update at its end: sizes are whole numbers that sum
+    to ceil(examples / R). After the first mega-batch, in which each worker has only one
+    size, step times are taken as proportional to the size (a_i = 0). After the second
+    mega-batch the line is known, so from the third on all workers do equally many
+    updates unless a bound prevents it. There is no feedback through u_i, which makes
+    `linear_scaling` oscillate (ALGORITHMS A.3). This rule is hetjax's own.
     """
 
     def init(workers: int) -> tuple[Moments, ...]:
@@ -186,7 +186,7 @@ def measured_scaling(
 
     def measured(state: Sequence[Moments], sizes: Sequence[float]) -> tuple[float, ...]:
         if not all(moments.n for moments in state):
-            return tuple(sizes)  # a worker had no batch yet: nothing to compare
+            return tuple(sizes)  # a worker without any batch yet cannot be compared
         lines = [moments.line() for moments in state]
         longest = min(a + c * batch_size for a, c in lines)
         total = sum(
@@ -204,7 +204,7 @@ def measured_scaling(
 
 
 def _whole(sizes: Sequence[float], total: int) -> list[int]:
-    """Rounded so that the sum is `total`: up for the largest fractions."""
+    """The sizes rounded so that they sum to `total`: the largest fractions go up."""
     whole = [math.floor(b) for b in sizes]
     up = sorted(range(len(sizes)), key=lambda k: whole[k] - sizes[k])
     for k in up[: max(0, total - sum(whole))]:

@@ -1,6 +1,6 @@
-"""Runs a policy on a clock without a model: who does what when (host world).
+"""Runs a policy on a clock without a model: what each worker does when (host world).
 
-It answers questions of time alone: batch sizes, waiting, communication, throughput.
+This suffices for questions of time: batch sizes, waiting, communication, throughput.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ def simulate(
     """Yields each event of a run with the actions that it leads to.
 
     The first pair is (None, the initial actions). `num_bytes` is the size of the model,
-    `nonzeros` the number of non-zeros of an example. A run ends when no event is
-    pending any more; most never end, so take as many pairs as you need.
+    `nonzeros` the number of non-zeros per example. A run ends when no event is pending
+    any more; most runs never end, so take as many pairs as you need.
     """
     workers: tuple[WorkerInfo, ...] = clock.workers
     tree = policy.topology(workers)
@@ -47,7 +47,7 @@ def simulate(
         event = clock.next()
         if event is None:
             return
-        if isinstance(event, Slow):  # no policy is told
+        if isinstance(event, Slow):  # policies are not told
             actions = Actions()
             continue
         state, actions = policy.react(state, event)

@@ -1,4 +1,4 @@
-"""What a policy is: a pure state machine from events to actions (host world)."""
+"""The `Policy` interface: a pure state machine from events to actions (host world)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,26 +8,26 @@ from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
 
 
 class Actions(NamedTuple):
-    """What to do now: merges first, then start, dispatch, timers, and stop.
+    """What to do now, in this order: merges, start, dispatch, timers, stop.
 
-    A local round starts when its worker is free, that is, after a blocking merge that
-    comes before it.
+    A local round starts when its worker is free, that is, after the blocking merges
+    that come before it.
     """
 
     merges: tuple[MergeAction, ...] = ()
     dispatch: tuple[tuple[int, LocalRound], ...] = ()
     timers: tuple[tuple[str, float], ...] = ()  # (name, absolute seconds)
-    start: tuple[int, ...] = ()  # workers that were stopped; at first all are active
-    stop: tuple[int, ...] = ()  # after the local round that they have by then
+    start: tuple[int, ...] = ()  # stopped workers; all are active at the beginning
+    stop: tuple[int, ...] = ()  # workers to stop after their current local round
 
 
 class Policy(NamedTuple):
-    """Who merges now, who does what next.
+    """Decides which workers merge now, and what each does next.
 
     `init(workers, num_examples) -> (state, actions)` and
     `react(state, event) -> (state, actions)`. A policy never gives a local round to a
     worker that has one, and ignores events that do not concern it. `topology(workers)`
-    is the tree of nodes that its merges name; by default there is the root alone.
+    is the tree of the nodes that its merges name; by default it is only the root.
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int], tuple[Any, Actions]]

@@ -21,7 +21,7 @@ from hetjax.strategies.types import (
 )
 
 SCALINGS = ("paper", "hgpu_code", "measured", "none")
-# what the authors' public code does where it differs from the paper
+# settings of the authors' public code where it differs from the paper
 HGPU_CODE: dict[str, Any] = {
     "weights": "local_steps",
     "scaling": "hgpu_code",
@@ -62,25 +62,26 @@ def adaptive_sgd(
     time_decay: float = 0.0,
     order: str | None = None,
 ) -> Strategy:
-    """Fast workers get more and larger batches until all do equally many updates.
+    """Gives fast workers more and larger batches until updates are balanced.
 
-    Within a mega-batch of `mega_batch` examples (default: 100 b_max), every idle worker
-    gets a batch of its own size b_i, at learning rate eta b_i / b_max. Then
+    Within a mega-batch of `mega_batch` examples (default: 100 b_max), each idle worker
+    i gets a batch of b_i examples, at learning rate eta b_i / b_max. After it,
 
         w' = sum_i alpha_i w_i + gamma (w - w_p)                    (`merge.normalized`)
         b_i <- b_i + beta (u_i - mean u), within [b_min, b_max]   (`linear_scaling`)
 
-    `batch_size` is the largest batch size and the first one of all workers (b_max in
-    the paper), `min_batch_size` the smallest (b_min), eta is `learning_rate` and gamma
+    `batch_size` is the largest batch size, with which all workers start (b_max in the
+    paper), `min_batch_size` the smallest (b_min), eta is `learning_rate` and gamma
     `merge_momentum`. By default b_min = b_max / 8 and beta = b_min / 2.
 
-    `scaling` is "paper"; "hgpu_code", the public code's fixed steps of b_max / 32 from
-    b_min = b_max / 32; "measured", hetjax's own (`schedule.measured_scaling`); or
-    "none". `order` is that of `sampling.uniform`. `preset="hgpu_code"` sets `scaling`,
-    `rule`, `weights`, the sequential `order` and 10 `warmup_epochs` as in the public
-    code: during the warm-up all batch sizes are b_max / 32, and the learning rate rises
-    from a hundredth to eta / 32; in the e-th epoch after it, it is
-    eta / (1 + time_decay e). Source: Adaptive SGD, Algorithms 1 and 2; ALGORITHMS A.
+    `scaling` is "paper"; "hgpu_code", the public code's rule with fixed steps of
+    b_max / 32 and b_min = b_max / 32; "measured", hetjax's own rule
+    (`schedule.measured_scaling`); or "none". `order` is that of `sampling.uniform`.
+    `preset="hgpu_code"` sets `scaling`, `rule`, `weights`, the sequential `order` and
+    10 `warmup_epochs` as in the public code. During the warm-up all batch sizes are
+    b_max / 32, and the learning rate rises from a hundredth of eta / 32 to eta / 32; in
+    the e-th epoch after it, the learning rate is eta / (1 + time_decay e) at b_max.
+    Source: Adaptive SGD, Algorithms 1 and 2; ALGORITHMS A.
     """
     given = settings(locals())
     if preset not in PRESETS:
@@ -166,8 +167,8 @@ def _warm_up(
         return learning_rate
     if not isinstance(learning_rate, int | float):
         raise ValueError(
-            "adaptive_sgd: warmup_epochs and time_decay are a schedule of their own: "
-            "give learning_rate a number, or a schedule and neither of them"
+            "adaptive_sgd: warmup_epochs and time_decay define a schedule themselves: "
+            "give learning_rate as a number, or give a schedule without them"
         )
     base = learning_rate_at(learning_rate, START)
 

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: parameter servers, Hogwild!, MagmaDNN, Downpour, gossip."""
+"""Asynchronous SGD: parameter server, Hogwild!, MagmaDNN, Downpour, gossip."""
 
 import optax
 
@@ -27,12 +27,12 @@ def async_sgd(
 ) -> Strategy:
     """The standard parameter server: each worker pushes a gradient and fetches w.
 
-        w <- w - eta g_i(w_old);   w_i <- w            w_old: as i fetched it
+        w <- w - eta g_i(w_old);   w_i <- w            w_old: the model that i fetched
 
-    A push and a fetch queue for the link, and their worker waits for them. The server
-    steps with `server_momentum` (`ema`) and `weight_decay`, or with an `optimizer` that
-    is built with learning rate 1. A worker that is more than `max_staleness` steps
-    ahead of the slowest one pushes, waits, and fetches when it goes on (stale
+    Pushes and fetches queue for the link, and the worker waits for them. The server
+    steps with `server_momentum` (and `ema`) and `weight_decay`, or with an `optimizer`
+    that is built with learning rate 1. A worker that is more than `max_staleness` steps
+    ahead of the slowest one pushes, waits, and fetches before it continues (stale
     synchronous parallel). Source: ALGORITHMS F.3, K.2.
     """
     given = settings(locals())
@@ -58,13 +58,13 @@ def hogwild(
     weight_decay: float = 0.0,
     max_staleness: int | None = None,
 ) -> Strategy:
-    """Hogwild!: a shared model that all workers read and add to, without any lock.
+    """Hogwild!: a shared model that all workers read and update without any lock.
 
         w <- w - eta g_i(w_old)                        at the end of each step
 
-    There is no link, no queue and no waiting; an addition is atomic as a whole (races
+    There is no link, no queue and no waiting; each update is atomic as a whole (races
     between components are not simulated). The authors use no `server_momentum`, and
-    multiply the learning rate by 0.9 after each epoch: give a `LearningRate` for that.
+    multiply the learning rate by 0.9 after each epoch: pass a `LearningRate` for that.
     `server_momentum`, `weight_decay` and `max_staleness` are as in `async_sgd`.
     Source: Hogwild! (Niu et al. 2011), CROSSBOW 5.5; ALGORITHMS F.5.
     """
@@ -89,25 +89,25 @@ def magma_async_sgd(
     learning_rate: LearningRateLike,
     server_momentum: float = 0.99,
     subtract: str = "before",
-    tick_seconds: float | None = None,
+    server_step_seconds: float | None = None,
     copy_seconds: float | None = None,
 ) -> Strategy:
-    """MagmaDNN's asynchronous SGD: a master that steps all the time and never waits.
+    """MagmaDNN's asynchronous SGD: a master that steps continually and never waits.
 
         master   z <- beta z + (1 - beta) g / (N - 1);   w <- w - alpha z
         slaves   w_i <- w;   g <- g - g_i;   g_i <- gradient at w_i;   g <- g + g_i
 
-    With `subtract="swap"` the old g_i stays in g until the new one is there. beta is
+    With `subtract="swap"` the old g_i stays in g until the new one replaces it. beta is
     `server_momentum`, alpha the learning rate. The slowest worker is the master and
-    makes a step every `tick_seconds`; `schedule.magma_async` says what the durations
-    are by default. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
+    steps every `server_step_seconds`; see `schedule.magma_async` for the default
+    durations. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
     check_fraction(server_momentum=server_momentum)
     policy = schedule.magma_async(
         batch_size=batch_size,
-        tick_seconds=tick_seconds,
+        server_step_seconds=server_step_seconds,
         copy_seconds=copy_seconds,
         subtract=subtract,
     )
@@ -137,15 +137,15 @@ def downpour(
         x <- x - eta g;   accrued <- accrued + g       at every worker, every step
         p <- p - gamma accrued / sqrt(sum of squares)  at the server, per parameter
 
-    A worker pushes what it has accrued every `push_every` steps (n_push in the paper),
-    requests p every `fetch_every` steps (n_fetch), and computes on until p arrives.
-    With `wait` delivery is immediate: it waits for each push and each fetch, as mpiT's
-    workers do. `schedule.downpour` says after which steps.
+    A worker pushes its accrued gradients every `push_every` steps (n_push in the
+    paper), requests p every `fetch_every` steps (n_fetch), and continues to compute
+    until p arrives. With `wait` delivery is immediate: the worker waits for each push
+    and each fetch, as mpiT's workers do. See `schedule.downpour` for the exact steps.
 
     `server` is "adagrad", or "sgd" without the root. gamma is `server_learning_rate`
-    times eta, by default 0.1 times for Adagrad, whose first step is gamma in every
-    parameter, and once for SGD; optax's Adagrad adds 1e-7 under the root. Source:
-    DistBelief (Dean et al. 2012); ALGORITHMS G.5.
+    times eta. The default of `server_learning_rate` is 0.1 for Adagrad, whose first
+    step is gamma in every parameter, and 1 for SGD. optax's Adagrad adds 1e-7 under the
+    root. Source: DistBelief (Dean et al. 2012); ALGORITHMS G.5.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size, server_learning_rate=server_learning_rate)
@@ -174,13 +174,13 @@ def downpour(
 def ad_psgd(
     *, batch_size: int, learning_rate: LearningRateLike, partner_seed: int = 0
 ) -> Strategy:
-    """Gossip: each worker averages with a random other one, then takes its step.
+    """Gossip: each worker averages with a random partner, then takes its own step.
 
         x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
 
-    with g_i at the copy that i began with; j computes on meanwhile. gamma is the
-    learning rate. The mean of all models is evaluated. Source: AD-PSGD (Lian et al.
-    2018); ALGORITHMS G.6.
+    with g_i at the model that i started from; j continues to compute meanwhile. gamma
+    is the learning rate. The mean of all models is evaluated. Source: AD-PSGD (Lian et
+    al. 2018); ALGORITHMS G.6.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)

@@ -55,8 +55,8 @@ def sync_sgd(
 
     `batch_size` is that of each worker, mu is `server_momentum` and wd `weight_decay`.
     With `ema` the momentum is z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1.
-    Instead of both, `optimizer` may be any that is built with learning rate 1. Source:
-    gradient aggregation in the Adaptive SGD paper, II; ALGORITHMS F.1, F.2.
+    Instead, `optimizer` may be any optax optimizer that is built with learning rate 1.
+    Source: gradient aggregation in the Adaptive SGD paper, II; ALGORITHMS F.1, F.2.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -79,7 +79,7 @@ def central(
     optimizer: optax.GradientTransformation | None,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformation | None:
-    """The optimizer of a center: the one given, or SGD with either momentum."""
+    """The center's optimizer: the given one, or SGD with one kind of momentum."""
     check_fraction(server_momentum=momentum)
     check_not_negative(weight_decay=weight_decay)
     if optimizer is not None:
@@ -106,7 +106,7 @@ def elastic_sgd(
     mega_batch: int | None = None,
     merge_momentum: float = 0.9,
 ) -> Strategy:
-    """Elastic SGD as HeteroGPU names it: K-step averaging, not EASGD's elastic force.
+    """Elastic SGD in HeteroGPU's sense: K-step averaging, not EASGD's elastic force.
 
         w_i <- w_i - eta g_i,  K times
         w' = mean_i w_i + gamma (w - w_p);   w_p <- w;   w, w_i <- w'

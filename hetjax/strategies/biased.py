@@ -23,17 +23,17 @@ def local_sgd(
     weight_decay: float = 0.0,
     aggregation: str = "average",
 ) -> Strategy:
-    """Local SGD: tau_i local steps at worker i, then all continue from one model.
+    """Local SGD: worker i does tau_i local steps, then all continue from their average.
 
         x = sum_i p_i x^i
 
     `local_steps` is tau: one number for all workers (balanced), one for each, or
-    "measured:32": 32 for the fastest worker and for the others in proportion to their
-    speed, at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m, eq. 3),
-    "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or "fed_adp".
-    `momentum` is each worker's own and is kept from round to round, except with
-    `reset_momentum` (for the two averages) and with FedNova, which always resets it.
-    Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
+    "measured:32", which is 32 for the fastest worker and proportionally fewer for
+    slower workers, but at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m,
+    eq. 3), "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or
+    "fed_adp". `momentum` is local to each worker and is kept from round to round,
+    except with `reset_momentum` (for the two averages) and with FedNova, which always
+    resets it. Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
     """
     given = settings(locals())
     merging = _aggregation(aggregation, momentum, reset_momentum)
@@ -60,9 +60,9 @@ def biased_local_sgd(
         x = sum_i tau_i / sum_k tau_k x^i                          (aggregation="steps")
 
     Once per pass the slow workers, those with fewer steps than the fastest, take the
-    examples with the highest losses, as last seen, out of a random pool that is `d`
-    (default 2) times as large (`sampling.biased`; `sampler` is "uniform", "unified" or
-    "separated"). For one of the two biases alone, give `sampler="uniform"` or
+    examples whose last seen losses are highest from a random pool that is `d` (default
+    2) times as large (`sampling.biased`; `sampler` is "uniform", "unified" or
+    "separated"). For only one of the two biases, give `sampler="uniform"` or
     `aggregation="average"`. The other settings are those of `local_sgd`. Source: Biased
     Local SGD, Algorithm 1; ALGORITHMS E.
     """
@@ -95,9 +95,9 @@ def fed_nova(
 ) -> Strategy:
     """Local SGD with different numbers of steps, averaged per step: FedNova.
 
-    `momentum` is each worker's own; `mu` is the weight of the proximal term that pulls
-    a worker back to the round's start instead, and `server_momentum` is the server's.
-    Source: `merge.fed_nova`.
+    `momentum` is local to each worker; `mu`, given instead of it, is the weight of a
+    proximal term that pulls a worker back to the round's start; `server_momentum` is
+    the server's momentum. Source: `merge.fed_nova`.
     """
     given = settings(locals())
     check_fraction(server_momentum=server_momentum)
@@ -163,7 +163,7 @@ def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
         raise ValueError(f"aggregation={name!r}: choose one of {tuple(merges)}")
     if reset and name in ("fed_acc", "fed_adp"):
         raise ValueError(
-            f"reset_momentum=True: {name} keeps its workers' momentum; take another "
+            f"reset_momentum=True: {name} keeps its workers' momentum; choose another "
             "aggregation"
         )
     return merges[name]()

@@ -30,7 +30,7 @@ def sma(
     tuner_threshold: float = 0.1,
     tuner_absolute: bool = False,
 ) -> Strategy:
-    """Synchronous model averaging: replicas train on, pulled towards their average z.
+    """Synchronous model averaging: replicas train while pulled to their average z.
 
         c_j = alpha (w_j - z);   w_j <- w_j - eta g_j - c_j
         z <- z + sum_j c_j + mu (z - z_prev)
@@ -38,17 +38,17 @@ def sma(
     every `local_steps` steps (tau in the paper). mu is `merge_momentum`, `alpha` is 1/k
     by default, and z is the model that is evaluated. With `center="mean"` (KungFu's
     simplification) z is the mean of the replicas, which has neither momentum nor
-    restarts; alpha is 0.1 then. With `overlap` the sum over the devices runs beside the
-    next step, as in CROSSBOW; it changes seconds, never numbers. `momentum` (0.9 in
-    CROSSBOW's benchmarks; `local.heavy_ball`) and `weight_decay` are those of each
-    learner, which is the paper's word for a worker.
+    restarts; the default alpha is 0.1 then. With `overlap` the sum over the devices
+    runs in parallel with the next step, as in CROSSBOW; it changes seconds, never
+    numbers. `momentum` (0.9 in CROSSBOW's benchmarks; `local.heavy_ball`) and
+    `weight_decay` are local to each learner (the paper's word for a worker).
 
-    `restart` says when the averaging starts again from z (with `reset_momentum`, also
-    without any momentum): "on_lr_drop" (the default), when the learning rate falls by a
-    quarter or more; "on_plateau", after `patience` evaluations whose training loss is
-    not lower; or "never" (two levels never restart). Batch statistics are evaluated as
-    their mean over the learners, or as those of the first one (`statistics="first"`,
-    the public code); learners keep their own.
+    `restart` says when all replicas are reset to z (with `reset_momentum`, all momentum
+    is reset, too): "on_lr_drop" (the default), when the learning rate falls by more
+    than a quarter; "on_plateau", after `patience` evaluations without a lower training
+    loss; or "never" (two levels never restart). Evaluations use the mean of the
+    learners' batch statistics, or those of the first learner (`statistics="first"`, as
+    in the public code); learners keep their own.
 
     With `two_level` each group of that many workers has a reference model r_g, and z is
     the average of these (the paper's Section 3.3; the default is the flat form of its
@@ -57,15 +57,14 @@ def sma(
         r_g <- r_g + sum_j (w_j - r_g) / m - a_g (r_g - z)
         z <- z + sum_g a_g (r_g - z) + mu (z - z_prev)         m per group, G groups
 
-    with a_g = `between` / G. 1 would be the pull of the flat algorithm, but the two
-    levels see each other one merge late and oscillate with growing amplitude if there
-    are two groups (without momentum by 1.21 per merge for m = G = 2); with 0.5 they do
-    not.
+    with a_g = `between` / G. `between=1` would match the flat algorithm, but the two
+    levels see each other one merge late and, with two groups, oscillate with growing
+    amplitude (without momentum by 1.21 per merge for m = G = 2); with 0.5 they do not.
 
     `tuner` ("stop_at_first_drop", the rule of the public code, or "paper") begins with
-    one learner per device and adds others as long as the throughput grows by more than
+    one learner per device and adds more as long as the throughput grows by more than
     `tuner_threshold`: a fraction or, with `tuner_absolute`, examples/s as in the paper.
-    Give the machine as many learners as there may be
+    The machine must have the largest number of learners to try
     (`Machine.with_workers_per_device`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
     """
     given = settings(locals())
@@ -127,11 +126,13 @@ def _check_parts_fit(
     two_level: int | None,
     tuner: str | None,
 ) -> None:
-    """A ValueError for an unknown word, and for options that exclude each other."""
+    """Raises a ValueError for unknown options, or options that exclude each other."""
     if restart is not None and restart not in RESTARTS:
         raise ValueError(f"restart={restart!r}: choose one of {RESTARTS}")
     if two_level and restart not in (None, "never"):
-        raise ValueError(f"restart={restart!r}: two levels have none; give 'never'")
+        raise ValueError(
+            f"restart={restart!r}: two levels have no restarts; give 'never'"
+        )
     if center not in CENTERS:
         raise ValueError(f"center={center!r}: choose one of {CENTERS}")
     if center == "mean" and (momentum or two_level or restart not in (None, "never")):
@@ -183,8 +184,8 @@ def easgd_sync(
 
     every `local_steps` steps (tau in the paper). All right-hand sides are taken before
     the last of these steps (`correction="after"`: after it, as in torch-distlearn).
-    alpha = `beta` / k unless given. `momentum` is each replica's own, as in `sma`; the
-    center has none, as in CROSSBOW's EA-SGD. Source: EASGD (Zhang et al. 2015);
+    `alpha` is `beta` / k by default. `momentum` is local to each replica, as in `sma`;
+    the center has none, as in CROSSBOW's EA-SGD. Source: EASGD (Zhang et al. 2015);
     ALGORITHMS G.1, G.4.
     """
     given = settings(locals())

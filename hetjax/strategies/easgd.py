@@ -31,8 +31,8 @@ def easgd(
 
         d = alpha (x - x~);   x~ <- x~ + d;   x <- x - eta g(x) - d
 
-    every `local_steps` (tau in the paper) steps, with g at x before the move. alpha is
-    `beta` / p for p workers unless given. A worker that is more than `max_staleness`
+    every `local_steps` steps (tau in the paper), with g at x before the move. `alpha`
+    is `beta` / p for p workers by default. A worker that is more than `max_staleness`
     local rounds ahead of the slowest one waits after its move. Source: EASGD (Zhang et
     al. 2015), Algorithm 1; ALGORITHMS G.2.
     """
@@ -60,9 +60,10 @@ def eamsgd(
         v <- delta v - eta_t g(x + delta v);   x <- x + v     (`local.eamsgd_nesterov`)
         eta_t = eta / (1 + t lr_decay) ** lr_decay_power
 
-    with t the worker's own steps so far, whatever the others did (lrd and lrp in the
-    authors' code). delta is `momentum`; the center has none. The other settings are
-    those of `easgd`. Source: EASGD (Zhang et al. 2015), Algorithm 2; ALGORITHMS G.3.
+    where t counts the steps of this worker only (`lr_decay` and `lr_decay_power` are
+    lrd and lrp in the authors' code). delta is `momentum`; the center has none. The
+    other settings are those of `easgd`. Source: EASGD (Zhang et al. 2015), Algorithm 2;
+    ALGORITHMS G.3.
     """
     given = settings(locals())
     check_fraction(momentum=momentum)
@@ -103,15 +104,15 @@ def _elastic(
 
 
 class DecayState(NamedTuple):
-    """The steps of one worker, and the state of its own local update."""
+    """The steps of one worker, and the state of the local update that decays."""
 
     step: jax.Array  # int32 []
     inner: Any
 
 
-@lru_cache  # strategies with equal rules share their compiled programs
+@lru_cache  # strategies with equal local updates share their compiled programs
 def _decay(rule: local.LocalUpdate, decay: float, power: float) -> local.LocalUpdate:
-    """The rule at a learning rate that falls with the worker's own steps."""
+    """The local update at a learning rate that falls with the worker's own steps."""
 
     def init(params: Any) -> DecayState:
         return DecayState(jnp.zeros((), jnp.int32), rule.init(params))

@@ -19,20 +19,20 @@ def hier_sgd(
     gammas: Sequence[float] | None = None,
     t2_counts: str = "minibatches",
 ) -> Strategy:
-    """A tree of workers that sum their gradients, at higher levels less often.
+    """A tree of workers that sum their gradients, less often at higher levels.
 
         x_1 <- x_1 - gamma_1 g                        T_2 times at every worker
         x_{h,i} <- x_{h,i} - gamma_h G,   G the sum of all gradients below it
         x_{h-1,n} <- x_{h,i}                          T_h times, then the level above
 
-    `levels` are the children of each node below the root, from the lowest level: `(4,)`
-    means nodes of 4 workers, `(4, 8)` also nodes of 8 such nodes, `()` the root alone
-    (HierSGD_2). A tuple in the place of a number gives every node its own. None: one
-    level, a node for each place of the machine.
+    `levels` are the numbers of children of the nodes below the root, from the lowest
+    level: `(4,)` means nodes of 4 workers, `(4, 8)` also nodes of 8 such nodes, `()`
+    only the root (HierSGD_2). A tuple in place of a number gives each node's number.
+    None means one level, with a node for each place of the machine.
 
-    `local_steps` are T_2, T_3, ... in the paper, the root's last. They count
-    minibatches, as the paper's Table I does ((4, 16): 4 rounds of 4 steps), or rounds
-    of the level below, as its Algorithm 2 does (`t2_counts="rounds"`). `gammas` are
+    `local_steps` are T_2, T_3, ... in the paper; the root's is last. They count
+    minibatches, as in the paper's Table I ((4, 16): 4 rounds of 4 steps), or rounds of
+    the level below, as in its Algorithm 2 (`t2_counts="rounds"`). `gammas` are
     gamma_2, gamma_3, ... relative to gamma_1, which is `learning_rate`; by default all
     levels average: gamma_h = gamma_{h-1} / children. Source: HierSGD, Algorithms 1 to
     3; ALGORITHMS D.
@@ -86,7 +86,7 @@ def _tree(
 
 
 def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
-    """A level's sizes, split into the nodes above it, of so many workers each."""
+    """A level's sizes, split among the nodes above it by their numbers of workers."""
     if not isinstance(level, tuple):
         return [level] * len(nodes)
     found: list[Sizes | None] = []
@@ -101,7 +101,7 @@ def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
 
 
 def _rounds(local_steps: tuple[int, ...], t2_counts: str) -> tuple[int, ...]:
-    """Steps of the workers; then, for each level, merges of the level below."""
+    """The steps of workers; then, for each level, the merges of the level below."""
     if not local_steps or any(not t >= 1 or t != int(t) for t in local_steps):
         raise ValueError(f"local_steps={local_steps}: give whole numbers of at least 1")
     if t2_counts == "rounds":

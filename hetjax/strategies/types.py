@@ -1,4 +1,4 @@
-"""What a strategy is: one policy, one local update, one merge, one sampler."""
+"""The `Strategy` type: a policy, a local update, a merge and a sampler."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from hetjax.schedule.types import Policy
 
 
 class Strategy(NamedTuple):
-    """A training algorithm. A new algorithm is a new combination of these parts."""
+    """A training algorithm; a new algorithm is a new combination of these parts."""
 
     policy: Policy
     local: LocalUpdate
@@ -19,7 +19,7 @@ class Strategy(NamedTuple):
     # at `batch_size`; a function (such as an optax schedule) is over examples
     learning_rate: LearningRateLike
     sampler: Sampler = uniform()
-    settings: dict[str, Any] = {}  # the factory's arguments, for the record
+    settings: dict[str, Any] = {}  # the factory's arguments, for records
     name: str = "own strategy"
 
     @property
@@ -30,12 +30,12 @@ class Strategy(NamedTuple):
 
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:
-    """A factory's arguments (its `locals()`) as numbers and strings, for the record."""
+    """A factory's arguments (its `locals()`) as numbers and strings, for records."""
     return {k: _plain(v) for k, v in given.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, strings and tuples of them as they are; the name of anything else."""
+    """Numbers, strings and tuples of them unchanged; the name of anything else."""
     if isinstance(value, bool | int | float | str | type(None)):
         return value
     if isinstance(value, tuple | list):

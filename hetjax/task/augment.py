@@ -1,7 +1,7 @@
 """Augmentation of images: pure functions (key, x [B, H, W, C]) -> x of the same shape.
 
-Each example draws for itself, and the same key gives the same images. For use as the
-`augment` and `normalize` of `hetjax.task.classification`.
+Random draws are independent per example, and the same key gives the same images. These
+are for the arguments `augment` and `normalize` of `hetjax.task.classification`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ Transform = Callable[[jax.Array, jax.Array], jax.Array]
 def pad_crop(
     padding: int = 4, *, fill: float | Sequence[float] | np.ndarray = 0.0
 ) -> Transform:
-    """Pads by `padding` pixels on all sides and crops the old size at a random place.
+    """Pads by `padding` pixels on all sides, then crops to the old size at random.
 
-    All (2 padding + 1)^2 places are equally likely. `fill` [] or [C] is the new
-    pixels' value, on the scale of x: 0 is black before a normalisation, as in Biased
-    Local SGD; Crossbow scales to -1..1 first, where its 0 is .5 of here.
+    All (2 padding + 1)^2 positions are equally likely. `fill` [] or [C] is the value of
+    the new pixels, on the scale of x: 0 is black before normalisation, as in Biased
+    Local SGD. CROSSBOW scales images to -1..1 before it pads with 0, which is 0.5 here.
     """
     if not isinstance(padding, int) or padding < 0:
         raise ValueError(f"padding is {padding}; it must be an integer of 0 or more")
@@ -40,7 +40,7 @@ def pad_crop(
             start = offset[0], offset[1], 0
             return jax.lax.dynamic_slice(image, start, x.shape[1:])
 
-        # of seven ways, this is the fastest on a CPU at B = 256, and close at 32
+        # the fastest of seven implementations on a CPU at B = 256, close to it at 32
         return jax.vmap(crop)(padded, offsets)
 
     return apply
@@ -65,7 +65,7 @@ def normalize(
 ) -> Transform:
     """(x - mean) / std, each [] or [C] for the last axis of x [B, ..., C].
 
-    It takes a key like the others, and ignores it.
+    It takes a key, like the other transforms, and ignores it.
     """
     center, scale = _channels("mean", mean), _channels("std", std)
     if not (scale > 0).all():
@@ -81,7 +81,7 @@ def normalize(
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other, the first first, each with a key of its own."""
+    """Applies the transforms in this order, each with its own key."""
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(transforms))
@@ -93,7 +93,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def _channels(what: str, values: float | Sequence[float] | np.ndarray) -> np.ndarray:
-    """Numbers [] or [C], checked."""
+    """Numbers [] or [C] as an array, checked."""
     array = np.asarray(values, np.float32)
     if array.ndim > 1 or not np.isfinite(array).all():
         raise ValueError(f"{what} is {values}; it must be a finite number, or [C]")
@@ -111,11 +111,11 @@ def _check_channels(what: str, values: np.ndarray, x: jax.Array) -> None:
 def _check_images(what: str, x: jax.Array) -> None:
     if len(x.shape) != 4:
         raise ValueError(
-            f"{what} wants images [B, H, W, C], but x is {list(x.shape)}; reshape the "
+            f"{what} needs images [B, H, W, C], but x is {list(x.shape)}; reshape the "
             "data set's x to [N, H, W, C]"
         )
 
 
 def _aligned(values: np.ndarray, x: jax.Array) -> jax.Array:
-    """Values [] or [C] with as many axes as x, and of its type."""
+    """Values [] or [C] with as many axes as x, and with its dtype."""
     return jnp.asarray(values, x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))

@@ -18,10 +18,10 @@ def _outputs(model: Model, x: Any, key: jax.Array) -> Any:
 
 
 def check_logits(model: Model, data: Dataset) -> None:
-    """A ValueError unless the model maps inputs to one logit [B, C] per class."""
+    """Raises a ValueError unless the model maps inputs to logits [B, C]."""
     batch = batch_of(data.train, 2)
     outputs = jax.eval_shape(
-        lambda x: _outputs(model, x, jax.random.key(0)),  # within: nothing is compiled
+        lambda x: _outputs(model, x, jax.random.key(0)),  # traced: nothing is compiled
         batch.x,
     )
     shape = getattr(outputs, "shape", None)
@@ -43,13 +43,13 @@ def check_logits(model: Model, data: Dataset) -> None:
 
 
 def check_task(task: Task, data: Dataset, batch_size: int) -> None:
-    """A ValueError unless losses and metrics are one number for each example.
+    """Raises a ValueError unless losses and metrics are one number per example.
 
-    The mean over a batch is the trainer's: it leaves out padding, which a mean that a
-    task has taken already includes.
+    The trainer takes the mean over a batch, which leaves out padding; a mean taken by
+    the task would include it.
     """
     params, model_state = jax.eval_shape(task.init, jax.random.key(0))
-    size = max(2, batch_size)  # with one, [1] and [B] could not be told apart
+    size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
     train, test = batch_of(data.train, size), batch_of(data.test, size)
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
     values = jax.eval_shape(task.metrics, params, model_state, test)
@@ -57,13 +57,13 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
 
 
 def batch_of(split: Split, size: int) -> Batch:
-    """A batch of this many examples, from the first again where there are too few."""
+    """A batch of this many examples, which repeat if the split has too few."""
     rows = np.arange(size) % len(split)
     return make_batch(split, rows, make_buckets(split, size))
 
 
 def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
-    """What the loss returns for its losses, as a training step calls it."""
+    """The losses that the task's loss returns when called as in a training step."""
 
     def outputs(params: Any, model_state: Any, batch: Batch, key: jax.Array) -> Any:
         view, x = sparse.row_view(params, batch.x, task.row_params)
@@ -99,7 +99,7 @@ def _check_metrics(values: Any, metric: str, size: int) -> None:
         if name not in values:
             known = ", ".join(map(str, values)) or "nothing"
             raise ValueError(
-                f"the task's metrics have no {name!r}, but {known}: return it, too"
+                f"the task's metrics have no {name!r} (they have {known}): return it"
             )
     for name, value in values.items():
         if getattr(value, "shape", None) != (size,):
@@ -110,7 +110,7 @@ def _check_metrics(values: Any, metric: str, size: int) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Shape and type of an array, for a message; of anything else its type."""
+    """For messages: the shape and dtype of an array, or the type of anything else."""
     if not hasattr(value, "shape"):
         return f"a {type(value).__name__}"
     return f"{list(value.shape)} of {value.dtype}" if value.shape else "a scalar, []"

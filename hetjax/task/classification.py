@@ -1,4 +1,4 @@
-"""Classification tasks: softmax cross-entropy with one label, several, or none."""
+"""Classification tasks: softmax cross-entropy with one, several or no labels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,26 +28,27 @@ def classification(
 ) -> Task:
     """The task of predicting a data set's labels with a model.
 
-    `model` is a `flax.nnx` module or a callable that builds one (called as
-    `model(num_features, num_classes, rngs=...)`, so that every seed starts elsewhere;
-    a module class will do), a `flax.linen` module, or a `Model` of plain functions.
-    It maps inputs [B, ...] to logits [B, C]. `row_params` names weights ("kernel",
-    "first/kernel") that meet the input only through `hetjax.sparse.matmul`; nnx models
-    mark them with `hetjax.sparse.RowParam` instead. A linen module must take such a
-    weight's shape from `x.shape[-1]`: in training it sees the batch's rows alone.
+    `model` is a `flax.nnx` module or a callable that builds one (such as a module
+    class, called as `model(num_features, num_classes, rngs=...)`, so that every seed
+    has its own initial parameters), a `flax.linen` module, or a `Model` of plain
+    functions. It maps inputs [B, ...] to logits [B, C]. `row_params` names weights
+    ("kernel", "first/kernel") that meet the input only through `hetjax.sparse.matmul`;
+    nnx models mark them with `hetjax.sparse.RowParam` instead. A linen module must take
+    such a weight's shape from `x.shape[-1]`: in training it only sees the rows of the
+    batch.
 
-    `augment` is a function (key, x) -> x of `hetjax.task.augment`, or alike; training
-    steps, and they alone, see its images, each step with a key of its own. `normalize`
-    is such a function that ignores its key, or a pair (mean, std) of numbers or [C];
-    it comes behind `augment`, and in evaluation, too. Both want dense inputs. The
-    restored model is the user's own, which does not normalise by itself.
+    `augment` is a function (key, x) -> x, such as those of `hetjax.task.augment`. It is
+    applied only in training steps, with a new key in each. `normalize` is such a
+    function that ignores its key, or a pair (mean, std) of numbers or [C]; it is
+    applied after `augment`, and in evaluation, too. Both need dense inputs. The
+    restored model is the user's own, which does not normalise its inputs.
 
     Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label. Metrics:
-    "accuracy" where every example has one class, else "p@1", "p@3", "p@5": hits among
-    the k largest logits over k.
+    "accuracy" if every example has one class, else "p@1", "p@3", "p@5": hits among the
+    k largest logits over k.
     """
     if data.sparse and (augment is not None or normalize is not None):
-        raise ValueError(f"{data.name}: augment and normalize want dense inputs")
+        raise ValueError(f"{data.name}: augment and normalize need dense inputs")
     m = as_model(model, data, row_params)
     check_logits(m, data)
     augmented, normalized = augment or _unchanged, _transform(normalize)
@@ -79,7 +80,7 @@ def _unchanged(key: jax.Array, x: Any) -> Any:
 def _transform(
     normalize: images.Transform | tuple[Any, Any] | None,
 ) -> images.Transform:
-    """The function that `normalize` is, or stands for."""
+    """The function that the argument `normalize` specifies."""
     if normalize is None:
         return _unchanged
     if callable(normalize):

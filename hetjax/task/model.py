@@ -1,7 +1,7 @@
 """Models as pure functions: from flax.nnx, from flax.linen, from plain functions.
 
 Batch statistics and the like are `model_state`, a tree apart from the parameters;
-both are plain nested dictionaries of arrays, whatever the model is made of.
+both are plain nested dictionaries of arrays for every kind of model.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Model(NamedTuple):
 
     init(key) -> (params, model_state)
     apply(params, model_state, x, key, train) -> (outputs [B, C], model_state)
-    restore(params, model_state) -> what the user made, with these numbers in it
+    restore(params, model_state) -> the user's own model, with these values in it
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
@@ -33,7 +33,7 @@ class Model(NamedTuple):
 
 
 def as_model(model: Any, data: Dataset, row_params: tuple[str, ...] = ()) -> Model:
-    """The `Model` of anything that `classification` takes."""
+    """Anything that `classification` accepts, as a `Model`."""
     if isinstance(row_params, str):
         raise ValueError(
             f"row_params={row_params!r}: give a tuple of names, with a comma"
@@ -74,7 +74,7 @@ def from_functions(
     *,
     row_params: tuple[str, ...] = (),
 ) -> Model:
-    """A model of two functions: init(key) -> params; apply(params, x) -> outputs.
+    """A model made of two functions: init(key) -> params; apply(params, x) -> outputs.
 
     The restored model is `x -> apply(params, x)`.
     """
@@ -87,13 +87,14 @@ def from_functions(
 
 
 def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
-    """A model of a flax.nnx module, or of a function that builds one from rngs.
+    """A model made of a flax.nnx module, or of a function that builds one from rngs.
 
-    A module starts every seed from the parameters it has; a builder from new ones.
-    `Param`s are parameters, random streams are set from the step's key, everything
-    else is model state. `.train()` and `.eval()` switch its mode; so do attributes and
-    arguments of its call that are named like a flag (`task.train_flags`), which would
-    otherwise have the last word. Restored is a module of its own in evaluation mode.
+    A module starts every seed from its current parameters; a builder makes new ones for
+    each seed. `Param`s are parameters, random streams are set from the step's key, and
+    everything else is model state. `.train()` and `.eval()` switch the mode; attributes
+    and call arguments with the name of a flag (`task.train_flags`) are set, too, since
+    they would otherwise override it. The restored model is a new module in evaluation
+    mode.
     """
     instance = isinstance(model, nnx.Module)
     skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
@@ -135,13 +136,13 @@ def _split(module: Any) -> tuple:
 
 
 def _filled(state: Any, pure: Any) -> Any:
-    filled = jax.tree.map(lambda x: x, state)  # a new State, the caller's stays
+    filled = jax.tree.map(lambda x: x, state)  # a copy: the caller's State stays
     nnx.replace_by_pure_dict(filled, pure)
     return filled
 
 
 def _seeded(streams: Any, key: jax.Array) -> Any:
-    """Random streams that start from `key`, each from a key of its own."""
+    """The random streams, each started from its own key derived from `key`."""
     leaves, structure = jax.tree.flatten(streams)
     seeded = [
         jax.random.fold_in(key, i)
@@ -155,18 +156,18 @@ def _seeded(streams: Any, key: jax.Array) -> Any:
 def from_linen(
     module: linen.Module, example: Any, *, row_params: tuple[str, ...] = ()
 ) -> Model:
-    """A model of a flax.linen module; `example` is an input batch to infer shapes from.
+    """A model made of a flax.linen module, with shapes inferred from a batch `example`.
 
-    Arguments of the module's call, or fields of the module, that are named like a flag
-    of training ("train", "is_training", ...) or of evaluation ("deterministic",
-    "use_running_average", "inference", ...) are set; `task.train_flags` has all the
-    names. A module without a flag that has dropout or batch normalisation is warned of.
+    Call arguments or fields of the module are set if they have the name of a training
+    flag ("train", "is_training", ...) or an evaluation flag ("deterministic",
+    "use_running_average", "inference", ...); `task.train_flags` lists all names. A
+    module with dropout or batch normalisation but without a flag causes a warning.
     """
     in_call = train_flags.call_flags(type(module))
     in_fields = train_flags.field_flags(module)
 
     def moded(train: bool) -> tuple[linen.Module, dict[str, Any]]:
-        """The module in this mode, and the flags to call it with."""
+        """The module in this mode, and the flags to pass to its call."""
         fields = train_flags.values_of(in_fields, train)
         return (
             module.clone(**fields) if fields else module,

@@ -1,4 +1,4 @@
-"""Flags that switch a module between training and evaluation, found by their names."""
+"""Flags that switch a module between training and evaluation, known by their names."""
 
 import dataclasses
 import inspect
@@ -36,15 +36,15 @@ EVAL_FLAGS = (  # true in evaluation
 
 
 def values_of(names: tuple[str, ...], train: bool) -> dict[str, Any]:
-    """What each of these flags is in training, or in evaluation."""
+    """The values of these flags in training, or in evaluation."""
     return {name: train == (name in TRAIN_FLAGS) for name in names}
 
 
 def call_flags(module_class: type) -> tuple[str, ...]:
     """The arguments of the class's `__call__` that are known flags.
 
-    A ValueError for an argument without a default that is no known flag: nobody could
-    say what to call the module with.
+    An argument without a default that is no known flag is a ValueError, since its value
+    is unknown.
     """
     parameters = inspect.signature(module_class.__call__).parameters
     kinds = inspect.Parameter
@@ -58,7 +58,8 @@ def call_flags(module_class: type) -> tuple[str, ...]:
         if parameter.default is kinds.empty and parameter.name not in found:
             raise ValueError(
                 f"{module_class.__name__}.__call__ needs the argument "
-                f"{parameter.name!r}, which is no known flag of training or evaluation "
+                f"{parameter.name!r}, which is not a known flag for training or "
+                f"evaluation "
                 f"({', '.join(TRAIN_FLAGS + EVAL_FLAGS)}): rename it, or give it a "
                 "default"
             )
@@ -66,7 +67,7 @@ def call_flags(module_class: type) -> tuple[str, ...]:
 
 
 def field_flags(module: linen.Module) -> tuple[str, ...]:
-    """The module's own fields that are known flags and hold true or false."""
+    """The module's own fields that are known flags with boolean values."""
     names = (field.name for field in dataclasses.fields(module))
     return tuple(
         name
@@ -78,10 +79,10 @@ def field_flags(module: linen.Module) -> tuple[str, ...]:
 def set_mode(module: nnx.Module, train: bool) -> None:
     """Puts an nnx module, and all modules in it, in training or evaluation mode.
 
-    `.train()` and `.eval()` know Dropout's and BatchNorm's attributes only; attributes
-    with other names of known flags are set where they hold true or false.
+    `.train()` and `.eval()` only know the attributes of Dropout and BatchNorm; other
+    boolean attributes are set if they have the name of a known flag.
     """
-    # by the class: an attribute `train` of the user's would hide the method
+    # called on the class, since a user's attribute `train` would hide the method
     (type(module).train if train else type(module).eval)(module)
     values = values_of(TRAIN_FLAGS + EVAL_FLAGS, train)
     for _, part in nnx.iter_modules(module):
@@ -91,9 +92,9 @@ def set_mode(module: nnx.Module, train: bool) -> None:
 
 
 def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
-    """Warns of parts that only a flag switches on, in a module that has none.
+    """Warns if a module without flags has parts that only a flag switches on.
 
-    `init` initialises the module. Which modules it calls is seen by tracing it.
+    `init` initialises the module; it is traced to see which modules it calls.
     """
     found: dict[str, str] = {}
 
@@ -104,21 +105,21 @@ def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
         return next_fun(*args, **kwargs)
 
     with linen.intercept_methods(watch):
-        # a function of its own: a trace that JAX remembers would call no module
+        # a new function each time: a trace that JAX has cached would call no module
         jax.eval_shape(lambda: init())
     if found:
         parts = ", ".join(f"{kind} ({path})" for path, kind in found.items())
         warnings.warn(
             f"{type(module).__name__} has {parts}, but no argument of its __call__ is "
-            "a known flag of training: it trains as it is called in evaluation, most "
-            "likely without dropout and without new statistics. Give __call__ an "
+            "a known flag for training: it is called in training as in evaluation, "
+            "most likely without dropout and without new statistics. Give __call__ an "
             "argument `train` and pass it on",
             stacklevel=6,  # the call of `classification`
         )
 
 
 def _depends_on_mode(part: linen.Module) -> bool:
-    """Does this module compute something else in training, once told to?"""
+    """Does this module behave differently in training mode?"""
     if isinstance(part, linen.Dropout):
         return part.rate > 0
     if isinstance(part, linen.MultiHeadDotProductAttention):

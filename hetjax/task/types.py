@@ -1,4 +1,4 @@
-"""What a task is, and its gradient: everything that the loop needs of a model."""
+"""The `Task` interface and its gradient: everything that the loop needs of a model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,8 +30,8 @@ class Task(NamedTuple):
 def make_grad_fn(task: Task, key: jax.Array) -> Callable[[Any, Any, Batch], tuple]:
     """grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
 
-    grads are of sum_i weight_i loss_i / n, n the batch's true number of examples; for
-    the task's row weights under a sparse input they are `sparse.RowSparseGrad`s.
+    grads are of sum_i weight_i loss_i / n, with n true examples in the batch; for the
+    task's row weights under a sparse input they are `sparse.RowSparseGrad`s.
     """
 
     def grad_fn(params: Any, model_state: Any, batch: Batch) -> tuple:

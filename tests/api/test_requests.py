@@ -81,7 +81,7 @@ BOTH = [
     ),
     (
         {"data": replace(DATA, test=Split(np.zeros((3, 2)), DATA.test.y))},
-        r"is \[24, 1\], of the test split \[3, 2\]: all axes but the first",
+        r"is \[24, 1\], x of the test split is \[3, 2\]: all axes but the first",
     ),
     ({"machine": "v100x4"}, "machine is 'v100x4': give a Machine, such as"),
     ({"seconds": "1"}, "seconds='1': give a finite number above 0"),

@@ -74,11 +74,11 @@ def wrong_label(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut, "data_batch_2.bin: 3068 bytes are no whole number of images of 3073"),
-        (empty, "data_batch_2.bin: 0 bytes are no whole"),
+        (cut, "data_batch_2.bin: 3068 bytes are not a whole number of images of 3073"),
+        (empty, "data_batch_2.bin: 0 bytes are not a whole"),
         (missing, "data_batch_3.bin, test_batch.bin missing; unpack all"),
         (wrong_label, r"data_batch_3.bin: image 2 has the fine label 10, outside 0..9"),
-        (write_100, "holds CIFAR-10 and CIFAR-100"),
+        (write_100, "holds both CIFAR-10 and CIFAR-100"),
     ],
 )
 @pytest.mark.parametrize("block", [1, 5000])

@@ -44,7 +44,7 @@ WRONG = {
         r"cut short: 35 bytes, but .*promises 36, for \[3, 4\] of int16; fetch",
     ),
     "no values": (GOOD[:12], "cut short: 12 bytes, but its header promises 36"),
-    "overlong": (GOOD + b"\0", "followed by something: 37 bytes, but .*promises 36"),
+    "overlong": (GOOD + b"\0", "has trailing bytes: 37 bytes, but .*promises 36"),
     "huge": (b"\0\0\x08\4" + b"\xff" * 16, "cut short: 20 bytes, but its header prom"),
     "gzip cut": (gzip.compress(GOOD)[:-9], "truncated or damaged gzip"),
     "gzip of a part": (gzip.compress(GOOD[:-2]), "cut short: 34 bytes"),
@@ -133,7 +133,7 @@ WRONG_FOLDERS = {
     ),
     "sizes": (
         {"t10k_images": IMAGES[:3, :3]},
-        r"images of train are \[4, 6\], of test \[3, 6\]",
+        r"images of train are \[4, 6\], images of test \[3, 6\]",
     ),
 }
 

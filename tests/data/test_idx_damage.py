@@ -64,7 +64,7 @@ def test_what_follows_is_counted_and_not_kept(tmp_path):
     """A gzip file of a few KB may hold any number of zeros."""
     file = tmp_path / "bad.idx"
     file.write_bytes(gzip.compress(GOOD + bytes(10**8)))
-    message = f"followed by something: {len(GOOD) + 10**8} bytes, but .*{len(GOOD)}"
+    message = f"has trailing bytes: {len(GOOD) + 10**8} bytes, but .*{len(GOOD)}"
     with pytest.raises(DataError, match=message):
         read_idx(file)
 

@@ -151,7 +151,7 @@ def test_neither_found_nor_downloaded(tmp_path, monkeypatch, name, own):
     message = str(caught.value)
     assert where in message
     assert "127.0.0.1" in message
-    assert f"into {name}/ of the folder that HETJAX_DATA names" in message
+    assert f"into {name}/ in the folder that HETJAX_DATA names" in message
 
 
 @every_source

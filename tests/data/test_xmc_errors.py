@@ -81,7 +81,7 @@ WRONG_LINES = {
     "1 4:nan": "feature '4:nan' is not finite",
     "1 4:-inf": "feature '4:-inf' is not finite",
     "1 4:1e39": "feature '4:1e39' is not finite",
-    "1 4:3e38 4:3e38": "sum is infinite",
+    "1 4:3e38 4:3e38": "sum of repeated features is infinite",
     "1 12:1": r"feature 12 is outside 0..11; numbered from one\? .* first_index=1",
     "1 13:1": "feature 13 is outside 0..11$",
     "1 -1:1": "feature -1 is outside 0..11$",

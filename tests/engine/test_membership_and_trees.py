@@ -297,7 +297,7 @@ def test_the_times_of_merges_rise():
         batch_size=1,
         learning_rate=0.1,
         subtract="swap",
-        tick_seconds=0.7,
+        server_step_seconds=0.7,
         copy_seconds=0.5,
     )
     history = train(machine(1.0, 1.1, 3.0, link=1.8), strategy, 12.0)

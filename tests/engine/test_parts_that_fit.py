@@ -41,12 +41,12 @@ def needing(*buffers):
         (
             hj.local.sgd(),
             needing("first"),
-            "mine: .* requires first of a replica; known",
+            "mine: .* requires the unknown buffer first; known",
         ),
         (
             hj.local.proximal(mu=0.1),
             hj.merge.sma(),
-            "requires round_start of a replica",
+            "requires the buffer round_start",
         ),
     ],
 )

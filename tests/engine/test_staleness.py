@@ -89,7 +89,7 @@ def test_magma():
     | b | 5.4       | 4    | 8.5         | 6    | the lock was a's until 4.3
     | a | 7.4       | 5    | 9.5         | 7    |
     """
-    strategy = hj.magma_async_sgd(tick_seconds=1.3, copy_seconds=1.0, **BOTH)
+    strategy = hj.magma_async_sgd(server_step_seconds=1.3, copy_seconds=1.0, **BOTH)
     expected = [{1: 1, 2: 2}, {2: 1, 3: 1}, {}]
     assert tables(strategy, link=0.2, seconds=9.55) == expected
 

@@ -91,7 +91,7 @@ def test_a_masked_merge_of_ours_is_the_merge():
 
 def test_a_crowd_is_refused():
     replicas = (cases.Replica(jnp.zeros(())),) * 33
-    with pytest.raises(ValueError, match="33 members, at most 32.*weights"):
+    with pytest.raises(ValueError, match="33 members, but at most 32.*weights"):
         merge.masked(median()).apply((0.0, ()), replicas, merge.stats([1] * 33))
 
 
@@ -150,8 +150,8 @@ def test_a_buffer_of_a_merge_s_own():
     ("requires", "words"),
     [
         (("rounds",), 'rounds.*declare.*Buffer."rounds"'),
-        ((merge.Buffer("angle", jnp.zeros_like),), "'angle', which there is already"),
-        ((merge.Buffer("x", jnp.zeros_like),) * 2, "'x', which there is already"),
+        ((merge.Buffer("angle", jnp.zeros_like),), "'angle', which already exists"),
+        ((merge.Buffer("x", jnp.zeros_like),) * 2, "'x', which already exists"),
     ],
 )
 def test_buffers_that_cannot_be_meant(requires, words):

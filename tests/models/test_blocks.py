@@ -87,7 +87,7 @@ def test_inputs_of_every_layout_are_the_same_images():
     [((4, 5, 3), (3, 4, 5)), ((4, 5, 3), (4, 5)), ((2, 3, 1), (3, 2))],
 )
 def test_other_orders_of_axes_are_errors(image, shape):
-    with pytest.raises(ValueError, match="are no images of"):
+    with pytest.raises(ValueError, match="are not images of"):
         blocks.Images(image)(jnp.zeros((2, *shape)))
 
 

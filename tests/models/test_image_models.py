@@ -231,7 +231,7 @@ def modules(name, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "learning_rates"),
+    ("name", "rates"),
     [
         ("magma_mlp", []),
         ("lenet", [0.4]),
@@ -244,8 +244,8 @@ def modules(name, kind):
         ("wrn-16-8", []),
     ],
 )
-def test_dropout_rates(name, learning_rates):
-    assert sorted(m.rate for m in modules(name, nnx.Dropout)) == learning_rates
+def test_dropout_rates(name, rates):
+    assert sorted(m.rate for m in modules(name, nnx.Dropout)) == rates
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ SETTINGS = {
     "fed_nova": {"local_steps": (1, 2, 3), "momentum": 0.5},
     "fed_acc": {"local_steps": 2},
     "fed_adp": {"local_steps": (3, 1, 2)},
-    "magma_async_sgd": {"tick_seconds": 1e-3},
+    "magma_async_sgd": {"server_step_seconds": 1e-3},
     "hogwild": {"max_staleness": 1},
     "downpour": {"fetch_every": 2},
     "easgd": {"local_steps": 2},

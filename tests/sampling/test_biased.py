@@ -288,7 +288,7 @@ def test_one_seed_one_order(seed):
         ({"d": 0.5}, "d=0.5: give a number of at least 1"),
         ({"d": float("inf")}, "d=inf: give"),
         ({"d": float("nan")}, "d=nan: give"),
-        ({"d": 4, "tau": (32, 16)}, "a pool of 640 .* is not below the 640"),
+        ({"d": 4, "tau": (32, 16)}, "a pool of 640, which is not below the 640"),
         ({"tau": (32, 0)}, "local_steps=.*: every entry must be positive"),
         ({"num_examples": 1}, "biased: 1 examples for 2 workers"),
         ({"num_examples": 0}, "biased: 0 examples for 2 workers"),

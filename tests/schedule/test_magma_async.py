@@ -25,7 +25,7 @@ def test_slaves_copy_then_compute_then_add():
 
 def test_the_link_is_the_lock():
     """Copies take 1 s, gradients 2 and 3 s, an addition or a subtraction 0.25 s."""
-    policy = magma_async(batch_size=8, tick_seconds=0.5, copy_seconds=1.0)
+    policy = magma_async(batch_size=8, server_step_seconds=0.5, copy_seconds=1.0)
     assert timeline(policy, machine(2.0, 8.0, 3.0, latency=0.25), 10) == [
         "0:0x8 2:0x8",
         "1 w0 from 0 > merge 0 step+subtract+fetch 0:1x8",
@@ -45,7 +45,7 @@ def test_a_copy_that_subtracts_nothing_takes_no_lock():
     """With "swap": at 4 s worker 2 adds, which holds the link from 7 to 11 s; worker 0
     copies in the meantime, and its gradient begins at 8 s."""
     policy = magma_async(
-        batch_size=8, tick_seconds=0.5, copy_seconds=1.0, subtract="swap"
+        batch_size=8, server_step_seconds=0.5, copy_seconds=1.0, subtract="swap"
     )
     assert timeline(policy, machine(2.0, 8.0, 3.0, latency=4.0), 10) == [
         "0:0x8 2:0x8",
@@ -64,7 +64,7 @@ def test_a_copy_that_subtracts_nothing_takes_no_lock():
 
 def test_the_masters_steps_are_counted_before_an_evaluation():
     """A tick takes 0.5 s. At 1.8 s there were 3, then 1 more until worker 0 arrives."""
-    policy = magma_async(batch_size=8, tick_seconds=0.5, copy_seconds=2.0)
+    policy = magma_async(batch_size=8, server_step_seconds=0.5, copy_seconds=2.0)
     state, actions = policy.init(WORKERS, 1000)
     before = MergeAction(
         (1,), op=MergeOp.STEP, server_steps=3, transfers=0, blocking=False
@@ -78,7 +78,7 @@ def test_the_masters_steps_are_counted_before_an_evaluation():
 
 
 def test_a_new_master_that_is_at_work_steps_when_it_arrives():
-    policy = magma_async(batch_size=8, tick_seconds=0.5, copy_seconds=2.0)
+    policy = magma_async(batch_size=8, server_step_seconds=0.5, copy_seconds=2.0)
     state, actions = policy.init(WORKERS, 1000)
     state, _ = policy.react(state, Leave(1, 1.0, lost=True))  # 2 is the master now
     assert policy.react(state, EvaluationDue(1.8)) == (state, Actions())
@@ -90,7 +90,7 @@ def test_a_new_master_that_is_at_work_steps_when_it_arrives():
 
 
 def test_without_a_master_nothing_steps():
-    policy = magma_async(batch_size=8, tick_seconds=0.5)
+    policy = magma_async(batch_size=8, server_step_seconds=0.5)
     state, _ = policy.init(WORKERS, 1000)
     for k in range(3):
         state, _ = policy.react(state, Leave(k, 1.0, lost=True))
@@ -101,7 +101,7 @@ def test_without_a_master_nothing_steps():
 def test_ticks_are_those_since_the_last_order(subtract):
     """At each arrival, floor(time / 0.5) of them so far."""
     policy = magma_async(
-        batch_size=8, tick_seconds=0.5, copy_seconds=0.75, subtract=subtract
+        batch_size=8, server_step_seconds=0.5, copy_seconds=0.75, subtract=subtract
     )
     clock = SimulatedClock(machine(1.25, 8.0, 3.0), seed=0)
     table = [
@@ -145,7 +145,7 @@ def test_a_tick_and_a_copy_are_a_tenth_of_the_masters_batch_by_default():
         LocalRound(0, 9, seconds=2.0)
     ] * 2
     assert state.tick == 2.0
-    given = magma_async(batch_size=9, tick_seconds=3.0, copy_seconds=5.0)
+    given = magma_async(batch_size=9, server_step_seconds=3.0, copy_seconds=5.0)
     state, actions = given.init(WORKERS, 1000)
     assert (state.tick, actions.dispatch[0][1].seconds) == (3.0, 5.0)
 
@@ -154,7 +154,10 @@ def test_a_tick_and_a_copy_are_a_tenth_of_the_masters_batch_by_default():
     ("settings", "message"),
     [
         ({"subtract": "never"}, "subtract='never': choose one of"),
-        ({"tick_seconds": 0.0}, "tick_seconds=0.0: give a number above 0"),
+        (
+            {"server_step_seconds": 0.0},
+            "server_step_seconds=0.0: give a number above 0",
+        ),
         ({"copy_seconds": -1.0}, "copy_seconds=-1.0: give a number above 0"),
     ],
 )

@@ -305,7 +305,7 @@ def magma_async_sgd(
     learning_rate,
     server_momentum=0.99,
     subtract="before",
-    tick_seconds=None,
+    server_step_seconds=None,
     copy_seconds=None,
 ):
     """F.3, tick by tick; the master is the slowest worker.
@@ -317,7 +317,7 @@ def magma_async_sgd(
     costs = [k.fixed + batch_size * k.per_example for k in world.clock.workers]
     master = costs.index(max(costs))
     slaves = [k for k in world.workers if k != master]
-    tick = tick_seconds or costs[master] / 10
+    tick = server_step_seconds or costs[master] / 10
     copy = copy_seconds or costs[master] / 10
     w, z, g = world.start, 0.0, np.zeros_like(world.start)
     mine = dict.fromkeys(slaves, 0.0)  # what of g is the slave's

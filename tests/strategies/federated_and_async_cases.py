@@ -116,7 +116,7 @@ CASES = {
         learning_rate=0.02,
         server_momentum=0.8,
         subtract="swap",
-        tick_seconds=3.1e-4,
+        server_step_seconds=3.1e-4,
         copy_seconds=4.7e-4,
     ),
     "hogwild": case("hogwild", "three", batch_size=6, learning_rate=falling),

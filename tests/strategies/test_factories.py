@@ -49,7 +49,7 @@ def test_settings_are_recorded(name):
         (
             "sma",
             {"two_level": 2, "restart": "on_lr_drop"},
-            "restart='on_lr_drop': two levels have none",
+            "restart='on_lr_drop': two levels have no restarts",
         ),
         ("sma", {"two_level": 1}, "two_level=1: a group of one diverges"),
         ("sma", {"center": "else"}, "center='else': choose one of"),

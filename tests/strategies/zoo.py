@@ -17,7 +17,7 @@ SETTINGS = {
     "async_sgd": {"server_momentum": 0.5},
     "magma_async_sgd": {
         "server_momentum": 0.5,
-        "tick_seconds": 4e-4,
+        "server_step_seconds": 4e-4,
         "copy_seconds": 5e-4,
     },
     "hogwild": {"max_staleness": 1},

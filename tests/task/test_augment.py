@@ -138,9 +138,9 @@ def test_wrong_options_are_errors(make, message):
         (
             augment.pad_crop(),
             np.ones((2, 9)),
-            r"pad_crop wants images .* x is \[2, 9\]",
+            r"pad_crop needs images .* x is \[2, 9\]",
         ),
-        (augment.flip(), np.ones((2, 9, 9)), r"flip wants images .* \[2, 9, 9\]"),
+        (augment.flip(), np.ones((2, 9, 9)), r"flip needs images .* \[2, 9, 9\]"),
         (augment.pad_crop(fill=(1, 2)), np.ones((1, 2, 2, 3)), "fill has 2 values"),
         (augment.normalize((1, 2), 1), np.ones((1, 2, 2, 3)), "mean has 2 values"),
         (
@@ -258,7 +258,7 @@ def test_sparse_inputs_are_not_augmented():
     data = Dataset(Split(x, y), Split(x, y), 3, "rows")
     model = from_functions(lambda key: (), lambda params, x: x)
     for options in ({"augment": augment.flip()}, {"normalize": (0, 1)}):
-        with pytest.raises(ValueError, match="rows: augment and normalize want dense"):
+        with pytest.raises(ValueError, match="rows: augment and normalize need dense"):
             classification(model, data, **options)
 
 

@@ -66,10 +66,13 @@ WRONG_TASKS = [
     (own_task(of_metric=jnp.mean), r"metric 'closeness' is a scalar, \[\] for a batch"),
     (own_task(of_metric=lambda x: x[:, None]), r"metric 'closeness' is \[10, 1\]"),
     (own_task(of_metric=lambda x: 3.0), "metric 'closeness' is a scalar"),
-    (own_task(metric="accuracy"), "have no 'accuracy', but closeness, loss: return it"),
+    (
+        own_task(metric="accuracy"),
+        "have no 'accuracy' .they have closeness, loss.: return it",
+    ),
     (
         with_metrics(lambda p, b: {"closeness": squares(p, b)}),
-        "the task's metrics have no 'loss', but closeness",
+        "the task's metrics have no 'loss' .they have closeness",
     ),
     (with_metrics(squares), r"metrics are \[10\] of float32: return a dictionary"),
 ]

@@ -34,7 +34,7 @@ POLICIES = {
     "partners": asynchronous(batch_size=8, partners=random_partner()),
     "groups": hierarchical(rounds(batch_size=8), sizes=(2, 1), every=2),
     "mailbox": downpour(batch_size=8, push_every=1, fetch_every=1),
-    "ticking": magma_async(batch_size=8, copy_seconds=0.1, tick_seconds=0.5),
+    "ticking": magma_async(batch_size=8, copy_seconds=0.1, server_step_seconds=0.5),
 }
 FAULTS = (
     ScriptedFault(2.5, "slow", "w1", 3.0),

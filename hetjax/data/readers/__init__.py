@@ -1,4 +1,4 @@
 """Readers of files: XMC and libSVM text, IDX and CIFAR images, official data sets.
 
-Each returns a `Dataset`; whatever is wrong with a file is a `DataError` that names it.
+Each returns a `Dataset`; any problem with a file is a `DataError` that names the file.
 """

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their official binary versions.
 
-A record is the label bytes (one; in CIFAR-100 two, the coarse one first), then 1,024
-red, as many green and as many blue bytes, each colour row by row.
+A record is one label byte (in CIFAR-100 two, the coarse label first), then 1,024 red,
+1,024 green and 1,024 blue bytes, each colour row by row.
 Source: www.cs.toronto.edu/~kriz/cifar.html.
 """
 
@@ -15,22 +15,22 @@ from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.errors import DataError
 
 _PIXELS = 3 * 32 * 32  # [bytes] of an image
-_BLOCK = 5000  # images turned into floats at a time: 15 MB beside the result
+_BLOCK = 5000  # images converted to floats at a time: 15 MB beside the result
 
 
 class Version(NamedTuple):
-    """One of the two data sets, as its archive has it."""
+    """One of the two data sets, as it is stored in its archive."""
 
     name: str
     folder: str  # in the archive
     train: tuple[str, ...]  # file names
     test: str
-    labels: tuple[tuple[str, int], ...]  # of each label byte, how many classes
+    labels: tuple[tuple[str, int], ...]  # name and number of classes per label byte
     sizes: tuple[int, int]  # official numbers of images, train and test
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All the files that are read."""
+        """The names of all files."""
         return *self.train, self.test
 
 
@@ -55,12 +55,12 @@ CIFAR100 = Version(
 def read_cifar(
     folder: str | PathLike, *, labels: str = "fine", name: str | None = None
 ) -> Dataset:
-    """CIFAR-10 or CIFAR-100, whichever the folder (or the archive's, in it) holds.
+    """Reads CIFAR-10 or CIFAR-100 from a folder, or from the archive's folder in it.
 
     x: [N, 32, 32, 3] float32 in [0, 1], the bytes over 255; y: [N] int32. CIFAR-100
     has labels "fine" (100 classes) and "coarse" (20). `name` defaults to cifar10 or
-    cifar100. `Dataset.notes` tells of a number of images that is not the official
-    one. Whatever is missing or does not fit is a `DataError`.
+    cifar100. `Dataset.notes` mentions a number of images that is not the official one.
+    Missing or inconsistent files are a `DataError`.
     """
     folder = Path(folder)
     found = [
@@ -69,7 +69,9 @@ def read_cifar(
         if (place := find(folder, v)) is not None
     ]
     if len(found) > 1:
-        raise DataError(f"{folder}: holds CIFAR-10 and CIFAR-100; give each its folder")
+        raise DataError(
+            f"{folder}: holds both CIFAR-10 and CIFAR-100; put them into two folders"
+        )
     if not found:
         looked_for = " or ".join(
             f"{v.train[0]} and others" for v in (CIFAR10, CIFAR100)
@@ -84,7 +86,7 @@ def read_cifar(
 
 
 def find(folder: Path, version: Version) -> Path | None:
-    """Where any of a version's files are: in this folder, or the archive's in it."""
+    """The folder with any of a version's files: this one, or the archive's in it."""
     for place in (folder, folder / version.folder):
         if any((place / file).is_file() for file in version.files):
             return place
@@ -94,7 +96,7 @@ def find(folder: Path, version: Version) -> Path | None:
 def read_version(
     version: Version, folder: Path, *, labels: str = "fine", name: str | None = None
 ) -> Dataset:
-    """This version's files, of which none may be missing."""
+    """Reads this version's files, of which none may be missing."""
     known = dict(version.labels)
     if labels not in known:
         raise ValueError(
@@ -124,7 +126,7 @@ def read_version(
 
 
 def _read_split(version: Version, paths: list[Path], labels: str) -> Split:
-    """The files' images behind each other; the floats are written once, in place."""
+    """The images of all files, in order; the floats are written once, in place."""
     record = len(version.labels) + _PIXELS
     counts = [_count(path, record) for path in paths]
     x = np.empty((sum(counts), 32, 32, 3), np.float32)
@@ -143,18 +145,18 @@ def _read_split(version: Version, paths: list[Path], labels: str) -> Split:
 
 
 def _count(path: Path, record: int) -> int:
-    """How many records a file holds."""
+    """The number of records in a file."""
     size = path.stat().st_size
     if not size or size % record:
         raise DataError(
-            f"{path}: {size} bytes are no whole number of images of {record} bytes; "
+            f"{path}: {size} bytes are not a whole number of images of {record} bytes; "
             "cut short, or not the binary version? unpack the archive again"
         )
     return size // record
 
 
 def _records(path: Path, first: int, count: int, record: int) -> np.ndarray:
-    """That many records [count, record] uint8, from the first one on."""
+    """Records [count, record] uint8, from the one with number `first` on."""
     try:
         content = np.fromfile(path, np.uint8, count * record, offset=first * record)
     except OSError as error:
@@ -168,7 +170,7 @@ def _records(path: Path, first: int, count: int, record: int) -> np.ndarray:
 def _check_labels(
     version: Version, path: Path, first: int, records: np.ndarray
 ) -> None:
-    """Every label byte must name a class: else these are records of something else."""
+    """Raises a DataError unless every label byte is a class: else the file is wrong."""
     for column, (kind, classes) in enumerate(version.labels):
         wrong = np.flatnonzero(records[:, column] >= classes)
         if wrong.size:

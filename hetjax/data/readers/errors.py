@@ -2,4 +2,4 @@
 
 
 class DataError(ValueError):
-    """Data that cannot be read; the message names the file, the line and the remedy."""
+    """Data that cannot be read; the message gives the file, the line and the remedy."""

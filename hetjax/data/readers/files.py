@@ -1,6 +1,6 @@
-"""Files as their readers want them: bytes, gzip or not, and text in whole lines.
+"""Access to files: bytes, with or without gzip, and text in whole lines.
 
-Whatever fails in reading one is a `DataError` that names the file.
+Any failure to read a file is a `DataError` that names it.
 """
 
 import gzip
@@ -14,17 +14,17 @@ from hetjax.data.readers.errors import DataError
 
 Read = TypeVar("Read")
 
-CHUNK = 1 << 19  # [bytes] of text turned into numbers at a time
-LONGEST_LINE = 1 << 26  # [bytes], so that a file that is no text does not fill memory
+CHUNK = 1 << 19  # [bytes] of text converted to numbers at a time
+LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """The file's text as bytes; whatever fails in reading them is a DataError."""
+    """The file's content as bytes; any failure to read it is a DataError."""
     try:
         with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"  # a name may lie, the content does not
+            packed = file.read(2) == b"\x1f\x8b"  # the file's name may be misleading
             file.seek(0)
             yield gzip.GzipFile(fileobj=file) if packed else file
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
-    """Pieces of text, each of whole lines, with the number of their first line."""
+    """Yields chunks of whole lines, each with the number of its first line."""
     with opened(path) as file:
         first_line = 1
         if skip_header:
@@ -49,7 +49,7 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
             too_long = False
             if not text.endswith(b"\n"):
                 too_long = len(text) > LONGEST_LINE
-                if too_long:  # the lines before it come first, whatever is in them
+                if too_long:  # errors in the lines before it are reported first
                     text = text[: text.rfind(b"\n") + 1]
                 else:
                     text += b"\n"  # the file's last line
@@ -67,11 +67,11 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
 def from_first_bad_line(
     read: Callable[[bytes, int], Read], text: bytes, first_line: int
 ) -> Read:
-    """read(text, first_line) of whole lines; its error is about the first bad line.
+    """The result of read(text, first_line), or its error for the first bad line.
 
-    Readers look at all lines at once, for one kind of mistake after the other, and so
-    find the first mistake of a kind. `read` must judge each line by itself: then the
-    first bad line is found by halves.
+    Readers check all lines at once for one kind of mistake after the other, so their
+    error is about the first mistake of one kind. The first bad line is found by
+    bisection, for which `read` must judge each line by itself.
     """
     try:
         return read(text, first_line)
@@ -80,7 +80,7 @@ def from_first_bad_line(
     lines = text.split(b"\n")[:-1]
     half = len(lines) // 2
     for start, part in ((0, lines[:half]), (half, lines[half:])):
-        if 0 < len(part) < len(lines):  # a line by itself was just read
+        if 0 < len(part) < len(lines):  # a single line was just read
             joined = b"".join(line + b"\n" for line in part)
             from_first_bad_line(read, joined, first_line + start)
     raise found

@@ -1,7 +1,8 @@
 """IDX files, the format of MNIST and its relatives, plain or gzip.
 
-Two zero bytes, a byte for the type, one for the number of axes; each axis's length in
-four bytes; then the values. All numbers are big endian, the last axis runs fastest.
+A file has two zero bytes, a byte for the type, and one for the number of axes; then the
+length of each axis in four bytes; then the values. All numbers are big endian, and the
+last axis varies fastest.
 Source: yann.lecun.com/exdb/mnist.
 """
 
@@ -18,9 +19,9 @@ from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.files import opened
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_MOST_AXES = 64  # of a NumPy array
+_MOST_AXES = 64  # that a NumPy array can have
 _PIECE = 1 << 24  # [bytes] read at a time
-_MOST_CLASSES = 1 << 20  # more class ids than images of any official set
+_MOST_CLASSES = 1 << 20  # more than any official set has images
 _PARTS = {"images": "idx3", "labels": "idx1"}
 _SPLITS = {"train": "train", "test": "t10k"}  # as the official files call them
 
@@ -32,9 +33,9 @@ FILES = tuple(
 
 
 def read_idx(path: str | PathLike) -> np.ndarray:
-    """The array of an IDX file, in its own shape and type.
+    """The array in an IDX file, with the file's shape and dtype.
 
-    What is no IDX file, cut short or followed by more is a `DataError`.
+    A file that is not IDX, is cut short or has trailing bytes is a `DataError`.
     """
     path = Path(path)
     with opened(path) as file:
@@ -45,14 +46,14 @@ def read_idx(path: str | PathLike) -> np.ndarray:
         values, rest = _at_most(file, promised - len(header))
     length = len(header) + len(values) + rest
     if length != promised:
-        problem = "cut short" if length < promised else "followed by something"
+        problem = "cut short" if length < promised else "has trailing bytes"
         raise DataError(
             f"{path}: {problem}: {length} bytes, but its header promises "
             f"{promised}, for {list(shape)} of {dtype.name}; fetch the file again"
         )
     try:
         array = np.frombuffer(values, dtype).reshape(shape)
-    except ValueError as error:  # no values, on axes too long for an array
+    except ValueError as error:  # an empty array with too long axes
         raise DataError(
             f"{path}: its header promises {list(shape)} of {dtype.name}, which cannot "
             f"be an array ({error}); fetch the file again"
@@ -61,10 +62,11 @@ def read_idx(path: str | PathLike) -> np.ndarray:
 
 
 def _at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> tuple[bytes, int]:
-    """(the next `size` bytes, as far as they are there; how many more there are).
+    """(the next `size` bytes, or fewer at the file's end; the number of bytes left).
 
-    Piece by piece: a damaged header may promise more than memory holds, and a damaged
-    gzip file may hold more. It is read to its end, where gzip has its checksum.
+    Reads piece by piece, since a damaged header may promise more than fits in memory,
+    and a damaged gzip file may hold more. Reads to the end, where gzip has its
+    checksum.
     """
     pieces, missing, rest = [], size, 0
     while piece := file.read(_PIECE):
@@ -75,12 +77,12 @@ def _at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> tuple[bytes, int]:
 
 
 def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
-    """Type and shape of the values, from the file's beginning, up to its lengths."""
+    """The dtype and shape of the values, from the header of the file."""
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _DTYPES:
         begin = f"begins with 0x{content[:4].hex()}" if content else "is empty"
         raise DataError(
-            f"{path}: not an IDX file: it {begin}, which should be 0x0000, a type of "
-            "08, 09 or 0b to 0e, and the number of axes; is it the right file?"
+            f"{path}: not an IDX file: it {begin}, but should begin with 0x0000, a "
+            "type of 08, 09 or 0b to 0e, and the number of axes; is it the right file?"
         )
     axes = content[3]
     if axes > _MOST_AXES:
@@ -98,12 +100,12 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
 
 
 def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Dataset:
-    """Images and class ids of a folder with the four files that MNIST has.
+    """Reads images and class ids from a folder with four files like those of MNIST.
 
-    They are train-images-idx3-ubyte, train-labels-idx1-ubyte and the same with t10k,
-    for the test; each may end in .gz, and have a dot before "idx". x: [N, H, W, 1]
-    float32 in [0, 1], the bytes over 255; y: [N] int32. `name` defaults to the
-    folder's. Whatever is missing or does not fit is a `DataError`.
+    They are train-images-idx3-ubyte, train-labels-idx1-ubyte and, for the test split,
+    the same with t10k. Each name may end in .gz, and have a dot before "idx". x:
+    [N, H, W, 1] float32 in [0, 1], the bytes over 255; y: [N] int32. `name` defaults to
+    the folder's name. Missing or inconsistent files are a `DataError`.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -112,8 +114,8 @@ def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Datas
     shapes = [list(split.x.shape[1:3]) for split in splits]
     if shapes[0] != shapes[1]:
         raise DataError(
-            f"{folder}: images of train are {shapes[0]}, of test {shapes[1]}; "
-            "are both of the same data set?"
+            f"{folder}: images of train are {shapes[0]}, images of test {shapes[1]}; "
+            "do both belong to the same data set?"
         )
     return Dataset(
         train=splits[0],
@@ -124,13 +126,13 @@ def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Datas
 
 
 def spellings(file: str) -> tuple[str, ...]:
-    """The names under which one of `FILES` is looked for, best first."""
+    """The file names that are tried for one of `FILES`, in order of preference."""
     dotted = file.replace("-idx", ".idx")
     return file, f"{file}.gz", dotted, f"{dotted}.gz"
 
 
 def _read_split(folder: Path, prefix: str) -> Split:
-    """Images and labels of one split, each checked, and against each other."""
+    """The images and labels of one split, checked alone and against each other."""
     paths = [_found(folder, f"{prefix}-{part}-{_PARTS[part]}-ubyte") for part in _PARTS]
     images, labels = (read_idx(path) for path in paths)
     if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
@@ -146,11 +148,11 @@ def _read_split(folder: Path, prefix: str) -> Split:
     if len(images) != len(labels):
         raise DataError(
             f"{paths[1]}: {len(labels)} labels, but {len(images)} images in "
-            f"{paths[0].name}; are both of the same data set?"
+            f"{paths[0].name}; do both belong to the same data set?"
         )
     if labels.min() < 0:
         raise DataError(f"{paths[1]}: label {labels.min()} is negative; damaged?")
-    if labels.max() >= _MOST_CLASSES:  # a model would get as many outputs
+    if labels.max() >= _MOST_CLASSES:  # a model would have this many outputs
         raise DataError(
             f"{paths[1]}: label {labels.max()} is above {_MOST_CLASSES - 1}; damaged?"
         )

@@ -1,9 +1,9 @@
 """Reads libSVM files with one label per row: sparse data for ordinary classification.
 
-A row is `label index:value index:value ...  # comment`. It is XMC text but for its
-label, which may be negative or written as a decimal, and for comments and query ids:
-those are read here and blanked out, and the rest is parsed as XMC text is, with the
-same checks and messages.
+A row is `label index:value index:value ...  # comment`. It differs from XMC text in the
+label, which may be negative or written as a decimal, and in comments and query ids.
+These are read here and blanked out; the rest is parsed like XMC text, with the same
+checks and messages.
 """
 
 import re
@@ -34,24 +34,24 @@ _QUERY = re.compile(rb"^([ \t]*[^ \t\n]+)[ \t]+qid:\d+(?=[ \t\n])", re.MULTILINE
 _ODD_BLANKS = (b"\r", b"\v", b"\f")
 _BLANKED = bytes.maketrans(b"".join(_ODD_BLANKS), b" " * len(_ODD_BLANKS))
 _FIRST_WORD = re.compile(rb"^[ \t]*([^ \t\n]*)", re.MULTILINE)
-_EXACT = 2**53  # up to here a float64 is every integer
-_SHOWN = 10  # labels in a note
+_EXACT = 2**53  # float64 represents all integers up to this one
+_SHOWN = 10  # labels in a note, at most
 
 
 class _Block(NamedTuple):
-    """Some lines' content."""
+    """The content of a chunk of lines."""
 
     x: sp.csr_array  # [lines, LARGEST] float32
     labels: np.ndarray  # [lines] float64, NaN for a blank line
-    summed: int  # features that a row repeats
+    summed: int  # repeated features within a row
     queries: int  # query ids
 
 
 class _Part(NamedTuple):
-    """One file's content, and what was worth telling about it."""
+    """The content of one file, and notes about it."""
 
     x: sp.csr_array  # [N, features] float32
-    labels: np.ndarray  # [N] int64, as the file has them
+    labels: np.ndarray  # [N] int64, as in the file
     notes: tuple[str, ...]
 
 
@@ -62,17 +62,18 @@ def read_libsvm(
     first_index: int = 1,
     name: str | None = None,
 ) -> Dataset:
-    """Two libSVM files, plain or gzip, as sparse data with one class per row.
+    """Reads two libSVM files, plain or gzip, as sparse data with one class per row.
 
-    x: [N, F] float32 CSR; F is the largest index of both files. y: [N] int32. Labels
-    are any integers (-1 and +1, 0 and 1, 1 to K, "2.0" is 2); those of both files,
-    in rising order, are the classes 0, 1, ..., and `Dataset.notes` says which is
-    which. Features count from `first_index`, in any order; one that a row repeats is
-    summed, and noted. Blank lines, comments (from "#" to the line's end) and query ids
-    ("qid:3" after the label) are ignored. Several labels per row: `read_xmc`.
+    x: [N, F] float32 CSR; F follows from the largest index in both files. y: [N] int32.
+    Labels are any integers (-1 and +1, 0 and 1, 1 to K; "2.0" is 2). Those of both
+    files, in rising order, become the classes 0, 1, ..., and `Dataset.notes` gives the
+    mapping. Features count from `first_index`, in any order; a repeated feature in a
+    row is summed, and noted. Blank lines, comments (from "#" to the line's end) and
+    query ids ("qid:3" after the label) are ignored. For several labels per row see
+    `read_xmc`.
 
-    Everything that cannot be read, missing files included, is a `DataError`.
-    `name` defaults to the training file's, without .gz.
+    Anything that cannot be read, including missing files, is a `DataError`. `name`
+    defaults to the training file's name, without .gz.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -83,7 +84,7 @@ def read_libsvm(
     ]
     features = 1 + max(largest_column(part.x) for part in parts)
     if not features:
-        raise DataError(f"{paths[0]}: there are no features, nor in {paths[1]}")
+        raise DataError(f"{paths[0]}: there are no features here or in {paths[1]}")
     labels = [np.unique(part.labels) for part in parts]
     classes = np.union1d(*labels)
     splits = [
@@ -105,7 +106,7 @@ def read_libsvm(
 def _notes_of_labels(
     classes: np.ndarray, train: np.ndarray, test: np.ndarray
 ) -> tuple[str, ...]:
-    """Which label became which class, and which ones are never trained on."""
+    """Notes on which label became which class, and on labels only in the test split."""
     ids = range(len(classes))
     notes = [f"labels {_listed(classes)} are the classes {_listed(ids)}"]
     unseen = np.setdiff1d(test, train)
@@ -115,7 +116,7 @@ def _notes_of_labels(
 
 
 def _listed(numbers: np.ndarray | range) -> str:
-    """The numbers for a note, without the middle where they are many."""
+    """The numbers for a note, without the middle if there are many."""
     words = [str(int(number)) for number in numbers]
     if len(words) > _SHOWN:
         words[3:-1] = ["..."]
@@ -123,7 +124,7 @@ def _listed(numbers: np.ndarray | range) -> str:
 
 
 def _read_part(split: str, path: Path, first_index: int) -> _Part:
-    """The rows of one file, as wide as can be."""
+    """The rows of one file, of the largest possible width."""
     all_x = GrowingCsr(LARGEST)
     all_labels = [np.zeros(0)]
     summed = 0
@@ -167,7 +168,7 @@ def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _
 
 
 def _without_extras(text: bytes) -> tuple[bytes, int]:
-    """The text without comments and query ids, and how many of those there were."""
+    """The text without comments and query ids, and the number of query ids."""
     if b"#" in text:
         text = _COMMENT.sub(b"", text)
     if any(byte in text for byte in _ODD_BLANKS):
@@ -180,9 +181,9 @@ def _without_extras(text: bytes) -> tuple[bytes, int]:
 
 def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
     """Each line's label [lines] float64, NaN for a blank line."""
-    words = _FIRST_WORD.findall(text)[:-1]  # the last is what follows the last newline
+    words = _FIRST_WORD.findall(text)[:-1]  # the last one follows the last newline
     values = {}
-    for word in dict.fromkeys(words):  # in the order of the lines; there are few labels
+    for word in dict.fromkeys(words):  # in order of the lines; few labels are distinct
         try:
             values[word] = _label(word)
         except ValueError as error:
@@ -192,25 +193,25 @@ def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
 
 
 def _label(word: bytes) -> float:
-    """The number that a label is; a ValueError says what is wrong."""
+    """A label as a number, NaN if empty; a ValueError says what is wrong."""
     if not word:
         return np.nan
     shown = repr(word[:40].decode(errors="replace"))
     if b":" in word:
-        _fail(f"a row must begin with its label, but this one with {shown}")
+        _fail(f"a row must begin with its label, but this one begins with {shown}")
     if b"," in word:
-        _fail(f"{shown} are several labels; read_xmc reads files with such rows")
+        _fail(f"{shown} is several labels; use read_xmc for files with such rows")
     try:
         label = float(word)
     except ValueError:
         label = np.nan
     if b"_" in word or not abs(label) <= _EXACT or label != int(label):
-        _fail(f"label {shown} is not an integer; are these targets of a regression?")
+        _fail(f"label {shown} is not an integer; are these regression targets?")
     return label
 
 
 def _check_first(rows: Rows, first_index: int, path: Path, first_line: int) -> None:
-    """No index may be below the first."""
+    """Raises a DataError for an index below the first."""
     wrong = np.flatnonzero(rows.features < first_index)
     if wrong.size:
         row = np.searchsorted(row_starts(rows.features_per_row), wrong[0], "right") - 1

@@ -1,9 +1,9 @@
 """Official data sets by name: from the user's own files, else downloaded once.
 
-Each function looks in `folder` if that is given, and nowhere else. Without it, it looks
-in the folder of its own name in $HETJAX_DATA, and else downloads into the user's cache.
-Downloads are checked against the published checksums. The user's own files are not, as
-the same data are often packed anew.
+If `folder` is given, a function looks only there. Otherwise it looks in
+$HETJAX_DATA/NAME, where NAME is its own name, and then downloads into the user's cache.
+Downloads are checked against the published checksums. The user's own files are not,
+since they may be packed differently.
 """
 
 import os
@@ -23,13 +23,13 @@ _VARIABLE = "HETJAX_DATA"
 
 
 class _Source(NamedTuple):
-    """Where a data set is to be had, and how its files are called."""
+    """The download location of a data set, and the names of its files."""
 
     name: str
     url: str  # of the folder with the files to download
-    md5: dict[str, str]  # of each of them, as published
-    wanted: dict[str, tuple[str, ...]]  # the files to read, and other spellings
-    archive_folder: str = ""  # in the one file to download, where it is an archive
+    md5: dict[str, str]  # of each file to download, as published
+    wanted: dict[str, tuple[str, ...]]  # the files to read, with alternative names
+    archive_folder: str = ""  # with the files, if the one download is an archive
 
 
 def _idx_source(name: str, url: str, *md5: str) -> _Source:
@@ -46,7 +46,7 @@ def _cifar_source(version: cifar.Version, archive: str, md5: str) -> _Source:
 
 _MNIST = _idx_source(
     "mnist",
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",  # the home no longer serves them
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",  # the original site is closed
     "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "d53e105ee54ea40749a09fcbcd1e9432",
     "9fb629c4189551a2d022fa330f9573f3",
@@ -71,8 +71,8 @@ _CIFAR100 = _cifar_source(
 def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
 
-    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says where
-    it looked, and for what.
+    Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
+    files were looked for, and where.
     """
     return idx.read_idx_folder(_place(_MNIST, folder), name="mnist")
 
@@ -81,7 +81,7 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
 
     Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
-    says where it looked, and for what.
+    says which files were looked for, and where.
     """
     return idx.read_idx_folder(_place(_FASHION_MNIST, folder), name="fashion_mnist")
 
@@ -90,7 +90,7 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
 
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
-    170 MB. A `DataError` says where it looked, and for what.
+    170 MB. A `DataError` says which files were looked for, and where.
     """
     return cifar.read_version(cifar.CIFAR10, _place(_CIFAR10, folder))
 
@@ -99,16 +99,16 @@ def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> D
     """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
 
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
-    169 MB. A `DataError` says where it looked, and for what.
+    169 MB. A `DataError` says which files were looked for, and where.
     """
     return cifar.read_version(cifar.CIFAR100, _place(_CIFAR100, folder), labels=labels)
 
 
 def _place(source: _Source, folder: str | PathLike | None) -> Path:
-    """The folder that has the source's files: one that has any of them, or the cache.
+    """The folder with the source's files: the user's own, or the download cache.
 
-    A folder with some of them is taken, too: its reader then says which are missing,
-    and a forgotten file is no reason to download everything.
+    A folder with only some of the files is used, too: its reader then says which are
+    missing, rather than downloading everything because of one forgotten file.
     """
     own = os.environ.get(_VARIABLE)
     if folder is not None:
@@ -128,18 +128,17 @@ def _place(source: _Source, folder: str | PathLike | None) -> Path:
     try:
         return _downloaded(source)
     except (OSError, ValueError, tarfile.TarError) as error:
-        where = (
-            f"in {looked_in}" if looked_in else f"nowhere, as {_VARIABLE} is not set"
-        )
+        unset = f"in no folder, as {_VARIABLE} is not set"
+        where = f"in {looked_in}" if looked_in else unset
         raise DataError(
             f"{source.name}: looked for {files} {where}; and could not download it "
             f"({error}). Put these files into a folder and pass it as folder=..., or "
-            f"into {source.name}/ of the folder that {_VARIABLE} names"
+            f"put them into {source.name}/ in the folder that {_VARIABLE} names"
         ) from error
 
 
 def _downloaded(source: _Source) -> Path:
-    """The folder of the downloaded files; what is there already is not fetched."""
+    """The folder of the downloaded files; files in the cache are not fetched again."""
     cache = pooch.os_cache("hetjax") / source.name
     for file, md5 in source.md5.items():
         pooch.retrieve(
@@ -156,7 +155,7 @@ def _downloaded(source: _Source) -> Path:
 
 
 def _unpacked(archive: Path, folder: str) -> Path:
-    """A folder of the archive, beside it; never half a one, even if killed midway."""
+    """Unpacks a folder of the archive beside it, atomically."""
     target = archive.parent / folder
     if not target.is_dir():
         with TemporaryDirectory(dir=archive.parent) as temporary:
@@ -165,6 +164,6 @@ def _unpacked(archive: Path, folder: str) -> Path:
             try:
                 (Path(temporary) / folder).rename(target)
             except OSError:
-                if not target.is_dir():  # another process may have been faster
+                if not target.is_dir():  # else another process was faster
                     raise
     return target

@@ -1,8 +1,8 @@
 """Reads multi-label sparse data: XMC text and multi-label libSVM, plain or gzip.
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
-`rows features labels`. The text is read in chunks of whole lines (`xmc_text` turns one
-into numbers), each becomes a block of a CSR matrix, and the blocks are stacked.
+`rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
+converts to numbers; each chunk becomes a block of rows of a growing CSR matrix.
 """
 
 import re
@@ -43,7 +43,7 @@ class _Header(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One file's content, and what was worth telling about it."""
+    """The content of one file, and notes about it."""
 
     x: sp.csr_array  # [N, features] float32
     y: sp.csr_array  # [N, labels] float32, 1.0 at every true label
@@ -57,21 +57,21 @@ def read_xmc(
     first_index: int = 0,
     name: str | None = None,
 ) -> Dataset:
-    """Two XMC or multi-label libSVM files as sparse data with several labels per row.
+    """Reads two XMC or multi-label libSVM files as sparse data with several labels.
 
-    A row that begins with a blank, or at once with `feature:value`, has no labels; a
+    A row that begins with a blank, or directly with `feature:value`, has no labels; a
     row may have no features. Features count from `first_index` (often 1 in libSVM
-    files), labels always from zero. A feature that a row repeats is summed, a label
-    that it repeats counts once. `Dataset.notes` tells how often either happened, and
-    how many rows have no labels or no features.
+    files), labels always from zero. A repeated feature in a row is summed, a repeated
+    label counts once. `Dataset.notes` counts both, and the rows without labels or
+    without features.
 
-    Sizes come from a header (the files' headers must agree, and one serves both), else
-    from the largest index of both files. Empty lines (without even a blank) at the end
-    are ignored. Between rows they are rows without labels and features if the header's
-    number of rows says so; otherwise they are ignored, too, and noted.
+    Sizes come from a header (two headers must agree; a single one serves both files),
+    else from the largest index in both files. Empty lines (without even a blank) at the
+    end are ignored. Empty lines between rows are rows without labels and features if
+    the header's number of rows requires it; otherwise they are ignored and noted.
 
-    Everything that cannot be read, missing files included, is a `DataError`.
-    `name` defaults to that of the training file's folder.
+    Anything that cannot be read, including missing files, is a `DataError`. `name`
+    defaults to the name of the training file's folder.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -87,7 +87,7 @@ def read_xmc(
     labels = labels or 1 + max(largest_column(part.y) for part in parts)
     if not features or not labels:
         missing = "labels" if features else "features"
-        raise DataError(f"{paths[0]}: there are no {missing}, nor in {paths[1]}")
+        raise DataError(f"{paths[0]}: there are no {missing} here or in {paths[1]}")
     splits = [
         Split(as_wide_as(part.x, features), as_wide_as(part.y, labels))
         for part in parts
@@ -104,7 +104,7 @@ def read_xmc(
 def read_folder(
     path: str | PathLike, *, first_index: int = 0, name: str | None = None
 ) -> Dataset:
-    """`read_xmc` of a folder's train.txt and test.txt, or else their .txt.gz."""
+    """Reads train.txt and test.txt, or else their .txt.gz, in a folder: `read_xmc`."""
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
@@ -122,7 +122,7 @@ def read_folder(
 
 
 def _read_header(path: Path) -> _Header | None:
-    """The first line, if it is three integers."""
+    """The first line as a header, if it is three integers."""
     with opened(path) as file:
         line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
@@ -140,20 +140,20 @@ def _read_header(path: Path) -> _Header | None:
 def _promised_sizes(
     paths: tuple[Path, Path], headers: list[_Header | None]
 ) -> tuple[int | None, int | None]:
-    """Features and labels as the headers say, if there is one."""
+    """The numbers of features and labels according to the headers, if there is one."""
     train, test = headers
     if train and test and train[1:] != test[1:]:
         raise DataError(
             f"{paths[1]}:1: the header says {test.features} features and {test.labels} "
-            f"labels, that of {paths[0]} {train.features} and {train.labels}; "
-            "are both of the same data set?"
+            f"labels, but the header of {paths[0]} says {train.features} and "
+            f"{train.labels}; do both belong to the same data set?"
         )
     header = train or test
     return (header.features, header.labels) if header else (None, None)
 
 
 def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -> _Part:
-    """The matrices of one file, as wide as the bounds."""
+    """The matrices of one file, with as many columns as the bounds."""
     all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
@@ -168,7 +168,7 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         rows, x = from_first_bad_line(read, text, first_line)
         ones = np.ones(len(rows.labels), np.float32)
         y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
-        y.data[:] = 1  # a label that a row repeats counts once
+        y.data[:] = 1  # a repeated label in a row counts once
         summed += len(rows.features) - x.nnz
         repeated += len(rows.labels) - y.nnz
         all_x.append(x)
@@ -189,12 +189,12 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
 
 
 def _content(empty: np.ndarray) -> int:
-    """How many lines there are up to the last that is not empty."""
+    """The number of lines up to the last one that is not empty."""
     return int(np.flatnonzero(~empty).max(initial=-1)) + 1
 
 
 def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
-    """Which lines [lines] bool are rows: empty ones only if the header wants them."""
+    """Which lines [lines] bool are rows: empty ones only if the header counts them."""
     filled = int(np.count_nonzero(~empty))
     if not header:
         if not filled:

@@ -1,10 +1,10 @@
-"""XMC text to numbers, half a MB of whole lines at a time.
+"""Converts XMC text to numbers, half a MB of whole lines at a time.
 
-The fast way looks at all separators of a text at once: what stands between two of
-them is a label, a feature's index, its value or nothing, and which of these depends
-only on the two separators and on whether anything is there. Whatever the fast way
-doubts is read again line by line, which accepts odd but legal text and finds the line
-and the cause of an error. Both give the same numbers.
+The fast parser looks at all separators of a text at once: between two of them there is
+a label, a feature's index, its value or nothing, and which one only depends on the two
+separators and on whether there is anything between them. A text that the fast parser
+cannot handle with certainty is parsed again line by line, which accepts unusual but
+legal text and finds the line and cause of an error. Both give the same numbers.
 """
 
 import math
@@ -17,15 +17,15 @@ from hetjax.data.readers.errors import DataError
 
 
 class Bounds(NamedTuple):
-    """Which indices may occur: features from `first_index` on, labels from zero on."""
+    """The indices that may occur: features from `first_index`, labels from zero on."""
 
     first_index: int
-    features: int  # how many
-    labels: int  # how many
+    features: int  # number
+    labels: int  # number
 
 
 class Rows(NamedTuple):
-    """The rows of a text, in its order; R lines with L labels and E features."""
+    """The rows of a text, in order: R lines with L labels and E features in all."""
 
     labels_per_row: np.ndarray  # [R]
     labels: np.ndarray  # [L] int32
@@ -41,13 +41,13 @@ def parse(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
     return _parse_lines(text, bounds, path, first_line) if rows is None else rows
 
 
-# The fast way: kinds of bytes, and roles of what stands between two separators.
+# The fast parser: kinds of bytes, and roles of the text between two separators.
 _DIGIT, _COLON, _COMMA, _BLANK, _NEWLINE, _ODD, _ILLEGAL = range(7)
 _NOTHING, _LABEL, _INDEX, _VALUE, _EMPTY_LINE, _WRONG = range(6)
 
 
 def _kinds() -> bytes:
-    """The kind of each of the 256 bytes; ODD ones occur in numbers beside digits."""
+    """The kind of each of the 256 bytes; numbers contain digits and _ODD bytes."""
     kinds = bytearray([_ILLEGAL] * 256)
     for kind, members in (
         (_DIGIT, b"0123456789"),
@@ -63,7 +63,7 @@ def _kinds() -> bytes:
 
 
 def _roles() -> np.ndarray:
-    """The role of what stands between two separators: [before, after, is it empty]."""
+    """The role of the text between two separators: [before, after, is it empty]."""
     roles = np.full((5, 5, 2), _WRONG)
     for before in (_NEWLINE, _COMMA):
         roles[before, (_COMMA, _BLANK, _NEWLINE), 0] = _LABEL
@@ -80,8 +80,8 @@ _KINDS, _ROLES = _kinds(), _roles()
 
 
 def _parse_at_once(text: bytes, bounds: Bounds) -> Rows | None:
-    """The rows, or None where anything at all is doubtful."""
-    text = b"\n" + text  # so that the first row, too, begins behind a newline
+    """The rows, or None if anything is doubtful."""
+    text = b"\n" + text  # so that the first row also begins after a newline
     kinds = np.frombuffer(text.translate(_KINDS), np.uint8)
     if kinds.max() == _ILLEGAL:
         return None
@@ -100,7 +100,7 @@ def _parse_at_once(text: bytes, bounds: Bounds) -> Rows | None:
     at_label, at_index = np.flatnonzero(role == _LABEL), np.flatnonzero(role == _INDEX)
     labels = _integers(text, starts[at_label], stops[at_label])
     features = _integers(text, starts[at_index], stops[at_index])
-    at_value = at_index + 1  # the grammar leaves nothing else behind a colon
+    at_value = at_index + 1  # the grammar allows nothing else after a colon
     odd = odd_so_far[at_value], odd_so_far[at_value + 1], odd_at
     values = _values(text, starts[at_value], stops[at_value], *odd)
     if labels is None or features is None or values is None:
@@ -124,9 +124,9 @@ def _inside(numbers: np.ndarray, bound: int) -> bool:
 
 
 def _integers(text: bytes, starts: np.ndarray, stops: np.ndarray) -> np.ndarray | None:
-    """The numbers [n] int64 written in digits at these places; None if too long.
+    """The integers [n] int64 whose digits are at these places; None if too long.
 
-    Digit by digit from the right, over all numbers at once: ten times faster than
+    Works digit by digit from the right, on all numbers at once: ten times faster than
     `np.fromstring`.
     """
     buffer = np.frombuffer(text, np.uint8)
@@ -150,11 +150,12 @@ def _values(
     odd_after: np.ndarray,
     odd_at: np.ndarray,
 ) -> np.ndarray | None:
-    """The values [n] float32 at these places; None if one is no finite number.
+    """The values [n] float32 at these places; None if one is not a finite number.
 
-    A decimal of up to 15 digits is exactly an integer over a power of ten, and the
-    quotient of these two is what `float` gives. Other numbers go through `float`.
-    `odd_before` [n] of the odd bytes at `odd_at` lie before a number or its end.
+    A decimal of up to 15 digits is exactly an integer over a power of ten, whose
+    quotient equals the result of `float`. Other numbers go through `float`. Of the odd
+    bytes at `odd_at`, `odd_before` [n] lie before each number, and `odd_after` [n]
+    before its end.
     """
     buffer = np.frombuffer(text, np.uint8)
     negative = buffer[starts] == ord("-")
@@ -181,12 +182,12 @@ def _values(
     return values if np.isfinite(values).all() else None
 
 
-# The slow way.
+# The slow parser.
 _INTEGER = re.compile(rb"[+-]?0*\d{1,18}")
 
 
 def _parse_lines(text: bytes, bounds: Bounds, path: object, first_line: int) -> Rows:
-    """The rows, read one by one; an error names the line."""
+    """The rows, parsed one by one; an error names the line."""
     lines = text.split(b"\n")[:-1]
     rows = []
     for number, line in enumerate(lines, start=first_line):
@@ -210,12 +211,12 @@ def _parse_lines(text: bytes, bounds: Bounds, path: object, first_line: int) -> 
 def _parse_line(
     line: bytes, bounds: Bounds
 ) -> tuple[list[int], list[tuple[int, float]]]:
-    """Labels and (feature, value) pairs of a row; a ValueError says what is wrong."""
+    """The labels and (feature, value) pairs of a row; a ValueError if it is invalid."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
         found = f"byte 0x{line[error.start]:02x} in column {error.start + 1}"
-        _fail(f"not a text file ({found}); damaged, or packed other than by gzip?")
+        _fail(f"not a text file ({found}); damaged, or compressed other than by gzip?")
     words = line.split()  # at any white space
     labels = []
     if words and not line[:1].isspace() and b":" not in words[0]:
@@ -232,7 +233,7 @@ def _label(word: bytes, bounds: Bounds) -> int:
 
 
 def _feature(word: bytes, bounds: Bounds) -> tuple[int, float]:
-    """Zero-based index and value of one `index:value`."""
+    """The zero-based index and the value of one `index:value`."""
     index_text, _, value_text = word.partition(b":")
     try:
         value = float(value_text)
@@ -256,6 +257,6 @@ def _fail(message: str) -> NoReturn:
 
 
 def _shown(word: bytes) -> str:
-    """A word of the file for a message, cut where it is long."""
+    """A word of the file for a message, cut if it is long."""
     text = word.decode(errors="replace")
     return repr(text if len(text) <= 40 else text[:40] + "...")

@@ -1,1 +1,1 @@
-"""Policies: who merges now and who does what next, one file each (host world)."""
+"""The policies, one file each (host world)."""

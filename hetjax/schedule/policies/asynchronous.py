@@ -1,4 +1,4 @@
-"""Asynchronous policies: each worker merges alone and goes on at once (host world)."""
+"""Asynchronous policies: a worker merges alone and continues at once (host world)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -48,16 +48,17 @@ def asynchronous(
     scaling: ScalingRule | None = None,
     window: int | None = None,
 ) -> Policy:
-    """No worker waits for another: it merges alone and takes the next `local_steps`.
+    """Each worker merges alone and begins its next `local_steps` without waiting.
 
-    `transfers=0` means shared memory, where a merge needs no link. A worker that has
-    done more than `max_staleness` local rounds more than the slowest one waits for it
-    (stale synchronous parallel). With `refetch` it only pushes before it waits, and
-    fetches when it goes on; without, it merges as usual, for workers that keep models
-    of their own. `partners(worker, merges, workers)` names the passive members of each
-    merge. With `scaling`, batch sizes follow that rule after every `window` examples,
-    and the relative learning rates are b_i / b. A worker that joins counts as many
-    local rounds as the slowest one has done. Sources: ALGORITHMS F.3, F.5, G.2, G.6.
+    `transfers=0` means shared memory, where a merge needs no link. A worker that is
+    more than `max_staleness` local rounds ahead of the slowest one waits for it (stale
+    synchronous parallel). With `refetch` it only pushes before it waits, and fetches
+    when it continues; without `refetch` it merges as usual, for merges in which workers
+    keep models of their own. `partners(worker, merges, workers)` chooses the partners
+    of each merge. With `scaling`, that rule sets the batch sizes after every `window`
+    examples, and the relative learning rates are b_i / b. A worker that joins starts
+    with at least as many local rounds as the slowest one has done. Sources: ALGORITHMS
+    F.3, F.5, G.2, G.6.
     """
     if scaling and not (window and window > 0):
         raise ValueError(f"asynchronous: window={window}: give examples per scaling")
@@ -99,7 +100,7 @@ def asynchronous(
                 return handle_arrival(state, event)
             case Join():
                 return handle_join(state, event.worker)
-            case Leave():  # the others may have waited for it
+            case Leave():  # other workers may have waited for it
                 waiting = tuple(w for w in state.held if w != event.worker)
                 return release(state, waiting, None)
         return state, Actions()
@@ -120,11 +121,11 @@ def asynchronous(
         slowest = min((done[w] for w in state.roster.active if w != k), default=0)
         missing = max(0, slowest - done[k])
         state = state._replace(local_rounds=_increased(done, k, missing))
-        # a worker that was stopped and is still at work goes on when it arrives
+        # a worker that was stopped and still computes continues when it arrives
         return dispatch_to(state, () if k in state.roster.working else (k,))
 
     def choose(state: AsynchronousState, k: int) -> tuple[int, ...]:
-        """Those that `partners` names, among the workers that are active."""
+        """The partners of worker k, chosen among the active workers."""
         if partners is None:
             return ()
         here = sorted(state.roster.active | {k})
@@ -134,7 +135,7 @@ def asynchronous(
     def release(
         state: AsynchronousState, waiting: tuple[int, ...], merge: MergeAction | None
     ) -> tuple[AsynchronousState, Actions]:
-        """Those that wait and may go on do; `merge` is that of the one that arrived."""
+        """Dispatches to waiting workers that may continue; `merge` is the arrival's."""
         done, active = state.local_rounds, state.roster.active
         latest = math.inf
         if max_staleness is not None:
@@ -184,7 +185,7 @@ def _split_in_half(
     free: tuple[int, ...],
     transfers: int,
 ) -> tuple[MergeAction, ...]:
-    """A worker that has to wait only pushes; one that has waited fetches."""
+    """Merges in which a worker that must wait only pushes; one that waited fetches."""
     arrived = merge.members if merge else ()
     merges = [merge] if merge else []
     if merge and set(arrived) <= set(held):
@@ -201,7 +202,7 @@ def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
 
 
 def random_partner(seed: int = 0) -> Partners:
-    """Chooses one other worker, uniformly (AD-PSGD's gossip); none if there is none."""
+    """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
 
     def choose(worker: int, merges: int, workers: int) -> tuple[int, ...]:
         if workers == 1:

@@ -1,4 +1,4 @@
-"""The policy of a calibration: each kind of local round, alone and together (host)."""
+"""The policy of a calibration: local rounds of each kind, alone and together (host)."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ DONE = "everything was measured"
 
 
 class Probe(NamedTuple):
-    """A round of a calibration: the same local round for all its members."""
+    """A round of a calibration: all its members do the same local round."""
 
     members: tuple[int, ...]
     local_round: LocalRound
@@ -29,24 +29,25 @@ class Probe(NamedTuple):
 
 
 class CalibrationState(NamedTuple):
-    """What is still to be measured, and who has not arrived yet."""
+    """The probes that remain, and the members that have not arrived yet."""
 
     roster: Roster
     probes: tuple[Probe, ...]  # the current one comes first
-    owing: frozenset[int]  # members of the current one that have not arrived in it
+    owing: frozenset[int]  # members of the current probe that have not arrived
     names: tuple[str, ...]  # of all workers
 
 
 def calibration_rounds(
     *, batch_sizes: Sequence[int], local_steps: Sequence[int] = (1, 8), repeats: int = 5
 ) -> Policy:
-    """Rounds of every batch size and number of steps, of each worker and of all.
+    """Rounds of every batch size and number of steps, for each worker and for all.
 
-    `repeats` times in turn: first each worker alone, then all at once; a merge follows
-    each round. While all compute at once, the faster workers repeat their local round
-    until the slowest has arrived, so that no worker ever computes alone. Then each does
-    its local round once more and waits, as in a synchronous round, since cores that
-    were idle start more slowly. The run ends (RunEnded) with the last round.
+    Each is done first by each worker alone, then by all at once, with a merge after
+    each round; the whole sequence is repeated `repeats` times. While all compute at
+    once, the faster workers repeat their local round until the slowest has arrived, so
+    that no worker ever computes alone. Then each does its local round once more and
+    waits, as in a synchronous round, since cores that were idle start more slowly. The
+    run ends (RunEnded) with the last round.
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ValueError(f"batch_sizes={tuple(batch_sizes)}: give positive numbers")
@@ -60,10 +61,10 @@ def calibration_rounds(
         infos: tuple[WorkerInfo, ...], num_examples: int
     ) -> tuple[CalibrationState, Actions]:
         del num_examples
-        everybody = tuple(i.index for i in infos)
-        sets = [((k,), True) for k in everybody]
+        workers = tuple(i.index for i in infos)
+        sets = [((k,), True) for k in workers]
         if len(infos) > 1:
-            sets += [(everybody, False), (everybody, True)]
+            sets += [(workers, False), (workers, True)]
         probes = tuple(
             Probe(members, LocalRound(k, size, size / largest), once)
             for _ in range(repeats)
@@ -102,7 +103,7 @@ def begin_probe(
     probes: tuple[Probe, ...],
     merges: tuple[MergeAction, ...] = (),
 ) -> tuple[CalibrationState, Actions]:
-    """The first of these probes, after the merge of the one before."""
+    """Begins the first of these probes, after the merges of the one before."""
     if not probes:
         raise RunEnded(DONE)
     members, local_round, _ = probes[0]

@@ -1,4 +1,4 @@
-"""Downpour's policy: pushes and fetches at intervals of their own (host world)."""
+"""Downpour's policy: pushes and fetches at separate intervals (host world)."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class DownpourState(NamedTuple):
 
     roster: Roster
     local_steps: tuple[int, ...]  # done
-    mailboxes: tuple[int, ...]  # not used by workers that wait
+    mailboxes: tuple[int, ...]  # not used with `wait=True`
 
 
 def downpour(
@@ -36,16 +36,17 @@ def downpour(
 ) -> Policy:
     """Pushes every `push_every` steps and fetches every `fetch_every`, without waiting.
 
-    Step by step (s = 0, 1, ...): before step s a fetch is requested if n_fetch divides
-    s (but not before the first step: every worker starts at the server's model), and
-    after step s the accrued gradients are pushed if n_push divides s. The model that
-    was requested is the server's at that time. It replaces the worker's at the end of
-    the first step by which it has arrived; until then no other model is requested. A
-    message waits for its link, and its worker waits until the message can be sent.
+    For steps s = 0, 1, ...: before step s a fetch is requested if n_fetch divides s
+    (but not before the first step, since every worker starts at the server's model),
+    and after step s the accrued gradients are pushed if n_push divides s. The requested
+    model is the server's at the time of the request. It replaces the worker's model at
+    the end of the first step by which it has arrived; until then no other model is
+    requested. A message waits for the link, and its worker waits until the message can
+    be sent.
 
     With `wait=True` delivery is immediate: after t = 1, 2, ... steps a worker pushes if
     n_push divides t and fetches if n_fetch divides t, in one merge if both are due, and
-    waits for it. A worker that joins begins at its step 0, with an empty mailbox.
+    waits for it. A worker that joins begins at step 0, with an empty mailbox.
 
     In the paper `push_every` is n_push and `fetch_every` is n_fetch. Source: Downpour
     SGD; ALGORITHMS G.5.
@@ -75,12 +76,12 @@ def downpour(
                 return handle_join(state, event.worker)
             case Merged(op=op) if MergeOp.REQUEST in op:
                 k = int(event.members[0])
-                if state.mailboxes[k] == _UNDER_WAY:  # else it was lost in between
+                if state.mailboxes[k] == _UNDER_WAY:  # else the worker was lost since
                     state = _with_mailbox(state, k, _DELIVERED)
         return state, Actions()
 
     def handle_join(state: DownpourState, k: int) -> tuple[DownpourState, Actions]:
-        if k in state.roster.working:  # it was stopped, and goes on when it arrives
+        if k in state.roster.working:  # it was stopped; it continues when it arrives
             return state, Actions()
         state = _with_mailbox(_with_steps(state, k, 0), k, _EMPTY)
         return dispatch_to(state, (k,))
@@ -119,7 +120,7 @@ def downpour(
         workers: tuple[int, ...],
         merges: tuple[MergeAction, ...] = (),
     ) -> tuple[DownpourState, Actions]:
-        """The next local round of those workers that are active, after the merges."""
+        """The merges, then the next local round of each active worker among these."""
         active = [k for k in workers if k in state.roster.active]
         dispatch = tuple((k, next_round(state, k)) for k in active)
         state = state._replace(roster=state.roster.dispatched(active))
@@ -128,7 +129,7 @@ def downpour(
     def next_round(state: DownpourState, k: int) -> LocalRound:
         if not wait:
             return LocalRound(1, batch_size)
-        done = state.local_steps[k]  # up to the next push or fetch
+        done = state.local_steps[k]  # the round ends at the next push or fetch
         steps = min(push_every - done % push_every, fetch_every - done % fetch_every)
         return LocalRound(steps, batch_size)
 

@@ -1,8 +1,8 @@
-"""The border of a group: numbers and names inside it, and those of the machine (host).
+"""Translates worker numbers and node names between a group and the machine (host).
 
-A group's policy numbers its workers from 0 and calls its topmost node ROOT. Outside,
-worker k of the group is `workers[k]`, its root is "group3" and its node "x" is
-"group3/x".
+A group's policy numbers its workers from 0 and calls its topmost node ROOT. In the
+machine, worker k of the group is `workers[k]`, the root of group 3 is "group3", and its
+node "x" is "group3/x".
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from hetjax.machine.types import (
 )
 from hetjax.schedule.types import Actions
 
-Workers = tuple[int, ...]  # of a group, by the machine's numbers
+Workers = tuple[int, ...]  # the machine's numbers of a group's workers
 
 
 class Seat(NamedTuple):
-    """Where a worker of the machine is."""
+    """The group of one of the machine's workers, and its number there."""
 
     group: int
     worker: int  # its number in the group
@@ -35,7 +35,7 @@ class Seat(NamedTuple):
 def divide(
     infos: tuple[WorkerInfo, ...], sizes: int | Sequence[int] | None
 ) -> tuple[Workers, ...]:
-    """The workers of each group: consecutive ones by size, or those of one place."""
+    """The workers of each group: consecutive ones by size, or one group per place."""
     n = len(infos)
     if sizes is None:
         places: dict[Any, list[int]] = {}
@@ -68,7 +68,7 @@ def seat_all(groups: Sequence[Workers]) -> tuple[Seat, ...]:
 def inner_infos(
     infos: tuple[WorkerInfo, ...], workers: Workers, *, by_place: bool
 ) -> tuple[WorkerInfo, ...]:
-    """A group's workers as its policy sees them; their place is the one within it."""
+    """A group's workers as its policy sees them, with their place within the group."""
     return tuple(
         infos[w]._replace(
             index=k, place=infos[w].place[1:] if by_place else infos[w].place
@@ -78,9 +78,9 @@ def inner_infos(
 
 
 def inner_event(seats: Sequence[Seat], event: Event) -> tuple[int, Event] | None:
-    """The group that an event is for, and the event in the group's own words.
+    """The group that an event concerns, and the event with the group's own names.
 
-    None if it is about the machine's root, or about no group.
+    None if the event is about the machine's root, or about no group.
     """
     match event:
         case Arrival() | Join() | Leave():
@@ -113,7 +113,7 @@ def _inner_member(seats: Sequence[Seat], g: int, member: int | str) -> int | str
 
 
 def outer_node(g: int, node: str = ROOT) -> str:
-    """The machine's name of a node of group g."""
+    """The machine's name for a node of group g."""
     return f"group{g}" if node == ROOT else f"group{g}/{node}"
 
 
@@ -122,7 +122,7 @@ def _outer_member(g: int, workers: Workers, member: int | str) -> int | str:
 
 
 def outer_nodes(g: int, workers: Workers, topology: Topology) -> dict[str, Node]:
-    """A group's tree in the machine's words."""
+    """A group's tree with the machine's names."""
     return {
         outer_node(g, name): Node(
             tuple(_outer_member(g, workers, child) for child in node.children),
@@ -134,7 +134,7 @@ def outer_nodes(g: int, workers: Workers, topology: Topology) -> dict[str, Node]
 
 
 def outer_actions(g: int, workers: Workers, actions: Actions) -> Actions:
-    """What a group's policy orders, in the machine's words."""
+    """The actions of a group's policy, with the machine's names."""
     if not any(actions):
         return actions
 

@@ -1,4 +1,4 @@
-"""Trees: groups of workers under nodes of their own, and a root above (host world)."""
+"""Trees: groups of workers, each under a node, and a root above them (host world)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -32,14 +32,14 @@ from hetjax.schedule.types import Actions, Policy
 
 
 class Group(NamedTuple):
-    """A group and how far it is; numbers and names are the machine's."""
+    """The state of a group, with the machine's numbers and names."""
 
     workers: tuple[int, ...]
     inner: Any  # state of its own policy
     roster: Roster  # of its workers
     merges: int = 0  # at its topmost node since the last merge of the root
-    held: tuple[tuple[int, LocalRound], ...] = ()  # dispatched after that merge
-    merged: tuple[MergeAction, ...] = ()  # the last one of each of its nodes
+    held: tuple[tuple[int, LocalRound], ...] = ()  # to dispatch after the root's merge
+    merged: tuple[MergeAction, ...] = ()  # the last merge of each of its nodes
 
 
 class HierarchicalState(NamedTuple):
@@ -58,18 +58,18 @@ def hierarchical(
     every: int = 1,
     broadcast: bool = True,
 ) -> Policy:
-    """Each group follows a policy of its own under its own node; then the nodes merge.
+    """Each group follows its own policy under its own node; then the nodes merge.
 
-    After `every` merges of its node, and once none of its workers is at work, a group
-    waits. When all groups wait, their nodes merge into the root. The root's model is
-    broadcast to all nodes and workers (unless `broadcast=False`), and all go on.
+    A group waits after `every` merges of its node, once none of its workers is
+    computing. When all groups wait, their nodes merge into the root. The root's model
+    is broadcast to all nodes and workers (unless `broadcast=False`), and all continue.
 
-    `sizes` are the workers per group, one number for all groups or one for each
-    (consecutive workers); None makes a group of the workers of each place. `inner` is
-    one policy for all groups or one for each, and may itself be `hierarchical`: a tree
-    of any depth, which the policy's `topology` describes. No group waits for one that
-    all its workers have left; what its node has of them still merges. Source: HierSGD,
-    Algorithms 1 and 2; ALGORITHMS D.1.
+    `sizes` are the numbers of workers per group, one number for all groups or one for
+    each (consecutive workers); None makes a group of the workers at each place. `inner`
+    is one policy for all groups or one for each, and may itself be `hierarchical`: a
+    tree of any depth, which the policy's `topology` describes. No group waits for a
+    group without active workers; merges that its node already did still count. Source:
+    HierSGD, Algorithms 1 and 2; ALGORITHMS D.1.
     """
     if not (every >= 1 and every == int(every)):
         raise ValueError(f"every={every}: give a whole number of at least 1")
@@ -88,7 +88,7 @@ def hierarchical(
         return [(ws, inner_infos(infos, ws, by_place=by_place)) for ws in groups]
 
     def topology(infos: tuple[WorkerInfo, ...]) -> Topology:
-        """The groups' own trees, each under its node, and the root above them."""
+        """The groups' trees, each under its node, and the root above them."""
         nodes: dict[str, Node] = {}
         names = []
         for g, (workers, own) in enumerate(split(infos)):
@@ -136,7 +136,7 @@ def hierarchical(
     def tell(
         state: HierarchicalState, g: int, inside: Event, event: Event
     ) -> tuple[HierarchicalState, Actions]:
-        """An event reaches a group, which knows it as `inside`."""
+        """Passes an event to a group, in whose names it is `inside`."""
         group = state.groups[g]
         inner_state, actions = policy_of(g).react(group.inner, inside)
         group = group._replace(inner=inner_state)
@@ -147,7 +147,7 @@ def hierarchical(
     def carry_up(
         state: HierarchicalState, g: int, group: Group, actions: Actions
     ) -> tuple[HierarchicalState, Actions]:
-        """A group's actions in the machine's words, and what they lead to above it."""
+        """A group's actions in the machine's names, and the root's merge if due."""
         actions = outer_actions(g, group.workers, actions)
         group = _with_merges(group, outer_node(g), actions.merges)
         if group.merges < every:
@@ -172,7 +172,7 @@ def hierarchical(
     def merge_root(
         state: HierarchicalState, actions: Actions
     ) -> tuple[HierarchicalState, Actions]:
-        """After the groups' own merges: the root's, the broadcast, and all go on."""
+        """Adds the root's merge and the broadcast; then all groups continue."""
         nodes = tuple(
             outer_node(g) for g, each in enumerate(state.groups) if each.merges
         )
@@ -204,11 +204,11 @@ def _with_roster(group: Group, event: Arrival | Join | Leave) -> Group:
 
 
 def _with_merges(group: Group, top: str, merges: tuple[MergeAction, ...]) -> Group:
-    """The group after these merges of its nodes, `top` the highest of them.
+    """The group after these merges of its nodes; `top` is its topmost node.
 
-    Of every node it keeps the last merge, with all members so far (workers may merge
-    one by one): they are who its model is broadcast to. Steps that a node makes by
-    itself have no such members, and only merges that push count.
+    For every node it keeps the last merge, with all members so far (workers may merge
+    one by one), to which the node's model is broadcast. Steps that a node makes by
+    itself add no members, and only merges that push count.
     """
     if not merges:
         return group
@@ -224,13 +224,13 @@ def _with_merges(group: Group, top: str, merges: tuple[MergeAction, ...]) -> Gro
 
 
 def _only_upwards(merges: tuple[MergeAction, ...]) -> tuple[MergeAction, ...]:
-    """Merges right before the root's: what comes down comes from the root."""
+    """The merges right before the root's, without transfers down to the members."""
     up = (m for m in merges if m.op != MergeOp.FETCH)
     return tuple(m._replace(transfers=min(m.transfers, 1)) for m in up)
 
 
 def _broadcast(state: HierarchicalState) -> tuple[MergeAction, ...]:
-    """Every node's members fetch its model, from the top; but not who has left."""
+    """Fetches of each node's model by its active members, from the top down."""
     active = frozenset().union(*(group.roster.active for group in state.groups))
     merged = [m for group in state.groups for m in group.merged]
     down = []

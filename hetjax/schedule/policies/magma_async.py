@@ -1,4 +1,4 @@
-"""MagmaDNN's policy: a master that steps on its own, and its slaves (host world)."""
+"""MagmaDNN's policy: a master that steps by itself, and its slaves (host world)."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ from hetjax.machine.types import (
 from hetjax.schedule.types import Actions, Policy
 
 SUBTRACT = ("before", "swap")
-SHARE = 0.1  # of a batch's seconds: a step of the master, and a copy, by default
+SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations
 
 
 class MagmaAsyncState(NamedTuple):
-    """Who is the master, how long its steps take, and how far it is."""
+    """The master, the duration of its steps, and how many steps were counted."""
 
     roster: Roster
     infos: tuple[WorkerInfo, ...]
@@ -30,37 +30,36 @@ class MagmaAsyncState(NamedTuple):
     tick: float  # [s] of one step of the master
     server_steps: int  # that the merges so far have counted
     stale: frozenset[int] = frozenset()  # workers whose last gradient is not in g
-    clear: bool = False  # is a gradient in g whose worker cannot take it out?
+    clear: bool = False  # does g contain a gradient whose worker cannot subtract it?
 
 
 def magma_async(
     *,
     batch_size: float,
-    tick_seconds: float | None = None,
+    server_step_seconds: float | None = None,
     copy_seconds: float | None = None,
     subtract: str = "before",
 ) -> Policy:
-    """The slowest worker steps w on and on; the others copy w and compute gradients.
+    """The slowest worker steps w continually; the others copy w and compute gradients.
 
     A slave copies w, which takes `copy_seconds` and ends with a FETCH; it computes a
     gradient on a batch, adds it to the shared gradient g (PUSH), and copies again. The
-    master makes one step every `tick_seconds`. Its steps need no events of their own:
-    each merge says how many there were since the one before, and so does a merge before
-    each evaluation, which thus sees all steps up to its time. Both durations default to
-    a tenth of the master's seconds for a batch. An addition takes one transfer over the
-    link, which serves as its lock; so does the subtraction of the slave's last gradient
-    at the FETCH, with `subtract="before"`.
+    master makes one step every `server_step_seconds`. Its steps need no events: each
+    merge says how many steps there were since the merge before. A merge right before
+    each evaluation does so, too, so that evaluations see all steps up to their time.
+    Both durations default to a tenth of the master's seconds for a batch. Adding to g
+    takes one transfer over the link, which serves as a lock; so does subtracting the
+    slave's last gradient at the FETCH, with `subtract="before"`.
 
     When the master leaves, the slowest slave becomes the master. A worker that leaves
-    or becomes the master takes its last gradient out of g when it arrives. After the
-    loss of a worker, which cannot do that, g starts again from zero (CLEAR), and the
-    other workers' gradients that were in it are not taken out a second time (FORGET).
-    A worker that joins is a slave. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS
-    F.3.
+    or becomes the master subtracts its last gradient from g when it arrives. A worker
+    that is lost cannot do that: g then starts again from zero (CLEAR), and the other
+    workers' gradients that were in g are not subtracted a second time (FORGET). A
+    worker that joins is a slave. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
     """
     if subtract not in SUBTRACT:
         raise ValueError(f"subtract={subtract!r}: choose one of {SUBTRACT}")
-    given = {"tick_seconds": tick_seconds, "copy_seconds": copy_seconds}
+    given = {"server_step_seconds": server_step_seconds, "copy_seconds": copy_seconds}
     for name, value in given.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: give a number above 0, or None")
@@ -85,7 +84,7 @@ def magma_async(
             infos=infos,
             master=master,
             copy=copy,
-            tick=tick_seconds or share,
+            tick=server_step_seconds or share,
             server_steps=0,
         )
         return state, Actions(dispatch=tuple((k, copy) for k in slaves))
@@ -123,7 +122,7 @@ def magma_async(
         state, n = count_steps(state, event.time)
         merge = MergeAction((k,), op=op, transfers=1, server_steps=n)
         if copied and not ends and subtract == "swap":
-            # it changes nothing that others write: no lock, and nothing to wait for
+            # it changes nothing that other workers write: no lock, no waiting
             op &= ~MergeOp.SUBTRACT
             merge = merge._replace(op=op, transfers=0, blocking=False)
         state = state._replace(stale=state.stale - {k}, clear=False)
@@ -136,9 +135,10 @@ def magma_async(
     def catch_up(
         state: MagmaAsyncState, time: float
     ) -> tuple[MagmaAsyncState, Actions]:
-        """The master's steps since the last merge, before the model is evaluated.
+        """Merges the master's steps since the last merge, before an evaluation.
 
-        A new master that is still at its last work as a slave steps when it arrives.
+        A new master that still computes its last round as a slave steps when it
+        arrives.
         """
         master = state.master
         if master is None or master in state.roster.working:
@@ -154,7 +154,7 @@ def magma_async(
         return state, Actions(merges=(merge,) if n else ())
 
     def count_steps(state: MagmaAsyncState, time: float) -> tuple[MagmaAsyncState, int]:
-        """How many steps the master made since the last merge."""
+        """Counts the steps that the master made since the last merge."""
         server_steps = int(time / state.tick)
         n = server_steps - state.server_steps
         return state._replace(server_steps=server_steps), n
@@ -162,7 +162,7 @@ def magma_async(
     def handle_join(state: MagmaAsyncState, k: int) -> tuple[MagmaAsyncState, Actions]:
         if state.master is None:
             return state._replace(master=k), Actions()
-        if k in state.roster.working:  # it was stopped, and goes on when it arrives
+        if k in state.roster.working:  # it was stopped; it continues when it arrives
             return state, Actions()
         state = state._replace(roster=state.roster.dispatched((k,)))
         return state, Actions(dispatch=((k, state.copy),))

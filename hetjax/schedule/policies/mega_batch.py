@@ -18,7 +18,7 @@ class MegaBatchState(NamedTuple):
     sizes: tuple[float, ...]  # [examples] real-valued
     updates: tuple[int, ...]  # dispatched in this mega-batch
     dispatched: int  # [examples] in this mega-batch
-    completed: int  # [examples] of them
+    completed: int  # [examples] of those that were dispatched
     merges: int
     warming: float  # [examples] of the warm-up that are not dispatched yet
     scaling: Any  # state of the scaling rule
@@ -37,21 +37,21 @@ def mega_batch(
     """Gives a batch to every idle worker until the mega-batch is spent; then all merge.
 
     A batch is dispatched while fewer than `examples` have been dispatched; the last one
-    is not cut. A worker that finds the mega-batch spent waits. When no worker is at
-    work any more, all merge, `scaling` gives the next batch sizes (every `scale_every`
-    merges; None: they stay), and the next mega-batch begins. Batch sizes start at
-    `batch_size`, the largest (b_max in the paper), and the relative learning rates are
-    b_i / b_max. `rule="hgpu_code"` is the rule of the paper's public code: a batch is
-    dispatched while the examples *completed*, less the largest batch size, are below
-    `examples`. For the first `warmup_epochs` passes over the data all batch sizes are
-    `warmup_size`. A worker that joins gets the next batch, of the size that it had
-    last, or b_max; batches that are lost with a worker are not given out again.
-    Source: Adaptive SGD III; ALGORITHMS A.1, A.4, A.5.
+    is not cut. A worker that finds the mega-batch spent waits. When no worker is
+    computing any more, all merge, `scaling` gives the next batch sizes (every
+    `scale_every` merges; with None they stay), and the next mega-batch begins. Batch
+    sizes start at `batch_size`, the largest (b_max in the paper), and the relative
+    learning rates are b_i / b_max. `rule="hgpu_code"` is the rule of the paper's public
+    code: a batch is dispatched while the number of *completed* examples, less the
+    largest batch size, is below `examples`. For the first `warmup_epochs` passes over
+    the data all batch sizes are `warmup_size`. A worker that joins gets the next batch,
+    of the size that it had last, or b_max; batches that are lost with a worker are not
+    dispatched again. Source: Adaptive SGD III; ALGORITHMS A.1, A.4, A.5.
     """
     given = {"examples": examples, "batch_size": batch_size, "scale_every": scale_every}
     given["warmup_size"] = warmup_size
     for name, value in given.items():
-        if not value > 0:  # nobody would ever get work
+        if not value > 0:  # no worker would ever get a batch
             raise ValueError(f"mega_batch: {name}={value}: give a number above 0")
     if rule not in RULES:
         raise ValueError(f"rule={rule!r}: choose one of {RULES}")
@@ -86,7 +86,7 @@ def mega_batch(
                 return dispatch_or_merge(count(state, event), event.worker)
             case Join():
                 return dispatch_or_merge(state, event.worker)
-            case Leave(worker=k, lost=True):  # with what it did since the last merge
+            case Leave(worker=k, lost=True):  # so are its updates since the last merge
                 updates = (*state.updates[:k], 0, *state.updates[k + 1 :])
                 return merge_if_spent(state._replace(updates=updates))
             case Leave():
@@ -96,7 +96,7 @@ def mega_batch(
     def dispatch_or_merge(
         state: MegaBatchState, worker: int
     ) -> tuple[MegaBatchState, Actions]:
-        """A batch for the worker if it may have one; else perhaps the merge."""
+        """Dispatches a batch to the worker if it may have one, else may merge."""
         roster = state.roster
         if worker in roster.active - roster.working and is_unspent(state):
             state, given = dispatch(state, worker)
@@ -104,7 +104,7 @@ def mega_batch(
         return merge_if_spent(state)
 
     def merge_if_spent(state: MegaBatchState) -> tuple[MegaBatchState, Actions]:
-        """When the mega-batch is spent and no worker is at work: merge, and go on."""
+        """Merges and begins the next mega-batch once this one is spent and done."""
         if state.roster.working or is_unspent(state):
             return state, Actions()
         did = {k for k, updates in enumerate(state.updates) if updates}
@@ -123,7 +123,7 @@ def mega_batch(
 
     def is_unspent(state: MegaBatchState) -> bool:
         if rule == "hgpu_code":
-            done = state.completed  # looks for the largest size near the end only
+            done = state.completed  # the maximum is only computed near the end
             return done < examples or done - max(state.sizes) < examples
         return state.dispatched < examples
 

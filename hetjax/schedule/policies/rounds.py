@@ -1,4 +1,4 @@
-"""Bulk-synchronous rounds: everybody computes, then everybody merges (host world)."""
+"""Bulk-synchronous rounds: all workers compute, then all merge (host world)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ Workers = tuple[WorkerInfo, ...]
 
 
 class RoundsState(NamedTuple):
-    """Who takes part in this round, and what each worker does in a round."""
+    """The members of this round, and what each worker does in a round."""
 
     infos: Workers
     roster: Roster
@@ -36,19 +36,19 @@ def rounds(
     first: Callable[[Workers], Sequence[int]] | None = None,
     blocking: bool = True,
 ) -> Policy:
-    """All workers do their steps; when the last one arrives, all merge and go on.
+    """All workers do their steps; when the last one arrives, all merge and continue.
 
     `local_steps` and `batch_size` are one number for all workers or one number for
     each worker that takes part. `local_steps` may also be a function of the workers'
-    infos that returns either. `workers` chooses who takes part (default: everybody;
-    see `fastest`). `first` chooses who of them begins (default: all of them; the
-    others wait until they join). A worker's relative learning rate is its batch size
-    over the largest one (linear scaling). With `blocking=False` the next round starts
-    while the merge is under way.
+    infos that returns either. `workers` chooses the workers that take part (default:
+    all; see `fastest`). `first` chooses which of these begin (default: all); the others
+    wait until they join. A worker's relative learning rate is its batch size over the
+    largest one (linear scaling). With `blocking=False` the next round starts while the
+    merge is under way.
 
     Workers leave and join between rounds: `workers` chooses again for every round. A
     worker that is lost is no longer a member of the current round; if no member is
-    left, the next round begins when somebody joins.
+    left, the next round begins when a worker joins.
     """
 
     def init(infos: Workers, num_examples: int) -> tuple[RoundsState, Actions]:
@@ -76,7 +76,7 @@ def rounds(
             raise ValueError("rounds: no workers take part; choose at least one")
         given = local_steps(taking_part) if callable(local_steps) else local_steps
         steps_k = per_worker("local_steps", given, len(taking_part))
-        if any(s != int(s) for s in steps_k):  # half a step would be none, for ever
+        if any(s != int(s) for s in steps_k):  # half a step would be rounded to none
             raise ValueError(f"local_steps={given}: every entry must be a whole number")
         sizes_k = per_worker("batch_size", batch_size, len(taking_part))
         return {
@@ -106,7 +106,7 @@ def rounds(
         state: RoundsState, merges: tuple[MergeAction, ...]
     ) -> tuple[RoundsState, Actions]:
         chosen = choose(state.infos, state.roster)
-        if any(w.index not in state.local_rounds for w in chosen):  # others' turn
+        if any(w.index not in state.local_rounds for w in chosen):  # other workers
             state = state._replace(local_rounds=plan(chosen))
         members = tuple(w.index for w in chosen)
         state = state._replace(members=members, roster=state.roster.dispatched(members))
@@ -118,7 +118,7 @@ def rounds(
 
 
 def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
-    """A merge of all these workers; a single one has nobody to send its model to."""
+    """A merge of all these workers; a single worker needs no transfer."""
     transfers = 2 if len(members) > 1 else 0
     return MergeAction(members, blocking=blocking, transfers=transfers)
 
@@ -126,7 +126,7 @@ def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
 def equal_time(
     local_steps: int, batch_size: float
 ) -> Callable[[Workers], tuple[int, ...]]:
-    """`local_steps` for the fastest worker; for others as many as fit into its time.
+    """`local_steps` for the fastest worker; for others as many as take equally long.
 
         tau_i = max(1, round(local_steps t_min / t_i))
 
@@ -142,7 +142,7 @@ def equal_time(
 
 
 def fastest(batch_size: float) -> Callable[[Workers], tuple[int, ...]]:
-    """Chooses the one worker whose expected step on `batch_size` examples is shortest.
+    """Chooses the worker whose expected step on `batch_size` examples is shortest.
 
     Ties are broken by the lower index.
     """

@@ -1,4 +1,4 @@
-"""SMA's restarts: when the learning rate drops, or nothing improves (host world)."""
+"""SMA's restarts: when the learning rate drops or the loss stalls (host world)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from hetjax.schedule.types import Actions, Policy
 
 
 class SmaRestartsState(NamedTuple):
-    """The inner policy's state and the condition's."""
+    """The states of the inner policy and of the condition."""
 
     inner: Any
     progress: Progress
@@ -43,10 +43,10 @@ class Condition(NamedTuple):
 
 
 def sma_restarts(inner: Policy, condition: Condition) -> Policy:
-    """`inner`, whose next merge at the root also resets to the center once that is due.
+    """The policy `inner`, with restarts when `condition` says that one is due.
 
-    The op of that merge is PUSH_FETCH | RESET_TO_CENTER. Source: CROSSBOW 3.2;
-    ALGORITHMS C.2.
+    The next merge at the root then also resets replicas to the center: its operation is
+    PUSH_FETCH | RESET_TO_CENTER. Source: CROSSBOW 3.2; ALGORITHMS C.2.
     """
 
     def init(
@@ -89,7 +89,7 @@ def _advance(progress: Progress, event: Event, num_examples: int) -> Progress:
 def on_rate_drop(learning_rate: LearningRateLike, *, drop: float = 0.75) -> Condition:
     """Due when the learning rate is below `drop` times that at the last arrival.
 
-    With a schedule that falls a little at every step it is never due.
+    With a schedule that falls a little at every step, a restart is never due.
     """
     if not 0 < drop < 1:
         raise ValueError(f"drop={drop}: give a number between 0 and 1")
@@ -104,7 +104,7 @@ def on_rate_drop(learning_rate: LearningRateLike, *, drop: float = 0.75) -> Cond
 
 
 class Plateau(NamedTuple):
-    """The lowest training loss so far, and the evaluations since then."""
+    """The lowest training loss so far, and the number of evaluations since then."""
 
     best: float
     waited: int
@@ -114,8 +114,8 @@ def on_plateau(*, patience: int = 5, improvement: float = 0.01) -> Condition:
     """Due after `patience` evaluations whose training loss is not lower.
 
     The loss is "train_loss" of `Evaluated`, the mean over the local rounds since the
-    evaluation before (never a loss on the test split). It is lower if it is below
-    1 - `improvement` times the lowest so far.
+    previous evaluation (never a loss on the test split). It counts as lower if it is
+    below 1 - `improvement` times the lowest so far.
     """
     if not patience >= 1:
         raise ValueError(f"patience={patience}: give a number of at least 1")

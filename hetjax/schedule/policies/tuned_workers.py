@@ -14,12 +14,12 @@ class TunedWorkersState(NamedTuple):
     """The inner policy's state, and the tuner's measurements."""
 
     inner: Any
-    roster: Roster  # as it will be once all that was started and stopped has happened
+    roster: Roster  # as it will be once all starts and stops have taken effect
     device_of: tuple[str, ...]  # of every worker
     before: Throughputs  # in the last window
     examples: dict[str, float]  # by device, in this window
     began: float  # [s] when this window began
-    merges: int  # in this window; -1: a change is still to take effect
+    merges: int  # in this window; -1: a change has not taken effect yet
     tuning: bool
 
 
@@ -36,19 +36,20 @@ def tuned_workers(
     After every `window` merges of the root it compares each device's throughput t
     [examples/s] with t', that of the window before (0 at first):
 
-        rule="paper"                 t - t' > tau:              one worker more
-                                     t < t' and workers > 1:    one less; for ever
-        rule="stop_at_first_drop"    all devices together: one more on each of them
-                                     while the sum of t grows by more than tau, else
-                                     one less, and the tuning ends
+        rule="paper"                 per device, in every window:
+                                     t - t' > tau:              one worker more
+                                     t < t' and workers > 1:    one worker fewer
+        rule="stop_at_first_drop"    all devices together: one worker more on each
+                                     while the sum of t grows by more than tau; else
+                                     one fewer on each, and the tuning ends
 
     The second rule is that of the public code. tau is `threshold` times t' as in that
     code or, with `absolute`, `threshold` itself [examples/s] as in the paper. A change
-    counts from the next round on, and the next window begins with it. `inner` begins
-    with the workers it chooses and lets others join and leave: `rounds(...,
-    first=one_per_device)`. A worker that is lost is replaced by a spare one of its
-    device, if there is one. The paper calls workers learners. Source: CROSSBOW 3.4,
-    Algorithm 2; ALGORITHMS C.5.
+    takes effect with the next round, and so does the next window. `inner` must begin
+    with a choice of workers and let others join and leave:
+    `rounds(..., first=one_per_device)`. A worker that is lost is replaced by a spare
+    worker of its device, if there is one. The paper calls workers learners. Source:
+    CROSSBOW 3.4, Algorithm 2; ALGORITHMS C.5.
     """
     if rule not in TUNERS:
         raise ValueError(f"rule={rule!r}: choose one of {TUNERS}")
@@ -106,7 +107,7 @@ def tuned_workers(
         if start or stop:
             active = (state.roster.active | set(start)) - set(stop)
             state = _with_active(state, active)._replace(merges=-1)
-        # without a spare worker the rule has found its best at the machine's limit
+        # without a spare worker the tuning ends at the machine's limit
         done = rule == "stop_at_first_drop" and not start
         return state._replace(tuning=not done), start, stop
 
@@ -120,7 +121,7 @@ def tuned_workers(
     def compare(t: float, before: float) -> int:
         if t - before > (threshold if absolute else threshold * before):
             return 1
-        # two equal windows differ by rounding: that is no drop
+        # equal windows may differ by rounding, which is no drop
         return -1 if t < before * (1 - 1e-9) else 0
 
     return Policy(init, react, inner.topology)
@@ -142,7 +143,7 @@ def _replace_lost(
 def _choose_workers(
     state: TunedWorkersState, changes: dict[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which workers start and which stop, for these changes of the devices' numbers."""
+    """The workers to start and to stop, for these changes per device."""
     start, stop = (), ()
     for device, change in changes.items():
         active, spare = _workers_of(state, device)
