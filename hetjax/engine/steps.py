@@ -64,15 +64,9 @@ class Steps:
         `between` is called after each program. With a device, batches are sent to it
         before the step that needs them.
         """
-        self.compilations.purpose = "step"
-        try:
-            if step_mode == "dispatch" or len(assignment.rows) < 2:
-                outcome = self._one_by_one(assignment, device, between)
-            else:
-                outcome = self._at_once(assignment, step_mode, device, between)
-        finally:
-            self.compilations.purpose = "other"
-        return outcome
+        if step_mode == "dispatch" or len(assignment.rows) < 2:
+            return self._one_by_one(assignment, device, between)
+        return self._at_once(assignment, step_mode, device, between)
 
     def _one_by_one(
         self,
@@ -135,12 +129,10 @@ class Steps:
         learning_rates = np.array([a.learning_rate for a in group])
         key_data = np.stack([self._key_data(a) for a in group])
         batches = _send(batches, device)
-        self.compilations.purpose = "step"
         replicas = tuple(a.replica for a in group)
         replicas, values, means = self._call(
             program, device, replicas, batches, learning_rates, key_data
         )
-        self.compilations.purpose = "other"
         if between:
             between(replicas)
         padded = batches.weight.size // n - sum(map(len, group[0].rows))
@@ -167,7 +159,8 @@ class Steps:
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         arguments = (replica, batch, *rest)
         call = self._programs.first_calls.call
-        return call(program, device, shapes, arguments, self.compilations)
+        with self.compilations.of("step"):
+            return call(program, device, shapes, arguments, self.compilations)
 
     def _finite(self, replica: Replica) -> Any:
         """Are all numbers of the replica finite? Only checked if on_nan="reset"."""

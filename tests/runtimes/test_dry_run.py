@@ -6,6 +6,7 @@ from real_runs import DATA, TASK, three_workers
 import hetjax as hj
 from hetjax.api.session import Session
 from hetjax.engine.placement import Placement
+from hetjax.machine import MergeOp
 from hetjax.runtimes.threads import dry_run
 
 
@@ -36,3 +37,15 @@ def test_one_merge_of_each_kind_by_itself(name, session, monkeypatch):
         dry_run.compile_merges(
             strategy, job, infos, Placement(devices, devices[0]), found
         )
+
+
+def test_merges_of_an_evaluation_are_among_them(session):
+    """MagmaDNN's master merges its steps when the model is to be looked at."""
+    strategy = hj.magma_async_sgd(batch_size=4, learning_rate=0.05)
+    infos = session.machine.infos(
+        {w.name: (1e-4, 1e-5) for w in session.machine.workers}
+    )
+    found = dry_run.dry_run(
+        strategy, infos, (), num_examples=len(DATA.train), seconds=0.1
+    )
+    assert any(action.op == MergeOp.STEP for action in found.merges.values())

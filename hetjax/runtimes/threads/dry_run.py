@@ -8,9 +8,10 @@ they occur: no worker is charged for that, but the clock runs on while steps com
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 
@@ -22,6 +23,8 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import (
     Cost,
+    EvaluationDue,
+    Event,
     Link,
     Machine,
     MergeAction,
@@ -33,11 +36,12 @@ from hetjax.machine import (
 )
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.runtimes.threads.step_timer import StepTimer
-from hetjax.schedule import simulate
+from hetjax.schedule import Actions, Policy, simulate
 from hetjax.strategies.types import Strategy
 
 EVENTS = 20_000  # of a dry run, at most
 SECONDS = 1.0  # wall-clock time of a dry run, at most
+EVALUATED = 100  # events after which the policy is asked about an evaluation
 NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
 
 Shape = tuple[int, int]  # steps, batch size
@@ -50,6 +54,11 @@ class DryRun:
     shapes: list[Counter[Shape]]  # of each worker's local rounds
     merges: dict[tuple, MergeAction] = field(default_factory=dict)  # one of each kind
     complete: bool = False  # did the policy end the run?
+
+    def add_merges(self, actions: Actions) -> None:
+        """Keep the merges of kinds that did not occur yet."""
+        for action in actions.merges:
+            self.merges.setdefault(_kind(action), action)
 
 
 def dry_run(
@@ -68,19 +77,35 @@ def dry_run(
     links = {"": Link(1e-5, 1e10)}
     machine = Machine("dry run", workers, links, NOISE, faults=faults)
     found = DryRun([Counter() for _ in infos])
-    run = simulate(
-        strategy.policy, SimulatedClock(machine, seed=0), num_examples=num_examples
-    )
+    policy = _with_evaluations(strategy.policy, found.add_merges)
+    run = simulate(policy, SimulatedClock(machine, seed=0), num_examples=num_examples)
     began = time.perf_counter()
     for number, (event, actions) in enumerate(_until_the_end(run, found)):
         for worker, local_round in actions.dispatch:
             found.shapes[worker][local_round.local_steps, local_round.size] += 1
-        for action in actions.merges:
-            found.merges.setdefault(_kind(action), action)
+        found.add_merges(actions)
         over = event is not None and event.time > seconds
         if over or number > EVENTS or time.perf_counter() - began > SECONDS:
             break
     return found
+
+
+def _with_evaluations(policy: Policy, hear: Callable[[Actions], None]) -> Policy:
+    """The policy, also asked what it would do if an evaluation were due.
+
+    The simulation has none. Policies are pure functions, so that asking changes nothing.
+    """
+    asked = 0
+
+    def react(state: Any, event: Event) -> tuple[Any, Actions]:
+        nonlocal asked
+        state, actions = policy.react(state, event)
+        asked += 1
+        if asked <= EVALUATED:
+            hear(policy.react(state, EvaluationDue(event.time))[1])
+        return state, actions
+
+    return policy._replace(react=react)
 
 
 def _until_the_end(run: Iterator[tuple], found: DryRun) -> Iterator[tuple]:
