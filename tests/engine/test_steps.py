@@ -15,9 +15,7 @@ from hetjax.machine import preset
 
 @pytest.mark.parametrize("at_once", [1, 300, 2**20])
 @pytest.mark.parametrize("exact", [False, True])
-def test_batches_gathered_at_once_equal_those_of_each_step(
-    at_once, exact, monkeypatch
-):
+def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monkeypatch):
     """One, three or all seven batches of 4 x 6 floats; padded if that is allowed."""
     monkeypatch.setattr(steps, "AT_ONCE", at_once)
     strategy = hj.local_sgd(batch_size=7, learning_rate=0.1, local_steps=7)
