@@ -277,7 +277,7 @@ ERRORS = {
         ["--machine=local", "--cpu_devices=0"],
         "--cpu_devices=0: give a number from 1 to 1,024",
     ),
-    "nobody": (
+    "no workers on a device": (
         ["--machine=local", "--workers_per_device=0"],
         "--workers_per_device=0: give a number from 1 to 1,024",
     ),

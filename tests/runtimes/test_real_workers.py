@@ -168,7 +168,7 @@ def test_a_killed_learner_does_not_stop_the_one_it_ran_with():
     history = real(rounds(), machine, seconds=0.5)
     assert what_happened(history) == [("cpu:0/0", "lost")]
     late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
-    assert late, "the other one works on"
+    assert late, "the other worker goes on"
     assert not history.stuck
     assert not own_threads()
     assert hj.replay(history.trace, progress=False).replayed == "equal"
@@ -191,7 +191,7 @@ def test_a_silent_worker_is_dropped_and_rejoins(meddle):
     assert lost.why.startswith("no answer for")
     assert joined.why.startswith("answered after 2.")  # pauses do not count
     after = [s for s in history.timeline if s.worker == 1 and s.start > joined.seconds]
-    assert after, "it works again"
+    assert after, "it computes again"
     assert not history.stuck
     meddle(lambda worker, local_rounds: None)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
