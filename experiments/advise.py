@@ -4,8 +4,8 @@
     python experiments/advise.py --machine=laptop.json --target=0.95
     python experiments/advise.py --machine=rtx4090+epyc7543 --batch_size=128
 
-Without --target the ranking is by examples/s, which takes a second. With it every
-choice also trains on the virtual clock. --machine=local calibrates this host first.
+Without --target the ranking is by examples/s, which takes a second. With it, every
+candidate also trains on the virtual clock. --machine=local calibrates this host first.
 """
 
 from absl import flags
@@ -16,16 +16,18 @@ from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("machine", "local", "a calibrated machine's file, a preset, local")
+flags.DEFINE_string(
+    "machine", "local", "a calibrated machine's file, a preset, or local"
+)
 flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
-flags.DEFINE_integer("batch_size", 64, "batch size; the largest where it adapts")
+flags.DEFINE_integer("batch_size", 64, "batch size (the largest, if it adapts)")
 flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
-flags.DEFINE_list("strategies", [], "names; default: five, see hetjax.advise")
+flags.DEFINE_list("strategies", [], "names; default: the five of hetjax.advise")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: local_sgd.local_steps=4")
 flags.DEFINE_float("target", None, "metric to reach")
-flags.DEFINE_float("seconds", 10.0, "virtual seconds of every choice")
+flags.DEFINE_float("seconds", 10.0, "virtual seconds of every candidate")
 flags.DEFINE_multi_string("workers", [], "a set of workers to try: cpu:0,gpu:0")
 flags.DEFINE_integer("seed", 0, "seed of the runs")
 bounded("hidden", *bounds.HIDDEN)

@@ -1,12 +1,13 @@
-"""Measure this host's devices, and save a simulated machine that is as fast.
+"""Measure this host's devices, and save a simulated machine that matches them.
 
     python experiments/calibrate.py --cpu_devices=2 --out=laptop.json   (half a minute)
     python experiments/calibrate.py --devices=cpu:0,gpu:0 --data=mnist --model=lenet
 
 Every device runs local rounds of several batch sizes and numbers of steps, alone and
-while the others compute; costs, contention, noise and merge times are fitted to them.
-Every script's --machine takes the file. Expected: a median error of the fit below 15 %
-for rounds of a few milliseconds on a busy laptop, and less for longer ones.
+while the other devices compute. Costs, contention, noise and merge times are fitted to
+these measurements. Pass the file as --machine to the other scripts. Expected: a median
+error of the fit below 15 % for rounds of a few milliseconds on a busy laptop, and less
+for longer rounds.
 """
 
 from absl import flags
@@ -17,19 +18,19 @@ from experiments.common.bounds import bounded, whole_numbers
 from hetjax.report import Table
 
 FLAGS = flags.FLAGS
-POOR = 0.25  # a median error of the fit above this is pointed out
+POOR = 0.25  # a median error of the fit above this adds a warning to the table
 flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
 flags.DEFINE_list("batch_sizes", ["16", "32", "64", "128"], "batch sizes to measure")
-flags.DEFINE_list("local_steps", ["1", "8"], "local steps of a round, to measure")
+flags.DEFINE_list("local_steps", ["1", "8"], "numbers of local steps to measure")
 flags.DEFINE_integer("repeats", 8, "repetitions of every measurement")
 flags.DEFINE_string("out", "machine.json", "file that the machine is saved to")
 bounded("hidden", *bounds.HIDDEN)
 
 
 def table(machine: hj.machine.Machine) -> Table:
-    """The fitted costs, a row for each worker."""
+    """The fitted costs, one row per worker."""
     header = ("worker", "per round [ms]", "fixed [ms]", "per example [us]")
     header += ("per non-zero [ns]", "slowdown", "contention")
     rows = [
@@ -48,13 +49,13 @@ def table(machine: hj.machine.Machine) -> Table:
     assert about is not None
     merging = 1e3 * 2 * machine.links[""].latency
     caption = (
-        f"merges {merging:.3f} ms and each worker's transfer, "
+        f"a merge takes {merging:.3f} ms and each worker's transfer, "
         f"noise {machine.noise:.3f}",
         f"error of the fit: median {100 * about.error:.1f} %, 90th percentile "
         f"{100 * about.worst:.1f} %, of {about.local_rounds} rounds",
     )
     if about.error > POOR:
-        caption += ("a poor fit: end what else is running, or raise --repeats",)
+        caption += ("a poor fit: stop other programs, or raise --repeats",)
     return Table(header, tuple(rows), caption)
 
 

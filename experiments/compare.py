@@ -38,18 +38,20 @@ flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
-flags.DEFINE_integer("batch_size", 128, "batch size; the largest where it adapts")
+flags.DEFINE_integer("batch_size", 128, "batch size (the largest, if it adapts)")
 flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
-flags.DEFINE_list("learning_rates", [], "rates to choose from, on held-out data")
-flags.DEFINE_string("tune", "common", "one learning rate for all (common), or for each")
+flags.DEFINE_list(
+    "learning_rates", [], "learning rates to choose from, on held-out data"
+)
+flags.DEFINE_string("tune", "common", "one learning rate for all: common; or each")
 flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, vgg16, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
-flags.DEFINE_float("dirichlet", None, "deal examples out unevenly: concentration, 0.3")
+flags.DEFINE_float("dirichlet", None, "uneven shards: concentration, such as 0.3")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
 flags.DEFINE_float("noise", None, "noise of step times, instead of the machine's")
 flags.DEFINE_string("out", "results", "folder of the results")
-flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_boolean("overwrite", False, "replace the results in --out")
 flags.DEFINE_integer("first_index", 0, "a folder's first feature: 1 in much libSVM")
 flags.DEFINE_integer("rows", 4096, "synthetic_xmc: training rows")
 flags.DEFINE_integer("test_rows", 1024, "synthetic_xmc: test rows")
@@ -76,7 +78,7 @@ def load_data() -> hj.data.Dataset:
 def with_shards(
     strategies: dict[str, hj.Strategy], data: hj.data.Dataset
 ) -> dict[str, hj.Strategy]:
-    """The strategies, with every worker on its own shard of the data."""
+    """Return the strategies with every worker on its own shard of the data."""
 
     def partition(workers: int, seed: int) -> Any:
         labels, alpha = data.train.y, FLAGS.dirichlet

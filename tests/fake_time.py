@@ -1,6 +1,6 @@
-"""A world for the wall clock: time passes while somebody waits, and threads report.
+"""A fake world for the wall clock: time passes during waits, and threads report.
 
-It stands for the modules `time` and `queue` within
+It replaces the modules `time` and `queue` in
 `hetjax.runtimes.threads.wall_clock`. Times are halves and quarters of seconds, so that
 stamps are exact.
 """
@@ -13,12 +13,12 @@ import queue
 from hetjax.machine import LocalRound, WorkerInfo
 from hetjax.runtimes.threads.wall_clock import Completion, WallClock
 
-START = 64.0  # stamp when the clock begins: seconds of the tests are from there
+START = 64.0  # stamp when the clock begins: the tests count seconds from here
 STEP = LocalRound(1, 1)
 
 
 class World:
-    """Stamps, and completions that are heard of when their time has come."""
+    """Time stamps, and completions that are delivered at their times."""
 
     Empty = queue.Empty
 
@@ -27,7 +27,7 @@ class World:
         self._coming = []
         self._number = itertools.count()
         self._queues = 0
-        self._spins = 0  # waits of no time, one after the other
+        self._spins = 0  # consecutive waits of no duration
 
     @property
     def now(self):
@@ -35,16 +35,16 @@ class World:
         return self._now - START
 
     def busy_until(self, seconds):
-        """The host does something else."""
+        """The host is busy with something else until then."""
         self._now = START + seconds
 
     def report(self, worker, began, finished, failure=""):
-        """A thread computes from `began` to `finished` [s], and reports then."""
+        """A thread computes from `began` to `finished` [s] and then reports."""
         done = Completion(worker, START + began, START + finished, failure)
         self._push(START + finished, done)
 
     def awaited(self, clock, seconds=1000.0):
-        """The clock's next event; None if there is none for so long."""
+        """The clock's next event; None if there is none within that time."""
         until = self.now + seconds
         while self.now < until:
             event = clock.next()
@@ -57,13 +57,13 @@ class World:
     def _push(self, stamp, completion):
         heapq.heappush(self._coming, (stamp, next(self._number), completion))
 
-    # as the modules
+    # the interface of the modules
 
     def perf_counter(self):
         return self._now
 
     def SimpleQueue(self):
-        """A clock's first queue is of completions, its second one of calls."""
+        """A clock's first queue holds completions, its second one calls."""
         self._queues += 1
         return self if self._queues % 2 else _Calls(self)
 
@@ -74,7 +74,7 @@ class World:
         self._push(self._now, completion)
 
     def get(self, timeout=0.0):
-        """Time moves on, if only by its smallest step, unless something is there."""
+        """Unless an item is ready, time advances, at least by its smallest step."""
         if self.empty():
             self.pass_by(timeout)
         if self.empty():
@@ -82,7 +82,7 @@ class World:
         return heapq.heappop(self._coming)[2]
 
     def pass_by(self, seconds):
-        """Wait so long, or for the next completion."""
+        """Wait for that time, or until the next completion."""
         self._spins = 0 if seconds else self._spins + 1
         assert self._spins < 100, "it spins instead of waiting"
         until = max(self._now + seconds, math.nextafter(self._now, math.inf))
@@ -92,7 +92,7 @@ class World:
 
 
 class _Calls:
-    """Who completes something looks at the clock itself: as good as a call."""
+    """A thread that completes something checks the clock itself: as good as a call."""
 
     def __init__(self, world):
         self._world = world
@@ -106,7 +106,7 @@ class _Calls:
 
 
 def wall_clock(*seconds, absent=(), **settings):
-    """A clock that has begun, of workers whose step takes so many seconds."""
+    """A clock that has begun, of workers with these seconds per step."""
     infos = tuple(
         WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0, present=k not in absent)
         for k, s in enumerate(seconds)

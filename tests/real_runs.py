@@ -1,4 +1,4 @@
-"""Short runs on the test process's four CPU devices, of models that compile at once."""
+"""Short runs on the test process's four CPU devices, of models that compile fast."""
 
 import threading
 
@@ -28,7 +28,7 @@ TASK = hj.classification(hj.models.mlp(hidden=5), DATA)
 
 
 def poisoned_task(bad_row=7):
-    """The loss of one example is NaN, and so is every gradient that it is part of."""
+    """The loss of one example is NaN, and so is every gradient that includes it."""
     x = DATA.train.x[bad_row]
 
     def loss(params, model_state, batch, key):
@@ -40,35 +40,35 @@ def poisoned_task(bad_row=7):
 
 
 def three_workers(**settings):
-    """Of three devices, the last of which is slowed."""
+    """A machine of three devices, the last of which is slowed down."""
     settings = {"slowdown": (1, 1, 2), "step_mode": "dispatch", **settings}
     return hj.local_machine(["cpu:0", "cpu:1", "cpu:2"], **settings)
 
 
-_PROGRAMS = {}  # of every task: compiled for one test, used by the others
+_PROGRAMS = {}  # per task: compiled for one test, reused by the others
 
 
 def real(strategy, machine=None, *, seconds=0.3, task=TASK, num_evals=3, **options):
-    """A run for real, as `hj.train` has it."""
+    """A real run, as `hj.train` does it."""
     about = {k: options.pop(k) for k in OF_BENCH if k in options}
     machine = machine or three_workers()
     session = Session(
         task, DATA, machine, seconds=seconds, num_evals=num_evals, **about
     )
-    session.programs = _PROGRAMS.setdefault(id(task), session.programs)  # which has it
+    session.programs = _PROGRAMS.setdefault(id(task), session.programs)  # task
     bar = ProgressBar(seconds, shown=False, real=True)
     return session.run(strategy.name, strategy, options.pop("seed", 0), bar, **options)
 
 
 def rounds(**settings):
-    """Local SGD: two steps each, then all merge."""
+    """Local SGD: two steps each, then all workers merge."""
     return hj.local_sgd(
         **{"batch_size": 4, "learning_rate": 0.1, "local_steps": 2, **settings}
     )
 
 
 def what_happened(history):
-    """(worker, what) of every incident."""
+    """(worker, what) of every worker event."""
     return [(i.worker, i.what) for i in history.events]
 
 

@@ -1,6 +1,6 @@
-"""A policy on a clock that is recorded: as `simulate`, with merges that have times.
+"""A policy on a recorded clock: like `simulate`, with merges that take time.
 
-Like the loop, and without a model; machines of the tests of traces and fits.
+This is the loop without a model. The machines of the tests of traces and fits.
 """
 
 from hetjax.machine import (
@@ -30,12 +30,12 @@ HEADER = {
 
 
 def profiles(*costs, **changes):
-    """Workers w0, w1, ... with these costs."""
+    """Profiles of workers w0, w1, ... with these costs."""
     return tuple(Profile(f"w{k}", "gpu", c, **changes) for k, c in enumerate(costs))
 
 
 def machine(*seconds, **changes):
-    """Workers whose step takes so many seconds; a merge takes half a second."""
+    """Workers with these seconds per step; a merge takes half a second."""
     workers = profiles(*(Cost(s, 0.0) for s in seconds))
     return Machine("m", workers, {"": Link(0.25, 1e9, "central")}, **changes)
 
@@ -45,7 +45,7 @@ def no_nonzeros(local_round):
 
 
 def scripted(*answers):
-    """Gives these orders, one after the other, whatever happens; then none."""
+    """A policy that gives these actions in turn, whatever happens; then none."""
 
     def actions(k):
         return answers[k] if k < len(answers) else Actions()
@@ -56,16 +56,16 @@ def scripted(*answers):
 
 
 def planned(action, policy, workers, num_bytes=0.0):
-    """The merge as the loop plans it, with nothing to run."""
+    """The merge as the loop plans it, with nothing to execute."""
     below = policy.topology(workers).workers_below(action.members)
     return PlannedMerge(action, num_bytes, 0.0, below, lambda visible: None)
 
 
 def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
-    """Each event and the orders it leads to, first (None, the initial orders).
+    """Yield each event and the actions it leads to, first (None, the initial actions).
 
-    `nonzeros(local_round)` are those of its steps. It ends when nothing is pending,
-    or with RunEnded.
+    `nonzeros(local_round)` gives the non-zeros of its steps. The run ends when nothing
+    is pending, or with RunEnded.
     """
     event = None
     try:
@@ -93,7 +93,7 @@ def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
 
 
 def recorded(policy, machine, *, path=None, count=None, header=HEADER, **settings):
-    """The first `count` events of a run (all: None), with their orders; its trace."""
+    """The first `count` events of a run (None: all) with their actions; its trace."""
     if header is HEADER:
         header = HEADER | {"slowdowns": [1.0] * len(machine.workers)}
     recorder = Recorder(SimulatedClock(machine, seed=0), header, path)
@@ -108,5 +108,5 @@ def recorded(policy, machine, *, path=None, count=None, header=HEADER, **setting
 
 
 def replayed(policy, trace):
-    """The same on the clock of a trace."""
+    """The same as `recorded`, on the clock of a trace."""
     return list(carried_out(policy, RecordedClock(trace)))

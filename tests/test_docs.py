@@ -1,4 +1,4 @@
-"""What the README and the notebooks show runs as it stands there."""
+"""The code of the README and the notebooks runs as written there."""
 
 import json
 import re
@@ -70,8 +70,8 @@ def test_the_combinations_of_the_readme_train(name):
     assert history.best() > 0.9
 
 
-def test_what_the_readme_shows_of_real_devices(tmp_path, monkeypatch):
-    """On two of the CPU's devices, for less than a minute."""
+def test_the_real_devices_of_the_readme(tmp_path, monkeypatch):
+    """On two of the CPU devices, for less than a minute."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     code = BLOCKS[3]

@@ -1,4 +1,4 @@
-"""The host world imports no JAX: a static check of its modules' own imports."""
+"""Host code imports no JAX: a static check of its modules' imports."""
 
 import ast
 from pathlib import Path
@@ -15,7 +15,7 @@ def is_within(module, packages):
 
 
 def imports(source, package):
-    """Dotted names of all that `source`, a module in `package`, imports."""
+    """Dotted names of all imports of `source`, a module in `package`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -37,7 +37,7 @@ def forbidden(source, package, allowed=HOST):
 
 
 def modules(*names):
-    """The files of those modules and packages, with the package they are in."""
+    """The files of these modules and packages, with their packages."""
     found = []
     for name in names:
         base = ROOT.joinpath(*name.split("."))
@@ -51,7 +51,7 @@ def package_of(path):
 
 
 @pytest.mark.parametrize("path", modules(*HOST))
-def test_host_modules_import_no_device_world(path):
+def test_host_modules_import_no_device_code(path):
     assert forbidden(path.read_text(), package_of(path)) == []
 
 

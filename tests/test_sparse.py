@@ -18,7 +18,7 @@ B, F, H = 6, 9, 3  # examples, features, hidden units
 
 
 def random_matrix(seed, density=0.3):
-    """CSR [B, F] with an empty row, and its BCOO with some padding behind."""
+    """CSR [B, F] with an empty row, and its BCOO with some padding at the end."""
     rng = np.random.default_rng(seed)
     matrix = sp.random_array((B, F), density=density, rng=rng, dtype=np.float32)
     whole = matrix.toarray()
@@ -76,7 +76,7 @@ def test_products_of_a_view_equal_those_of_the_weight():
 
 def test_padding_is_ignored_whatever_its_value_and_weight():
     csr, x = random_matrix(0)
-    w = random_array(0, F + 1, H).at[F].set(np.nan)  # a clipped index lands there
+    w = random_array(0, F + 1, H).at[F].set(np.nan)  # where a clipped index would land
     garbage = x.data.at[-3:].set(7.0)
     x = BCOO(
         (garbage, x.indices.at[-3:, 1].set(F + 1)),
@@ -90,7 +90,7 @@ def test_padding_is_ignored_whatever_its_value_and_weight():
 
 
 def random_gradient(seed=0):
-    """Ids 1 and 4 several times; F and more is padding, of garbage."""
+    """Ids 1 and 4 occur several times; ids from F on are padding with garbage."""
     ids = jnp.array([4, 1, F, 1, 0, 4, 4, F + 2])
     return sparse.RowSparseGrad(ids, random_array(seed, 8, H), F)
 
@@ -135,7 +135,7 @@ PATHS = ("tower/rows", "gate")
 
 
 def random_params():
-    """Two row weights, one a vector, and others of whatever shape."""
+    """Two row weights, one of them a vector, and other weights of any shape."""
     return {
         "tower": {"rows": random_array(0, F, H), "out": random_array(1, H, 2)},
         "gate": random_array(2, F),
@@ -144,7 +144,7 @@ def random_params():
 
 
 def loss(params, model_state, batch, key):
-    """Of a two-layer model with a gate for each example."""
+    """The loss of a two-layer model with a gate for each example."""
     hidden = jnp.tanh(sparse.matmul(batch.x, params["tower"]["rows"]))
     gate = jax.nn.sigmoid(sparse.matmul(batch.x, params["gate"]))
     outputs = gate[:, None] * (hidden @ params["tower"]["out"])
@@ -199,7 +199,7 @@ CALLS = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call")
 
 
 def equations(jaxpr):
-    """All equations at any depth, but for those that only call others."""
+    """All equations at any depth, except those that only call others."""
     for equation in jaxpr.eqns:
         if equation.primitive.name not in CALLS:
             yield equation
@@ -224,7 +224,7 @@ def without_others(params):
     return params | {"same_shape": jnp.ones(())}
 
 
-def test_a_plain_step_makes_no_whole_array_but_the_weights_it_scatters_into():
+def test_a_plain_step_makes_no_whole_array_except_its_weights():
     params = without_others(random_params())
     batch = random_batch(random_matrix(0)[1])
     made = whole_outputs(local.sgd(), params, batch)
@@ -232,7 +232,7 @@ def test_a_plain_step_makes_no_whole_array_but_the_weights_it_scatters_into():
 
 
 def test_a_dense_step_makes_whole_arrays():
-    """So that the test above is known to see them."""
+    """This shows that the test above can detect them."""
     params = without_others(random_params())
     dense = random_batch(jnp.asarray(random_matrix(0)[0].toarray()))
     assert {"dot_general", "mul"} <= set(whole_outputs(local.sgd(), params, dense))

@@ -1,7 +1,7 @@
 """Runs that can be worked out by hand: a model that counts, a clock of whole seconds.
 
-The model is one number w, which starts at 0; every step of rate 1 adds exactly 1. Its
-metric "w" is what is seen of the model, so a point tells how many steps are in it.
+The model is one number w, which starts at 0; every step at learning rate 1 adds exactly
+1. Its metric "w" is the model itself, so an evaluation tells how many steps are in it.
 """
 
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from hetjax.machine import Cost, Link, Machine, Profile
 from hetjax.strategies import Strategy
 
 EXAMPLES = 24
-ENDLESS = 1e30  # [bytes/s]: what a model's bytes take is lost in rounding
+ENDLESS = 1e30  # [bytes/s]: the time of a model's bytes vanishes in rounding
 
 
 def counting_data(examples=EXAMPLES):
@@ -28,7 +28,7 @@ def counting_data(examples=EXAMPLES):
 
 
 def counting_task(nan_above=None, test_nan_above=None):
-    """The loss of a batch is NaN once w exceeds a bound; or the loss of the test."""
+    """A task whose loss (of a batch, or of the test) is NaN once w exceeds a bound."""
 
     def loss(params, model_state, batch, key):
         w = jnp.broadcast_to(params["w"], batch.weight.shape)
@@ -45,7 +45,7 @@ def counting_task(nan_above=None, test_nan_above=None):
 
 
 def machine(*seconds, link=0.0, topology="central"):
-    """Workers a, b, ... of so many seconds a step; a merge takes `link` seconds."""
+    """Workers a, b, ... with these seconds per step; a merge takes `link` seconds."""
     workers = tuple(
         Profile(name, "kind", Cost(fixed=s, per_example=0.0))
         for name, s in zip("abcdef", seconds, strict=False)
@@ -67,7 +67,7 @@ def averaging(*, local_steps=1, batch_size=2, blocking=True, **fields):
 
 
 def one_by_one(learning_rates):
-    """Everybody does one step of its own rate, and merges alone when it arrives."""
+    """Every worker does one step at its own learning rate and merges alone."""
 
     def init(workers, num_examples):
         local_rounds = [
@@ -79,8 +79,8 @@ def one_by_one(learning_rates):
     def react(state, event):
         if not isinstance(event, hj.machine.Arrival):
             return state, schedule.Actions()
-        order = schedule.MergeAction((event.worker,), blocking=False)
-        return state, schedule.Actions(merges=(order,))
+        action = schedule.MergeAction((event.worker,), blocking=False)
+        return state, schedule.Actions(merges=(action,))
 
     return schedule.Policy(init, react)
 
@@ -96,7 +96,7 @@ def train(machine, strategy, seconds, num_evals=1, task=None, **options):
 
 @contextmanager
 def nothing_compiled():
-    """Fails if JAX compiles, or even traces, within."""
+    """Fail if JAX compiles or traces anything within the context."""
     events = []
 
     def listen(event, duration, **kwargs):

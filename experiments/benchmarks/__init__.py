@@ -1,1 +1,1 @@
-"""What is measured of hetjax, and beside it of its peers."""
+"""Benchmarks of hetjax and of its peers."""

@@ -6,7 +6,7 @@
 K replicas do T steps of B examples each, then they are averaged: K=32, T=8, B=32 on an
 MLP 784-128-64-10; K=8, T=4, B=32 on a CNN (conv 5x5x16, pool, conv 5x5x32, pool, fc 64,
 fc 10). The data are random, the steps plain SGD on the default device. Every contender
-draws its batches in its own way. They take turns, round by round.
+draws its batches in its own way. The contenders take turns, round by round.
 
 One JSON object on standard output: "replica_steps_per_s" (medians over the rounds) of
 hetjax, of hand-written JAX (scan, unrolled, dispatch), of FedJAX, DrJAX and PyTorch
@@ -34,7 +34,7 @@ from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("models", ["mlp", "cnn"], "some of mlp, cnn")
+flags.DEFINE_list("models", ["mlp", "cnn"], "mlp, cnn, or both")
 flags.DEFINE_integer("rounds", 10, "measured rounds of every contender")
 flags.DEFINE_integer("seed", 0, "seed of data and parameters")
 bounded("rounds", 1, 10_000, "every round is run")
@@ -57,8 +57,8 @@ def make_data(name: str) -> hj.data.Dataset:
 def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
     """Seconds of a round on the virtual machine, from runs of a few rounds.
 
-    A run compiles first. The difference of a long and a short run leaves out what
-    every run takes for its set-up.
+    A first run compiles. The difference between a long and a short run leaves out the
+    set-up time of a run.
     """
     k, t, b = SETTINGS[name]
     model = hj.from_functions(*peers.MODELS[name])
@@ -70,7 +70,7 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
     session = Session(task, data, machine, seconds=one, num_evals=1)
 
     def run(rounds: int) -> tuple[float, int]:
-        """(seconds, number of merges)."""
+        """Return (seconds, number of merges)."""
         session.instants = (0.0, rounds * one * 1.02)
         bar = ProgressBar(1.0, shown=False)
         began = time.perf_counter()
@@ -87,7 +87,7 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
 
 
 def contenders(name: str) -> dict[str, Callable[[], float] | None]:
-    """A function for each that runs a round and returns its seconds."""
+    """A function per contender that runs a round and returns its seconds."""
     data = make_data(name)
     k, t, b = SETTINGS[name]
     chosen: dict[str, Any] = {"hetjax": hetjax_rounds(name, data)}
@@ -122,7 +122,7 @@ def measure(name: str) -> dict[str, float | None]:
 
 
 def ratios(name: str, speeds: dict[str, float | None]) -> dict[str, float | None]:
-    """hetjax over the best hand-written JAX, and over the best peer."""
+    """The ratios of hetjax to the best hand-written JAX, and to the best peer."""
     own = speeds["hetjax"] or 0.0
     by_hand = max(v for k, v in speeds.items() if k.startswith("jax_") and v)
     others = [v for k, v in speeds.items() if k in PEERS and v]

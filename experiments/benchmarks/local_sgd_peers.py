@@ -1,6 +1,7 @@
 """Rounds of local SGD without hetjax: hand-written JAX, FedJAX, DrJAX, PyTorch.
 
-Each function returns one that runs a round, waits for it, and returns its seconds.
+Each function here returns a function that runs a round, waits for it, and returns its
+seconds.
 """
 
 import importlib
@@ -21,13 +22,13 @@ def _dense(key: jax.Array, n: int, m: int) -> tuple[jax.Array, jax.Array]:
 
 
 def mlp_init(key: jax.Array) -> Any:
-    """784-128-64-10."""
+    """Parameters of the MLP 784-128-64-10."""
     keys = jax.random.split(key, 3)
     return [_dense(k, n, m) for k, n, m in zip(keys, SIZES, SIZES[1:], strict=False)]
 
 
 def mlp_apply(params: Any, x: jax.Array) -> jax.Array:
-    """Logits."""
+    """Return the logits."""
     for w, b in params[:-1]:
         x = jax.nn.relu(x @ w + b[None])
     w, b = params[-1]
@@ -35,7 +36,7 @@ def mlp_apply(params: Any, x: jax.Array) -> jax.Array:
 
 
 def cnn_init(key: jax.Array) -> Any:
-    """Conv 5x5x16, pool, conv 5x5x32, pool, fc 64, fc 10."""
+    """Parameters of conv 5x5x16, pool, conv 5x5x32, pool, fc 64, fc 10."""
     keys = jax.random.split(key, 4)
     first = jax.random.normal(keys[0], (5, 5, 1, 16)) * 0.2
     second = jax.random.normal(keys[1], (5, 5, 16, 32)) * 0.07
@@ -48,13 +49,13 @@ def cnn_init(key: jax.Array) -> Any:
 
 
 def _pool(x: jax.Array) -> jax.Array:
-    """2x2: reshape and max is faster than reduce_window on a CPU."""
+    """2x2 max-pooling: reshape and max is faster than reduce_window on a CPU."""
     b, h, w, c = x.shape
     return x.reshape(b, h // 2, 2, w // 2, 2, c).max((2, 4))
 
 
 def cnn_apply(params: Any, x: jax.Array) -> jax.Array:
-    """Logits of images [B, 28, 28, 1]."""
+    """Return the logits of images [B, 28, 28, 1]."""
     for w, b in params[:2]:
         x = jax.lax.conv_general_dilated(
             x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -144,7 +145,7 @@ def jax_rounds(
 
 def fedjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], float]:
     """FedJAX's federated averaging, each client with T batches."""
-    # its last release uses a name that JAX has dropped since
+    # FedJAX's last release uses a name that JAX has since dropped
     jax.tree_map = jax.tree.map  # pyright: ignore
     fedjax = importlib.import_module("fedjax")
 
@@ -216,7 +217,7 @@ def drjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], f
 def torch_rounds(
     name: str, data: Any, k: int, t: int, b: int, *, threads: int
 ) -> Callable[[], float]:
-    """PyTorch: workers in turn, plain SGD in place, the mean by hand."""
+    """PyTorch: one worker after the other, plain SGD in place, the mean by hand."""
     torch = importlib.import_module("torch")
     nn = torch.nn
 

@@ -1,15 +1,16 @@
-"""What the loop adds around a step: real runs, and the same programs called by hand.
+"""Overhead of the loop: real runs against the same programs called by hand.
 
     python experiments/benchmarks/overhead.py                          (four minutes)
 
-One worker on one device, so that no work hides behind another worker's. Rounds: 8 steps
-of about 0.1, 1 and 10 ms (the width of an MLP is chosen for it), then a merge. By hand:
-the same compiled steps and merge, called in a loop on batches that are ready.
-Asynchronous strategies: seconds per arrival beyond those of a step and a merge by hand.
-The two take turns: medians over a turn without its first two rounds, and over turns.
+There is one worker on one device, so that no overhead hides behind another worker's
+steps. A round is 8 steps of about 0.1, 1 or 10 ms (the width of an MLP is chosen to
+match), then a merge. "By hand" means the same compiled steps and merge, called in a
+loop on batches that are ready. For asynchronous strategies the overhead is the seconds
+per arrival beyond those of a step and a merge by hand. The two contenders take turns;
+medians are over a turn without its first two rounds, and over turns.
 
-One JSON object on standard output: "ratios" with "rounds/0.1ms" ... (hetjax over bare,
-less 1), "arrival_us", and the raw medians. Marks: 0.10, 0.03 and 0.01; 150 us.
+One JSON object on standard output: "ratios" with "rounds/0.1ms" ... (hetjax over by
+hand, minus 1), "arrival_us", and the raw medians. Targets: 0.10, 0.03 and 0.01; 150 us.
 """
 
 import json
@@ -37,7 +38,7 @@ from hetjax.runtimes.threads.machine import device_name
 from hetjax.runtimes.threads.step_timer import StepTimer
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("step_ms", ["0.1", "1", "10"], "step times to measure at [ms]")
+flags.DEFINE_list("step_ms", ["0.1", "1", "10"], "step times [ms] to measure with")
 flags.DEFINE_float("seconds", 2.0, "seconds of every run")
 flags.DEFINE_integer("turns", 5, "runs of each contender")
 flags.DEFINE_string("device", None, "a device, as cpu:0; default: JAX's first")
@@ -55,7 +56,7 @@ def make_data() -> hj.data.Dataset:
 
 
 def job_of(task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy) -> Job:
-    """The job of a real run of the strategy."""
+    """Return the job of a real run of the strategy."""
     machine = hj.local_machine(FLAGS.device and [FLAGS.device])
     return Session(task, data, machine, seconds=1.0, num_evals=1).job(
         "job", strategy, 0
@@ -63,7 +64,7 @@ def job_of(task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy) -> Job:
 
 
 def width_for(milliseconds: float, data: hj.data.Dataset, device: Any) -> int:
-    """The width whose step time is closest to that."""
+    """The MLP width whose step time is closest to the one given."""
     strategy = hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
     found = {}
     for width in WIDTHS:
@@ -76,7 +77,7 @@ def width_for(milliseconds: float, data: hj.data.Dataset, device: Any) -> int:
 
 
 def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> Any:
-    """A function that runs rounds for some seconds and returns the median one's."""
+    """A function that runs rounds for some seconds and returns their median time."""
     infos = hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
     topology = strategy.policy.topology(infos)
     ledger = Ledger(infos, topology)
@@ -87,7 +88,7 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> A
         topology,
         on_fetch=ledger.record_fetch,
     )
-    merge, order = strategy.merges[0], MergeAction((0,))
+    merge, action = strategy.merges[0], MergeAction((0,))
     rng = np.random.default_rng(0)
     batches = [
         jax.device_put(
@@ -104,7 +105,7 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> A
     replica = store.check_out(0)
     state = jax.device_put(merge.init(replica.params, replica.model_state), device)
     replica = jax.device_put(jax.tree.map(lambda x: x.copy(), replica), device)
-    stats = ledger.take_stats(order)
+    stats = ledger.take_stats(action)
     key_data, learning_rate = np.zeros(3, np.uint32), np.float32(1e-3)
 
     def one_round(number: int) -> None:
@@ -127,7 +128,7 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> A
 
 
 def usual_gap(times: Sequence[float]) -> float:
-    """Median seconds between two times; the first two gaps have cold caches."""
+    """Median seconds between successive times, without the first two (cold caches)."""
     gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
     return median(gaps[2:] or gaps)
 
@@ -139,7 +140,7 @@ def compare(
     device: Any,
     local_steps: int,
 ) -> tuple[float, float, float]:
-    """Seconds per round (or arrival) of hetjax and by hand, and their ratio less 1."""
+    """Seconds per round (or arrival) of hetjax and by hand, and their ratio minus 1."""
     machine = hj.local_machine([device], step_mode="dispatch")
     bare = by_hand(job_of(task, data, strategy), strategy, device, local_steps)
     ours, theirs = [], []

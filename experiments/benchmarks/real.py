@@ -1,20 +1,20 @@
-"""Real runs on two CPU devices, one slowed down by 3: predictions and measurements.
+"""Real runs on two CPU devices, one slowed down 3 times: predicted and measured.
 
     python experiments/benchmarks/real.py                                 (six minutes)
     python experiments/benchmarks/real.py --devices=gpu:0,cpu:0 --slowdown=1
 
-The devices are calibrated. Then local_sgd, biased_local_sgd, adaptive_sgd and eamsgd
-run on the devices and on the calibrated machine, in turn. One JSON object on standard
-output, with "ratios":
+The devices are calibrated first. Then local_sgd, biased_local_sgd, adaptive_sgd and
+eamsgd run in turn on the devices and on the calibrated machine. One JSON object on
+standard output, with "ratios":
 
 prediction_error/NAME   |predicted / measured - 1| of the median time between merges
-time_to_target/NAME     seconds to the target, over those of the fast device alone
-waiting/NAME            share of the workers' time, measured
-replay/NAME             1 if every run was replayed to the same bits, else 0
-advice/NAME             measured examples/s over those that `hj.advise` predicts
+time_to_target/NAME     seconds to the target / seconds of the fast device alone
+waiting/NAME            measured share of the workers' time that is spent waiting
+replay/NAME             1 if every run was replayed bit by bit, else 0
+advice/NAME             measured examples/s / examples/s that `hj.advise` predicts
 
-and the raw medians over --runs. Marks: errors of 0.2 where the devices share two cores,
-0.1 where each has its own cores. Timelines of the first run are saved to --out.
+and the raw medians over --runs. Targets: errors of 0.2 if the devices share two cores,
+0.1 if each has its own cores. Timelines of the first run are saved to --out.
 """
 
 import json
@@ -34,9 +34,9 @@ from hetjax.report.record import plain
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("devices", ["cpu:0", "cpu:1"], "two devices, the fast one first")
-flags.DEFINE_float("slowdown", 3.0, "slowdown of the second device, on purpose")
+flags.DEFINE_float("slowdown", 3.0, "imposed slowdown of the second device")
 flags.DEFINE_integer("hidden", 2048, "hidden units of the MLP: they set the step time")
-flags.DEFINE_integer("batch_size", 64, "batch size; the largest where it adapts")
+flags.DEFINE_integer("batch_size", 64, "batch size (the largest, if it adapts)")
 flags.DEFINE_float("learning_rate", 0.01, "learning rate")
 flags.DEFINE_float("seconds", 6.0, "seconds of every run")
 flags.DEFINE_float("target", 0.95, "test accuracy to reach")
@@ -90,7 +90,7 @@ def gap(history: hj.History) -> float:
 def run_all(
     task: hj.Task, data: hj.data.Dataset, machine: Any, profile: hj.machine.Machine
 ) -> dict[str, Any]:
-    """Every strategy, on real devices and simulated, --runs times in turn."""
+    """Run every strategy on real devices and simulated, --runs times in turn."""
     common: dict[str, Any] = {"seconds": FLAGS.seconds, "num_evals": 240}
     table = strategies()
     found: dict[str, dict[str, list[float]]] = {
@@ -191,7 +191,7 @@ def ratios(raw: dict[str, Any], advice: dict[str, Any]) -> dict[str, float | Non
 
 
 def main() -> None:
-    strategies()  # a wrong name is refused before anything is measured
+    strategies()  # refuse a wrong name before anything is measured
     cpus = sum(name.startswith("cpu") for name in FLAGS.devices)
     jax.config.update("jax_num_cpu_devices", max(1, cpus))
     jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -1,10 +1,10 @@
 """One SGD step of the sparse 3-layer MLP: hetjax, dense-gradient BCOO, PyTorch.
 
-    python experiments/benchmarks/sparse_step.py        (two minutes, nothing beside it)
+    python experiments/benchmarks/sparse_step.py        (two minutes, idle machine)
 
 Amazon-670k's input layer: 135,909 features x 128 hidden, batches of 256 rows with 76
 non-zeros, feature ids by Zipf's law or uniform; 128 and 40,943 labels. One JSON object
-on standard output: median seconds per step and their ratios, all of one run. PyTorch
+on standard output: median seconds per step and their ratios, from one run. PyTorch
 (sparse embedding_bag + linear) is null where it is not installed.
 """
 
@@ -54,7 +54,7 @@ flags.register_multi_flags_validator(
 
 
 def make_data(ids: str, labels: int) -> hj.data.Dataset:
-    """Rows of equally many distinct features; ids by Zipf's law or uniform."""
+    """Rows with the same number of distinct features; ids by Zipf's law or uniform."""
     rng = np.random.default_rng(FLAGS.seed)
     rows, per_row, features = (
         FLAGS.batch * FLAGS.batches,
@@ -102,7 +102,7 @@ def hetjax_step(data: hj.data.Dataset) -> Callable[[int], Any]:
 
 
 def bcoo_step(data: hj.data.Dataset) -> Callable[[int], Any]:
-    """What one would write first: BCOO @ W, a dense gradient, donated parameters."""
+    """The straightforward step: BCOO @ W, a dense gradient, donated parameters."""
     task = hj.classification(hj.models.sparse_mlp(hidden=HIDDEN), data)
     params, _ = jax.jit(task.init)(jax.random.key(0))
     batches = make_batches(data)
@@ -165,8 +165,10 @@ def make_batches(data: hj.data.Dataset) -> list[Batch]:
 
 
 def median_seconds(steps: dict[str, Callable | None]) -> dict[str, float | None]:
-    """Median seconds per step; the contestants take turns, so that all meet the same
-    disturbances."""
+    """Median seconds per step.
+
+    The contenders take turns, so that disturbances affect all of them alike.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(FLAGS.repeats + 1):  # the first one compiles
         for name, step in steps.items():

@@ -1,1 +1,1 @@
-"""What the scripts share: flags, data sets by name, claims and their verdicts."""
+"""Code that the scripts share: flags, named data sets, claims and their verdicts."""

@@ -1,4 +1,4 @@
-"""Bounds of flags, each with its reason: checked before anything is made."""
+"""Bounds of flags, each with its reason, checked before a script does anything."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
-"""What the papers' scripts share: their flags, the list of claims, and claims.json.
+"""Code that the papers' scripts share: flags, the list of claims, and claims.json.
 
-A script has sections: functions that yield claims. `--only` runs one section, or some
-claims of it, by the beginning of their ids. Ids are stable.
+A script has sections: functions that yield claims. `--only` runs one section, or those
+of its claims whose ids begin with the given text. Ids are stable.
 """
 
 import json
@@ -21,19 +21,19 @@ from hetjax.report.table import Table
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "folder of claims.json and the figures")
-flags.DEFINE_boolean("overwrite", False, "replace the results that are in --out")
+flags.DEFINE_boolean("overwrite", False, "replace the results in --out")
 flags.DEFINE_integer("seeds", 3, "runs per setting, with seeds 0, 1, ...")
 flags.DEFINE_boolean("quick", False, "a smoke run of two minutes, without verdicts")
-flags.DEFINE_string("only", "", "one section or some claims, by their id")
+flags.DEFINE_string("only", "", "one section, or claims by the start of their id")
 bounded("seeds", 1, 1000, "every seed is a run of its own")
 
 REPRODUCED = "reproduced"
 SMOKE = "smoke run: no verdict"
-OWN = "our own measurement"  # the paper claims nothing about it
+OWN = "our own measurement"  # the paper makes no such claim
 
 
 class Claim(NamedTuple):
-    """One row of the table: what a paper claims, and what we find."""
+    """One row of the table: a paper's claim and our result."""
 
     id: str
     claim: str
@@ -61,9 +61,9 @@ OVERLAP = partly("the seeds overlap")
 
 
 def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
-    """Run the sections that --only asks for; print the table and write claims.json.
+    """Run the sections that --only selects; print the table and write claims.json.
 
-    With --quick nothing that was trained gets a verdict. The sections in `by_clock`
+    With --quick, claims that need training get no verdict. The sections in `by_clock`
     train nothing, so --quick does not change them.
     """
     path = Path(FLAGS.out) / "claims.json"
@@ -128,7 +128,7 @@ def _text(value: float | str) -> str:
 def picture(
     id_: str, file: str, figure: Figure, what: str, paper: str, setting: str
 ) -> Claim:
-    """Save a figure beside claims.json: a row of the table without a verdict."""
+    """Save a figure beside claims.json, and return its row without a verdict."""
     figure.savefig(Path(FLAGS.out) / file, dpi=120)
     return Claim(id_, what, paper, file, "", OWN, setting)
 
@@ -139,18 +139,18 @@ def seeds() -> range:
 
 
 def bests(comparison: hj.Comparison, strategy: str) -> list[float]:
-    """The best metric of every seed."""
+    """The best metric of every seed's run."""
     return [history.best() for history in comparison.of(strategy)]
 
 
 def spread(values: list[float]) -> str:
-    """A median with the lowest and the highest: 0.876 [0.874, 0.879]."""
+    """The median with the lowest and highest value: "0.876 [0.874, 0.879]"."""
     low, high = min(values), max(values)
     return f"{median(values):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def ahead(one: list[float], other: list[float]) -> int:
-    """1, -1, or 0: is every seed of one above (below) every seed of the other?"""
+    """1 if every seed of `one` is above every seed of `other`, -1 if below, else 0."""
     if min(one) > max(other):
         return 1
     return -1 if max(one) < min(other) else 0
@@ -159,34 +159,34 @@ def ahead(one: list[float], other: list[float]) -> int:
 def by_sign(sign: int, otherwise: str) -> str:
     """The verdict on "one is ahead of the other", from `ahead`.
 
-    `otherwise` says what is found where the other is ahead in every seed.
+    `otherwise` is the finding if the other is ahead in every seed.
     """
     return {1: REPRODUCED, 0: OVERLAP, -1: refuted(otherwise)}[sign]
 
 
 def by_fit(fits: bool, otherwise: str) -> str:
-    """The verdict on a claim that holds, or else what is found instead."""
+    """The verdict on a claim that holds or not; `otherwise` is the finding if not."""
     return REPRODUCED if fits else refuted(otherwise)
 
 
 def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> str:
-    """The verdict on a gain over 1, from every seed: is it about the paper's?
+    """The verdict on a gain above 1: is it about as large as the paper's?
 
-    There is a gain where every seed of one side is ahead of every seed of the other.
-    Its size (of the medians) is the paper's within a half: gain - 1 is 0.5 to 1.5 of
-    the paper's. Where the paper gives no number, 5 % are a gain. Infinite seconds
-    stand for a target that is never reached.
+    There is a gain if every seed of `larger` is ahead of every seed of `smaller`. The
+    gain is the ratio of the medians. It matches the paper's if gain - 1 is 0.5 to 1.5
+    times paper - 1. If the paper gives no number, the gain must be at least 5 %.
+    Infinite seconds stand for a target that is never reached.
     """
     if all(map(math.isinf, (*larger, *smaller))):
         return refuted("neither reaches the target")
     sign = ahead(larger, smaller)
     if sign <= 0:
-        return OVERLAP if sign == 0 else refuted("it is the other way round")
+        return OVERLAP if sign == 0 else refuted("the opposite holds in every seed")
     gain = median(larger) / median(smaller)
     if isinstance(paper, str):
         return by_fit(gain >= 1.05, "the gain is below 5 %")
     if all(map(math.isinf, larger)):
-        return partly("the other never reaches the target")
+        return partly("only one of the two reaches the target")
     if abs((gain - 1) / (paper - 1) - 1) <= 0.5:
         return REPRODUCED
     if gain < 1.05:
@@ -195,13 +195,13 @@ def by_gain(larger: list[float], smaller: list[float], paper: float | str) -> st
 
 
 def by_construction(verdict: str) -> str:
-    """A verdict on what the setting was chosen to give."""
+    """The verdict on a result that the setting was chosen to give."""
     return f"{verdict} (met by construction)" if verdict == REPRODUCED else verdict
 
 
 def within(ours: float, paper: float, share: float) -> str:
-    """The verdict on a number that should be within this share of the paper's."""
+    """The verdict on a number that should be within a share of the paper's number."""
     if not math.isfinite(ours):
-        return refuted("never reached")
+        return refuted("the target is never reached")
     off = ours / paper - 1
     return by_fit(abs(off) <= share, f"it differs by {100 * off:+.1f} %")

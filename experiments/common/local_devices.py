@@ -20,11 +20,11 @@ bounded("workers_per_device", *DEVICES)
 
 
 def machine() -> RealMachine:
-    """The real machine that the flags describe; call it before JAX lists devices."""
+    """The real machine that the flags describe. Call this before JAX lists devices."""
     if FLAGS.cpu_devices is not None:
         jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
-    # a worker's thread runs its own steps: another thread in between would only add
-    # latency, a tenth of a millisecond for each program
+    # a worker's thread runs its own steps: JAX's dispatch thread would only add
+    # latency, a tenth of a millisecond per program
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     return hj.local_machine(
         FLAGS.devices or None,

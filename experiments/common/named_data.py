@@ -1,4 +1,4 @@
-"""Data sets and models by the names that flags use."""
+"""Data sets and models by the names that the flags use."""
 
 import os
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def load(name: str, *, first_index: int = 0) -> hj.data.Dataset:
 
 
 def model(name: str, data: hj.data.Dataset, hidden: int) -> Any:
-    """The model of that name; "mlp" is sparse where the inputs are."""
+    """The model of that name; "mlp" is a sparse MLP if the inputs are sparse."""
     if name == "mlp":
         return (hj.models.sparse_mlp if data.sparse else hj.models.mlp)(hidden=hidden)
     if name not in MODELS:

@@ -1,4 +1,4 @@
-"""How every script starts and ends: a user's error is one line and exit status 2."""
+"""How every script starts and ends: user errors are one line, with exit status 2."""
 
 import sys
 from collections.abc import Callable

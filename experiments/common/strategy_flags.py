@@ -1,4 +1,4 @@
-"""Strategies from flags: names, common settings, and settings of one strategy."""
+"""Strategies from flags: names, common settings, and per-strategy settings."""
 
 import ast
 import types
@@ -15,7 +15,7 @@ def build_strategies(
     batch_size: int,
     learning_rate: float,
 ) -> dict[str, hj.Strategy]:
-    """The named strategies; `assignments` are "name.setting=value" for one of them."""
+    """Build the named strategies; an assignment is "name.setting=value"."""
     own: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name in names:
         if name not in hj.STRATEGIES:
@@ -58,7 +58,7 @@ def _parse(assignment: str, chosen: dict[str, Any]) -> tuple[str, str, Any]:
 
 
 def _value(assignment: str, text: str, hint: Any) -> Any:
-    """The text as one of the plain types that the setting's annotation names."""
+    """Convert the text to one of the plain types in the setting's annotation."""
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     kinds = [k for k in (typing.get_args(hint) if union else (hint,)) if k in _PLAIN]
     try:

@@ -1,1 +1,1 @@
-"""The papers, claim by claim: one script each, and the parts that train nothing."""
+"""The papers' claims: a script per paper, and modules for parts without training."""

@@ -9,8 +9,8 @@
 The paper's sparse MLP with 128 hidden units on extreme-classification data (--quick:
 synthetic), on 4, 2 and 1 heterogeneous V100s (the last needs 32 % more time than the
 first), batch sizes up to 256 (b_max), the paper's settings, 6 virtual seconds (10 to 20
-minutes per data set). The presets hold learning rates; experiments/README.md says how
-they were chosen. `--merge_momentum=0` is the ablation.
+minutes per data set). The presets set the learning rates; experiments/README.md says
+how they were chosen. `--merge_momentum=0` is the ablation.
 """
 
 import math
@@ -30,20 +30,20 @@ from hetjax.machine import preset
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "bibtex", "a folder of XMC text, or one in $HETJAX_DATA")
 flags.DEFINE_float("learning_rate", 0.3, "learning rate at --batch_size, for all")
-flags.DEFINE_integer("batch_size", 256, "batch size; the largest where it adapts")
+flags.DEFINE_integer("batch_size", 256, "batch size (the largest, if it adapts)")
 flags.DEFINE_float("seconds", 6.0, "virtual seconds of every run")
 flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
 bounded("batch_size", *bounds.BATCH_SIZE)
 
 WORKERS = (4, 2, 1)
-# best P@1 that the authors' plots show, Amazon-670k and Delicious-200k
+# best P@1 in the authors' plots, on Amazon-670k and Delicious-200k
 PAPER = {
     "adaptive_sgd": {4: ".400, .420", 2: ".387, .420", 1: ".34, .38"},
     "elastic_sgd": {4: ".345, .393", 2: ".348, .397", 1: ".34, .38"},
     "sma": {4: ".33, .405", 2: ".325, .40", 1: ".34, .366"},
     "sync_sgd": {4: ".225, .30 (TensorFlow)", 2: "", 1: ""},
 }
-EQUAL_UPDATES = "where all updates are equal, there is no worker to favour"
+EQUAL_UPDATES = "no weight changes where all updates are equal"
 OUTCOME = {1: "ahead in every seed", 0: "the seeds overlap", -1: "behind in every seed"}
 
 
@@ -58,7 +58,7 @@ def batch_size() -> int:
 
 
 def strategies() -> dict[str, hj.Strategy]:
-    """What the paper compares, and Adaptive SGD with our scaling rule."""
+    """The strategies that the paper compares, and Adaptive SGD with our scaling."""
     common = {"batch_size": batch_size(), "learning_rate": FLAGS.learning_rate}
     adaptive = {**common, "merge_momentum": FLAGS.merge_momentum}
     return {
@@ -93,13 +93,13 @@ def setting(workers: int) -> str:
 
 
 def accuracy_section() -> Iterator[Claim]:
-    """Figure 4: the highest accuracy of all, with every number of GPUs."""
+    """Figure 4: Adaptive SGD has the highest accuracy with every number of GPUs."""
     for workers in WORKERS:
         adaptive = claims.bests(compared(workers), "adaptive_sgd")
         for name in ("elastic_sgd", "sma", "sync_sgd"):
             other = claims.bests(compared(workers), name)
             if workers == 1 and name == "elastic_sgd":
-                continue  # they are equal: a claim of its own
+                continue  # the two are equal: see workers/one
             sign = claims.ahead(adaptive, other)
             verdict = claims.by_sign(sign, f"{name} is ahead in every seed")
             if not PAPER[name][workers]:
@@ -117,7 +117,7 @@ def accuracy_section() -> Iterator[Claim]:
 
 
 def workers_section() -> Iterator[Claim]:
-    """More GPUs help Adaptive SGD; with one it is Elastic SGD."""
+    """More GPUs help Adaptive SGD; with one GPU it equals Elastic SGD."""
     four, two, one = (claims.bests(compared(n), "adaptive_sgd") for n in WORKERS)
     yield Claim(
         "workers/more",
@@ -156,7 +156,7 @@ def time_section() -> Iterator[Claim]:
         others = [v for k, v in seconds.items() if not k.startswith("adaptive")]
         mine = seconds["adaptive_sgd"]
         signs = [claims.ahead(other, mine) for other in others]
-        verdict = claims.by_sign(min(signs), "another is first in every seed")
+        verdict = claims.by_sign(min(signs), "another strategy is first in every seed")
         if math.isinf(median(mine)):
             verdict = claims.refuted("Adaptive SGD does not reach the target")
         yield Claim(
@@ -185,7 +185,7 @@ def time_section() -> Iterator[Claim]:
             "Adaptive SGD is best",
             "; ".join(f"{k} {claims.spread(v)}" for k, v in found.items()),
             "P@1",
-            claims.by_sign(min(signs), "another is ahead in every seed"),
+            claims.by_sign(min(signs), "another strategy is ahead in every seed"),
             setting(workers),
         )
 
@@ -199,7 +199,7 @@ def perturbation_section() -> Iterator[Claim]:
             (
                 "condition_met",
                 "meet the perturbation's condition",
-                "it is met less often",
+                "the condition is met less often",
             ),
             ("weights_changed", "perturb a weight", EQUAL_UPDATES),
         ):
@@ -217,7 +217,7 @@ def perturbation_section() -> Iterator[Claim]:
 
 
 def waiting_section() -> Iterator[Claim]:
-    """Dynamic dispatch: workers hardly wait."""
+    """Dynamic dispatch: the workers hardly wait."""
     comparison = compared(4)
     for name in ("adaptive_sgd", "elastic_sgd"):
         share = 100 * median(h.waiting_share() for h in comparison.of(name))
@@ -228,13 +228,13 @@ def waiting_section() -> Iterator[Claim]:
             "little" if name == "adaptive_sgd" else "up to the gap of 32 %",
             round(share, 2),
             "%",
-            claims.by_fit(fits, "the share is another one"),
+            claims.by_fit(fits, "the share is outside that range"),
             setting(4),
         )
 
 
 def figures() -> Iterator[Claim]:
-    """The paper's figures, from our runs; they are no claims."""
+    """The paper's figures, drawn from our runs; they are not claims."""
     for workers in WORKERS[:2]:
         comparison = compared(workers)
         for what, paper, figure in (

@@ -6,7 +6,7 @@
 
 MagmaDNN's MLP 784-512-256-10 on MNIST (--quick: an MLP on the digits), batches of
 32 for any number of workers, learning rate 0.001, momentum 0.99 as an EMA of gradients.
-`magma_threads.py` says how the machine's times were measured, and what takes the lock.
+`magma_threads.py` says how the machine's times were measured, and what needs the lock.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ WORKERS = (2, 4, 8, 16, 32)
 
 @cache
 def problem() -> tuple[hj.Task, hj.data.Dataset, float]:
-    """The task, its data, and the bytes of its model."""
+    """The task, its data, and the size of its model in bytes."""
     data = named_data.load("digits" if FLAGS.quick else FLAGS.data)
     name = "mlp" if FLAGS.quick else FLAGS.model
     task = hj.classification(named_data.model(name, data, 128), data)
@@ -48,7 +48,7 @@ def problem() -> tuple[hj.Task, hj.data.Dataset, float]:
 
 
 def machine(workers: int, name: str) -> Machine:
-    """The threads of a strategy, with a lock for messages of this model's size."""
+    """The strategy's threads as a machine, with a lock for this model's messages."""
     return magma_threads.machine(workers, name, problem()[2])
 
 
@@ -187,7 +187,7 @@ def async_section() -> Iterator[Claim]:
 
 
 def gradients_section() -> Iterator[Claim]:
-    """The number of gradients, and the effect of when they are subtracted."""
+    """The number of gradients, and the effect of when a gradient is subtracted."""
     per_worker = {
         n: median(h.evals[-1]["updates"] for h in trained("async", n)) for n in counts()
     }
@@ -217,7 +217,7 @@ def gradients_section() -> Iterator[Claim]:
 
 
 def rivals_section() -> Iterator[Claim]:
-    """The other asynchronous strategies, which the paper does not compare with."""
+    """All strategies, also those that the paper does not compare with."""
     for workers in (2, 8):
         found = {
             name: claims.spread(final(name, workers))
@@ -235,7 +235,7 @@ def rivals_section() -> Iterator[Claim]:
 
 
 def figures_section() -> Iterator[Claim]:
-    """Figure 1: accuracy over time, for every number of workers; it is no claim."""
+    """Figure 1: accuracy over time, for every number of workers; not a claim."""
     for name in ("sync", "async"):
         histories = [
             replace(history, strategy=f"{n} workers")

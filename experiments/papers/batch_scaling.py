@@ -1,13 +1,14 @@
-"""Does batch-size scaling settle? On the clock alone: no model, no data, no training.
+"""Does batch-size scaling settle? A simulation without model, data or training.
 
     python experiments/papers/batch_scaling.py                      (a second)
     python experiments/papers/batch_scaling.py --machine=v100x2 --plot=sizes.png
 
 Simulates Adaptive SGD's scheduler (`schedule.mega_batch` with `linear_scaling`) on a
 machine and prints every worker's updates and batch sizes, one line per mega-batch, then
-a stability number. Where a step takes a + c b seconds, a batch that is one example too
-large costs u c / (a + c b) updates, and the rule corrects it by beta times as many
-examples. The correction is larger than the error, and the sizes oscillate, unless
+a stability number. If a step on b examples takes a + c b seconds, a worker that does u
+updates with a batch that is one example too large loses u c / (a + c b) updates, and
+the rule corrects its batch by beta times as many examples. The correction overshoots,
+and the sizes oscillate, unless
 
     beta u c / (a + c b) < 2.
 """
@@ -29,17 +30,17 @@ flags.DEFINE_float("noise", 0.0, "noise of step times (lognormal sigma)")
 flags.DEFINE_integer("batch_size", 256, "largest batch size")
 flags.DEFINE_integer("batches", 100, "batches of --batch_size in a mega-batch")
 flags.DEFINE_integer("mega_batches", 40, "mega-batches to simulate")
-flags.DEFINE_integer("scale_every", 1, "mega-batches from one scaling to the next")
+flags.DEFINE_integer("scale_every", 1, "mega-batches between scalings")
 flags.DEFINE_float("beta", None, "step of the rule; default --batch_size / 16")
 flags.DEFINE_enum(
     "bound",
     "skip",
     hj.schedule.BOUNDS,
-    "a step beyond the bounds is skipped or clipped",
+    "skip or clip a step beyond the bounds",
 )
 flags.DEFINE_float("nonzeros", 0.0, "mean non-zeros of an example")
 flags.DEFINE_integer("seed", 0, "seed of the noise")
-flags.DEFINE_string("plot", None, "write the sizes over mega-batches to this PNG")
+flags.DEFINE_string("plot", None, "PNG to plot the sizes over mega-batches to")
 bounded("batch_size", *bounds.BATCH_SIZE)
 bounded("batches", 1, 10_000, "every batch is an event of the clock")
 bounded("mega_batches", 1, 10_000, "every mega-batch is a line of the table")
@@ -51,7 +52,7 @@ Table = list[mega_batches.MegaBatch]
 
 
 def simulate(clock: SimulatedClock, beta: float) -> Table:
-    """Updates and sizes of every mega-batch."""
+    """The updates and batch sizes of every mega-batch."""
     limits = {
         "min_batch_size": FLAGS.batch_size / 8,
         "batch_size": FLAGS.batch_size,
@@ -74,7 +75,7 @@ def simulate(clock: SimulatedClock, beta: float) -> Table:
 
 
 def stability(machine: hj.machine.Machine, table: Table, beta: float) -> float:
-    """The largest beta u c / (a + c b) over the workers, at the last sizes."""
+    """The largest beta u c / (a + c b) of all workers, at the last sizes."""
     updates, sizes = table[-1]
     numbers = []
     for info, u, b in zip(

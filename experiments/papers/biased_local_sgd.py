@@ -28,7 +28,7 @@ flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)
 flags.DEFINE_integer("epochs", 10, "epochs of a fast worker, of N / m examples each")
 flags.DEFINE_integer("batch_size", 64, "batch size with 1+1 workers; half with 8+2")
 flags.DEFINE_float(
-    "learning_rate", 0.05, "learning rate; a tenth of it from 60 %, again from 80 %"
+    "learning_rate", 0.05, "learning rate; divided by 10 at 60 % and 80 % of a run"
 )
 flags.DEFINE_float("momentum", 0.9, "momentum of every worker's local steps")
 bounded("epochs", 1, 10_000, "every epoch is trained")
@@ -37,8 +37,8 @@ bounded("batch_size", 2, bounds.BATCH_SIZE[1], "8+2 workers have half of it each
 TAUS = ((32, 16), (32, 4), (32, 1))
 WORKERS = {"1+1": (1, 1), "8+2": (8, 2)}  # fast, slow
 DS = (2, 4, 8, 16, 32)
-OTHER_CELL = "the pool can be drawn on one side only"
-TOLERANCE = 0.05  # relative, of the times
+OTHER_CELL = "only one of the two can draw the pool"
+TOLERANCE = 0.05  # relative error of the times
 
 
 def table7_section() -> Iterator[Claim]:
@@ -70,7 +70,7 @@ def problem() -> tuple[hj.Task, hj.data.Dataset]:
 
 
 def machine(workers: str, tau: tuple[int, int]) -> Machine:
-    """Workers as fast as their local steps, so that no round has to wait."""
+    """Workers whose speeds match their local steps, so that no worker waits."""
     fast, slow = WORKERS[workers]
     profiles = [Profile(f"gpu{i}", "gpu", Cost(1 / tau[0], 0.0)) for i in range(fast)]
     profiles += [Profile(f"cpu{i}", "cpu", Cost(1 / tau[1], 0.0)) for i in range(slow)]
@@ -104,7 +104,7 @@ def accuracy(workers: str, tau: tuple[int, int], kind: str) -> tuple[float, ...]
 def strategy_of(
     kind: str, batch: int, local_steps: tuple[int, ...], rounds: int
 ) -> hj.Strategy:
-    """The strategy of a kind: a bias ("both", ...), a rival, or a pool size ("d=4")."""
+    """The strategy of a kind: a bias ("both"), a rival, or a pool size ("d=4")."""
 
     def falling(seconds: float) -> float:
         share = seconds / rounds
@@ -133,14 +133,14 @@ def strategy_of(
 def compared(
     id_: str, claim: str, paper: str, workers: str, tau: tuple[int, int], *kinds: str
 ) -> Claim:
-    """The claim that the first kind is above all others, in every seed."""
+    """The claim that the first kind is above all the others in every seed."""
     found = {kind: list(accuracy(workers, tau, kind)) for kind in kinds}
     first, *others = found.values()
     signs = [claims.ahead(first, other) for other in others]
     if all(sign > 0 for sign in signs):
         verdict = claims.REPRODUCED
     elif any(sign < 0 for sign in signs):
-        verdict = claims.refuted("another is ahead in every seed")
+        verdict = claims.refuted("another variant is ahead in every seed")
     else:
         verdict = claims.OVERLAP
     ours = "; ".join(f"{kind} {claims.spread(v)}" for kind, v in found.items())
@@ -153,7 +153,7 @@ def _setting(workers: str, tau: tuple[int, int]) -> str:
 
 
 def accuracy_section() -> Iterator[Claim]:
-    """Both biases, none, and each alone, for all local steps."""
+    """Table 3: both biases, none, and each alone, for all local steps."""
     for workers in WORKERS:
         for tau in TAUS:
             yield compared(
@@ -176,7 +176,7 @@ def sync_section() -> Iterator[Claim]:
         biased = list(accuracy(workers, tau, "both"))
         balanced = list(accuracy(workers, (32, 32), "balanced"))
         gap = sum(biased) / len(biased) - sum(balanced) / len(balanced)
-        verdict = claims.by_fit(gap > -0.01, f"{100 * gap:.1f} points")
+        verdict = claims.by_fit(gap > -0.01, f"the gap is {100 * gap:.1f} points")
         yield Claim(
             f"sync/{workers}",
             "unequal local steps give nearly the accuracy of equal ones",
@@ -189,7 +189,7 @@ def sync_section() -> Iterator[Claim]:
 
 
 def samplers_section() -> Iterator[Claim]:
-    """Table 8."""
+    """Table 8: the samplers."""
     for workers in WORKERS:
         yield compared(
             f"samplers/{workers}",
@@ -214,7 +214,7 @@ def d_section() -> Iterator[Claim]:
                 if "a pool of" not in str(error):
                     raise
                 ours, na = "N/A", True
-                print(error, file=sys.stderr)  # it says how large the pool would be
+                print(error, file=sys.stderr)  # says how large the pool would be
             paper_na = d > {16: 2, 4: 8, 1: 32}[tau[1]]
             yield Claim(
                 f"d/{tau[0]},{tau[1]}/{d}",

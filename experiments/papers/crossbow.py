@@ -6,10 +6,10 @@
 
 An MLP with 128 hidden units on Fashion-MNIST (--quick: digits), batches of 64, momentum
 0.9 and weight decay 1e-4 for all, on one simulated GPU with 4 learners, or 8 GPUs with
-2 learners each (CROSSBOW's learners are our workers). Time to accuracy is CROSSBOW's:
-until the median test accuracy of the last five epochs reaches the target, 99 % of the
-highest that synchronous SGD reaches (in every seed). `learners_per_gpu.py` has the
-throughput of a GPU with several learners.
+2 learners each (CROSSBOW's learners are our workers). Time to accuracy is measured as
+in CROSSBOW: until the median test accuracy of the last five epochs reaches the target,
+which is 99 % of the highest accuracy that synchronous SGD reaches in every seed.
+`learners_per_gpu.py` has the throughput of a GPU with several learners.
 """
 
 import math
@@ -29,9 +29,7 @@ from experiments.papers import learners_per_gpu
 FLAGS = flags.FLAGS
 flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, ...")
-flags.DEFINE_float(
-    "target", 0.0, "accuracy; 0 means 99 % of what synchronous SGD reaches"
-)
+flags.DEFINE_float("target", 0.0, "target accuracy; 0: 99 % of synchronous SGD's")
 flags.DEFINE_float("learning_rate", 0.05, "learning rate")
 flags.DEFINE_float("epochs", 10.0, "epochs that one learner per GPU has time for")
 bounded("target", 0, 1, "it is an accuracy")
@@ -54,10 +52,10 @@ def batch_size() -> int:
 
 
 def strategies() -> dict[str, hj.Strategy]:
-    """The systems of Figure 15, and SMA without its parts; all with the same settings.
+    """The systems of Figure 15 and ablations of SMA, all with the same settings.
 
-    Momentum and weight decay belong to each learner (SMA, EA-SGD), or to the one
-    model. Hogwild! is also tried without momentum, at several learning rates.
+    Momentum and weight decay are applied by each learner (SMA, EA-SGD), or else to the
+    shared model. Hogwild! also runs without momentum, at several learning rates.
     """
     common: dict[str, Any] = {
         "batch_size": batch_size(),
@@ -89,7 +87,7 @@ def _falling(epochs: float) -> float:
 
 @cache
 def trained(name: str, gpus: int, learners: int) -> tuple[hj.History, ...]:
-    """One run per seed, all of them over the same virtual seconds."""
+    """One run per seed, all for the same number of virtual seconds."""
     task, data = problem()
     machine = learners_per_gpu.servers(gpus, learners)
     # one learner per GPU has time for --epochs
@@ -142,7 +140,7 @@ def epochs_to(history: hj.History, goal: float) -> tuple[float, float]:
 
 
 class Found(NamedTuple):
-    """What a strategy reached: one entry per seed."""
+    """A strategy's results, one entry per seed."""
 
     epochs: list[float]  # to the target
     seconds: list[float]
@@ -174,7 +172,7 @@ def gain_claim(
     detail: str,
     where: str,
 ) -> Claim:
-    """The claim that one is larger than the other, by as much as in the paper."""
+    """The claim that `larger` exceeds `smaller` by as much as in the paper."""
     ours = median(larger) / median(smaller)  # NaN if both are infinite
     verdict = claims.by_gain(larger, smaller, paper)
     number = round(ours, 2) if math.isfinite(ours) else "never"
@@ -193,7 +191,7 @@ def rivals_section() -> Iterator[Claim]:
         for gpus, learners in LEARNERS.items():
             sma, other = (found(n, gpus, learners) for n in ("sma", name))
             tried = ""
-            if name == "hogwild":  # its best variant
+            if name == "hogwild":  # compare with its best variant
                 plain = [found(n, gpus, learners) for n in PLAIN_HOGWILD]
                 variants = [other, *plain]
                 other = min(
@@ -235,7 +233,7 @@ def restart_section() -> Iterator[Claim]:
 
 
 def tau_section() -> Iterator[Claim]:
-    """Figure 17: rare synchronisation is faster per step and slower to the target."""
+    """Figure 17: rare synchronisation is faster per step, but slower to the target."""
     gpus, learners = 8, 2
     first = found("sma", gpus, learners)
     for tau in (2, 3, 4):
@@ -281,7 +279,7 @@ def learners_section() -> Iterator[Claim]:
             name = f"learners/{gpus}/{what}"
             text = f"{what} with {best_m} learners per GPU, gain over one"
             claim = gain_claim(name, text, paper, larger, smaller, sweep, where)
-            if what == "throughput":  # the machine's curve is that of the paper
+            if what == "throughput":  # the machine's curve is the paper's
                 claim = claim._replace(verdict=claims.by_construction(claim.verdict))
             if paper == "no change":
                 gain = median(larger) / median(smaller)

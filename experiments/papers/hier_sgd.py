@@ -34,8 +34,8 @@ flags.DEFINE_integer("batch_size", 32, "batch size of every learner")
 bounded("epochs", 1, 10_000, "every epoch is trained")
 bounded("batch_size", *bounds.BATCH_SIZE)
 
-# Figure 2 and Table I: the words, and the range in points that we read into them
-# (positive: worse than SGD)
+# Figure 2 and Table I: the paper's wording, and the range in points that we infer from
+# it (positive: worse than SGD)
 PAPER_GAPS = {
     ("hier2", 8): ("better than SGD", -math.inf, 0.0),
     ("hier2", 16): ("similar, or better by up to 1.83", -1.83, 1.0),
@@ -57,10 +57,10 @@ def batch_size() -> int:
 
 
 def strategies(learners: int) -> dict[str, hj.Strategy]:
-    """The rivals of Section III, at the same rate; 4 and 16 local steps, as for vgg.
+    """The rivals of Section III, at one learning rate; 4 and 16 local steps as for vgg.
 
-    Downpour's server adds the update that it receives, or a p-th of it: with p
-    learners, the latter is the mean that HierSGD takes.
+    Downpour's server adds the update that it receives ("downpour"), or 1/p of it
+    ("downpour, mean"): with p learners, the latter is the mean that HierSGD takes.
     """
     common: dict[str, Any] = {
         "batch_size": batch_size(),
@@ -98,7 +98,7 @@ def accuracy(name: str, learners: int, epochs: int) -> list[float]:
         data,
         machine,
         {name: strategy},
-        seconds=20 * alone,  # enough even where the server is a queue
+        seconds=20 * alone,  # enough even if workers queue at the server
         num_evals=20 * 2 * epochs,
         epochs=epochs,
         seeds=tuple(claims.seeds()),
@@ -108,7 +108,7 @@ def accuracy(name: str, learners: int, epochs: int) -> list[float]:
 
 
 def gap_section() -> Iterator[Claim]:
-    """Figure 2 and Table I: accuracy of SGD, less that of HierSGD."""
+    """Figure 2 and Table I: the accuracy of SGD minus that of HierSGD."""
     epochs = 2 if FLAGS.quick else FLAGS.epochs
     alone = accuracy("sequential", 1, epochs)
     for learners in (8,) if FLAGS.quick else minsky_times.LEARNERS:
@@ -134,8 +134,8 @@ def gap_section() -> Iterator[Claim]:
 def gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
     """The verdict: is the gap in the paper's range, and on its side of zero?
 
-    `behind`: 1 if HierSGD is worse in every seed, -1 if it is better, else 0. A range
-    around zero means that they are similar, and has no side.
+    `behind` is 1 if HierSGD is worse in every seed, -1 if it is better in every seed,
+    else 0. A range around zero means "similar", and has no side.
     """
     side = 1 if low >= 0 else -1 if high <= 0 else 0
     if side and behind == 0:
@@ -146,9 +146,9 @@ def gap_verdict(gap: float, low: float, high: float, behind: int) -> str:
 
 
 def rivals_section() -> Iterator[Claim]:
-    """HierSGD_2 and the better variant of Downpour and EAMSGD, after as many epochs.
+    """HierSGD_2 and the better variants of Downpour and EAMSGD after equal epochs.
 
-    Their times are in `server`, with the papers' models.
+    The section `server` compares their times, with the paper's models.
     """
     epochs = 2 if FLAGS.quick else FLAGS.epochs
     rivals = {
@@ -162,7 +162,7 @@ def rivals_section() -> Iterator[Claim]:
             best = max(tried.values(), key=median)
             gap = 100 * (median(hier) - median(best))
             if learners == 8:
-                verdict = claims.by_fit(abs(gap) <= 1, f"{gap:+.1f} points")
+                verdict = claims.by_fit(abs(gap) <= 1, f"the gap is {gap:+.1f} points")
             else:
                 sign = claims.ahead(hier, best)
                 verdict = claims.by_sign(sign, f"{name} is ahead in every seed")

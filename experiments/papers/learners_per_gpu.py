@@ -1,8 +1,9 @@
-"""CROSSBOW's tuner of learners per GPU, on the clock alone: Figure 14.
+"""CROSSBOW's tuner of learners per GPU (Figure 14), on the virtual clock alone.
 
-A GPU's throughput with several learners is CROSSBOW's Figure 14 where its text gives
-it. The points in between are ours, chosen so that every gain up to the best number is
-above the rule's 10 %: the claims show what each rule does on such curves.
+A GPU's throughput with several learners is that of CROSSBOW's Figure 14 where the
+paper's text gives it. The points in between are ours, chosen so that every gain up to
+the best number is above the rule's threshold of 10 %. The claims show what each rule
+does on such curves.
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ import hetjax as hj
 from experiments.common.claims import Claim, by_fit
 from hetjax.machine import Machine, SimulatedClock, preset
 
-# Throughput with 1, 2, ... learners, relative to one. Figure 14's text: ResNet-32 gains
-# 1.4 x at 4 on one GPU and falls behind it, 1.3 x at 2 on eight and stays there; VGG
-# stops growing at 3 on one GPU and at 2 on eight. All other points are ours.
+# Throughput with 1, 2, ... learners, relative to one learner. The text on Figure 14
+# says: ResNet-32 gains 1.4 x with 4 learners on one GPU and then falls; on eight GPUs
+# it gains 1.3 x with 2 learners and stays there. VGG stops growing with 3 learners on
+# one GPU and with 2 on eight. All other points are ours.
 CURVES = {
     ("resnet32", 1): (1.0, 1.12, 1.25, 1.4, 1.35, 1.3),
     ("resnet32", 8): (1.0, 1.3, 1.3, 1.3),
@@ -24,19 +26,19 @@ BEST = {("resnet32", 1): 4, ("resnet32", 8): 2, ("vgg", 1): 3, ("vgg", 8): 2}
 
 
 def servers(gpus: int, learners: int, model: str = "resnet32") -> Machine:
-    """Equal GPUs with so many learners each; 2 % noise."""
+    """Equal GPUs with the given number of learners each, and 2 % noise."""
     return preset(f"uniform:{gpus}").with_workers_per_device(
         learners, CURVES[model, gpus]
     )
 
 
 def tuner_section() -> Iterator[Claim]:
-    """The number of learners that the public code's rule ends at."""
+    """The number of learners that the public code's rule chooses."""
     return _choices("tuner", "stop_at_first_drop")
 
 
 def tuner_paper_section() -> Iterator[Claim]:
-    """The number that the paper's own rule ends at: it cannot leave a plateau."""
+    """The number that the paper's own rule chooses; it cannot leave a plateau."""
     return _choices("tuner_paper", "paper")
 
 
@@ -44,7 +46,7 @@ def _choices(section: str, rule: str) -> Iterator[Claim]:
     for (model, gpus), best in BEST.items():
         path = _tuned(model, gpus, rule)
         fits = path[-1] == best
-        verdict = by_fit(fits, f"it goes through {_path(path)}")
+        verdict = by_fit(fits, f"the tuner goes through {_path(path)}")
         yield Claim(
             f"{section}/{model}/{gpus}gpu{'s' if gpus > 1 else ''}",
             f"the tuner ({rule}) chooses the best number of learners per GPU",
@@ -72,7 +74,7 @@ def _tuned(model: str, gpus: int, rule: str) -> list[int]:
     )
     path, rounds, total = [1], 0, gpus
     clock = SimulatedClock(machine, seed=0)
-    # merges take no time of their own: the curve was measured with merges
+    # merges take no extra time: the curve was measured with merges
     for event, actions in hj.schedule.simulate(policy, clock, num_examples=50_000):
         if event is not None:
             total += len(actions.start) - len(actions.stop)

@@ -1,14 +1,14 @@
-"""MagmaDNN's threads as a machine: times around one lock, and how they are measured.
+"""MagmaDNN's threads as a machine: workers around one lock, and their times.
 
-`async_sgd.py --measure` takes the times on arrays of the model's size: a gradient of
-32 examples in JAX; with NumPy in one thread the server's step, a copy of the model, and
-the addition of a gradient to the shared one. The defaults are one such measurement on a
-2-core x86-64 machine.
+`async_sgd.py --measure` measures the times on arrays of the model's size: a gradient of
+32 examples in JAX, and with NumPy in one thread the server's step, a copy of the model,
+and the addition of a gradient to the shared gradient. The defaults are from one such
+measurement on a 2-core x86-64 machine.
 
-Only what needs the lock queues for it (the machine's link): the additions to the shared
-gradient, and the parameter server's step after each of them. Copies of the model run
-side by side, as part of a worker's own time; so does the one step of synchronous SGD,
-for which all workers wait. Hogwild! has no lock.
+The lock is the machine's link. Only operations that need the lock queue for it: the
+additions to the shared gradient, and the parameter server's step after each of them.
+Copies of the model run in parallel and are part of a worker's own time; so is the one
+server step of synchronous SGD, for which all workers wait. Hogwild! has no lock.
 """
 
 import time
@@ -30,17 +30,17 @@ FLAGS = flags.FLAGS
 flags.DEFINE_float("gradient_ms", 1.33, "time of a worker's gradient of 32 examples")
 flags.DEFINE_float("server_step_ms", 0.228, "time of the server's step")
 flags.DEFINE_float("copy_ms", 0.055, "time of a copy of the model")
-flags.DEFINE_float("add_ms", 0.0637, "time to add a gradient to the shared one")
+flags.DEFINE_float("add_ms", 0.0637, "time to add a gradient to the shared gradient")
 for name in ("gradient_ms", "server_step_ms", "copy_ms", "add_ms"):
     bounded(name, *MILLISECONDS)
 
 
 def machine(workers: int, strategy: str, num_bytes: float) -> Machine:
-    """Equal threads around one lock; 5 % noise.
+    """Equal threads around one lock, with 5 % noise.
 
-    A strategy's times [ms]: what a worker does by itself, and what it does under the
-    lock. A merge takes the lock for two transfers of the model's bytes, and for one in
-    MagmaDNN's asynchronous SGD, whose copies the strategy times itself.
+    Each strategy has two times [ms]: a worker's own time, and its time under the lock.
+    A merge holds the lock for two transfers of the model's bytes; in MagmaDNN's
+    asynchronous SGD for one, because the strategy accounts for its copies itself.
     """
     copy, add, step = FLAGS.copy_ms, FLAGS.add_ms, FLAGS.server_step_ms
     own, locked, transfers = {
@@ -57,7 +57,7 @@ def machine(workers: int, strategy: str, num_bytes: float) -> Machine:
 
 
 def measure(task: hj.Task, data: hj.data.Dataset, num_bytes: float) -> int:
-    """Print the four times on arrays of the model's size, medians of 50."""
+    """Print the four times, medians of 50 calls on arrays of the model's size."""
     params, state = jax.jit(task.init)(jax.random.key(0))
     rows = np.arange(32)
     batch = make_batch(data.train, rows, make_buckets(data.train, 32))

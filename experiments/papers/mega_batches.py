@@ -1,4 +1,4 @@
-"""Adaptive SGD's scheduler on the clock alone: updates and sizes per mega-batch."""
+"""Adaptive SGD's scheduler on the virtual clock alone: updates and batch sizes."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hetjax.machine import Arrival, SimulatedClock
 
 
 class MegaBatch(NamedTuple):
-    """What every worker did in one mega-batch."""
+    """What each worker did in one mega-batch."""
 
     updates: tuple[int, ...]
     sizes: tuple[float, ...]  # [examples] of the last batch

@@ -1,14 +1,14 @@
-"""HierSGD's times on the clock alone: communication, speed-up, asynchronous rivals.
+"""HierSGD's times on the virtual clock: communication, speed-up, asynchronous rivals.
 
-The virtual machine is `minsky32x4`, with the papers' models as sizes and step times. A
-step on 128 CIFAR-10 images takes STEPS seconds: the model's multiplications (three
-times the forward pass, 2 flops each) at 40 % of a P100's 10.6 Tflop/s, and 2 ms of
-launches. Links are queues. NVLink connects the GPUs of a node. Between nodes, a
+The virtual machine is `minsky32x4`, with the sizes and step times of the paper's
+models. A step on 128 CIFAR-10 images takes STEPS seconds: the model's multiplications
+(three times the forward pass, 2 flops each) at 40 % of a P100's 10.6 Tflop/s, and 2 ms
+of launches. Links are queues. NVLink connects the GPUs of a node. Between nodes, a
 reduction is a tree of messages (2 ceil(log2 n) times the model's size) at
 `--bandwidth`: a message goes to the host, over the network (12 GB/s), is added there,
 and goes back, each at about 12 GB/s, one after the other. That is an assumption, not a
 measurement; `--topology=ring --bandwidth=12e9` is what the network alone could do.
-Step times vary by 2 %, and a synchronisation waits for the slowest.
+Step times vary by 2 %, and a synchronisation waits for the slowest worker.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from hetjax.machine import Arrival, Cost, Link, Machine, Merged, SimulatedClock,
 FLAGS = flags.FLAGS
 flags.DEFINE_float("bandwidth", 3e9, "bandwidth of a message between nodes [bytes/s]")
 flags.DEFINE_float("latency", 20e-6, "latency of a message between nodes [s]")
-flags.DEFINE_enum("topology", "tree", ["tree", "ring"], "a reduction between nodes")
+flags.DEFINE_enum("topology", "tree", ["tree", "ring"], "how nodes reduce")
 bounded("bandwidth", 1, 1e30, "it is a number of bytes per second")
 bounded("latency", 0, 10**6, "it is a number of seconds")
 
@@ -40,11 +40,11 @@ INTERVALS = {"vgg": 16, "nin": 4, "convnet": 4}  # T of HierSGD_2
 TWO = {"vgg": (4, 16), "nin": (2, 4), "convnet": (4, 16)}  # (T_1, T_2) of HierSGD_3
 SPEEDUP = {8: (4.9, 4.8, 5.9), 128: (56.3, 58.3, 65.1)}  # vgg, nin, convnet
 SPEEDUP_3 = {"vgg": 46.87, "nin": 55.55, "convnet": 21.05}
-LIMITS = {8: 20.0, 16: 20.0, 128: 45.0}  # [%] of an epoch in communication
+LIMITS = {8: 20.0, 16: 20.0, 128: 45.0}  # [%] of an epoch spent communicating
 
 
 def cluster(learners: int, model: str | None = None) -> Machine:
-    """Nodes of four learners with the step time of a model; 2 % noise."""
+    """Nodes of four learners with a model's step time, and 2 % noise."""
     whole = preset("minsky32x4")
     nodes = [f"node{i:02d}" for i in range(learners // 4)]
     seconds = STEPS[model] if model else STEPS["vgg"]
@@ -58,7 +58,7 @@ def cluster(learners: int, model: str | None = None) -> Machine:
 
 
 def epoch_time(model: str, learners: int, levels: int) -> tuple[float, float]:
-    """(seconds of an epoch of 50,000 images in batches of 128, % not computing)."""
+    """(seconds, % not computing) of an epoch: 50,000 images in batches of 128."""
     local_steps = (INTERVALS[model],) if levels == 2 else TWO[model]
     strategy = hj.hier_sgd(
         batch_size=128,
@@ -82,7 +82,7 @@ def epoch_time(model: str, learners: int, levels: int) -> tuple[float, float]:
 
 
 def communication_section(levels: int) -> Iterator[Claim]:
-    """Figure 1, and the same shares with three levels."""
+    """Figure 1: shares of communication, and the same with three levels."""
     for model in STEPS:
         for learners in LEARNERS:
             share = epoch_time(model, learners, levels)[1]
@@ -139,7 +139,7 @@ def _speedup(id_: str, model: str, learners: int, levels: int, paper: float) -> 
 
 
 def rivals_time_section() -> Iterator[Claim]:
-    """An epoch of the asynchronous rivals, over one of HierSGD_2."""
+    """The time of an epoch of the asynchronous rivals over that of HierSGD_2."""
     for model in STEPS:
         for learners in (8, 64, 128):
             hier = epoch_time(model, learners, 2)[0]
@@ -173,7 +173,7 @@ def rivals_time_section() -> Iterator[Claim]:
 def server_verdict(ratio: float, most: float) -> str:
     """The verdict: is the ratio 0.5 to 1.5 times the paper's largest?
 
-    A largest ratio of 1 means "similar": from a half to twice.
+    `most` = 1 means "similar": a ratio of 0.5 to 2.
     """
     if most == 1:
         return claims.by_fit(0.5 < ratio < 2, "the times are not similar")
@@ -187,7 +187,7 @@ def server_verdict(ratio: float, most: float) -> str:
 
 
 def _asynchronous(strategy: hj.Strategy, model: str, learners: int) -> float:
-    """Seconds of an epoch, estimated from about the first 60 steps of each learner."""
+    """Seconds of an epoch, estimated from each learner's first 60 or so steps."""
     clock = SimulatedClock(cluster(learners, model), seed=0)
     examples, wanted = 0, 60 * learners * 128
     events = hj.schedule.simulate(

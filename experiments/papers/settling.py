@@ -1,4 +1,4 @@
-"""Adaptive SGD's batch sizes on the clock alone: from when on are all updates equal?"""
+"""Adaptive SGD's batch sizes on the virtual clock: when do all updates become equal?"""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from hetjax.machine import SimulatedClock, preset
 
 
 def scaling_section() -> Iterator[Claim]:
-    """Figure 6 (a): do batch sizes settle, by three rules? "measured" is our own."""
+    """Figure 6 (a): do batch sizes settle with three rules? "measured" is our own."""
     rules = {
         rule: hj.adaptive_sgd(batch_size=256, learning_rate=0.1, scaling=rule)
         for rule in ("paper", "hgpu_code", "measured")
@@ -35,7 +35,7 @@ def scaling_section() -> Iterator[Claim]:
 
 
 def _spreads(strategy: hj.Strategy, machine: str, noise: float) -> list[int]:
-    """Largest less smallest number of updates in each of 40 mega-batches."""
+    """Largest minus smallest number of updates in each of 40 mega-batches."""
     clock = SimulatedClock(preset(machine, noise=noise), seed=0)
     found = mega_batches.first_mega_batches(
         strategy.policy, clock, 40, batch_size=256, nonzeros=70.0
@@ -44,14 +44,17 @@ def _spreads(strategy: hj.Strategy, machine: str, noise: float) -> list[int]:
 
 
 def settled_from(spreads: list[int]) -> int | None:
-    """The first mega-batch of those that stay within 2; None if the last ten do not."""
+    """The first mega-batch from which spreads stay within 2.
+
+    None if they do not stay there for the last ten.
+    """
     beyond = [i for i, spread in enumerate(spreads, start=1) if spread > 2]
     first = max(beyond, default=0) + 1
     return first if first <= len(spreads) - 9 else None
 
 
 def verdict(settled: int | None) -> str:
-    """The verdict: ten mega-batches count as a few."""
+    """The verdict; up to ten mega-batches count as "a few"."""
     if settled is None:
         return claims.refuted("the sizes never settle")
     return claims.REPRODUCED if settled <= 10 else claims.partly("they settle later")

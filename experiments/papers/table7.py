@@ -1,11 +1,11 @@
 """The wall-clock column of Biased Local SGD's Table 7, on the virtual clock.
 
 Nothing is trained. Rounds of steps run on one GPU and one CPU until the GPU has done
-its half of the given number of passes over the data. CIFAR-100's two step times are the
-paper's own, with tau_s = 1, and nothing is fitted. For CIFAR-10 and Flowers102 the
-paper gives none: two step times and one synchronisation cost per data set follow from
-the three rows with the fewest epochs, so these rows are met by construction, and the
-others are predicted.
+its half of the given number of passes over the data. The two step times of CIFAR-100
+are the paper's, with tau_s = 1, and nothing is fitted. For CIFAR-10 and Flowers102 the
+paper gives no step times: two step times and one synchronisation cost per data set are
+fitted to the three rows with the fewest epochs. These rows are met by construction; the
+others are predictions.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import hetjax as hj
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
 
 TAU = 32  # local steps of balanced local SGD, and of the GPU in biased local SGD
-RTX4090, EPYC7543 = 0.1940, 6.5230  # [s] of a WRN-28 batch on CIFAR-100 (the paper's)
+RTX4090, EPYC7543 = 0.1940, 6.5230  # [s] of a WRN-28 batch on CIFAR-100, as published
 WRN28_BYTES = 36_536_884 * 4  # with 100 classes
 PCIE = Link(latency=20e-6, bandwidth=10e9)  # as in the presets
 
@@ -27,8 +27,8 @@ class Column(NamedTuple):
     sync: float
     balanced: float
     biased: float
-    epochs: tuple[int, int, int]  # of the biased runs; sync and balanced have the first
-    more: tuple[float, float]  # of the second and third biased run
+    epochs: tuple[int, int, int]  # of the biased runs; sync, balanced: the first
+    more: tuple[float, float]  # [s] of the second and third biased run
 
 
 COLUMNS = {
@@ -45,7 +45,7 @@ COLUMNS = {
 
 
 class Timing(NamedTuple):
-    """Seconds of a batch on either device, and the link between them."""
+    """The seconds of a batch on each device, and the link between the devices."""
 
     fast: float
     slow: float
@@ -55,10 +55,13 @@ class Timing(NamedTuple):
 
 
 def timing(name: str) -> Timing:
-    """The paper's times, or the ones that fit the three rows with the fewest epochs.
+    """The paper's step times, or times fitted to the rows with the fewest epochs.
 
-    sync: t_s + c;   balanced: (32 t_s + c) / 32;   biased: (32 t_f + c) / 32, each per
-    iteration, where c is the cost of a synchronisation. tau_s = 32 t_f / t_s.
+    Seconds per iteration, where c is the cost of a synchronisation:
+
+        sync: t_s + c;   balanced: (32 t_s + c) / 32;   biased: (32 t_f + c) / 32
+
+    and tau_s = 32 t_f / t_s.
     """
     if name == "cifar100":
         return Timing(RTX4090, EPYC7543, PCIE, 1, fitted=False)
@@ -100,7 +103,7 @@ def seconds(name: str, method: str, epochs: int) -> float:
         if isinstance(event, Arrival) and event.worker == 0:
             done += event.local_round.examples
         elif isinstance(event, hj.machine.Merged):
-            if done >= wanted:  # a part of the last round was enough
+            if done >= wanted:  # interpolate: the GPU was done within this round
                 share = (wanted - before[1]) / (done - before[1])
                 return before[0] + share * (event.time - before[0])
             before = (event.time, done)
@@ -108,7 +111,7 @@ def seconds(name: str, method: str, epochs: int) -> float:
 
 
 def rows(name: str) -> list[tuple[str, int, float, bool]]:
-    """(method, epochs, the paper's seconds, met by construction?) of the five rows."""
+    """The five rows: (method, epochs, the paper's seconds, met by construction?)."""
     column = COLUMNS[name]
     first, *others = column.epochs
     times = {"sync": column.sync, "balanced": column.balanced, "biased": column.biased}

@@ -1,4 +1,4 @@
-"""A calibration that cannot be meant, or would not end, is refused at once."""
+"""An invalid or endless calibration is refused at once."""
 
 import pytest
 from tiny_runs import counting_data, counting_task, nothing_compiled
@@ -35,7 +35,7 @@ NAN, INF = float("nan"), float("inf")
         ),
     ],
 )
-def test_a_calibration_that_cannot_be_meant(options, message):
+def test_invalid_calibrations(options, message):
     options = {"batch_sizes": (4,), "progress": False} | options
     with nothing_compiled(), pytest.raises(ValueError, match=message):
         hj.calibrate(counting_task(), counting_data(), ["cpu:0"], **options)

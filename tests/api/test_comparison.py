@@ -30,7 +30,7 @@ def compare(table, task=None, data=None, **options):
     return hj.compare(task, data, machine(1.0, 1.0), table, **options)
 
 
-# What cannot be meant.
+# Refusals.
 
 NAN = float("nan")
 WRONG = [
@@ -66,13 +66,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_what_cannot_be_meant_is_refused_before_anything_is_compiled(options, message):
+def test_invalid_comparisons_are_refused_before_anything_is_compiled(options, message):
     options = {"table": {"a": averaging()}, **options}
     with nothing_compiled(), pytest.raises(ValueError, match=message):
         compare(**options)
 
 
-# Fair, and always the same.
+# Fair, and deterministic.
 
 
 def classes(seed=0):
@@ -93,7 +93,7 @@ TABLE = {
 
 @cache
 def real(seeds, call=0):
-    """A comparison with tuning; `call` only tells equal ones apart."""
+    """A comparison with tuning; `call` only makes equal calls distinct."""
     data = classes()
     task = hj.classification(hj.models.mlp(hidden=3), data)
     return compare(
@@ -141,11 +141,11 @@ def test_one_seed_is_one_order_of_examples():
 
 
 def timeless(runs, path):
-    """results.json without what depends on the host."""
+    """results.json without the fields that depend on the host."""
     runs.to_json(path)
     document = json.loads(path.read_text())
     for run in document["runs"]:
-        # what another test has made JAX compile, this process does not compile again
+        # programs that another test compiled are not compiled again in this process
         for name in ("compile_seconds", "host_seconds", "compilations", "programs"):
             run.pop(name)
     for row in document["summary"]:
@@ -169,12 +169,12 @@ def test_seeds_as_a_number_are_the_first_seeds():
         assert (a.strategy, a.seed, a.evals) == (b.strategy, b.seed, b.evals)
 
 
-def test_seeds_may_be_any():
+def test_seeds_may_be_any_numbers():
     runs = compare({"a": averaging()}, seeds=[7, 3])
     assert [h.seed for h in runs.histories] == [7, 3]
 
 
-def test_a_run_of_a_comparison_is_the_run_by_itself():
+def test_a_run_of_a_comparison_equals_a_separate_run():
     data = classes()
     task = hj.classification(hj.models.mlp(hidden=3), data)
     options = {"seconds": 4.0, "num_evals": 4, "progress": False}
@@ -185,8 +185,8 @@ def test_a_run_of_a_comparison_is_the_run_by_itself():
         assert h.evals == alone.evals
 
 
-# Learning rates. The model is one number w, drawn to 1 from 0; a step of rate r leaves
-# (1 - r) of the distance. The metric is minus the distance.
+# Learning rates. The model is one number w, which moves from 0 to 1; a step at learning
+# rate r leaves (1 - r) of the distance. The metric is minus the distance.
 
 
 def distance_task():
@@ -203,7 +203,7 @@ def distance_task():
 
 
 def stepping(slowness=1.0):
-    """Ten steps of SGD whose updates are `slowness` times smaller, by one worker."""
+    """Ten steps of SGD by one worker, with updates `slowness` times smaller."""
     strategy = hj.sequential_sgd(batch_size=2, learning_rate=0.1)
     plain = local.sgd()
 
@@ -233,24 +233,24 @@ def test_scores_are_the_best_held_out_metrics():
     scores = tuned("common").tuning["scores"]
     names = ["0.5", "1e+30", "1.6", "5"]
     assert {n: list(s) for n, s in scores.items()} == {"quick": names, "slow": names}
-    # 4^10 is worse than the start, at a distance of 1; minus infinity is divergence
+    # 4^10 is worse than the start, at distance 1; minus infinity means divergence
     quick = [-(0.5**10), -np.inf, -(0.6**10), -1.0]
     slow = [-(0.95**10), -np.inf, -(0.84**10), -(0.5**10)]
     assert list(scores["quick"].values()) == pytest.approx(quick, rel=1e-4)
     assert list(scores["slow"].values()) == pytest.approx(slow, rel=1e-4)
 
 
-def test_the_common_rate_is_the_best_on_average():
-    """1.6: (0.006 + 0.17) / 2 from the goal, against 0.3 for 0.5, and 0.5 for 5."""
+def test_the_common_learning_rate_is_the_best_on_average():
+    """1.6: a distance of (0.006 + 0.17) / 2, against 0.3 for 0.5, and 0.5 for 5."""
     assert tuned("common").tuning["chosen"] == {"quick": 1.6, "slow": 1.6}
 
 
-def test_each_may_have_its_own_rate():
+def test_each_strategy_may_have_its_own_learning_rate():
     assert tuned("each").tuning["chosen"] == {"quick": 0.5, "slow": 5.0}
 
 
-def test_a_strategy_that_always_diverges_does_not_decide():
-    """ "slow" survives both rates, its best is 0.5; "quick" survives none."""
+def test_a_strategy_that_always_diverges_is_ignored():
+    """ "slow" survives both learning rates, best is 0.5; "quick" survives none."""
     table = {"quick": stepping(1e-30), "slow": stepping(10.0)}
     options = {"seconds": 10.0, "num_evals": 1, "learning_rates": (0.5, 5.0)}
     runs = compare(table, distance_task(), tune="common", **options)
@@ -259,8 +259,8 @@ def test_a_strategy_that_always_diverges_does_not_decide():
     assert [bool(h.stopped) for h in runs.histories] == [True, False]
 
 
-def test_a_rate_that_more_strategies_survive_is_better():
-    """At 1e30 "slow" is perfect in a step, but "quick" diverges."""
+def test_a_learning_rate_that_more_strategies_survive_is_better():
+    """At 1e30 "slow" is perfect in one step, but "quick" diverges."""
     table = {"quick": stepping(), "slow": stepping(1e30)}
     options = {"seconds": 10.0, "num_evals": 1, "learning_rates": (1e30, 0.5)}
     runs = compare(table, distance_task(), tune="common", **options)
@@ -269,7 +269,7 @@ def test_a_rate_that_more_strategies_survive_is_better():
 
 
 @pytest.mark.parametrize("tune", ["common", "each"])
-def test_runs_take_the_chosen_rate(tune):
+def test_runs_use_the_chosen_learning_rate(tune):
     runs = tuned(tune)
     for h in runs.histories:
         learning_rate = runs.tuning["chosen"][h.strategy]
@@ -278,7 +278,7 @@ def test_runs_take_the_chosen_rate(tune):
         assert -h.evals[-1]["closeness"] == pytest.approx(abs(left) ** 10, rel=1e-4)
 
 
-def test_tuning_is_on_record(tmp_path):
+def test_tuning_is_recorded(tmp_path):
     runs = tuned("each")
     runs.to_json(tmp_path / "results.json")
     recorded = json.loads((tmp_path / "results.json").read_text())["tuning"]
@@ -290,7 +290,7 @@ def test_tuning_is_on_record(tmp_path):
     assert compare({"a": averaging()}).tuning is None
 
 
-# A model that only remembers: one number for each row, which a step on it sets to 1.
+# A model that only remembers: one number per row; a step on the row sets it to 1.
 
 ROWS = 40
 
@@ -298,13 +298,13 @@ ROWS = 40
 def memory_task():
     def loss(params, model_state, batch, key):
         w = params["w"][batch.x[:, 0].astype(int)]
-        # a batch of two at rate 2 moves its rows by all the way
+        # a batch of two at learning rate 2 moves its rows all the way
         return (w - 1) ** 2 / 2, model_state
 
     def metrics(params, model_state, batch):
         row = batch.x[:, 0].astype(int)
         known = params["w"][row]
-        # 100 gives away a look at the test split
+        # 100 reveals an evaluation on the test split
         return {"loss": jnp.ones_like(known), "known": known + 100 * (row >= ROWS)}
 
     init = lambda key: ({"w": jnp.zeros(ROWS + 5)}, ())  # noqa: E731
@@ -318,7 +318,7 @@ def rows_data():
 
 
 def drawing(drawn):
-    """A sampler that takes down the size of the split, and what was drawn of it."""
+    """A sampler that records the size of the split and the rows drawn."""
     inner = uniform()
 
     def init(workers, num_examples, seed):
@@ -333,8 +333,8 @@ def drawing(drawn):
     return inner._replace(init=init, draw=draw)
 
 
-def test_what_is_held_out_is_not_trained_on_and_the_test_split_is_left_alone():
-    """Two workers on two rows each pass over all 40 rows within 10 s."""
+def test_held_out_rows_are_not_trained_on_and_the_test_split_is_unused():
+    """Two workers with batches of two rows pass over all 40 rows within 10 s."""
     drawn = []
     strategy = averaging(learning_rate=2.0, sampler=drawing(drawn))
     runs = compare(
@@ -347,7 +347,7 @@ def test_what_is_held_out_is_not_trained_on_and_the_test_split_is_left_alone():
     )
     held = num_held_out(ROWS)
     assert runs.tuning["held_out"] == held
-    # nobody learnt a held-out row, and nobody was asked for a row of the test
+    # no held-out row was learnt, and no test row was evaluated
     assert runs.tuning["scores"] == {"memory": {"2": 0.0, "1": 0.0}}
     rest = ROWS - held, set(range(ROWS - held))
     assert drawn[:2] == [rest, rest]
@@ -359,7 +359,7 @@ def test_what_is_held_out_is_not_trained_on_and_the_test_split_is_left_alone():
 
 
 def test_another_seed_holds_out_other_rows():
-    """And the first of several seeds decides."""
+    """The first of several seeds decides."""
 
     def held_out(seeds):
         seen, task = [], memory_task()
@@ -378,7 +378,7 @@ def test_another_seed_holds_out_other_rows():
 
 
 def spying(metrics, seen):
-    """Metrics that take down which rows they are asked for, batch by batch."""
+    """Metrics that record the rows that they are computed on, batch by batch."""
 
     def watched(params, model_state, batch):
         jax.debug.callback(lambda x: seen.append(x[:, 0].tolist()), batch.x)
@@ -387,21 +387,21 @@ def spying(metrics, seen):
     return watched
 
 
-# What is told on the way.
+# Callbacks and records.
 
 
-def test_on_history_hears_of_every_run_seed_by_seed():
+def test_on_history_is_called_for_every_run_seed_by_seed():
     told = []
     table = {"a": averaging(), "b": averaging()}
     runs = compare(table, seeds=2, on_history=told.append)
     names = [(h.strategy, h.seed) for h in told]
     assert names == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
-    # the result is in the order of the strategies
+    # results are in the order of the strategies
     assert [h.strategy for h in runs.histories] == ["a", "a", "b", "b"]
     assert set(map(id, runs.histories)) == set(map(id, told))
 
 
-def test_the_record_says_what_was_compared():
+def test_the_record_of_a_comparison():
     runs = compare({"a": averaging()}, target=0.5)
     assert runs.target == 0.5
     assert runs.machine["name"] == "hand-made"

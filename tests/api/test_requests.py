@@ -1,4 +1,4 @@
-"""Requests that cannot be met: one line that names the argument, nothing compiled."""
+"""Invalid requests: a one-line error names the argument, and nothing compiles."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -24,7 +24,7 @@ DATA = counting_data()
 
 
 def train(**changes):
-    """The arguments of a run that works, but for these."""
+    """Train with valid arguments, except for these."""
     given = {
         "task": counting_task(),
         "data": DATA,
@@ -148,14 +148,14 @@ def ids(cases):
 
 
 @pytest.mark.parametrize(("change", "message"), BOTH + TRAIN, ids=ids(BOTH + TRAIN))
-def test_a_run_that_cannot_be_meant(change, message):
+def test_invalid_runs(change, message):
     with nothing_compiled(), pytest.raises(ValueError, match=message) as caught:
         train(**change)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("change", "message"), BOTH + COMPARE, ids=ids(BOTH + COMPARE))
-def test_a_comparison_that_cannot_be_meant(change, message):
+def test_invalid_comparisons(change, message):
     with nothing_compiled(), pytest.raises(ValueError, match=message) as caught:
         compare(**change)
     assert "\n" not in str(caught.value)
@@ -190,7 +190,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(("rate", "message"), SCHEDULES, ids=ids(SCHEDULES))
-def test_a_learning_rate_that_cannot_be_meant(rate, message):
+def test_invalid_learning_rates(rate, message):
     strategy = averaging(learning_rate=rate)
     with (
         nothing_compiled(),
@@ -213,12 +213,12 @@ def test_a_learning_rate_that_cannot_be_meant(rate, message):
         over(lambda epochs: 0.5, "seconds"),
     ],
 )
-def test_learning_rates_that_can_be_meant(rate):
+def test_valid_learning_rates(rate):
     train(strategy=averaging(learning_rate=rate))
 
 
-def test_a_loss_that_is_a_mean_is_refused_before_anything_is_compiled(monkeypatch):
-    """Tracing its shapes is all that happens: no program is made, let alone run."""
+def test_a_mean_loss_is_refused_before_anything_is_compiled(monkeypatch):
+    """Only its shapes are traced: no program is compiled or run."""
     task = counting_task()
 
     def mean(params, model_state, batch, key):
@@ -227,7 +227,7 @@ def test_a_loss_that_is_a_mean_is_refused_before_anything_is_compiled(monkeypatc
 
     wrong = task._replace(loss=mean)
     for module in ("hetjax.api.train", "hetjax.api.comparison"):
-        monkeypatch.setattr(import_module(module), "Session", None)  # none is made
+        monkeypatch.setattr(import_module(module), "Session", None)  # none is created
     message = r"the task's loss is a scalar, \[\] for a batch of 2 examples: return one"
     with pytest.raises(ValueError, match=message):
         train(task=wrong)
@@ -235,7 +235,7 @@ def test_a_loss_that_is_a_mean_is_refused_before_anything_is_compiled(monkeypatc
         compare(task=wrong)
 
 
-def test_a_set_built_by_hand_that_is_whole_is_taken():
+def test_a_complete_data_set_built_by_hand_is_accepted():
     x, y = DATA.train.x, DATA.train.y
     whole = Dataset(Split(x, y), Split(x, y), np.int64(2))
     assert len(train(data=whole).evals) == 2

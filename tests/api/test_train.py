@@ -1,4 +1,4 @@
-"""One run: what cannot be meant is refused at once, and the model comes back."""
+"""One run: invalid arguments are refused at once, and the model is returned."""
 
 from dataclasses import replace
 from functools import cache
@@ -47,7 +47,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_what_cannot_be_meant_is_refused_before_anything_is_compiled(change, message):
+def test_invalid_arguments_are_refused_before_anything_is_compiled(change, message):
     own = {k: v for k, v in change.items() if k in ("learning_rate", "batch_size")}
     options = {k: v for k, v in change.items() if k not in own}
     data, seconds = options.pop("data", FULL), options.pop("seconds", 1.0)
@@ -99,7 +99,7 @@ def check_predicts_as_evaluated(history, data):
 
 
 class Normed(nnx.Module):
-    """Batch normalisation and dropout: both behave otherwise in training."""
+    """Batch normalisation and dropout: both behave differently in training."""
 
     def __init__(self, features, classes, *, rngs):
         self.first = nnx.Linear(features, 8, rngs=rngs)
@@ -112,7 +112,7 @@ class Normed(nnx.Module):
 
 
 class LinenNormed(linen.Module):
-    """The same from the other flax."""
+    """The same model in Flax Linen."""
 
     @linen.compact
     def __call__(self, x, train=False):
@@ -144,7 +144,7 @@ def test_the_model_predicts_as_it_was_evaluated(name):
 
 
 @pytest.mark.parametrize("name", ["nnx with statistics", "linen with statistics"])
-def test_batch_statistics_come_back(name):
+def test_batch_statistics_are_returned(name):
     history, data = trained(MODELS[name])
     _, start = hj.classification(MODELS[name], data).init(jax.random.key(0))
     before, after = map(jax.tree.leaves, (start, history.model_state))
@@ -179,7 +179,7 @@ def test_a_module_starts_from_its_own_parameters_and_keeps_them():
     jax.tree.map(np.testing.assert_array_equal, after, before)
 
 
-def test_settings_and_seed_are_on_record():
+def test_settings_and_seed_are_recorded():
     history, _ = trained(MODELS["functions"], seed=3)
     assert (history.strategy, history.seed, history.metric) == (
         "elastic_sgd",
@@ -195,10 +195,10 @@ def test_settings_and_seed_are_on_record():
     }
 
 
-def test_a_rate_may_be_a_schedule_over_examples():
-    """Steps of 2 examples: rates 1 for the first three, then 1/4.
+def test_a_learning_rate_may_be_a_schedule_over_examples():
+    """Steps of 2 examples: learning rate 1 for the first three, then 1/4.
 
-    The rate of a step is that of the examples that had arrived when it began.
+    A step's learning rate is that of the examples that had arrived when it began.
     """
     learning_rate = lambda examples: 1.0 if examples < 6 else 0.25  # noqa: E731
     strategy = hj.sequential_sgd(batch_size=2, learning_rate=learning_rate)

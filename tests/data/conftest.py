@@ -8,13 +8,13 @@ from hetjax.data.readers import files
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """One line per chunk, so that every border between chunks is met."""
+    """One line per chunk, so that every border between chunks is tested."""
     monkeypatch.setattr(files, "CHUNK", 1)
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads a text as the training file beside a good test file."""
+    """Read a text as the training file beside a valid test file."""
 
     def read_text(text, **options):
         train, test = tmp_path / "train.txt", tmp_path / "test.txt"

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def mutated(content, rng, number=1):
-    """The bytes with so many damages: flips, cuts, insertions, repeats, new bytes."""
+    """Bytes with `number` mutations: flips, cuts, insertions, repeats, new bytes."""
     content = bytearray(content)
     for _ in range(number):
         at = int(rng.integers(len(content) + 1)) if content else 0
@@ -30,7 +30,7 @@ def mutated(content, rng, number=1):
 
 
 def mutations(good, seed, number):
-    """(what was done, bytes): damage to a plain file, before and after it is zipped."""
+    """(description, bytes): damage to a plain file, before and after it is zipped."""
     rng = np.random.default_rng(seed)
     for _ in range(number):
         damages = int(rng.integers(1, 4))

@@ -1,4 +1,4 @@
-"""Makers of data: an argument that cannot be meant is named, before any memory is."""
+"""Makers of data: an invalid argument is named before memory is allocated."""
 
 import numpy as np
 import pytest

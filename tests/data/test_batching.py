@@ -61,7 +61,7 @@ def requests(draw):
 
 
 def as_csr(x, entries):
-    """What a BCOO holds; also that padding is out of bounds, and nothing else is."""
+    """The contents of a BCOO; checks that exactly the padding is out of bounds."""
     data, indices = np.asarray(x.data), np.asarray(x.indices)
     inside = (indices < x.shape).all(1)
     assert inside.sum() == entries
@@ -128,13 +128,13 @@ def test_a_batch_has_the_shape_of_the_first_bucket_that_holds_it(request):
     fitting = [b for b in buckets if all(np.array(b) >= needed)]
     if fitting:
         assert shape == fitting[0]
-    else:  # only where an example occurs twice
+    else:  # only if an example occurs twice
         assert len(set(rows)) < len(rows)
         assert shape.size == buckets[-1].size
         assert all(np.array(shape) >= needed)
 
 
-def test_a_sparse_split_may_hold_nothing_at_all():
+def test_a_sparse_split_may_have_no_entries():
     empty = sp.csr_array((3, FEATURES), dtype=np.float32)
     split = Split(empty, empty)
     buckets = make_buckets(split, 3)
@@ -217,7 +217,7 @@ def sparse_split(multilabel):
 
 
 def unpadded(split, rows):
-    """The bucket that these rows fill to the brim."""
+    """The bucket that these rows fill completely."""
     counts = [split.x[rows].nnz if sp.issparse(split.x) else 0]
     counts += [split.y[rows].nnz if sp.issparse(split.y) else 0]
     return (Bucket(len(rows), *counts),)
@@ -264,7 +264,7 @@ def test_padding_and_masks_change_neither_loss_nor_gradient(gradient, kind, rows
 
 
 def test_the_gradient_of_a_batch_is_the_mean_of_those_of_its_examples(gradient):
-    """Over all its examples: one without labels has no gradient, but counts."""
+    """An example without labels has no gradient, but counts in the mean."""
     split = sparse_split(True)
     apply, rows = gradient("multilabel", split), np.array([0, 5, 2])
     padded = (Bucket(9, 40, 20),)

@@ -1,4 +1,4 @@
-"""CIFAR's binary files: every pixel in its place, and what is wrong is named."""
+"""CIFAR's binary files: every pixel in its place, and errors name the fault."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def wrong_label(folder):
     ],
 )
 @pytest.mark.parametrize("block", [1, 5000])
-def test_what_is_wrong_is_named(tmp_path, monkeypatch, damage, message, block):
+def test_errors_name_the_fault(tmp_path, monkeypatch, damage, message, block):
     monkeypatch.setattr(cifar, "_BLOCK", block)
     write_10(tmp_path)
     damage(tmp_path)

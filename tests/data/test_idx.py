@@ -1,4 +1,4 @@
-"""IDX files: what is written comes back, and what is wrong is named."""
+"""IDX files: written arrays are read back, and errors name the fault."""
 
 import gzip
 
@@ -20,7 +20,7 @@ arrays = st.sampled_from(list(CODES)).flatmap(
 
 @settings(deadline=None, max_examples=200)
 @given(arrays, st.booleans())
-def test_what_is_written_is_read(tmp_path_factory, array, zipped):
+def test_written_arrays_are_read_back(tmp_path_factory, array, zipped):
     file = tmp_path_factory.mktemp("idx") / "file"
     content = idx_bytes(array)
     file.write_bytes(gzip.compress(content) if zipped else content)
@@ -52,7 +52,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named(tmp_path, case):
+def test_errors_name_the_fault(tmp_path, case):
     content, message = WRONG[case]
     file = tmp_path / "some-idx3-ubyte"
     file.write_bytes(content)
@@ -139,7 +139,7 @@ WRONG_FOLDERS = {
 
 
 @pytest.mark.parametrize("case", WRONG_FOLDERS)
-def test_what_does_not_fit_is_named(tmp_path, case):
+def test_mismatches_are_named(tmp_path, case):
     changed, message = WRONG_FOLDERS[case]
     write_folder(tmp_path, **changed)
     with pytest.raises(DataError, match=message):

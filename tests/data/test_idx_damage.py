@@ -1,4 +1,4 @@
-"""Damaged IDX files: read, or one DataError of one line that names the file."""
+"""Damaged IDX files are read, or give a one-line DataError that names the file."""
 
 import gzip
 import struct
@@ -14,7 +14,7 @@ GOOD = idx_bytes(np.arange(60, dtype=np.int16).reshape(3, 4, 5))
 
 
 def read_or_named(read, name):
-    """What was read, or None after an error of one line that names the file."""
+    """The result of a read, or None after a one-line error that names the file."""
     try:
         return read()
     except DataError as error:
@@ -31,7 +31,7 @@ def test_a_damaged_file_is_read_or_named(tmp_path, seed):
         file.write_bytes(content)
         array = read_or_named(lambda: read_idx(file), "bad.idx")
         refused += array is None
-    assert refused > 100  # else the damage was none
+    assert refused > 100  # otherwise the mutations do no damage
 
 
 def header(code, *lengths):
@@ -53,14 +53,14 @@ HEADERS = [
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("content", HEADERS, ids=lambda c: c[:12].hex())
-def test_a_header_that_promises_the_impossible_is_named(tmp_path, content, zipped):
+def test_an_impossible_header_is_named(tmp_path, content, zipped):
     file = tmp_path / "bad.idx"
     file.write_bytes(gzip.compress(content) if zipped else content)
     with pytest.raises(DataError, match="bad.idx: "):
         read_idx(file)
 
 
-def test_what_follows_is_counted_and_not_kept(tmp_path):
+def test_trailing_bytes_are_counted_and_not_kept(tmp_path):
     """A gzip file of a few KB may hold any number of zeros."""
     file = tmp_path / "bad.idx"
     file.write_bytes(gzip.compress(GOOD + bytes(10**8)))
@@ -84,7 +84,7 @@ def test_a_damaged_file_of_a_folder_is_read_or_named(tmp_path, seed, which):
                 assert 0 <= split.y.min() <= split.y.max() < data.num_classes
 
 
-def test_labels_that_no_model_could_have_outputs_for_are_named(tmp_path):
+def test_labels_too_large_for_any_model_are_named(tmp_path):
     write_folder(tmp_path, t10k_labels=np.array([0, 2**31 - 1, 1], np.int32))
     with pytest.raises(DataError, match="t10k-labels-.*: label 2147483647 is above"):
         read_idx_folder(tmp_path)

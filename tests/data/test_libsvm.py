@@ -1,4 +1,4 @@
-"""libSVM files with one label per row: read as written, or named with the line."""
+"""libSVM files with one label per row: read as written, or errors name the line."""
 
 import gzip
 
@@ -33,7 +33,7 @@ def text_of(some, first_index=1):
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads a text as the training file beside a good test file."""
+    """Read a text as the training file beside a valid test file."""
 
     def read_text(text, **options):
         train, test = tmp_path / "train", tmp_path / "test"
@@ -46,7 +46,9 @@ def read(tmp_path):
 
 @settings(deadline=None, max_examples=150)
 @given(rows, rows, st.integers(0, 2), st.booleans(), st.sampled_from([1, 40, 1 << 19]))
-def test_what_is_written_is_read(tmp_path_factory, train, test, first, zipped, chunk):
+def test_written_rows_are_read_back(
+    tmp_path_factory, train, test, first, zipped, chunk
+):
     folder = tmp_path_factory.mktemp("round")
     for name, some in (("a", train), ("b", test)):
         text = text_of(some, first)
@@ -92,7 +94,7 @@ def test_many_labels_make_a_short_note(read):
     )
 
 
-def test_what_is_odd_is_noted(read):
+def test_oddities_are_noted(read):
     data = read("3 1:1 1:2\n\n  \n 4\t2:1 \r\n5\n\n")
     assert data.train.x.toarray().tolist() == [[3, 0], [0, 1], [0, 0]]
     assert data.train.y.tolist() == [2, 3, 4]

@@ -1,4 +1,4 @@
-"""Data sets from arrays: every form gives the same data, and errors say what to do."""
+"""Data sets from arrays: all types give the same data, and errors say what to do."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +103,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_what_cannot_be_meant_is_an_error(message):
+def test_invalid_arrays_are_errors(message):
     train, test = WRONG[message]
     with pytest.raises(ValueError, match=message):
         from_arrays(train, (X, IDS) if test is None else test)

@@ -1,4 +1,4 @@
-"""The real data sets, where HETJAX_DATA names a folder that has them."""
+"""The real data sets, if HETJAX_DATA names a folder that has them."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not DATA, reason="HETJAX_DATA is not set")
 
 
 def folder(name):
-    """A data set's folder; skips the test where there is none."""
+    """A data set's folder; the test is skipped if there is none."""
     place = Path(DATA or "", name)
     if not place.is_dir():
         pytest.skip(f"no {name} in HETJAX_DATA")
@@ -37,7 +37,7 @@ def test_mnist():
     data = mnist()
     assert data.train.x.shape == (60_000, 28, 28, 1)
     assert data.test.x.shape == (10_000, 28, 28, 1)
-    # the mean and deviation that everybody normalises with
+    # the usual mean and deviation for normalisation
     assert data.train.x.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
     assert data.train.x.std(dtype=np.float64) == pytest.approx(0.3081, abs=5e-5)
     assert data.train.y[:5].tolist() == [5, 0, 4, 1, 9]
@@ -54,14 +54,14 @@ def test_fashion_mnist():
 
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_the_checksums_are_those_of_the_original_files(name):
-    """Where the file is the original; a copy packed anew has another checksum."""
+    """Only for original files; a repacked copy has another checksum."""
     source, same = getattr(sources, f"_{name.upper()}"), []
     for file, md5 in source.md5.items():
         found = folder(name) / file
         if found.is_file() and hashlib.md5(found.read_bytes()).hexdigest() == md5:
             same.append(file)
     if not same:
-        pytest.skip("all files are packed anew")
+        pytest.skip("all files are repacked")
     assert "t10k-labels-idx1-ubyte.gz" in same
     assert "train-labels-idx1-ubyte.gz" in same
 

@@ -66,7 +66,7 @@ def test_alpha_says_how_uneven_classes_are():
     labels = np.random.default_rng(0).integers(10, size=5000)
     of_class = np.bincount(labels)
     alike = counts(labels, dirichlet(labels, 8, alpha=1e9, seed=0))
-    # shares are 1/8 up to their standard deviation of 1e-5, and rounding
+    # shares are 1/8, up to their standard deviation of 1e-5 and rounding
     assert np.abs(alike - of_class / 8).max() <= 1.01
     few = counts(labels, dirichlet(labels, 8, alpha=1e-6, seed=0))
     assert (few.max(0) >= of_class - 8).all()  # one worker has nearly the whole class
@@ -92,7 +92,7 @@ def test_small_classes_favour_no_worker():
 
 
 def test_examples_of_a_class_are_drawn_at_random():
-    """Not in the order of the file, which may be sorted by something."""
+    """They are not in the order of the file, which may be sorted."""
     for shard in dirichlet(np.zeros(400, int), 2, alpha=1e9, seed=0):
         assert abs(shard.mean() - 199.5) < 4 * 115.5 / np.sqrt(2 * 200)  # errors
         assert (np.diff(shard) > 1).mean() > 0.25  # half are expected
@@ -107,7 +107,7 @@ def test_several_labels_count_by_the_first():
     shards = dirichlet(sp.csr_array(dense.astype(np.float32)), 4, alpha=1e-6, seed=3)
     check_partition(shards, 300, 4)
     spread = [len(np.intersect1d(none, shard)) for shard in shards]
-    assert max(spread) - min(spread) <= 2  # one by the deal, one moved
+    assert max(spread) - min(spread) <= 2  # one from the dealing, one moved
     first = np.where(dense.any(1), dense.argmax(1), -1)
     for label in range(1, 6):
         of_label = np.flatnonzero(first == label)
@@ -131,7 +131,7 @@ def test_several_labels_count_by_the_first():
         (sp.csr_array((2, 3)), 3, 1, "2 examples are too few"),
     ],
 )
-def test_what_cannot_be_is_an_error(labels, workers, alpha, message):
+def test_invalid_partitions_are_errors(labels, workers, alpha, message):
     with pytest.raises(ValueError, match=message):
         dirichlet(labels, workers, alpha=alpha, seed=0)
 

@@ -1,4 +1,4 @@
-"""Official data by name: own files, downloads from a server of ours, and neither."""
+"""Official data by name: own files, downloads from a test server, or neither."""
 
 import functools
 import hashlib
@@ -33,7 +33,7 @@ every_source = pytest.mark.parametrize("name", READERS)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of the test's own, no data of the user's, and no way to the real net."""
+    """The test's own cache, without the user's data and without network access."""
     monkeypatch.delenv("HETJAX_DATA", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache" / project)
@@ -51,7 +51,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path):
-    """A folder and the address under which its files are to be had."""
+    """A folder and the address that serves its files."""
     folder = tmp_path / "served"
     folder.mkdir()
     handler = functools.partial(_Handler, directory=str(folder))
@@ -66,7 +66,7 @@ def served(tmp_path):
 
 @pytest.fixture
 def publish(served, monkeypatch):
-    """Puts small files of a source on the server, with their checksums."""
+    """Put small files of a source on the server, with their checksums."""
     folder, url = served
 
     def put(name):
@@ -108,7 +108,7 @@ def test_own_files_are_read(tmp_path, monkeypatch, name):
 
 
 @every_source
-def test_what_is_downloaded_is_kept(publish, cache, name):
+def test_downloads_are_kept(publish, cache, name):
     read, write = READERS[name]
     folder = publish(name)
     first = read()
@@ -162,7 +162,7 @@ def test_a_given_folder_without_the_files_is_an_error(tmp_path, publish, name):
 
 
 @every_source
-def test_a_forgotten_file_is_no_reason_to_download(tmp_path, publish, name):
+def test_a_missing_file_in_a_user_s_folder_is_not_downloaded(tmp_path, publish, name):
     publish(name)
     read, write = READERS[name]
     write(tmp_path / "own")
@@ -208,7 +208,7 @@ def test_coarse_labels_of_cifar100(tmp_path):
     np.testing.assert_array_equal(data.train.y, written[0][:, 0])
 
 
-def test_own_files_may_be_packed_anew(tmp_path):
+def test_own_files_may_be_repacked(tmp_path):
     write_folder(tmp_path, zipped=False, dotted=True)
     assert len(mnist(folder=tmp_path).train) == 5
 

@@ -1,4 +1,4 @@
-"""Synthetic data: of the shape asked for, reproducible, skewed, learnable."""
+"""Synthetic data: requested shapes, reproducible, skewed, learnable."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_features_tell_labels():
     most_popular = truth[:, data.train.y.sum(axis=0).argmax()].mean()
     precision = truth[np.arange(len(best)), best].mean()
     assert precision > most_popular + 0.25
-    assert precision < 0.95  # not so easy that every algorithm looks alike
+    assert precision < 0.95  # not so easy that all algorithms look the same
 
 
 def test_blocks_are_seamless(monkeypatch):

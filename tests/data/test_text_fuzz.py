@@ -1,7 +1,7 @@
 """Both text readers against a judge of single lines, and libSVM against scikit-learn.
 
-What the judge accepts is read as it says; otherwise the first line that it refuses is
-the one that the error names.
+Text that the judge accepts is read as the judge reads it; otherwise the error names the
+first line that the judge refuses.
 """
 
 import io
@@ -16,7 +16,7 @@ from hetjax.data import DataError, read_libsvm, read_xmc
 from hetjax.data.readers import files
 
 FEATURES, LABELS = 12, 7
-FLOAT32 = 2.0**128 - 2.0**103  # from here on a number rounds to infinity
+FLOAT32 = 2.0**128 - 2.0**103  # larger numbers round to infinity
 
 
 def number(word):
@@ -164,7 +164,7 @@ KINDS = {
 
 @pytest.mark.parametrize("chunk", [1, 60, 1 << 19])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_read_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk):
+def test_the_rows_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk):
     read, line_of, labels, good, header = KINDS[kind]
     monkeypatch.setattr(files, "CHUNK", chunk)
     (tmp_path / "good").write_bytes(header + good)
@@ -194,8 +194,8 @@ def test_what_is_read_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk):
     assert 40 < refused < 160
 
 
-def test_what_an_independent_parser_reads_is_read(tmp_path):
-    """Scikit-learn's, but for the NaN and the targets of a regression that it takes."""
+def test_text_that_an_independent_parser_reads_is_read(tmp_path):
+    """Scikit-learn's, except that it accepts NaN and regression targets."""
     rng = np.random.default_rng(0)
     _, _, labels, good, _ = KINDS["libsvm"]
     (tmp_path / "good").write_bytes(good)
@@ -215,7 +215,7 @@ def test_what_an_independent_parser_reads_is_read(tmp_path):
         ):
             continue
         content = re.sub(rb"#[^\n]*", b"", text)
-        if b"_" in content:  # Python's own way to write numbers
+        if b"_" in content:  # Python's underscores in numbers
             continue
         if re.search(rb"qid(?!:\d+(\s|$))", content):  # anything that begins with qid
             continue
@@ -233,7 +233,7 @@ def test_what_an_independent_parser_reads_is_read(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_two_kinds_of_mistakes_the_first_line_is_named(tmp_path, kind):
-    """Each pair in both orders: no kind of mistake is looked for before the others."""
+    """Each pair in both orders: no kind of mistake is checked before the others."""
     read, _, _, good, header = KINDS[kind]
     (tmp_path / "good").write_bytes(header + good)
     wrong = [b"x 1:1", b"1 a:1", b"1 1:nan", b"1 3:3e38 3:3e38", b"1 99:1", b"1 1:\xff"]

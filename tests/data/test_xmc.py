@@ -1,4 +1,4 @@
-"""Reading XMC text: what is written comes back, and what is wrong is named."""
+"""Reading XMC text: written rows are read back, and oddities are counted."""
 
 import math
 from pathlib import Path
@@ -30,7 +30,9 @@ def dense_of(rows, features=FEATURES, labels=LABELS):
 @given(
     some_rows, some_rows, st.booleans(), st.booleans(), st.sampled_from([1, 40, 9999])
 )
-def test_what_is_written_is_read(tmp_path_factory, train, test, header, zipped, chunk):
+def test_written_rows_are_read_back(
+    tmp_path_factory, train, test, header, zipped, chunk
+):
     folder, both = tmp_path_factory.mktemp("round"), (train, test)
     paths = [
         write(
@@ -56,7 +58,7 @@ def test_what_is_written_is_read(tmp_path_factory, train, test, header, zipped, 
 
 @settings(deadline=None, max_examples=100)
 @given(some_rows, st.integers(0, 1))
-def test_fast_and_slow_way_agree(rows, first_index):
+def test_fast_and_slow_paths_agree(rows, first_index):
     text = text_of(rows)
     bounds = xmc_text.Bounds(first_index, FEATURES, LABELS)
     slow = slow_error = None
@@ -76,7 +78,7 @@ def test_fast_and_slow_way_agree(rows, first_index):
         assert any("+" in value for _, pairs in rows for _, value in pairs)
 
 
-def test_ordinary_text_takes_the_fast_way():
+def test_ordinary_text_takes_the_fast_path():
     rows = [
         ([0, 3], [(0, "1"), (5, "-0.25"), (7, "1e-05"), (8, "0.123456789012345678")])
     ]
@@ -168,7 +170,7 @@ def test_sizes_are_the_larger_of_both_files(tmp_path):
     assert (swapped.num_features, swapped.num_classes) == (10, 5)
 
 
-def test_folder_tells_what_it_holds(tmp_path):
+def test_a_folder_s_data_set(tmp_path):
     with pytest.raises(DataError, match="train.txt or train.txt.gz; it holds nothing"):
         read_folder(tmp_path)
     write(tmp_path, "train.txt", GOOD.encode(), True)
@@ -212,6 +214,6 @@ def test_read_data_is_canonical_and_slim(read):
     for matrix in (data.train.x, data.train.y):
         assert isinstance(matrix, sp.csr_array)
         assert matrix.indices.dtype == matrix.indptr.dtype == np.int32
-        for array in (matrix.data, matrix.indices):  # no larger array lies behind
+        for array in (matrix.data, matrix.indices):  # no views of larger arrays
             assert array.base is None or array.base.nbytes == array.nbytes
         assert matrix.data.dtype == np.float32

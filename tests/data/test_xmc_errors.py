@@ -1,4 +1,4 @@
-"""What is wrong with a file is named, with its line; no other exception gets out."""
+"""Errors name the file and line; no other exception is raised."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""What the loop makes of unusual orders: several merges at once, nodes, alarms."""
+"""Unusual actions: several merges at once, nodes of their own, timers."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ COST = Cost(1.0, 0.0)
 
 
 def two_workers(latency):
-    """Steps of 1 and 1.5 s; a merge takes twice the latency."""
+    """Workers with steps of 1 and 1.5 s; a merge takes twice the latency."""
     workers = (Profile("a", "cpu", COST), Profile("b", "cpu", COST, factor=1.5))
     return Machine("two", workers, {"": Link(latency, 1e12, "central")})
 
@@ -38,7 +38,7 @@ def digits():
 
 
 def asynchronous(merges):
-    """Every worker takes part in `merges(worker)` at its arrival and goes on."""
+    """Every worker takes part in `merges(worker)` when it arrives, and goes on."""
 
     def init(infos, n):
         return (), Actions(dispatch=tuple((w.index, LocalRound(1, 8)) for w in infos))
@@ -62,7 +62,7 @@ def run(problem, policy, machine, **settings):
     return hj.train(*problem, machine, strategy(policy), progress=False, **settings)
 
 
-def test_two_merges_in_one_order_are_not_counted_twice(digits):
+def test_two_merges_of_one_event_are_not_counted_twice(digits):
     policy = asynchronous(lambda k: (MergeAction((k,)), MergeAction((k,))))
     history = run(digits, policy, two_workers(0.25), seconds=9.0, num_evals=3)
     for w in history.workers:
@@ -73,8 +73,8 @@ def test_two_merges_in_one_order_are_not_counted_twice(digits):
     assert all(a[1] <= b[0] + 1e-9 for a, b in zip(spans, spans[1:], strict=False))
 
 
-def test_the_returned_model_is_the_last_points(digits):
-    """A merge that is under way at the end is in neither."""
+def test_the_returned_model_is_that_of_the_last_evaluation(digits):
+    """Neither includes a merge that is in progress at the end."""
     task, data = digits
     settings = {"seconds": 1.6, "num_evals": 1, "progress": False}
     sync = hj.sync_sgd(batch_size=8, learning_rate=0.5)
@@ -97,7 +97,7 @@ def test_a_node_of_its_own_does_not_touch_the_root(digits):
 
 
 def answering(answer):
-    """A policy that answers `Evaluated` with `answer(event)` and notes all events."""
+    """A policy that answers `Evaluated` with `answer(event)` and records all events."""
     seen = []
 
     def init(infos, n):
@@ -112,8 +112,8 @@ def answering(answer):
     return Policy(init, react), seen
 
 
-def test_a_policy_hears_of_an_evaluation_when_it_happens(digits):
-    """It can ask for an alarm soon after, though the next arrival is far."""
+def test_a_policy_is_told_of_an_evaluation_when_it_happens(digits):
+    """It can set a timer soon after, even if the next arrival is far away."""
     policy, seen = answering(lambda e: Actions(timers=(("soon", e.time + 0.01),)))
     run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
     times = [(type(e), round(e.time, 6)) for e in seen]
@@ -131,27 +131,27 @@ def test_a_policy_hears_of_an_evaluation_when_it_happens(digits):
     ]
 
 
-def test_the_loops_own_alarm_is_refused(digits):
+def test_the_loops_own_timer_is_refused(digits):
     policy, _ = answering(lambda e: Actions(timers=(("evaluate", e.time),)))
     with pytest.raises(ValueError, match="'evaluate' is the loop's own"):
         run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
 
 
-def test_who_is_there_cannot_be_started(digits):
+def test_an_active_worker_cannot_be_started(digits):
     policy, _ = answering(lambda e: Actions(start=(1,)))
     with pytest.raises(ValueError, match="worker 1 cannot be started: it is active"):
         run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
 
 
-def test_a_policy_hears_who_leaves_and_joins(digits):
-    """Before evaluations of the same time; a stopped one gets no work."""
+def test_a_policy_is_told_which_workers_leave_and_join(digits):
+    """Before evaluations of the same time; a stopped worker gets no round."""
     answers = {0.0: Actions(stop=(1,)), 0.3: Actions(start=(1,))}
     policy, seen = answering(lambda e: answers.get(round(e.time, 6), Actions()))
     run(digits, policy, two_workers(0.0), seconds=0.9, num_evals=3)
-    staff = [
+    membership = [
         (type(e), e.worker, round(e.time, 6)) for e in seen if hasattr(e, "worker")
     ]
-    assert staff == [(Leave, 1, 0.0), (Join, 1, 0.3)]
+    assert membership == [(Leave, 1, 0.0), (Join, 1, 0.3)]
     late = Actions(dispatch=((1, LocalRound(1, 8)),))
     policy, _ = answering(lambda e: answers[0.0] if e.time == 0 else late)
     with pytest.raises(ValueError, match="was stopped: start it first"):

@@ -1,4 +1,4 @@
-"""How often XLA compiles: few step programs, and none for what is only other data."""
+"""How often XLA compiles: few step programs, and none for different data alone."""
 
 import itertools
 import threading
@@ -29,7 +29,7 @@ B_MAX = 64
 
 @contextmanager
 def counting():
-    """A list that grows by one with every program that JAX compiles."""
+    """A list that grows by one for every program that JAX compiles."""
     events = []
 
     def listen(event, duration, **kwargs):
@@ -44,7 +44,7 @@ def counting():
 
 
 def sweeping(**fields):
-    """Adaptive SGD, but its sizes walk through all of b_max ... b_max / 8."""
+    """Adaptive SGD whose batch sizes walk through all of b_max ... b_max / 8."""
     sizes = itertools.cycle([*range(B_MAX, B_MAX // 8 - 1, -1)])
 
     def scaling(old, updates):
@@ -86,14 +86,14 @@ def session(problem=dense, seconds=30.0):
 @pytest.mark.parametrize("problem", [dense, sparse])
 def test_sizes_between_an_eighth_and_all_of_b_max_share_few_programs(problem):
     history = run(session(problem, seconds=220.0), sweeping())
-    assert history.merges > B_MAX  # once around, at least
+    assert history.merges > B_MAX  # every size occurs at least once
     sizes = {b for w in history.workers for _, b in w.batch_size_over_time}
     assert sizes == set(map(float, range(B_MAX // 8, B_MAX + 1)))
     assert 1 < history.programs["step"] <= 14
 
 
 def test_adaptive_sgd_itself():
-    """One of four workers is eight times as slow: its size falls to the bound."""
+    """One of four workers is eight times as slow: its batch size falls to the bound."""
     one = session(seconds=60.0)
     one.machine = machine(1.0, 1.0, 1.0, 8.0)
     strategy = hj.adaptive_sgd(
@@ -111,7 +111,7 @@ def test_strategies_with_one_local_rule_share_step_programs():
     second = run(one, hj.sequential_sgd(batch_size=B_MAX, learning_rate=0.1))
     assert first.programs["step"] == 1
     assert "step" not in second.programs
-    # SMA remembers the parameters before each step: that is another program
+    # SMA stores the parameters before each step, so its step is another program
     assert run(one, hj.sma(batch_size=B_MAX, learning_rate=0.1)).programs["step"] == 1
 
 
@@ -129,7 +129,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_another_seed_or_rate_compiles_nothing(name):
+def test_another_seed_or_learning_rate_compiles_nothing(name):
     one, strategy = session(), STRATEGIES[name]
     assert run(one, strategy).programs["step"] >= 1
     assert run(one, strategy, seed=1).programs == {}
@@ -137,7 +137,7 @@ def test_another_seed_or_rate_compiles_nothing(name):
 
 
 def test_another_size_of_the_same_bucket_compiles_nothing():
-    """Buckets of 64 are ... 42, 52, 64."""
+    """The buckets up to 64 are ... 42, 52, 64."""
     one = session()
     run(one, averaging(batch_size=64))
     same = averaging(batch_size=53)._replace(batch_size=64)
@@ -148,7 +148,7 @@ def test_another_size_of_the_same_bucket_compiles_nothing():
 
 @pytest.fixture
 def listening(monkeypatch):
-    """Whoever listens to JAX's events at the moment, of those who came lately."""
+    """The currently registered listeners to JAX's events, of those added since."""
     now = []
     register = jax.monitoring.register_event_duration_secs_listener
     unregister = jax.monitoring.unregister_event_duration_listener
@@ -170,7 +170,7 @@ def listening(monkeypatch):
     return now
 
 
-def test_nobody_listens_after_a_run(listening):
+def test_no_listener_is_left_after_a_run(listening):
     heard = []
     options = {"on_eval": lambda point: heard.append(len(listening))}
     train(machine(1.0, 2.0), averaging(), 4.0, **options)
@@ -178,7 +178,7 @@ def test_nobody_listens_after_a_run(listening):
     assert listening == []
 
 
-def test_nobody_listens_after_an_error(listening):
+def test_no_listener_is_left_after_an_error(listening):
     def fail(point):
         raise OSError("no more")
 
@@ -187,7 +187,7 @@ def test_nobody_listens_after_an_error(listening):
     assert listening == []
 
 
-def test_what_is_compiled_after_counting_is_not_counted():
+def test_a_program_compiled_after_counting_is_not_counted():
     compilations = Compilations()
     with compilations.counting():
         compilations.purpose = "inside"
@@ -199,7 +199,7 @@ def test_what_is_compiled_after_counting_is_not_counted():
 
 
 class Meeting:
-    """A program whose first calls last until the test says so."""
+    """A program whose first calls last until the test releases them."""
 
     def __init__(self, parties):
         self.barrier = threading.Barrier(parties, timeout=10)
@@ -225,10 +225,10 @@ def calling(calls, counts, program, device, results):
     return thread
 
 
-def test_who_waits_for_another_s_program_is_compiling():
-    """It is excused, and the time is not its own; the program is called once more."""
+def test_a_worker_that_waits_for_another_s_program_is_compiling():
+    """Its waiting time counts as compiling; the program is called once more."""
     counts, calls, results = Compilations(), FirstCalls(), []
-    program = Meeting(parties=2)  # the first thread and this one
+    program = Meeting(parties=2)  # the first thread and this thread
     first = calling(calls, counts, program, "here", results)
     while not program.calls:
         time.sleep(1e-3)
@@ -247,9 +247,9 @@ def test_who_waits_for_another_s_program_is_compiling():
 
 
 def test_programs_of_different_devices_are_compiled_side_by_side():
-    """From one jaxpr: of two that are traced at once JAX loses one."""
+    """From one jaxpr, because JAX loses one of two jaxprs traced at once."""
     counts, calls, results = Compilations(), FirstCalls(), []
-    program = Meeting(parties=2)  # neither goes on without the other
+    program = Meeting(parties=2)  # each waits for the other
     threads = [calling(calls, counts, program, k, results) for k in ("here", "there")]
     for thread in threads:
         thread.join(timeout=10)

@@ -1,4 +1,4 @@
-"""How runs end that nobody meant to end so: stalled policies, callbacks that raise."""
+"""Unintended ends of runs: policies that stall, callbacks that raise."""
 
 import pytest
 from real_runs import DATA, TASK
@@ -11,8 +11,8 @@ from hetjax.schedule import Actions, Policy
 SMA = hj.sma(batch_size=4, learning_rate=0.1)
 
 
-def test_a_policy_that_stalls_is_told(monkeypatch):
-    """It forgets the worker that arrives second."""
+def test_a_run_whose_policy_stalls_says_so(monkeypatch):
+    """The policy forgets the worker that arrives second."""
     whole = averaging().policy
 
     def react(state, event):
@@ -30,7 +30,7 @@ def test_a_policy_that_stalls_is_told(monkeypatch):
     assert history.duration == 2.0
 
 
-def test_a_policy_that_gives_nobody_work():
+def test_a_policy_that_gives_no_worker_a_round():
     idle = Policy(lambda infos, n: ((), Actions()), lambda state, e: (state, Actions()))
     history = train(machine(1.0), averaging(policy=idle), 9.0, num_evals=9)
     why = (
@@ -55,7 +55,7 @@ def failing(point):
         raise Oops("disk full")
 
 
-def test_what_a_callback_raises_has_the_history():
+def test_an_error_of_a_callback_has_the_history():
     with pytest.raises(Oops, match="disk full") as caught:
         run(on_eval=failing)
     history = caught.value.history
@@ -64,7 +64,7 @@ def test_what_a_callback_raises_has_the_history():
     assert history.params is not None
 
 
-def test_what_a_callback_raises_can_be_kept():
+def test_an_error_of_a_callback_can_be_kept():
     history = run(on_eval=failing, on_error="keep")
     assert isinstance(history.error, Oops)
     assert history.stopped == "on_eval raised Oops: disk full"
@@ -75,7 +75,7 @@ def test_an_unknown_choice():
         run(on_error="ignore")
 
 
-def test_what_a_comparison_s_callback_raises_has_the_histories():
+def test_an_error_of_a_comparison_s_callback_has_the_histories():
     def on_history(history):
         if history.strategy == "b":
             raise Oops("no")
@@ -102,10 +102,10 @@ def test_what_a_comparison_s_callback_raises_has_the_histories():
     ],
     ids=lambda s: s.name,
 )
-def test_a_worker_that_comes_back_within_its_merge_has_one_thing_to_do_at_a_time(
+def test_a_worker_that_rejoins_during_its_merge_does_one_thing_at_a_time(
     strategy,
 ):
-    """Killed in a merge over a slow link, and back before that would have ended."""
+    """It is killed in a merge over a slow link, and rejoins before the merge ends."""
     faults = (
         hj.machine.ScriptedFault(0.65, "kill", "b"),
         hj.machine.ScriptedFault(0.7, "join", "b"),

@@ -1,4 +1,4 @@
-"""The books of a run, against numbers worked out by hand on two or three workers."""
+"""The ledger of a run, against numbers computed by hand for two or three workers."""
 
 from functools import cache
 
@@ -23,7 +23,7 @@ from hetjax.machine import Cost, Link, Machine, Profile
 
 
 def strategies(batch_size=2):
-    """One of each, small enough to merge often."""
+    """One strategy of each kind, small enough to merge often."""
     common = {"batch_size": batch_size, "learning_rate": 0.1}
     return {
         "sequential_sgd": hj.sequential_sgd(**common),
@@ -46,7 +46,7 @@ def test_blocking_rounds():
         num_evals=8,
     )
     assert seconds_of(history) == [(4.0, 3.5, 0.5, 0.0), (7.5, 0.0, 0.5, 0.0)]
-    assert [w.updates for w in history.workers] == [4, 2]  # b's second work is not done
+    assert [w.updates for w in history.workers] == [4, 2]  # b's second is unfinished
     assert [w.examples for w in history.workers] == [12, 6]
     assert [w.batch_size_over_time for w in history.workers] == [[(0.0, 3.0)]] * 2
     assert [w.staleness for w in history.workers] == [{0: 1}] * 2
@@ -54,7 +54,7 @@ def test_blocking_rounds():
     assert history.waiting_share() == 3.5 / 16
 
 
-def test_a_point_counts_what_had_arrived():
+def test_an_evaluation_counts_the_rounds_that_have_arrived():
     """The same run: arrivals at 2 (a), 4 (b) and 6.5 (a), two updates each."""
     history = train(
         machine(1.0, 2.0, link=0.5),
@@ -68,16 +68,16 @@ def test_a_point_counts_what_had_arrived():
 
 
 def test_overlapping_rounds_on_a_quick_link():
-    """Merges 2-2.5, 4-4.5 beside the next step: nobody is held up by them."""
+    """Merges 2-2.5, 4-4.5 overlap with the next steps and delay no worker."""
     strategy = averaging(blocking=False)
     history = train(machine(1.0, 2.0, link=0.5), strategy, 6.0)
     assert seconds_of(history) == [(3.0, 3.0, 0.0, 0.0), (6.0, 0.0, 0.0, 0.0)]
 
 
 def test_overlapping_rounds_on_a_slow_link():
-    """Merges 2-5, 5-8, 8-11; ordered at 2, 4, 7, so members queue 4-5 and 7-8.
+    """Merges 2-5, 5-8, 8-11, requested at 2, 4, 7, so members queue 4-5 and 7-8.
 
-    a works 0-1, 2-3, 5-6, 8-9 and b 0-2, 2-4, 5-7, 8-10.
+    a computes 0-1, 2-3, 5-6, 8-9 and b 0-2, 2-4, 5-7, 8-10.
     """
     strategy = averaging(blocking=False)
     history = train(machine(1.0, 2.0, link=3.0), strategy, 9.0)
@@ -86,15 +86,15 @@ def test_overlapping_rounds_on_a_slow_link():
     assert [w.staleness for w in history.workers] == [{0: 3}] * 2
 
 
-def test_a_merge_is_cut_off_at_the_span():
-    """Merge 2-5, but the run ends at 3; all work after it would begin too late."""
+def test_a_merge_is_cut_off_at_the_end():
+    """Merge 2-5, but the run ends at 3; later rounds would begin too late."""
     history = train(machine(1.0, 2.0, link=3.0), averaging(), 3.0)
     assert seconds_of(history) == [(1.0, 1.0, 1.0, 0.0), (2.0, 0.0, 1.0, 0.0)]
     assert [w.updates for w in history.workers] == [1, 1]
 
 
-def test_sizes_are_cut_off_at_the_span():
-    """The same mega-batches as below, but the first merge is 2-5: it ends after 4."""
+def test_batch_sizes_are_cut_off_at_the_end():
+    """The mega-batches of `test_adaptive_sgd`, but the first merge is 2-5, too late."""
     strategy = hj.adaptive_sgd(
         batch_size=4, min_batch_size=1, beta=1.0, learning_rate=1.0, mega_batch=12
     )
@@ -102,8 +102,8 @@ def test_sizes_are_cut_off_at_the_span():
     assert [w.batch_size_over_time for w in history.workers] == [[(0.0, 4.0)]] * 2
 
 
-def test_who_is_not_used_is_idle():
-    """Only the fastest, b, works: steps of 1 s; it merges with nobody, over no link."""
+def test_an_unused_worker_is_idle():
+    """Only the fastest, b, computes: steps of 1 s; it merges alone, without a link."""
     strategy = hj.sequential_sgd(batch_size=2, learning_rate=1.0)
     history = train(machine(2.0, 1.0, link=0.5), strategy, 6.0)
     assert seconds_of(history) == [(0.0, 0.0, 0.0, 6.0), (6.0, 0.0, 0.0, 0.0)]
@@ -120,8 +120,9 @@ def test_adaptive_sgd():
     | 2.5  | 4 4         | 4    | 4.5-5   | 2, 1    | 3.5 - 1/2     |
     | 5    | 4 4 4       | 3    | 8-8.5   | 3, 1    | 3 - 1         |
 
-    a stays at 4, the largest. (3.5 is dispatched as 4.) In the third, a gets a last
-    batch at 7, just before b arrives, for 11 of 12 examples are out. The run ends at 9.
+    a stays at 4, the largest size. (3.5 is dispatched as 4.) In the third mega-batch a
+    gets a last batch at 7, just before b arrives, because 11 of 12 examples are
+    dispatched. The run ends at 9.
     """
     strategy = hj.adaptive_sgd(
         batch_size=4, min_batch_size=1, beta=1.0, learning_rate=1.0, mega_batch=12
@@ -136,17 +137,17 @@ def test_adaptive_sgd():
     assert history.merges == 3
 
 
-def test_padding_is_counted_apart():
-    """Buckets of b_max = 16 are 16, 13, 11, ...: a batch of 10 is padded by one."""
+def test_padding_is_counted_separately():
+    """The buckets up to 16 are 16, 13, 11, ...: a batch of 10 is padded by one."""
     strategy = averaging(batch_size=(10, 16))
     history = train(machine(1.0, 1.0), strategy, 2.5)
     assert [w.examples for w in history.workers] == [20, 32]
-    # a third batch is under way when the run ends: it counts nowhere
+    # a third batch is in progress when the run ends: it is not counted
     assert [w.padded for w in history.workers] == [2, 0]
 
 
 def test_staleness_counts_merges_since_the_fetch():
-    """All fetched version 0 and merge one after the other."""
+    """All workers fetched version 0 and merge one after the other."""
     strategy = averaging(policy=one_by_one((1.0, 1.0, 1.0)))
     history = train(machine(1.0, 2.0, 3.0), strategy, 4.0)
     assert [w.staleness for w in history.workers] == [{0: 1}, {1: 1}, {2: 1}]
@@ -160,12 +161,12 @@ def test_synchronous_strategies_are_never_stale(name):
     assert [w.staleness for w in used] == [{0: history.merges}] * len(used)
 
 
-# The laws of the books, on any machine.
+# The laws of the ledger, on any machine.
 
 
 @cache
 def session():
-    """One for all: the compiled programs do not depend on the machine."""
+    """One session for all machines: the compiled programs do not depend on them."""
     task, data = counting_task(), counting_data()
     return Session(task, data, machine(1.0), seconds=12.0, num_evals=3), strategies()
 
@@ -175,7 +176,7 @@ profiles = st.builds(lambda a, c: Cost(a, c), positive, st.floats(0.0, 0.2))
 links = st.builds(
     Link,
     latency=st.floats(0.0, 2.0),
-    bandwidth=st.floats(1.0, 100.0),  # 4 bytes take up to seconds
+    bandwidth=st.floats(1.0, 100.0),  # so that 4 bytes take up to 4 s
     topology=st.sampled_from(("ring", "tree", "central")),
 )
 
@@ -191,7 +192,7 @@ def machines(draw):
 @pytest.mark.parametrize("name", strategies())
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(machine=machines())
-def test_the_four_kinds_of_seconds_sum_to_the_span(name, machine):
+def test_the_four_kinds_of_seconds_sum_to_the_duration(name, machine):
     one, table = session()
     one.machine = machine
     history = one.run(name, table[name], 0, silent())
@@ -200,7 +201,7 @@ def test_the_four_kinds_of_seconds_sum_to_the_span(name, machine):
         seconds = worker.busy, worker.waiting, worker.merging, worker.idle
         assert min(seconds) >= 0
         assert sum(seconds) == pytest.approx(12.0, rel=1e-12)
-        # waiting is what is left, so the sum says little if two kinds can overlap
+        # waiting is the rest, so the sum proves little if two kinds can overlap
         mine = sorted((s.start, s.finish) for s in history.timeline if s.worker == k)
         ends = [finish for _, finish in mine]
         assert all(

@@ -1,4 +1,4 @@
-"""The loop: what an evaluation sees and when, how runs end, what a sampler is told."""
+"""The loop: what an evaluation sees, how runs end, what a sampler is told."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -21,27 +21,27 @@ import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.sampling import uniform
 
-# What an evaluation sees. In the tests of this file w is the number of merged steps.
+# What an evaluation sees. In this file w is the number of merged steps.
 
 
 def test_an_evaluation_sees_the_last_merge_that_finished():
-    """Merges 2-5 and 7-10: the instants between see the model of before."""
+    """Merges 2-5 and 7-10: evaluations in between see the model from before."""
     history = train(machine(1.0, 2.0, link=3.0), averaging(), 10.0, num_evals=10)
     assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
     assert column(history, "updates") == [0, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4]
 
 
-def test_an_evaluation_sees_no_merge_under_way_beside_the_next_steps():
-    """Merges 2-5, 5-8 (ordered at 4), 8-11 (ordered at 7)."""
+def test_an_evaluation_does_not_see_a_merge_that_overlaps_with_steps():
+    """Merges 2-5, 5-8 (requested at 4), 8-11 (requested at 7)."""
     strategy = averaging(blocking=False)
     history = train(machine(1.0, 2.0, link=3.0), strategy, 11.0, num_evals=11)
     assert column(history, "w") == [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
 
 
-def test_several_merges_under_way():
-    """Three arrive at 1, 1.25 and 1.5; their merges queue: 1-3, 3-5, 5-7.
+def test_several_merges_in_progress():
+    """Three workers arrive at 1, 1.25 and 1.5; their merges queue: 1-3, 3-5, 5-7.
 
-    A merge of one worker is that worker's w: its rate.
+    A merge of one worker gives that worker's w, which is its learning rate.
     """
     strategy = averaging(policy=one_by_one((1.0, 2.0, 4.0)))
     history = train(machine(1.0, 1.25, 1.5, link=2.0), strategy, 8.0, num_evals=16)
@@ -50,7 +50,7 @@ def test_several_merges_under_way():
     assert [seen[t] for t in (3.0, 3.5, 4.5)] == [1, 1, 1]
     assert [seen[t] for t in (5.0, 6.5)] == [2, 2]
     assert seen[7.0] == 4
-    # this policy gives everybody one round
+    # this policy gives every worker one round
     why = (
         "no worker has a local round since 7 s: the policy returned no actions "
         "on Merged"
@@ -69,7 +69,7 @@ STRATEGIES = {
 }
 
 
-def test_all_are_evaluated_at_the_same_instants():
+def test_all_strategies_are_evaluated_at_the_same_times():
     runs = hj.compare(
         counting_task(),
         counting_data(),
@@ -86,7 +86,7 @@ def test_all_are_evaluated_at_the_same_instants():
 
 @pytest.mark.parametrize(("seconds", "num_evals"), [(0.1, 3), (0.7, 6), (1.9, 3)])
 def test_the_last_instant_is_the_end(seconds, num_evals):
-    """In each of these cases seconds * num_evals / num_evals is another number."""
+    """In each of these cases seconds * num_evals / num_evals is not seconds."""
     assert seconds * num_evals / num_evals != seconds
     history = train(machine(1.0, 1.0), averaging(), seconds, num_evals)
     assert history.duration == history.evals[-1]["seconds"] == seconds
@@ -110,14 +110,14 @@ def test_evaluations_never_change_the_run(name):
 
 
 def alone(**fields):
-    """Worker b is the fastest: its n-th step arrives at n seconds, w is n then."""
+    """Worker b is the fastest: its n-th step arrives at n seconds, when w is n."""
     return hj.sequential_sgd(batch_size=2, learning_rate=1.0)._replace(
         name="alone", **fields
     )
 
 
 def test_a_loss_of_nan_stops_the_run():
-    """The step from w = 5, at 6 s, is NaN; the evaluation of then looks at it."""
+    """The step from w = 5, at 6 s, gives NaN; the evaluation at 6 s checks it."""
     task = counting_task(nan_above=4.5)
     history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=10, task=task)
     assert history.stopped.startswith("alone: the loss of worker b became nan at 6 s")
@@ -153,7 +153,7 @@ def test_a_model_of_nan_stops_the_run():
 
 
 def test_the_other_strategies_go_on():
-    """A rate beyond all measure, on a real model: infinite, then NaN."""
+    """An enormous learning rate on a real model: infinite values, then NaN."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 4)).astype(np.float32), rng.integers(3, size=40)
     data = from_arrays((x, y), (x, y), num_classes=3)
@@ -179,14 +179,14 @@ def test_the_other_strategies_go_on():
     assert "wild, seed 0, stopped early: wild: the test loss" in str(runs.table())
 
 
-def test_stop_at():
+def test_target():
     history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=5, target=3.5)
     assert column(history, "seconds") == [0, 2, 4]
     assert history.stopped == "stopped at 4 s as asked"
     assert (history.duration, history.workers[1].busy) == (4.0, 4.0)
 
 
-def test_on_point_is_told_every_point_once():
+def test_on_eval_is_called_once_per_evaluation():
     told = []
     history = train(machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=told.append)
     assert told == history.evals
@@ -194,7 +194,7 @@ def test_on_point_is_told_every_point_once():
     assert [type(v) for v in told[0].values()] == [float, int, int, float, float]
 
 
-def test_what_on_point_returns_does_not_stop_the_run():
+def test_a_value_returned_by_on_eval_does_not_stop_the_run():
     history = train(
         machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=lambda p: True
     )
@@ -202,12 +202,12 @@ def test_what_on_point_returns_does_not_stop_the_run():
     assert history.stopped == ""
 
 
-# Ctrl-C. A test that fails here must not end the tests: hence a handler of our own.
+# Ctrl-C. A test that fails here must not end the session: hence our own handler.
 
 
 @pytest.fixture
 def ours():
-    """A handler that notes what nobody else took."""
+    """A handler that records the signals that no other handler took."""
     taken = []
     before = signal.signal(signal.SIGINT, lambda *args: taken.append(args))
     yield taken
@@ -215,7 +215,7 @@ def ours():
 
 
 def press():
-    signal.raise_signal(signal.SIGINT)  # in this thread: at once
+    signal.raise_signal(signal.SIGINT)  # in this thread: immediate
 
 
 def pressing_at(instant):
@@ -223,8 +223,8 @@ def pressing_at(instant):
 
 
 @pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
-def test_ctrl_c_keeps_what_there_is(ours, end):
-    """The run ends with the evaluation in which the key was pressed."""
+def test_ctrl_c_keeps_the_history_so_far(ours, end):
+    """The run ends with the evaluation in which Ctrl-C was pressed."""
     handler = signal.getsignal(signal.SIGINT)
     history = train(
         machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end)
@@ -239,7 +239,7 @@ def test_ctrl_c_keeps_what_there_is(ours, end):
 
 
 def sampler_pressing_at(draw_number):
-    """Ctrl-C while that draw is made; the first is draw 1."""
+    """A sampler that presses Ctrl-C during a draw; the first is draw 1."""
     inner, count = uniform(), []
 
     def draw(state, worker, n):
@@ -278,8 +278,8 @@ def test_ctrl_c_in_a_comparison_keeps_earlier_runs(ours):
     assert ours == []
 
 
-def test_ctrl_c_before_the_first_point(ours, tmp_path):
-    """There is a run without points then, and it can be shown and written."""
+def test_ctrl_c_before_the_first_evaluation(ours, tmp_path):
+    """The run has no evaluations then, and it can still be shown and written."""
     runs = compare({"first": alone(sampler=sampler_pressing_at(1))})
     (history,) = runs.histories
     assert (history.stopped, history.evals, history.duration) == (
@@ -293,7 +293,7 @@ def test_ctrl_c_before_the_first_point(ours, tmp_path):
 
 
 def test_ctrl_c_at_the_end_of_a_run_stops_the_comparison(ours):
-    """The first run evaluates once, at the end, with the fifth draw under way."""
+    """The first run evaluates once, at the end, during the fifth draw."""
     table = {"first": alone(sampler=sampler_pressing_at(5)), "second": alone()}
     runs = compare(table, num_evals=1)
     assert [h.strategy for h in runs.histories] == ["first"]
@@ -305,15 +305,15 @@ def test_ctrl_c_between_two_runs():
     table = {"a": alone(), "b": alone()}
     try:
         runs = compare(table, on_history=lambda history: press())
-    except KeyboardInterrupt:  # it would end all tests
+    except KeyboardInterrupt:  # it would end the test session
         pytest.fail("a finished run is lost")
     assert [(h.strategy, h.stopped) for h in runs.histories] == [("a", "")]
     assert runs.interrupted
     assert "interrupted: not all runs were made" in str(runs)
 
 
-def test_ctrl_c_while_rates_are_chosen(ours):
-    """There is no result yet that could be kept."""
+def test_ctrl_c_while_learning_rates_are_chosen(ours):
+    """There is no result yet to keep."""
     table = {"first": alone(sampler=sampler_pressing_at(3))}
     with pytest.raises(KeyboardInterrupt):
         compare(table, learning_rates=(1.0, 2.0))
@@ -333,7 +333,7 @@ def test_a_second_ctrl_c_does_not_wait():
 
 
 def test_a_thread_leaves_signals_alone():
-    """Python has them handled in the main thread only."""
+    """Python handles signals in the main thread only."""
     with ThreadPoolExecutor() as pool:
         future = pool.submit(train, machine(2.0, 1.0), alone(), 2.0, num_evals=2)
     assert column(future.result(), "w") == [0, 1, 2]
@@ -343,7 +343,7 @@ def test_a_thread_leaves_signals_alone():
 
 
 def watching(seen):
-    """A uniform sampler that takes down every (worker, index, loss)."""
+    """A uniform sampler that records every (worker, index, loss)."""
 
     def observe(state, worker, indices, losses):
         seen.extend(
@@ -355,7 +355,7 @@ def watching(seen):
 
 
 def identified_task():
-    """A step's loss of example i is i; w counts, as ever."""
+    """A task whose loss on example i is i; w counts the steps, as usual."""
     task = counting_task()
 
     def loss(params, model_state, batch, key):
@@ -365,10 +365,11 @@ def identified_task():
     return task._replace(loss=loss)
 
 
-def test_a_sampler_hears_every_loss_once_and_without_padding():
-    """Batches of 10 are padded to 11 (buckets of 16), two steps a work.
+def test_a_sampler_is_told_every_loss_once_and_without_padding():
+    """Batches of 10 are padded to 11 (buckets up to 16), two steps per local round.
 
-    a arrives at 2 and 6, b at 4 and 8: 3 works of 20 are done at 7 s, 4 are drawn.
+    a arrives at 2 and 6, b at 4 and 8: at 7 s, 3 rounds of 20 examples are done, and 4
+    are drawn.
     """
     seen = []
     strategy = averaging(batch_size=(10, 16), local_steps=2, sampler=watching(seen))
@@ -376,16 +377,16 @@ def test_a_sampler_hears_every_loss_once_and_without_padding():
         machine(1.0, 2.0), strategy, 7.0, task=identified_task(), num_evals=3
     )
     assert [(i, loss) for _, i, loss in seen] == [(i, float(i)) for _, i, _ in seen]
-    # a's second work would be heard at the merge of 8 s
+    # the losses of a's second round would be reported at the merge at 8 s
     assert [sum(k == w for k, *_ in seen) for w in (0, 1)] == [20, 32]
     assert [w.examples for w in history.workers] == [40, 32]
-    # 24 examples: the first work of a (20) and four of b's 32 are the first pass
+    # the first pass of 24 examples: a's first round (20) and four of b's 32
     order = [i for k, i, _ in seen if k == 0][:20] + [i for k, i, _ in seen if k][:4]
     assert sorted(order) == list(range(24))
 
 
-def test_a_sampler_hears_at_the_merge():
-    """Of three works: a's at 1 and 2 s, and b's at 2.5 s, when all merge."""
+def test_a_sampler_is_told_at_the_merge():
+    """Of three rounds: a's at 1 and 2 s, and b's at 2.5 s, when all merge."""
     seen = []
     strategy = alone(sampler=watching(seen))._replace(
         policy=hj.schedule.mega_batch(examples=6, batch_size=2), batch_size=2

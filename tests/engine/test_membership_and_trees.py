@@ -1,4 +1,4 @@
-"""The loop: workers that come and go, nodes under nodes, merges that measure."""
+"""The loop: workers that join and leave, nested nodes, merges that measure."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,11 +18,11 @@ from hetjax import local, merge, schedule
 from hetjax.machine import Arrival, Evaluated, LocalRound
 from hetjax.schedule import Actions, LearningRate, MergeAction, Policy
 
-# The model w counts the steps that are in it (see tiny_runs); rates are 1.
+# The model w counts the steps in it (see tiny_runs); learning rates are 1.
 
 
 def script(first, *then):
-    """A policy that gives these orders at the start, and at the n-th arrival."""
+    """A policy that gives these actions at the start, and at the n-th arrival."""
 
     def init(infos, n):
         return 0, first
@@ -40,13 +40,13 @@ def give(*workers, local_steps=1):
     return tuple((k, LocalRound(local_steps, 1)) for k in workers)
 
 
-# Workers that come and go
+# Workers that join and leave
 
 
-def test_who_joins_later_begins_with_the_model_of_then():
-    """a merges alone at 1, 2, 3 (w = 3); b joins at 3 and steps to 4; a to 4, too.
+def test_a_worker_that_joins_later_begins_with_the_current_model():
+    """a merges alone at 1, 2, 3 (w = 3); b joins at 3 and steps to 4; so does a.
 
-    At 5 both merge: mean 4. From its own beginning b would have come to 1, w to 2.5.
+    At 5 both merge: mean 4. From the initial model b would reach 1, and w 2.5.
     """
     alone = MergeAction((0,), transfers=0)
     policy = script(
@@ -59,14 +59,14 @@ def test_who_joins_later_begins_with_the_model_of_then():
     )
     history = train(machine(1.0, 2.0), averaging(policy=policy), 6.0, num_evals=6)
     assert column(history, "w") == [0, 1, 2, 3, 3, 4]
-    # b's copy was of version 3, of the model with three merges
+    # b copied version 3, the model after three merges
     assert [w.staleness for w in history.workers] == [{0: 4}, {0: 1}]
 
 
-def test_who_comes_back_begins_anew():
-    """b does a step and merges (w = 1), leaves, and comes back when w is 3.
+def test_a_worker_that_rejoins_begins_from_scratch():
+    """b does a step and merges (w = 1), leaves, and rejoins when w is 3.
 
-    Its replica of then, and its momentum, are gone: a step of rate 1 leads to 4.
+    Its old replica and momentum are gone: a step at learning rate 1 leads to 4.
     """
     both, alone = MergeAction((0, 1), transfers=0), MergeAction((0,), transfers=0)
     policy = script(
@@ -83,8 +83,8 @@ def test_who_comes_back_begins_anew():
     assert column(history, "w") == [0, 1, 2.5, 4.25, 5.25]
 
 
-def test_who_is_called_back_before_it_merged_keeps_what_it_did():
-    """b leaves and comes back while its step of 2 s is under way: it is not lost."""
+def test_a_worker_that_rejoins_before_it_merged_keeps_its_round():
+    """b leaves and rejoins during its step of 2 s: the step is not lost."""
     policy = script(
         Actions(dispatch=give(0, 1), stop=(1,)),
         Actions(start=(1,)),
@@ -97,10 +97,10 @@ def test_who_is_called_back_before_it_merged_keeps_what_it_did():
 # What a policy is told
 
 
-def test_the_training_loss_is_that_of_the_works_since_the_last_evaluation():
+def test_the_training_loss_is_that_of_the_rounds_since_the_last_evaluation():
     """A step's loss is -w before it: a's 0, -1, -2, ... at 1, 2, 3, ... (last of two).
 
-    b never learns of it: its works of 2.5 s are 0, 0 (w stays the merged one, 0).
+    b never sees a's steps: the losses of its rounds of 2.5 s are 0 (the merged w).
     """
     told = []
 
@@ -126,7 +126,7 @@ def test_the_training_loss_is_that_of_the_works_since_the_last_evaluation():
     assert told == [(0, None), (1, -1), (2, -3), (3, (-5 - 1) / 2), (4, -7)]
 
 
-# Rates: each step adds the rate that it was given
+# Learning rates: each step adds the learning rate that it was given
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_training_loss_is_that_of_the_works_since_the_last_evaluation():
         (0.5, [0, 0.5, 1, 1.5, 2]),
     ],
 )
-def test_a_rate_over_each_unit(learning_rate, expected):
+def test_a_learning_rate_over_each_unit(learning_rate, expected):
     history = train(
         machine(1.0), averaging(learning_rate=learning_rate), 4.0, num_evals=4
     )
@@ -157,21 +157,21 @@ def tree_of(merges, *, every=1, broadcast=True, sizes=(2, 1), **fields):
     return averaging(policy=policy, merge=merges, batch_size=1, **fields)
 
 
-def test_a_node_s_model_goes_down_to_all_below():
+def test_a_node_s_model_goes_to_all_workers_below():
     """a and b (1 s) merge at 1 and wait for c (2 s); the root's mean is 1, for all.
 
-    At 4 all are at 2, and so on. Nobody sees the groups' models before.
+    At 4 all are at 2, and so on. No evaluation sees the groups' models before that.
     """
     merges = merge.average(), merge.average()
     history = train(machine(1.0, 1.0, 2.0), tree_of(merges), 8.0, num_evals=8)
     assert column(history, "w") == [0, 0, 1, 1, 2, 2, 3, 3, 4]
-    # two groups and the root, not the fetches
+    # two groups and the root; fetches do not count
     assert history.merges == 3 * 4
     assert [w.staleness for w in history.workers] == [{0: 4}] * 3
 
 
 def test_a_node_merges_several_times_before_the_one_above():
-    """Two rounds each: 2 s and 4 s; means of 2."""
+    """Two rounds per group: 2 s and 4 s; the means are of two steps."""
     merges = merge.average(), merge.average()
     history = train(machine(1.0, 1.0, 2.0), tree_of(merges, every=2), 8.0, num_evals=4)
     assert column(history, "w") == [0, 0, 2, 2, 4]
@@ -193,7 +193,7 @@ def test_without_broadcast_workers_keep_their_models():
     assert column(history, "w") == [0, 0, 0, 1, 0.75]
 
 
-def test_leaves_weigh_as_many_as_they_are():
+def test_groups_are_weighted_by_their_leaves():
     """HierSGD's root by default: gamma is 1/3 for three learners in groups of 2 and 1.
 
     Gradients -1: sums -2 and -1 below, and -3 / 3 at the root.
@@ -203,10 +203,10 @@ def test_leaves_weigh_as_many_as_they_are():
     np.testing.assert_allclose(column(history, "w"), [0, 1, 2, 3], rtol=1e-6)
 
 
-def test_a_node_s_rate_is_of_those_who_worked():
+def test_a_node_s_learning_rate_is_of_the_workers_with_a_round():
     """A mega-batch of one example: of a and b only a gets a batch.
 
-    HierSGD's node steps by gamma 1 times the rate 1 of its learners that did something.
+    HierSGD's node steps by gamma 1 times the learning rate 1 of its active learners.
     """
     inner = schedule.mega_batch(examples=1, batch_size=1)
     policy = schedule.hierarchical(inner, sizes=2, every=1)
@@ -214,10 +214,10 @@ def test_a_node_s_rate_is_of_those_who_worked():
     strategy = averaging(policy=policy, merge=merges, batch_size=1)
     history = train(machine(1.0, 1.0, 1.0, 1.0), strategy, 2.0, num_evals=2)
     assert [w.updates for w in history.workers] == [2, 0, 2, 0]
-    assert column(history, "w") == [0, 2, 4]  # both groups' gradients of one
+    assert column(history, "w") == [0, 2, 4]  # both groups' gradients are 1
 
 
-def test_a_merge_without_a_member_is_no_node():
+def test_a_merge_without_as_member_cannot_be_a_node():
     merges = merge.easgd(), merge.average()
     strategy = tree_of(merges)
     with pytest.raises(ValueError, match="no `as_member`"):
@@ -228,12 +228,12 @@ def test_a_merge_without_a_member_is_no_node():
 
 
 def measuring(**fields):
-    """FedAcc among 24 examples, of which 2 are held out: a look takes 1/3 of a step."""
+    """FedAcc with 2 of 24 examples held out: a measurement takes 1/3 of a step."""
     return averaging(merge=merge.fed_acc(), batch_size=2, **fields)
 
 
 def test_measuring_is_charged_to_the_clock():
-    """Steps of 3 s (a) and 6 s (b); b's look takes 2 s: merges 6-8, 14-16."""
+    """Steps of 3 s (a) and 6 s (b); b measures for 2 s: merges 6-8, 14-16."""
     history = train(machine(3.0, 6.0), measuring(), 17.0, num_evals=17)
     # a: 3 + 3 + 1 busy, b: 6 + 6 + 1
     assert seconds_of(history) == [(7.0, 6.0, 4.0, 0.0), (13.0, 0.0, 4.0, 0.0)]
@@ -243,23 +243,24 @@ def test_measuring_is_charged_to_the_clock():
     assert len(counting_data().train) == 24
 
 
-def test_what_is_fetched_is_not_measured():
-    """In a tree the models that come down are not looked at: one look a round."""
+def test_a_fetched_model_is_not_measured():
+    """In a tree the models that come down are not measured: one measurement a round."""
     merges = merge.fed_acc(), merge.average()
     strategy = tree_of(merges)
     history = train(machine(3.0, 3.0, 3.0), strategy, 8.5, num_evals=17)
-    # rounds of 3 s, looks of 1 s: roots at 4 and 8
+    # rounds of 3 s, measurements of 1 s: root merges at 4 and 8
     w = dict(zip(column(history, "seconds"), column(history, "w"), strict=True))
     assert (w[3.5], w[4.0], w[7.5], w[8.0]) == (0, 1, 1, 2)
 
 
-# Passive members
+# Partners
 
 
-def test_a_passive_member_goes_on_while_it_is_averaged():
-    """a (1 s) averages with b (2.5 s), whose gradient is of before; w is the mean.
+def test_a_partner_goes_on_while_it_is_averaged():
+    """a (1 s) averages with b (2.5 s), whose gradient is older; w is their mean.
 
-    Gradients are -1: each arrival moves the mean of two by 1/2, whoever is passive.
+    Gradients are -1: each arrival moves the mean of two by 1/2, whichever is the
+    partner.
     """
     partners = lambda worker, merges, workers: (1 - worker,)  # noqa: E731
     policy = schedule.asynchronous(batch_size=1, partners=partners)
@@ -274,8 +275,8 @@ def test_a_passive_member_goes_on_while_it_is_averaged():
     assert [w.staleness for w in history.workers] == [{0: 4, 1: 1}, {2: 1, 3: 1}]
 
 
-def test_a_merge_s_own_slots_are_there():
-    """A replica has all the buffers that merge and rule need, and no others."""
+def test_a_replica_has_the_buffers_of_its_merge():
+    """A replica has the buffers that merge and local update require, and no others."""
     seen = {}
     base = merge.fed_adp()
 
@@ -291,7 +292,7 @@ def test_a_merge_s_own_slots_are_there():
     assert jnp.ndim(history.params["w"]) == 1
 
 
-def test_the_times_of_merges_rise():
+def test_the_times_of_merges_increase():
     """A fetch that needs no link does not overtake a push that queues for it."""
     strategy = hj.magma_async_sgd(
         batch_size=1,

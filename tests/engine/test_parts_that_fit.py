@@ -1,4 +1,4 @@
-"""Parts that do not fit each other are refused; what fits is computed rightly."""
+"""Parts that do not fit each other are refused; parts that fit compute correctly."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ SETTINGS = {"num_evals": 2, "progress": False}
 
 
 def two_workers():
-    """Steps of 1 s and of 1.5 s; links take no time."""
+    """Workers with steps of 1 s and 1.5 s; links take no time."""
     workers = tuple(
         Profile(name, "cpu", Cost(seconds, 0.0))
         for name, seconds in (("a", 1.0), ("b", 1.5))
@@ -50,7 +50,7 @@ def needing(*buffers):
         ),
     ],
 )
-def test_a_rule_and_a_merge_that_do_not_fit(local, merge, message):
+def test_a_local_update_and_a_merge_that_do_not_fit(local, merge, message):
     with pytest.raises(ValueError, match=message):
         hj.train(
             TASK, DATA, two_workers(), strategy(local, merge), seconds=1, **SETTINGS
@@ -58,7 +58,7 @@ def test_a_rule_and_a_merge_that_do_not_fit(local, merge, message):
 
 
 def late_second_worker():
-    """a merges alone at every arrival; its fifth arrival, at 5 s, calls in b."""
+    """a merges alone at every arrival; at its fifth arrival, at 5 s, b is started."""
 
     def init(infos, n):
         return 0, Actions(dispatch=((0, LocalRound(1, 8)),))
@@ -76,8 +76,8 @@ def late_second_worker():
     return Policy(init, react)
 
 
-def test_a_worker_that_begins_late_begins_with_the_model_of_then():
-    """b works from 5 s to 6.5 s; in between a merges once, at 6 s."""
+def test_a_worker_that_begins_late_begins_with_the_current_model():
+    """b computes from 5 s to 6.5 s; in between a merges once, at 6 s."""
     own = strategy(hj.local.sgd(), hj.merge.average(), policy=late_second_worker())
     history = hj.train(TASK, DATA, two_workers(), own, seconds=7, **SETTINGS)
     assert history.workers[1].staleness == {1: 1}
@@ -95,7 +95,7 @@ class Normalised(nnx.Module):
 
 
 def trained(module, sizes):
-    """One worker, one step on each of these numbers of examples."""
+    """One worker does one step on each of these numbers of examples."""
     own = hj.Strategy(
         hj.schedule.rounds(batch_size=sizes), hj.local.sgd(), hj.merge.average(),
         batch_size=16, learning_rate=0.1,
@@ -108,7 +108,7 @@ def trained(module, sizes):
 
 
 def test_padding_does_not_reach_batch_statistics():
-    """A batch of 10 would be padded to 11: its statistics are of the ten alone."""
+    """A batch of 10 would be padded to 11: its statistics are of the ten examples."""
     history = trained(Normalised, 10.0)
     assert sum(w.updates for w in history.workers) == 1
     assert history.workers[0].padded == 0
@@ -125,7 +125,7 @@ def test_models_without_statistics_are_padded():
     assert history.workers[0].padded == 1
 
 
-def test_a_linen_weight_is_seen_in_rows():
+def test_a_linen_weight_with_row_sparse_gradients():
     """The sparse weight of a linen module takes its shape from x."""
     from flax import linen
 

@@ -1,7 +1,7 @@
-"""Staleness of three workers, laid out by hand: versions of the model since the fetch.
+"""Staleness of three workers by hand: versions of the model since the fetch.
 
-Steps take 2 s (a), 3 s (b) and 5 s (c) and links nothing, so that arrivals until 9.5 s
-are
+Steps take 2 s (a), 3 s (b) and 5 s (c), and links take no time, so that the arrivals
+until 9.5 s are
 
     time      2    3    4    5    6    6    8    9
     worker    a    b    a    c    a    b    a    b
@@ -29,13 +29,13 @@ def tables(strategy, link=0.0, seconds=9.5):
         hj.hogwild(**BOTH),
         hj.easgd(**BOTH),
         hj.eamsgd(**BOTH),
-        # who is a partner has no newer version for it: its gradient is as old
+        # being a partner gives no newer version: the gradient is as old as before
         hj.ad_psgd(**BOTH),
     ],
     ids=lambda s: s.name,
 )
-def test_who_pushes_fetches(strategy):
-    """Each has the version of its own last push, plus one.
+def test_a_worker_that_pushes_also_fetches(strategy):
+    """Each worker has the version of its own last push, plus one.
 
     a has 0, 1, 3, 5 and b 0, 2, 6; c has 0.
     """
@@ -43,18 +43,18 @@ def test_who_pushes_fetches(strategy):
 
 
 def test_elastic_averaging_in_periods():
-    """Two steps each: a at 4, 8, 12, 16, b at 6, 12, 18, c at 10.
+    """Two steps each: a arrives at 4, 8, 12, 16, b at 6, 12, 18, c at 10.
 
-    Order a b a c a b a b, as above, for 12 is a's first: the same table.
+    The order is a b a c a b a b, as above (at 12, a comes first): the same table.
     """
     strategy = hj.easgd(local_steps=2, **BOTH)
     assert tables(strategy, seconds=18.5) == [{0: 1, 1: 3}, {1: 2, 3: 1}, {3: 1}]
 
 
 def test_downpour():
-    """A step ends on the model that was asked for at the end of the step before last.
+    """A step uses the model that was requested at the end of the step before last.
 
-    | time | worker | version | its model's | asked for |
+    | time | worker | version | its model's | requested |
     | 2    | a      | 0       | 0           | 1         |
     | 3    | b      | 1       | 0           | 2         |
     | 4    | a      | 2       | 0           | 3         | now a's is 1
@@ -68,21 +68,22 @@ def test_downpour():
     assert tables(strategy) == [{0: 1, 2: 1, 3: 2}, {1: 1, 5: 2}, {3: 1}]
 
 
-def test_downpour_with_seldom_fetches():
-    """Every second step: a asks at 4 (3) and 8; it is delivered at 6 and 10.
+def test_downpour_with_rare_fetches():
+    """Every second step: a requests at 4 (version 3) and 8, delivered at 6 and 10.
 
-    Pushes as above; a's versions are 0, 0, 0, 3 when it pushes, b's (asking at 6) 0.
+    Pushes are as above; a's versions are 0, 0, 0, 3 when it pushes, and b's, which
+    requests at 6, are 0.
     """
     strategy = hj.downpour(server="sgd", fetch_every=2, **BOTH)
     assert tables(strategy) == [{0: 1, 2: 1, 3: 1, 4: 1}, {1: 1, 5: 1, 7: 1}, {3: 1}]
 
 
 def test_magma():
-    """Staleness in ticks, of 1.3 s; copies take 1 s, each use of the lock 0.1 s.
+    """Staleness in server steps, one per 1.3 s; copies take 1 s, each lock 0.1 s.
 
-    c is the master. a comes first where both arrive at once.
+    c is the master. a comes first if both arrive at once.
 
-    |   | copied at | tick | gradient at | tick |
+    |   | copied at | step | gradient at | step |
     | a | 1         | 0    | 3.1         | 2    |
     | b | 1         | 0    | 4.2         | 3    | the lock was a's until 1.1
     | a | 4.2       | 3    | 6.3         | 4    |
@@ -105,29 +106,29 @@ def test_magma():
         (hj.biased_local_sgd(local_steps=(2, 1, 1), momentum=0.0, **BOTH), (1, 1, 1)),
     ],
 )
-def test_who_waits_for_all_is_never_stale(strategy, merges):
+def test_a_worker_that_waits_for_all_is_never_stale(strategy, merges):
     assert tables(strategy) == [{0: n} for n in merges]
 
 
 def test_a_bound_on_staleness():
-    """None ahead of another: a (2), b (3) and c (5) go on at 5; then 7, 8 and 10.
+    """No worker is ahead: a (2), b (3) and c (5) go on at 5; they arrive at 7, 8, 10.
 
-    All fetch version 3 then, a and b anew; 3, 4 and 5 are met.
+    At 5 all fetch version 3, a and b for the second time; they push to 3, 4 and 5.
     """
     strategy = hj.async_sgd(max_staleness=0, **BOTH)
     history = train(machine(2.0, 3.0, 5.0), strategy, 10.0, num_evals=10)
     expected = [{0: 2}, {1: 2}, {2: 2}]
     assert [w.staleness for w in history.workers] == expected
-    assert len(history.merge_times) == history.merges == 6  # fetches are none
+    assert len(history.merge_times) == history.merges == 6  # fetches do not count
     waiting = [w for _, w, *_ in seconds_of(history)]
     assert waiting == [6.0, 4.0, 0.0]
     assert column(history, "updates") == [0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 6]
 
 
 def test_a_looser_bound_on_staleness():
-    """One ahead: a works 0-2-4 and waits for c at 5, which lets it go on 5-7.
+    """One step ahead: a computes 0-2-4, waits until c arrives at 5, and computes 5-7.
 
-    At 7 a did 3 and c 1, so it waits until 10. b works 0-3-6 and waits, too.
+    At 7 a did 3 steps and c 1, so a waits until 10. b computes 0-3-6 and waits, too.
     """
     strategy = hj.async_sgd(max_staleness=1, **BOTH)
     history = train(machine(2.0, 3.0, 5.0), strategy, 10.0)

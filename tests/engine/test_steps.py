@@ -1,4 +1,4 @@
-"""The batches of an assignment's steps."""
+"""The batches of a local round's steps."""
 
 import chex
 import numpy as np
@@ -15,10 +15,8 @@ from hetjax.machine import preset
 
 @pytest.mark.parametrize("at_once", [1, 300, 2**20])
 @pytest.mark.parametrize("exact", [False, True])
-def test_batches_that_are_gathered_at_once_are_those_of_each_step(
-    at_once, exact, monkeypatch
-):
-    """One, three or all seven of 4 x 6 floats; padded, where that is allowed."""
+def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monkeypatch):
+    """One, three or all seven batches of 4 x 6 floats; padded if that is allowed."""
     monkeypatch.setattr(steps, "AT_ONCE", at_once)
     strategy = hj.local_sgd(batch_size=7, learning_rate=0.1, local_steps=7)
     job = Session(TASK, DATA, preset("v100x4"), seconds=1.0, num_evals=1).job(

@@ -1,4 +1,4 @@
-"""A kind of machine of one's own: a page, of which nothing else has to hear."""
+"""A user's own kind of machine: one page of code, without changes elsewhere."""
 
 import heapq
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ from hetjax.runtimes.inline import Inline
 
 
 class OneSecondClock:
-    """Every local round takes a second, every merge none."""
+    """A clock on which a local round takes a second, and a merge no time."""
 
     has_pending_joins = False
 
@@ -60,7 +60,7 @@ class OneSecondClock:
 
 
 class Toy:
-    """A machine: anything with a method `open_runtime`."""
+    """A machine is anything with a method `open_runtime`."""
 
     def record(self):
         return {"name": "toy"}
@@ -74,8 +74,8 @@ SETTINGS = {"batch_size": 4, "learning_rate": 0.1}
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "sma", "local_sgd", "async_sgd", "easgd"])
-def test_strategies_run_on_a_machine_of_ones_own(name):
-    """As on a simulated machine whose rounds take a second and whose merges none."""
+def test_strategies_run_on_a_users_own_machine(name):
+    """As on a simulated machine whose rounds take a second, and merges no time."""
     strategy = hj.STRATEGIES[name](**SETTINGS)
     history = hj.train(TASK, DATA, Toy(), strategy, seconds=5.5, progress=False)
     assert history.step_modes == {"toy": "dispatch"}
@@ -91,6 +91,6 @@ def test_a_comparison_on_it():
     assert [h.strategy for h in runs.histories] == ["sync", "sma"]
 
 
-def test_what_is_not_a_machine():
+def test_an_object_that_is_not_a_machine():
     with pytest.raises(ValueError, match="machine is 'toy': give a Machine"):
         hj.train(TASK, DATA, "toy", hj.sma(**SETTINGS), seconds=1.0, progress=False)

@@ -1,4 +1,4 @@
-"""What a benchmark prints, run as its users run it."""
+"""The output of a benchmark, run as its users run it."""
 
 import json
 import os
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def printed(script, *flags):
-    """What is on its standard output: one JSON object and nothing else."""
+    """Its standard output: one JSON object and nothing else."""
     process = subprocess.run(
         [sys.executable, str(ROOT / "experiments" / "benchmarks" / script), *flags],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},

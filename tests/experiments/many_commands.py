@@ -1,4 +1,4 @@
-"""Runs compare.py with several command lines in one process, for JAX starts slowly.
+"""Run compare.py with several command lines in one process: JAX starts slowly.
 
 Reads a JSON list of argument lists from standard input and writes one of
 {"status", "out", "err", "compiled"}; a traceback is part of "err", with status 1.
@@ -26,7 +26,7 @@ def listen(event, duration, **kwargs):
 
 
 def run(arguments):
-    """One command, from parsing the flags to the exit status."""
+    """Run one command, from parsing the flags to the exit status."""
     flags.FLAGS.unparse_flags()
     flags.FLAGS["verbosity"].value = 0
     # absl registers its own flags once in a process

@@ -1,6 +1,6 @@
 """Benchmarks of real runs and local SGD, on tiny settings: the JSON that they promise.
 
-How large the numbers are is not tested: they belong to the machine.
+The numbers are not tested: they depend on the machine.
 """
 
 import json
@@ -49,7 +49,7 @@ def test_local_sgd():
     speeds = result["replica_steps_per_s"]["mlp"]
     by_hand = [speeds[f"jax_{v}"] for v in ("scan", "unrolled", "dispatch")]
     peers = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
-    assert list(speeds)[4:] == list(peers)  # null where they are not installed
+    assert list(speeds)[4:] == list(peers)  # null if they are not installed
     installed = [speeds[peer] for peer in peers if speeds[peer] is not None]
     assert all(speed > 0 and math.isfinite(speed) for speed in by_hand + installed)
     ratio = speeds["hetjax"] / max(by_hand)

@@ -1,4 +1,4 @@
-"""Numbers without meaning, or without end: one line that names the flag, at once."""
+"""Meaningless or excessive numbers: a one-line error names the flag at once."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
-CASES = [  # what is said after "--flag=value: "
+CASES = [  # the message after "--flag=value: "
     ("papers/batch_scaling.py", "--mega_batches=0", "give a number from 1 to 10,000"),
     ("papers/batch_scaling.py", "--nonzeros=inf", "give a number from 0 to"),
     ("papers/batch_scaling.py", "--nonzeros=nan", "give a number from 0 to"),

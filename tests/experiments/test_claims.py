@@ -1,4 +1,4 @@
-"""The scripts of the papers: what needs no data runs here, and claims.json is right."""
+"""The papers' scripts: the sections without data run, and claims.json is right."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def run(script, out, *flags):
 
 
 def claims_of(script, out, *flags):
-    """The claims by id, in the form that the file promises."""
+    """The claims by id, after a check of the fields in claims.json."""
     result = run(script, out, *flags)
     assert result.returncode == 0, result.stderr
     claims = json.loads((out / "claims.json").read_text())
@@ -114,8 +114,8 @@ def test_a_users_error_is_one_line(tmp_path, flags, message):
 
 
 def test_results_are_not_overwritten(tmp_path):
-    (tmp_path / "claims.json").write_text("of long ago")
+    (tmp_path / "claims.json").write_text("an earlier run")
     result = run("biased_local_sgd.py", tmp_path, "--only=table7")
     assert result.returncode == 2
     assert "use --overwrite" in result.stderr
-    assert (tmp_path / "claims.json").read_text() == "of long ago"
+    assert (tmp_path / "claims.json").read_text() == "an earlier run"

@@ -25,13 +25,13 @@ def environment(**more):
 
 
 def compare(*arguments, script=(str(COMPARE),), **options):
-    """The script in a process of its own."""
+    """Run the script in a separate process."""
     command = [sys.executable, *script, *arguments]
     options = {"env": environment(), "capture_output": True, "text": True, **options}
     return subprocess.run(command, check=False, timeout=300, **options)
 
 
-# What a good command leaves.
+# The results of a valid command.
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def twice(tmp_path_factory):
 
 
 def document(folder):
-    """results.json; NaN and infinity are no JSON."""
+    """results.json; NaN and infinity are not JSON."""
     text = (folder / "results.json").read_text()
     return json.loads(text, parse_constant=lambda name: pytest.fail(name))
 
@@ -70,7 +70,7 @@ def types(record):
     return {name: type(value) for name, value in record.items()}
 
 
-def test_the_form_of_the_results(twice):
+def test_the_fields_of_the_results(twice):
     results = document(twice[0][1])
     assert {**types(results), "tuning": None} == {
         "hetjax": str,
@@ -89,7 +89,7 @@ def test_the_form_of_the_results(twice):
     assert results["data"]["train_examples"] > 1000
 
 
-def test_the_form_of_a_run(twice):
+def test_the_fields_of_a_run(twice):
     for run in document(twice[0][1])["runs"]:
         assert types(run) == {
             "strategy": str,
@@ -114,7 +114,7 @@ def test_the_form_of_a_run(twice):
         assert run["compilations"] == sum(run["programs"].values())
 
 
-def test_the_form_of_points_and_workers(twice):
+def test_the_fields_of_evaluations_and_workers(twice):
     point = {
         "seconds": float,
         "updates": int,
@@ -136,7 +136,7 @@ def test_the_form_of_points_and_workers(twice):
                 assert (type(when), type(size)) == (float, float)
 
 
-def test_the_form_of_the_summary(twice):
+def test_the_fields_of_the_summary(twice):
     rows = document(twice[0][1])["summary"]
     assert [row["strategy"] for row in rows] == ["adaptive_sgd", "sma"]
     for row in rows:
@@ -144,11 +144,11 @@ def test_the_form_of_the_summary(twice):
         assert type(row["seconds_to_target"]) in (float, type(None))
         assert type(row["waiting_share"]) is float
         assert row["seeds"] == [0, 1]
-    assert rows[1]["waiting_share"] > 0.05  # rounds of unlike workers
+    assert rows[1]["waiting_share"] > 0.05  # rounds of heterogeneous workers
 
 
 def test_the_same_command_gives_the_same_files(twice):
-    """But for the host's seconds."""
+    """Except for the host's seconds."""
     folders = [out for _, out in twice]
     texts = [(out / "results.json").read_text() for out in folders]
     host = re.compile(r'^ *"(compile|host)_seconds": .*$', re.MULTILINE)
@@ -163,7 +163,7 @@ def test_the_same_command_gives_the_same_files(twice):
 
 
 def until(stream, word):
-    """Reads until a word has come; its characters come without line ends."""
+    """Read until a word appears; the output has no line ends."""
     text = ""
     while word not in text:
         character = stream.read(1)
@@ -172,8 +172,8 @@ def until(stream, word):
     return text
 
 
-def test_ctrl_c_writes_what_there_is(tmp_path):
-    """Far more is asked for than would ever be computed; the bar tells it began."""
+def test_ctrl_c_writes_the_results_so_far(tmp_path):
+    """The run would never end; the progress bar shows that it began."""
     arguments = [*BOTH, "--seconds=10000", "--num_evals=200000", f"--out={tmp_path}"]
     with subprocess.Popen(
         [sys.executable, str(COMPARE), *arguments],
@@ -264,7 +264,7 @@ ERRORS = {
         ["--set=adaptive_sgd.bound=cut"],
         "adaptive_sgd: bound='cut': choose",
     ),
-    # numbers that would take all memory or never end
+    # numbers that would exhaust the memory or never end
     "many evals": (["--num_evals=4294967296"], "--num_evals=4294967296: give a number"),
     "many seeds": (["--seeds=10000000"], "--seeds=10000000: give a number"),
     "many workers": (
@@ -277,7 +277,7 @@ ERRORS = {
         ["--machine=local", "--cpu_devices=0"],
         "--cpu_devices=0: give a number from 1 to 1,024",
     ),
-    "nobody": (
+    "no workers on a device": (
         ["--machine=local", "--workers_per_device=0"],
         "--workers_per_device=0: give a number from 1 to 1,024",
     ),
@@ -374,7 +374,7 @@ def test_a_users_error_is_one_line_and_status_2(commands, name):
 
 
 @pytest.mark.parametrize("script", [[str(COMPARE)], ["-m", "experiments.compare"]])
-def test_an_error_in_a_process_of_its_own(tmp_path, script):
+def test_an_error_in_a_separate_process(tmp_path, script):
     """From any folder, as a file and as a module."""
     result = compare("--machine=v100x3", script=script, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
@@ -384,7 +384,7 @@ def test_an_error_in_a_process_of_its_own(tmp_path, script):
 
 
 def good(commands, name):
-    """results.json of a command that had to succeed."""
+    """results.json of a command that must succeed."""
     results, folder = commands
     assert results[name]["status"] == 0, results[name]["err"]
     assert sorted(p.name for p in (folder / OUTS[name]).iterdir()) == sorted(NAMES)
@@ -427,7 +427,7 @@ def test_synthetic_sparse_data(commands):
         }
 
 
-def test_a_machine_of_ones_own(commands):
+def test_a_users_own_machine(commands):
     results = good(commands, "overwrite")
     assert [w["factor"] for w in results["machine"]["workers"]] == [1.0, 1.32]
     assert results["machine"]["noise"] == 0.0
@@ -439,7 +439,7 @@ def test_settings_of_one_strategy(commands):
     assert adaptive["settings"]["delta"] == 0.2
     assert adaptive["settings"]["scaling"] == "none"
     assert (sma["settings"]["local_steps"], sma["settings"]["alpha"]) == (2, None)
-    # the others stand as the common flags and the factory say
+    # the others are as given by the common flags and the factory
     assert adaptive["settings"]["batch_size"] == sma["settings"]["batch_size"] == 32
     assert adaptive["settings"]["learning_rate"] == 0.1
     assert sma["settings"]["merge_momentum"] == 0.9
@@ -447,7 +447,7 @@ def test_settings_of_one_strategy(commands):
     assert sizes == [[[0.0, 32.0]]] * 4  # scaling is off
 
 
-def test_a_rate_is_chosen_on_request(commands):
+def test_a_learning_rate_is_chosen_on_request(commands):
     results = good(commands, "tuned")
     tuning = results["tuning"]
     assert (tuning["tune"], set(tuning["scores"]["sync_sgd"])) == (

@@ -1,4 +1,4 @@
-"""The benchmark of the host world runs every policy; its numbers are not tested."""
+"""The benchmark of the host code runs every policy; its numbers are not tested."""
 
 import json
 import os

@@ -15,7 +15,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def run(folder, script, *arguments):
-    """A script in a process of its own."""
+    """Run a script in a separate process."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -90,7 +90,7 @@ def test_compare_on_this_machine_leaves_traces(folder):
         ("--devices=gpu:7", "there is no device 'gpu:7'"),
     ],
 )
-def test_wrong_devices_are_told_in_a_line(folder, flag, message):
+def test_wrong_devices_are_a_one_line_error(folder, flag, message):
     found = run(folder, "compare.py", "--machine=local", flag, "--out=other")
     assert found.returncode == 2
     assert message in found.stderr

@@ -1,4 +1,4 @@
-"""The benchmark of one sparse step: on tiny sizes it prints what it promises."""
+"""The benchmark of one sparse step, on tiny sizes: the promised JSON."""
 
 import pytest
 from benchmark_json import printed
@@ -10,11 +10,11 @@ OTHERS = ("bcoo_dense_gradient", "torch_sparse")
 
 @pytest.fixture(scope="module")
 def result():
-    """What is on standard output: one JSON object and nothing else."""
+    """The standard output: one JSON object and nothing else."""
     return printed("sparse_step.py", *TINY, "--repeats=1")
 
 
-def test_what_is_on_standard_output(result):
+def test_the_standard_output(result):
     assert set(result) == {"ratios", "medians", "jax", "platform"}
     assert result["platform"] == "cpu"
     assert list(result["medians"]) == CASES
@@ -31,7 +31,7 @@ def test_a_case(result, case):
     seconds = measured["seconds"]
     assert list(seconds) == ["hetjax", *OTHERS]
     missing = [name for name, value in seconds.items() if value is None]
-    assert missing in ([], ["torch_sparse"])  # where it is not installed
+    assert missing in ([], ["torch_sparse"])  # if it is not installed
     assert all(value > 0 for value in seconds.values() if value is not None)
 
 

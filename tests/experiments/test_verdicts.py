@@ -1,4 +1,4 @@
-"""When a claim counts as reproduced: tables by hand for every verdict."""
+"""When a claim counts as reproduced: hand-made tables for every verdict."""
 
 import importlib
 import itertools
@@ -20,7 +20,7 @@ DIRECTION = "partly reproduced: the direction is right, the size is not"
 
 @pytest.fixture
 def load():
-    """Imports a script; they define the same flags, so each goes with its test."""
+    """Import a script, and remove it after the test: scripts define the same flags."""
     others = scripts_flags(), scripts_modules()
     forget(*others)
 
@@ -86,7 +86,12 @@ def test_ahead_is_every_seed_of_one_above_all_of_the_other(claims, one, other, s
         ([1.8, 2.0, 2.2], OURS, 4.0, DIRECTION),
         ([3.8, 4.0, 4.2], OURS, 2.0, DIRECTION),
         ([1.0, 2.0, 2.2], OURS, 2.0, OVERLAP),
-        ([0.5, 0.6, 0.7], OURS, 2.0, "not reproduced: it is the other way round"),
+        (
+            [0.5, 0.6, 0.7],
+            OURS,
+            2.0,
+            "not reproduced: the opposite holds in every seed",
+        ),
         (
             [1.02, 1.02, 1.02],
             [1.0, 1.0, 1.0],
@@ -101,10 +106,15 @@ def test_ahead_is_every_seed_of_one_above_all_of_the_other(claims, one, other, s
             "sooner",
             "not reproduced: the gain is below 5 %",
         ),
-        ([inf] * 3, OURS, 2.0, "partly reproduced: the other never reaches the target"),
+        (
+            [inf] * 3,
+            OURS,
+            2.0,
+            "partly reproduced: only one of the two reaches the target",
+        ),
         ([inf, inf, 1.2], OURS, 2.0, DIRECTION),
         ([inf] * 3, [inf, inf, 1.0], 2.0, OVERLAP),
-        (OURS, [inf] * 3, 2.0, "not reproduced: it is the other way round"),
+        (OURS, [inf] * 3, 2.0, "not reproduced: the opposite holds in every seed"),
         ([inf] * 3, [inf] * 3, 2.0, "not reproduced: neither reaches the target"),
     ],
 )
@@ -118,15 +128,15 @@ def test_a_gain_counts_if_all_seeds_have_it(claims, larger, smaller, paper, verd
         (1.04, "reproduced"),
         (0.96, "reproduced"),
         (1.06, "not reproduced: it differs by +6.0 %"),
-        (inf, "not reproduced: never reached"),
-        (nan, "not reproduced: never reached"),
+        (inf, "not reproduced: the target is never reached"),
+        (nan, "not reproduced: the target is never reached"),
     ],
 )
-def test_a_number_is_close_or_not(claims, ours, verdict):
+def test_a_number_is_close_or_differs(claims, ours, verdict):
     assert claims.within(ours, 1.0, 0.05) == verdict
 
 
-def test_only_what_holds_is_met_by_construction(claims):
+def test_only_a_reproduced_claim_is_met_by_construction(claims):
     made = "reproduced (met by construction)"
     assert claims.by_construction("reproduced") == made
     assert (
@@ -172,7 +182,7 @@ def test_a_gap_has_a_side_and_a_range(load, gap, behind, where, verdict):
         (1.4, 10, "not reproduced: the rival is hardly slower"),
     ],
 )
-def test_a_servers_time(load, ratio, most, verdict):
+def test_the_verdict_on_a_servers_time(load, ratio, most, verdict):
     assert load("papers.minsky_times").server_verdict(ratio, most) == verdict
 
 
@@ -221,7 +231,7 @@ def test_the_median_of_five_epochs(load, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "transfers", "locked"),
     [
-        # additions of four, one after the other
+        # additions of four workers, one after the other
         ("sync", 2, 4 * 0.0637),
         ("async", 1, 0.0637),
         ("parameter server", 2, 0.0637 + 0.228),

@@ -1,4 +1,4 @@
-"""What rules and merges tell each other, and the rules with a step of their own."""
+"""Buffers between local updates and merges, and local updates of two methods."""
 
 import chex
 import jax
@@ -18,7 +18,7 @@ CLOSE = {"rtol": 2e-6, "atol": 2e-6}  # float32 rounding of a few steps of size 
 
 
 @pytest.mark.parametrize(("delta", "decay"), [(0.9, 0.0), (0.5, 0.2), (0.0, 0.0)])
-def test_look_ahead_is_its_equivalent_form(delta, decay):
+def test_eamsgd_nesterov_equals_its_equivalent_form(delta, decay):
     local_update = local.eamsgd_nesterov(momentum=delta, weight_decay=decay)
     replica = train(local_update, RATES)
 
@@ -35,15 +35,15 @@ def test_look_ahead_is_its_equivalent_form(delta, decay):
     chex.assert_trees_all_close(replica.params, expected, **CLOSE)
 
 
-def test_look_ahead_without_momentum_is_sgd():
+def test_eamsgd_nesterov_without_momentum_is_sgd():
     plain = train(local.sgd(), RATES).params
     chex.assert_trees_all_close(
         train(local.eamsgd_nesterov(momentum=0.0), RATES).params, plain, **CLOSE
     )
 
 
-def test_proximal_is_held_back_to_the_start():
-    """w <- w - eta (g + mu (w - start)), and the start stays."""
+def test_proximal_is_pulled_to_the_start():
+    """w <- w - eta (g + mu (w - start)), with a fixed start."""
     start, mu = random_tree(7), 0.8
     replica = train(local.proximal(mu=mu), RATES, carry={"round_start": start})
     chex.assert_trees_all_equal(replica.carry["round_start"], start)
@@ -78,7 +78,7 @@ def test_bfloat16_stays_bfloat16(local_update):
     "local_update", [local.sgd(), local.eamsgd_nesterov(momentum=0.9)]
 )
 def test_gradients_are_summed(local_update):
-    """Those that the rule saw, wherever it looked; params are as without the buffer."""
+    """The gradients that the update used; parameters are as without the buffer."""
     carry = local.empty_buffers(random_tree(0), ("grad_sum",))
     slotted = local.with_buffers(local_update, ("grad_sum",))
     replica = train(slotted, [ETA] * STEPS, carry=carry)
@@ -110,7 +110,7 @@ def test_the_sum_of_gradients_of_plain_sgd_is_its_move():
 
 
 @pytest.mark.parametrize("local_update", [local.sgd(), local.sgd(momentum=0.9)])
-def test_what_is_pending_comes_after_one_step_that_does_not_know_of_it(local_update):
+def test_a_delayed_update_is_applied_after_the_next_step(local_update):
     pending = random_tree(9)
     carry = {"delayed_update": pending}
     slotted = local.with_buffers(local_update, ("delayed_update",))
@@ -123,14 +123,14 @@ def test_what_is_pending_comes_after_one_step_that_does_not_know_of_it(local_upd
     chex.assert_trees_all_equal(one.carry["delayed_update"], zeros)
 
 
-def test_before_does_not_hold_what_was_pending():
+def test_prev_params_do_not_include_the_delayed_update():
     buffers = ("prev_params", "delayed_update")
     carry = {"prev_params": random_tree(5), "delayed_update": random_tree(9)}
     replica = train(local.with_buffers(local.sgd(), buffers), [ETA], carry=carry)
     chex.assert_trees_all_equal(replica.carry["prev_params"], random_tree(0))
 
 
-def test_slots_begin_empty_but_the_start():
+def test_buffers_begin_at_zero_except_the_round_start():
     params = random_tree(0)
     buffers = local.empty_buffers(
         params, ("round_start", "mailbox", "last_pushed_grad", "angle")
@@ -152,6 +152,6 @@ def test_slots_begin_empty_but_the_start():
 @pytest.mark.parametrize(
     "requires", [("round_start",), ("mailbox", "angle"), ("last_pushed_grad",)]
 )
-def test_a_merge_s_own_slots_are_not_looked_after(requires):
+def test_a_merge_s_own_buffers_are_not_touched(requires):
     assert local.with_buffers(local.sgd(), requires) is local.sgd()
     assert local.kept_buffers(local.sgd(), requires) == ()

@@ -1,4 +1,4 @@
-"""Local rules on dense gradients, against NumPy and optax with a rate of its own."""
+"""Local updates on dense gradients, against NumPy and optax with a learning rate."""
 
 import chex
 import jax
@@ -25,20 +25,20 @@ def random_tree(seed, dtype=np.float32):
 
 
 def grad_fn(params, model_state, batch):
-    """Of half the squared distance to the model `batch`; model state counts calls."""
+    """Gradient of half the squared distance to `batch`; model state counts calls."""
     grads = jax.tree.map(jnp.subtract, params, batch)
     losses = jnp.stack([jnp.sum(g * g) / 2 for g in jax.tree.leaves(grads)])
     return losses, model_state + 1, grads
 
 
 def train(local_update, learning_rates, dtype=np.float32, carry=None):
-    """The replica after a step at each rate, by one compiled function."""
+    """The replica after one step per learning rate, by one compiled function."""
     chex.clear_trace_counter()
 
     def step(replica, batch, learning_rate):
         return local_update.step(replica, batch, learning_rate, grad_fn)
 
-    step = jax.jit(chex.assert_max_traces(step, n=1))  # a rate is never a recompilation
+    step = jax.jit(chex.assert_max_traces(step, n=1))  # one compilation for all rates
     params = random_tree(0, dtype)
     replica = Replica(params, jnp.int32(0), local_update.init(params), carry or {})
     for k, learning_rate in enumerate(learning_rates):
@@ -51,7 +51,7 @@ def train(local_update, learning_rates, dtype=np.float32, carry=None):
 
 
 def train_numpy(step, learning_rates):
-    """The same in float64, leaf by leaf; step: generator of moves, told (w, g, eta)."""
+    """The same in float64, leaf by leaf; `step` is a generator, sent (w, g, eta)."""
 
     def leaf(w, *targets):
         w, moves = np.asarray(w, np.float64), step()
@@ -90,7 +90,7 @@ SGD = {
 
 @pytest.mark.parametrize("name", SGD)
 def test_sgd_is_its_formula(name):
-    """At changing rates; to the float32 rounding of a few steps of size one."""
+    """At changing learning rates; to float32 rounding of a few steps of size one."""
     learning_rates = np.geomspace(0.3, 0.01, STEPS)
     settings = SGD[name]
     mu, decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
@@ -100,7 +100,7 @@ def test_sgd_is_its_formula(name):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_polyak_keeps_the_rate_of_each_gradient(decay):
+def test_heavy_ball_keeps_the_learning_rate_of_each_gradient(decay):
     """v <- mu v - eta (g + wd w);   w <- w + v"""
 
     def step():
@@ -146,7 +146,7 @@ def test_an_optimizer_of_rate_one_equals_one_built_with_the_rate(name, sparse_up
         updates, state = tx.update(grads, state, params)
         params = optax.apply_updates(params, updates)
     replica = train(local_update, [ETA] * STEPS)
-    # the rate is multiplied in another place: a rounding more per step
+    # the rate is multiplied elsewhere: one more rounding per step
     chex.assert_trees_all_close(replica.params, params, rtol=2e-6, atol=2e-6)
     chex.assert_trees_all_close(replica.opt_state, state, rtol=2e-6, atol=2e-6)
 
@@ -165,7 +165,7 @@ def test_bfloat16_parameters_stay_bfloat16(local_update):
     chex.assert_trees_all_close(half, expected, rtol=0.02, atol=0.02)
 
 
-def test_gradient_keeps_the_params_and_fills_its_slot():
+def test_gradient_keeps_the_params_and_fills_its_buffer():
     local_update = local.gradient()
     params, batch = random_tree(0), random_tree(1)
     replica = Replica(params, 0, local_update.init(params), {"other": 1})
@@ -178,7 +178,7 @@ def test_gradient_keeps_the_params_and_fills_its_slot():
 
 
 @pytest.mark.parametrize("local_update", [local.sgd(), local.sgd(momentum=0.9)])
-def test_slot_before_holds_the_params_before_the_last_step(local_update):
+def test_prev_params_are_those_before_the_last_step(local_update):
     slotted = local.with_buffers(local_update, ("prev_params", "other"))
     carry = local.empty_buffers(random_tree(0), ("prev_params",)) | {
         "other": jnp.ones(())
@@ -191,12 +191,12 @@ def test_slot_before_holds_the_params_before_the_last_step(local_update):
     assert two.carry["other"] == 1
 
 
-def test_other_needs_leave_a_rule_as_it_is():
+def test_other_requirements_do_not_change_a_local_update():
     assert local.with_buffers(local.sgd(), ()) is local.sgd()
     assert local.with_buffers(local.gradient(), ("grad_sum",)) is local.gradient()
 
 
-def test_empty_buffers_are_zeros_in_buffers_of_their_own():
+def test_initial_buffers_are_zeros_in_separate_memory():
     params = random_tree(0)
     buffers = local.empty_buffers(params, ("prev_params", "grad_sum"))
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -205,7 +205,7 @@ def test_empty_buffers_are_zeros_in_buffers_of_their_own():
     assert len({x.unsafe_buffer_pointer() for x in leaves}) == len(leaves)
 
 
-def test_equal_settings_give_the_same_rule():
+def test_equal_settings_give_the_same_local_update():
     adam = optax.adam(1.0)
     assert local.gradient() is local.gradient()
     assert local.sgd() is local.sgd(

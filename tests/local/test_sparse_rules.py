@@ -1,4 +1,4 @@
-"""Local rules on row gradients: plain, dense and lazy, against optax on the rows."""
+"""Local updates on row gradients: plain, dense and lazy, against optax on the rows."""
 
 import chex
 import jax
@@ -15,8 +15,8 @@ from hetjax.task.types import Task, make_grad_fn
 
 F, H = 7, 2  # features and hidden units
 ETA = 0.1
-# Ids of four non-zeros: some twice in a batch, some never (2 and 6); F and more is
-# padding.
+# Ids of four non-zeros: some twice in a batch, some never (2 and 6); F and larger ids
+# are padding.
 IDS = ([1, 1, 4, F], [0, 4, 4, 1], [F, F + 3, 5, 5], [3, 0, 1, 4])
 EVERY = ([1, 1, 4, 0, 2, 3, 5, 6], [6, 5, 4, 3, 2, 1, 0, 0])
 OPTIMIZERS = {
@@ -36,7 +36,7 @@ def random_params():
 
 
 def grad_fn(params, model_state, ids):
-    """Pulls everything towards zero, "rows" by a row gradient; padding is garbage."""
+    """Pull all leaves towards zero, "rows" by a row gradient; padding is garbage."""
     pulled = (
         params["rows"].at[ids].get(mode="clip") * (1 + jnp.arange(ids.size))[:, None]
     )
@@ -73,7 +73,7 @@ def dense_gradient(params, ids):
 
 
 def train_optax(tx, batches):
-    """Dense steps of an optimizer with a rate of its own: (params, state)."""
+    """Dense steps of an optimizer with its own learning rate: (params, state)."""
     params = random_params()
     state = tx.init(params)
     for ids in batches:
@@ -117,7 +117,7 @@ def test_lazy_rows_equal_the_dense_optimizer_where_all_are_touched(name):
 
 
 def row_leaves(params, opt_state):
-    """ "rows" of the parameters and of everything in the state that is like them."""
+    """ "rows" of the parameters and of all state leaves of the same structure."""
     paths, _ = jax.tree_util.tree_flatten_with_path((params, opt_state))
     found = [x for path, x in paths if "'rows'" in jax.tree_util.keystr(path)]
     assert len(found) > 1
@@ -142,7 +142,7 @@ def test_lazy_rows_are_the_optimizer_on_the_touched_rows(name):
         grads = some(dense_gradient(before.params, ids))
         updates, state = tx.update(grads, state, params)
         params = optax.apply_updates(params, updates)
-        # also that other leaves, of the same shape too, are updated whole
+        # other leaves, also of the same shape, are updated whole
         assert_close((some(after.params), some(after.opt_state)), (params, state))
         for old, new in zip(
             row_leaves(before.params, before.opt_state),
@@ -218,7 +218,7 @@ def test_a_model_trains_the_same_on_sparse_and_dense_inputs(local_update):
     assert_close(*results)
 
 
-def test_the_gradient_rule_fills_its_slot_densely():
+def test_the_gradient_update_fills_its_buffer_densely():
     gradient = make_grad_fn(TASK, jax.random.key(0))
     replica = Replica(random_params())
     buffers = [

@@ -1,4 +1,4 @@
-"""Optimizers must be built with learning rate 1: no false alarm, no silent trap."""
+"""Optimizers must be built with learning rate 1, or else they are refused."""
 
 import jax.numpy as jnp
 import optax
@@ -37,14 +37,12 @@ BOTH = {
     "ema": EMA,
     "MagmaDNN's": central(0.99, True, None),
     "centre with decay": central(0.9, True, None, 5e-4),
-    "somebody's own": optax.stateless(
-        lambda g, p: optax.tree_utils.tree_scale(-1.0, g)
-    ),
+    "user-defined": optax.stateless(lambda g, p: optax.tree_utils.tree_scale(-1.0, g)),
 }
 
 
 @pytest.mark.parametrize("name", [*HONEST, *BOTH])
-def test_rate_one_is_taken(name):
+def test_learning_rate_one_is_accepted(name):
     tx = BOTH[name] if name in BOTH else HONEST[name](1.0)
     local.from_optax(tx)
     merge.gradient_aggregation(tx)
@@ -53,7 +51,7 @@ def test_rate_one_is_taken(name):
 
 @pytest.mark.parametrize("eta", [1e-3, 0.1, 30.0])
 @pytest.mark.parametrize("name", HONEST)
-def test_another_rate_is_refused(name, eta):
+def test_another_learning_rate_is_refused(name, eta):
     tx = HONEST[name](eta)
     for make, where in (
         (local.from_optax, r"from_optax\(tx\)"),

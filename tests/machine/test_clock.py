@@ -22,12 +22,12 @@ from hetjax.machine import (
     preset,
 )
 
-# One worker alone on it costs 2 * 1 s of latency; each member adds 2 * 10 s per 100 B.
+# A merge costs 2 * 1 s of latency; each member adds 2 * 10 s per 100 B.
 LINK = Link(latency=1.0, bandwidth=10.0, topology="central")
 
 
 def clock(factors=(1.0,), places=None, *, seed=0, noise=0.0, drift=None, **changes):
-    """A clock over workers that need factor * (1 + 0.5 b + 0.25 nz) seconds a step."""
+    """A clock of workers that need factor * (1 + 0.5 b + 0.25 nz) seconds per step."""
     places = places or ((),) * len(factors)
     cost = Cost(fixed=1.0, per_example=0.5, per_nonzero=0.25)
     workers = tuple(
@@ -51,7 +51,7 @@ def drain(c):
 # Durations
 
 
-def test_work_takes_the_sum_of_its_steps():
+def test_a_round_takes_the_sum_of_its_steps():
     c = clock((1.0, 2.0))
     local_round = LocalRound(local_steps=2, batch_size=4.2)  # dispatched as 4
     # 1 + 2 + 0.25 * 8 = 5 and 1 + 2 + 0 = 3, times the factor
@@ -69,10 +69,10 @@ def test_no_steps_take_no_time():
     assert c.next() == arrival
 
 
-def test_drift_is_taken_when_each_step_starts():
+def test_drift_is_evaluated_when_each_step_starts():
     # a period of 16 s: 1 + 0.5 sin is 1 at 0 s and 1.5 at 4 s
     c = clock(drift=Drift(amplitude=0.5, period=16.0))
-    local_round = LocalRound(2, 6.0)  # 4 s a step
+    local_round = LocalRound(2, 6.0)  # 4 s per step
     assert c.dispatch(0, local_round, (0, 0)).finish == pytest.approx(4.0 + 6.0)
 
 
@@ -99,7 +99,7 @@ def test_links_do_not_wait_for_each_other():
     assert [event.node for event in drain(c)] == ["b", "a", "c"]
 
 
-def test_a_node_merges_one_after_the_other_even_on_two_links():
+def test_a_node_does_one_merge_at_a_time_even_on_two_links():
     c = clock((1.0, 1.0), (("x",), ("y",)))
     assert merge(c, "a", (0,), 100) == (0.0, 22.0)
     assert merge(c, "a", (1,), 100) == (22.0, 44.0)
@@ -137,10 +137,10 @@ def test_members_wait_only_for_a_blocking_merge(blocking, start):
     )
 
 
-# Order
+# Order of events
 
 
-def test_ties_merged_then_arrivals_then_alarms():
+def test_ties_merged_then_arrivals_then_timers():
     c = clock((1.0, 1.0, 1.0, 1.0), ((), (), ("x",), ("y",)))
     c.set_timer("z", 22.0)
     c.set_timer("a", 22.0)
@@ -154,7 +154,7 @@ def test_ties_merged_then_arrivals_then_alarms():
     assert timers == [Timer("z", 22.0), Timer("a", 22.0)]
 
 
-def test_an_alarm_now_is_allowed():
+def test_a_timer_at_the_current_time_is_allowed():
     c = clock()
     c.set_timer("start", 0.0)
     assert c.next() == Timer("start", 0.0)
@@ -193,7 +193,7 @@ def test_time_never_runs_back_and_clocks_agree(seed, actions):
 
 
 def durations(c, worker, count):
-    """Seconds of `count` works of one step, one after the other."""
+    """Seconds of `count` consecutive rounds of one step."""
     result = []
     for _ in range(count):
         arrival = c.dispatch(worker, LocalRound(1, 2.0), (0,))
@@ -208,7 +208,7 @@ def test_noise_of_a_worker_is_independent_of_the_others():
     crowded = clock((1.0, 1.0), noise=0.5)
     expected = durations(alone, 0, 5)
     crowded.dispatch(1, LocalRound(7, 3.0), (0,) * 7)
-    # The start of each work differs between the two only by rounding.
+    # The start of each round differs between the two only by rounding.
     np.testing.assert_allclose(durations(crowded, 0, 5), expected, rtol=1e-12)
     workers = clock((1.0, 1.0), noise=0.5)
     assert durations(workers, 0, 1) != durations(workers, 1, 1)
@@ -227,7 +227,7 @@ def test_noise_has_mean_one_and_its_sigma(seed):
     c = clock(noise=sigma, seed=seed)
     factors = np.array(durations(c, 0, count)) / 2.0
     # The mean's standard error is sqrt(exp(s^2) - 1) / sqrt(n) = 0.0084; without the
-    # - s^2 / 2 the mean would be 1.133. Of log's standard deviation: s / sqrt(2 n).
+    # term - s^2 / 2 the mean would be 1.133. The log's deviation has s / sqrt(2 n).
     error = math.sqrt(math.expm1(sigma**2) / count)
     assert factors.mean() == pytest.approx(1.0, abs=4 * error)
     spread = 4 * sigma / math.sqrt(2 * count)
@@ -254,7 +254,7 @@ def test_a_pickled_clock_goes_on_bit_for_bit():
 
 
 def test_a_thousand_workers():
-    """The heap gives back all that was put in, in order of time."""
+    """The heap returns all events in order of time."""
     c = SimulatedClock(preset("uniform:1000"), seed=0)
     arrivals = [c.dispatch(k, LocalRound(1, 256.0), (0,)) for k in range(1000)]
     assert drain(c) == sorted(arrivals, key=lambda arrival: arrival.finish)
@@ -263,7 +263,7 @@ def test_a_thousand_workers():
 # Refusals
 
 
-def with_work_in_flight():
+def with_a_round_in_flight():
     c = clock((1.0, 1.0))
     c.dispatch(1, LocalRound(1, 2.0), (0,))
     return c
@@ -298,7 +298,7 @@ def with_work_in_flight():
     ],
 )
 def test_refusals_change_nothing(message, act):
-    c, untouched = with_work_in_flight(), with_work_in_flight()
+    c, untouched = with_a_round_in_flight(), with_a_round_in_flight()
     with pytest.raises(ValueError, match=message):
         act(c)
     for either in (c, untouched):
@@ -306,8 +306,8 @@ def test_refusals_change_nothing(message, act):
     assert drain(c) == drain(untouched)
 
 
-def test_a_worker_at_rest_again_may_work():
-    c = with_work_in_flight()
+def test_an_arrived_worker_may_be_dispatched_again():
+    c = with_a_round_in_flight()
     c.next()
     assert c.dispatch(1, LocalRound(1, 2.0), (0,)).start == 2.0
 

@@ -1,4 +1,4 @@
-"""Workers that slow each other down, worked out by hand; subsets; files."""
+"""Workers that slow each other down: computed by hand; laws."""
 
 import dataclasses
 import itertools
@@ -31,7 +31,7 @@ def profile(name="w", **changes):
 
 
 def clock(*contentions, **changes):
-    """Workers w0, w1, ... that contend so."""
+    """A clock of workers w0, w1, ... with these contentions."""
     workers = (
         profile(f"w{k}", contention=c, **changes) for k, c in enumerate(contentions)
     )
@@ -43,29 +43,29 @@ def dispatch(c, worker, seconds):
 
 
 def drain(c):
-    """(worker, start, finish) of all that arrives."""
+    """(worker, start, finish) of all arrivals."""
     return [(e.worker, e.start, e.finish) for e in iter(c.next, None)]
 
 
 # Finish times
 
 
-def test_alone_nobody_is_slowed():
+def test_a_worker_alone_is_not_slowed():
     c = clock(4.0, 4.0)
     dispatch(c, 0, 3)
     assert drain(c) == [(0, 0.0, 3.0)]
 
 
-def test_side_by_side_both_are():
-    """Worker 0 has 2 s behind it when worker 1 has done its 2 s at 6 s."""
+def test_two_workers_slow_each_other():
+    """Worker 0 has done 2 of its 4 s when worker 1 has done its 2 s, at 6 s."""
     c = clock(3.0, 3.0)
-    assert dispatch(c, 0, 4).finish == 4.0  # as far as it is known
+    assert dispatch(c, 0, 4).finish == 4.0  # as far as is known by then
     dispatch(c, 1, 2)
     assert drain(c) == [(1, 0.0, 6.0), (0, 0.0, 8.0)]
 
 
-def test_who_begins_later_slows_the_rest():
-    """Worker 1 begins at 1 s: worker 0 has 3 s left, and is three times as slow; at 7 s
+def test_a_worker_that_begins_later_slows_the_rest_of_a_round():
+    """Worker 1 begins at 1 s: worker 0 has 3 s left and is three times as slow; at 7 s
     worker 1 is done, and worker 0 has 1 s left."""
     c = clock(3.0, 3.0)
     c.set_timer("begin", 1.0)
@@ -75,7 +75,7 @@ def test_who_begins_later_slows_the_rest():
     assert drain(c) == [(1, 1.0, 7.0), (0, 0.0, 8.0)]
 
 
-def test_each_is_slowed_as_its_own_contention_says():
+def test_each_worker_is_slowed_by_its_own_contention():
     c = clock(2.0, 1.0)
     dispatch(c, 0, 2)
     dispatch(c, 1, 1)
@@ -83,8 +83,8 @@ def test_each_is_slowed_as_its_own_contention_says():
     assert drain(c) == [(1, 0.0, 1.0), (0, 0.0, 2.5)]
 
 
-def test_between_alone_and_all_it_is_linear():
-    """Of four others none, one, ... compute: 1, 2, 3, 4 and 5 times as slow."""
+def test_the_slowdown_is_linear_between_alone_and_all():
+    """If none, one, ... of four others compute: 1, 2, 3, 4 and 5 times as slow."""
     c = Contention([profile(f"w{k}", contention=5.0) for k in range(5)])
     assert c.begin(0, 1.0, 0.0) == {0: 1.0}
     for others in range(1, 5):
@@ -93,8 +93,8 @@ def test_between_alone_and_all_it_is_linear():
     assert c.end(4, 4.0) == dict.fromkeys(range(4), 4.0 + 0.2 * 4)
 
 
-def test_who_rests_most_of_its_step_slows_less():
-    """With a duty of 1/4 the others are 1 + 2 / 4 times as slow."""
+def test_a_worker_that_rests_for_most_of_its_step_slows_less():
+    """With a duty of 1/4 it makes the others 1 + 2 / 4 times as slow."""
     workers = (
         profile("a", contention=3.0),
         profile("b", contention=3.0, duty=0.25),
@@ -102,12 +102,12 @@ def test_who_rests_most_of_its_step_slows_less():
     c = SimulatedClock(Machine("m", workers, LINKS), seed=0)
     dispatch(c, 0, 4)
     dispatch(c, 1, 2)
-    # a is done at 6 s, b then too: 2 s, three times as slow
+    # a is done at 6 s, and so is b: 2 s, three times as slow
     assert drain(c) == [(0, 0.0, 6.0), (1, 0.0, 6.0)]
 
 
 @pytest.mark.parametrize(("bursts", "local_steps"), [(True, 2), (False, 1)])
-def test_who_rests_behind_its_work_slows_until_then(bursts, local_steps):
+def test_a_worker_that_rests_after_its_round_slows_until_then(bursts, local_steps):
     """b computes for 1 s, three times as slow, and then rests three times as long.
 
     a has 1 s left at 3 s, and is alone from then on.
@@ -120,12 +120,12 @@ def test_who_rests_behind_its_work_slows_until_then(bursts, local_steps):
     assert c.begin(0, 2.0, 0.0, local_steps=2) == {0: 2.0}
     assert c.begin(1, 4.0, 0.0, local_steps=local_steps) == {0: 4.0, 1: 12.0}
     assert c.end(0, 4.0) == {1: 12.0}
-    # a begins anew while b rests
+    # a begins another round while b rests
     assert c.begin(0, 2.0, 4.0, local_steps=2) == {0: 6.0, 1: 12.0}
 
 
-def test_waiting_for_a_merge_slows_nobody():
-    """Worker 1 begins behind its merge, at 1 s; until then worker 0 is alone."""
+def test_waiting_for_a_merge_slows_no_worker():
+    """Worker 1 begins after its merge, at 1 s; until then worker 0 is alone."""
     c = clock(2.0, 2.0)
     c.merge(MergeAction((1,)), 0.0, seconds=1.0)
     dispatch(c, 0, 1)
@@ -134,15 +134,15 @@ def test_waiting_for_a_merge_slows_nobody():
     assert times == [(0, 0.0, 1.0), (1, 1.0, 2.0)]
 
 
-def test_work_of_no_time_slows_nobody():
+def test_a_round_of_no_duration_slows_no_worker():
     c = clock(3.0, 3.0)
     dispatch(c, 0, 4)
     dispatch(c, 1, 0)
     assert drain(c) == [(1, 0.0, 0.0), (0, 0.0, 4.0)]
 
 
-def test_who_is_killed_slows_nobody_any_more():
-    """Worker 1 is gone at 3 s, when worker 0 has done 1 of its 4 s."""
+def test_a_killed_worker_slows_no_worker_any_more():
+    """Worker 1 is killed at 3 s, when worker 0 has done 1 of its 4 s."""
     workers = (profile("a", contention=3.0), profile("b", contention=3.0))
     script = (ScriptedFault(3.0, "kill", "b"),)
     m = Machine("m", workers, LINKS, faults=script)
@@ -153,8 +153,8 @@ def test_who_is_killed_slows_nobody_any_more():
     assert drain(c) == [(0, 0.0, 6.0)]
 
 
-def test_who_is_killed_before_it_begins_never_does():
-    """It would have begun at 2 s, behind a merge."""
+def test_a_worker_that_is_killed_before_its_round_never_begins_it():
+    """It would have begun at 2 s, after a merge."""
     workers = (profile("a", contention=3.0), profile("b", contention=3.0))
     script = (ScriptedFault(1.0, "kill", "b"),)
     c = SimulatedClock(Machine("m", workers, LINKS, faults=script), seed=0)
@@ -178,17 +178,17 @@ def events(m, policy, num_bytes, count=60):
     seconds=st.lists(st.integers(1, 64), min_size=1, max_size=4),
     local_steps=st.integers(1, 3),
 )
-def test_who_does_not_contend_takes_what_it_took(seconds, local_steps):
-    """Seconds are eighths, for sums without rounding. That somebody contends who is
-    not there changes no event of the others."""
+def test_an_inactive_worker_does_not_contend(seconds, local_steps):
+    """An inactive worker with contention changes no event of the others. Seconds are
+    eighths, so that sums are exact."""
     m = machine(*(s / 8 for s in seconds))
-    absent = ScriptedFault(1e9, "join", "late")
+    joins = ScriptedFault(1e9, "join", "late")
     other = profile("late", contention=2.0)
     for policy in (
         rounds(batch_size=8, local_steps=local_steps),
         asynchronous(batch_size=8),
     ):
-        beside = dataclasses.replace(m, workers=(*m.workers, other), faults=(absent,))
+        beside = dataclasses.replace(m, workers=(*m.workers, other), faults=(joins,))
         assert events(beside, policy, 1e9) == events(m, policy, 1e9)
 
 
@@ -197,10 +197,8 @@ def test_who_does_not_contend_takes_what_it_took(seconds, local_steps):
     seconds=st.lists(st.floats(0.1, 9.0), min_size=2, max_size=5),
     contention=st.floats(1.0, 9.0),
 )
-def test_while_all_compute_works_take_as_much_longer_as_they_contend(
-    seconds, contention
-):
-    """Merges take no time: nobody ever rests."""
+def test_while_all_compute_rounds_take_contention_times_as_long(seconds, contention):
+    """Merges take no time, so no worker ever rests."""
     workers = tuple(
         Profile(f"w{k}", "cpu", Cost(s, 0.0), contention=contention)
         for k, s in enumerate(seconds)
@@ -220,8 +218,8 @@ def test_while_all_compute_works_take_as_much_longer_as_they_contend(
     contention=st.floats(1.0, 9.0),
     duty=st.floats(0.1, 1.0),
 )
-def test_all_the_work_is_done(alone, begins, contention, duty):
-    """Going through the times anew, piece by piece: what everybody did is its work."""
+def test_every_round_is_done_completely(alone, begins, contention, duty):
+    """Integrate the speeds piece by piece: every worker did all of its round."""
     n = len(alone)
     c = Contention([profile(contention=contention, duty=duty)] * n)
     coming = sorted((begins[k], k) for k in range(n))

@@ -1,4 +1,4 @@
-"""What a machine's script says: kills, slowness and joins on the virtual clock."""
+"""A machine's scripted faults: kills, slowdowns and joins on the virtual clock."""
 
 import pytest
 
@@ -25,7 +25,7 @@ KILLED, SCRIPTED = "killed, as scripted", "as scripted"
 
 
 def clock(*faults, workers=2, **changes):
-    """Workers a, b, ... whose step takes 2 s; incidents are (seconds, what, whom)."""
+    """Workers a, b, ... whose step takes 2 s; faults are (seconds, what, worker)."""
     profiles = tuple(
         Profile(name, "gpu", Cost(2.0, 0.0), **changes) for name in "abc"[:workers]
     )
@@ -44,7 +44,7 @@ def drain(c):
 # Kills
 
 
-def test_the_work_of_who_is_killed_never_arrives():
+def test_the_round_of_a_killed_worker_never_arrives():
     c = clock((1.0, "kill", "b"))
     first, _ = dispatch(c, 0, 1)
     assert drain(c) == [Leave(1, 1.0, True, KILLED), first]
@@ -58,25 +58,25 @@ def test_the_work_of_who_is_killed_never_arrives():
         c.stop(1)
 
 
-def test_who_waits_can_be_killed():
+def test_a_waiting_worker_can_be_killed():
     assert drain(clock((1.0, "kill", "b"))) == [Leave(1, 1.0, True, KILLED)]
 
 
-def test_who_is_killed_when_it_would_arrive_does_not():
+def test_a_worker_killed_at_its_arrival_does_not_arrive():
     c = clock((2.0, "kill", "b"))
     first, _ = dispatch(c, 0, 1)
     c.set_timer("then", 2.0)
     assert drain(c) == [Leave(1, 2.0, True, KILLED), first, Timer("then", 2.0)]
 
 
-def test_a_merge_that_began_is_done():
-    """Its members were at rest; it is done at 3 s, though one of them is killed."""
+def test_a_merge_that_began_is_finished():
+    """Its members were waiting; it ends at 3 s, although one of them is killed."""
     c = clock((1.0, "kill", "b"))
     c.merge(MergeAction((0, 1)), 0.0, seconds=3.0)
     assert drain(c) == [Leave(1, 1.0, True, KILLED), Merged("root", 3.0, (0, 1))]
 
 
-def test_who_was_stopped_can_be_killed():
+def test_a_stopped_worker_can_be_killed():
     c = clock((1.0, "kill", "b"))
     dispatch(c, 1)
     c.stop(1)
@@ -90,12 +90,12 @@ def test_who_was_stopped_can_be_killed():
         [(1.0, "kill", "b"), (1.0, "kill", "b")],
     ],
 )
-def test_what_changes_nothing_is_no_event(script):
+def test_a_fault_that_changes_nothing_is_no_event(script):
     assert drain(clock(*script)) == [Leave(1, 1.0, True, KILLED)]
 
 
-def test_the_share_of_who_is_killed_is_the_others():
-    """Two on one device take twice as long; from then on one alone."""
+def test_a_killed_worker_leaves_its_share_of_the_device():
+    """Two workers on one device take twice as long; after the kill one is alone."""
     c = clock((5.0, "kill", "b"), device="d")
     first, second = dispatch(c, 0, 1)
     assert (first.finish, second.finish) == (4.0, 4.0)
@@ -104,7 +104,7 @@ def test_the_share_of_who_is_killed_is_the_others():
     assert dispatch(c, 0)[0].finish == 8.0
 
 
-# Slowness
+# Slowdowns
 
 
 def arrived(c):
@@ -114,17 +114,17 @@ def arrived(c):
     return event
 
 
-def test_steps_are_slow_from_the_next_work_on():
+def test_steps_are_slow_from_the_next_round_on():
     c = clock((1.0, "slow", "a", 3.0), (7.0, "slow", "a"))
     finishes = []
     for _ in range(3):
         dispatch(c, 0)
         finishes.append(arrived(c).finish)
-    # what began before it takes 2 s, the next 6 s; at 8 s it is over
+    # the round that began before takes 2 s, the next 6 s; at 8 s the slowdown ends
     assert finishes == [2.0, 8.0, 10.0]
 
 
-def test_slowness_is_of_one_worker_and_does_not_add_up():
+def test_a_slowdown_is_of_one_worker_and_does_not_add_up():
     c = clock((0.0, "slow", "a", 3.0), (0.0, "slow", "a", 2.0))
     assert drain(c) == [Slow(0, 0.0, 3.0), Slow(0, 0.0, 2.0)]
     assert [a.finish for a in dispatch(c, 0, 1)] == [4.0, 2.0]
@@ -133,7 +133,7 @@ def test_slowness_is_of_one_worker_and_does_not_add_up():
 # Joins
 
 
-def test_who_joins_is_absent_until_then():
+def test_a_joining_worker_is_inactive_until_then():
     c = clock((3.0, "join", "b"))
     assert [w.present for w in c.workers] == [True, False]
     assert c.has_pending_joins
@@ -146,8 +146,8 @@ def test_who_joins_is_absent_until_then():
     assert dispatch(c, 1) == [Arrival(1, STEP, 3.0, 5.0)]
 
 
-def test_who_was_killed_joins_again():
-    """What it had then does not keep it busy until 2 s."""
+def test_a_killed_worker_rejoins():
+    """Its old round does not keep it busy until 2 s."""
     c = clock((1.0, "kill", "b"), (1.5, "join", "b"))
     dispatch(c, 1)
     assert [w.present for w in c.workers] == [True, True]
@@ -156,15 +156,15 @@ def test_who_was_killed_joins_again():
     assert drain(c)[0].worker == 1
 
 
-def test_it_joins_as_slow_as_it_is_by_then():
+def test_a_slowdown_before_the_join_holds():
     c = clock((1.0, "slow", "b", 3.0), (2.0, "join", "b"))
-    assert not c.workers[1].present  # slowness says nothing of who is there
+    assert not c.workers[1].present  # a slowdown does not make it active
     assert drain(c) == [Slow(1, 1.0, 3.0), Join(1, 2.0, SCRIPTED)]
     assert dispatch(c, 1)[0].finish == 8.0
 
 
-def test_who_is_there_does_not_join():
-    """Nor who was stopped: that is the policy's to say."""
+def test_an_active_worker_does_not_join():
+    """Neither does a stopped worker: the policy decides about it."""
     c = clock((1.0, "kill", "b"), (2.0, "join", "b"), (3.0, "join", "b"))
     c.set_timer("stop", 2.5)
     events = []
@@ -176,7 +176,7 @@ def test_who_is_there_does_not_join():
     assert not c.has_pending_joins
 
 
-def test_who_joins_shares_its_device():
+def test_a_joining_worker_shares_its_device():
     c = clock((1.0, "join", "b"), device="d")
     assert dispatch(c, 0)[0].finish == 2.0
     drain(c)
@@ -186,7 +186,7 @@ def test_who_joins_shares_its_device():
 # Order, and refusals
 
 
-def test_ties_merged_then_staff_then_arrivals():
+def test_ties_merged_then_membership_then_arrivals():
     c = clock((2.0, "kill", "c"), (2.0, "join", "b"), workers=3)
     (arrival,) = dispatch(c, 0)
     c.merge(MergeAction((2,)), 0.0, seconds=2.0)
@@ -211,12 +211,12 @@ def test_ties_merged_then_staff_then_arrivals():
         ),
     ],
 )
-def test_what_cannot_happen(message, fault):
+def test_invalid_faults(message, fault):
     with pytest.raises(ValueError, match=message):
         clock(fault)
 
 
-def test_somebody_is_there_at_first():
+def test_a_worker_must_be_active_at_the_start():
     with pytest.raises(ValueError, match="no worker is active when the run begins"):
         clock((1.0, "join", "a"), (1.0, "join", "b"))
     clock((1.0, "join", "a"), (2.0, "kill", "a"), (0.5, "kill", "b"))

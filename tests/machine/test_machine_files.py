@@ -1,4 +1,4 @@
-"""A machine in a JSON file: it comes back as it was, and damage is named."""
+"""A machine in a JSON file: it is loaded as it was saved, and damage is named."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_round_trip(folder, machine):
 
 
 def damaged(path, change):
-    """Writes a machine of two workers after `change` of its JSON; returns its path."""
+    """Write a machine of two workers after `change` of its JSON; return its path."""
     cost = Cost(1.0, 2.0)
     workers = (
         Profile("a", "gpu", cost),
@@ -108,7 +108,7 @@ def test_numbers_of_numpy_can_be_saved(tmp_path):
     assert Machine.load(tmp_path / "m.json") == machine
 
 
-def test_the_file_is_for_people(tmp_path):
+def test_the_file_is_readable(tmp_path):
     path = damaged(tmp_path / "m.json", lambda data: None)
     Machine.load(path).save(path)
     assert '\n  "noise": 0.0,\n' in path.read_text()
@@ -205,7 +205,7 @@ def test_damage_is_named_with_file_and_place(tmp_path, message, change):
         ("nested too deeply", b"[" * 100_000),
     ],
 )
-def test_what_is_no_machine_at_all(tmp_path, message, content):
+def test_a_file_that_is_not_a_machine(tmp_path, message, content):
     path = tmp_path / "m.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"m\.json: .*" + message):

@@ -1,4 +1,4 @@
-"""Merges of nodes, passive members and trips: when they start, and who is free when."""
+"""Merges of nodes, partners and transfers: when they start, and what they block."""
 
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,7 @@ from hetjax.machine import (
 )
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 
-# n members with 100 B each take 2 * 1 + 2 n * 10 s over it; one trip is half of it
+# n members with 100 B each take 2 * 1 + 2 n * 10 s; one transfer is half of that
 LINK = Link(latency=1.0, bandwidth=10.0, topology="central")
 TWO = 42.0  # [s] of a merge of two members
 STEP = LocalRound(1, 1)  # 1 s
@@ -28,7 +28,7 @@ NODES = WeakKeyDictionary()
 
 
 def clock(*places, devices=None):
-    """A clock over a worker at each place; every place has a link."""
+    """A clock with a worker at each place; every place has a link."""
     devices = devices or ("",) * len(places)
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), place=place, device=device)
@@ -45,7 +45,7 @@ def two_nodes():
 
 def merge(c, members, node="root", num_bytes=100.0, seconds=0.0, **settings):
     action = MergeAction(members, node, **settings)
-    known = NODES.setdefault(c, {})  # who merged at which node
+    known = NODES.setdefault(c, {})  # the members that merged at each node
     below = tuple(w for m in members for w in known.get(m, (m,) * isinstance(m, int)))
     known[node] = below
     return tuple(c.merge(action, num_bytes, seconds, below))
@@ -58,7 +58,7 @@ def test_nodes_merge_over_the_link_that_their_workers_share():
     c = two_nodes()
     assert merge(c, (0, 1), "A") == (0.0, TWO)
     assert merge(c, (2, 3), "B") == (0.0, TWO)  # another link
-    # two models, one of each node, when both are there
+    # two models, one from each node, when both have arrived
     assert merge(c, ("A", "B")) == (TWO, 2 * TWO)
     # and downwards, half a merge over each node's own link
     assert merge(c, (0, 1), "A", op=MergeOp.FETCH, transfers=1) == (2 * TWO, 2.5 * TWO)
@@ -76,7 +76,7 @@ def test_nodes_of_one_place_stay_there():
 
 
 def test_a_node_is_where_all_its_workers_are():
-    """Worker 2 of node A is in place b: with B, of place a, it meets at the root."""
+    """Worker 2 of node A is in place b, so A meets B, of place a, at the root."""
     c = two_nodes()
     merge(c, (0, 2), "A", transfers=0)
     merge(c, (1,), "B", transfers=0)
@@ -98,7 +98,7 @@ def test_a_node_is_busy_while_it_is_a_member():
     merge(c, (2, 3), "B", transfers=0)
     assert merge(c, ("A", "B")) == (0.0, TWO)
     assert merge(c, (0,), "A", transfers=0) == (TWO, TWO)
-    assert merge(c, (2, 3), "C", transfers=0) == (0.0, 0.0)  # they are not
+    assert merge(c, (2, 3), "C", transfers=0) == (0.0, 0.0)  # they are free
 
 
 def test_a_node_that_does_not_wait_is_free_when_its_merge_starts():
@@ -127,95 +127,95 @@ def test_merged_names_members_and_op():
     assert c.next() == Merged("root", 2 * TWO, ("A", 2), PUSH_FETCH)
 
 
-@pytest.mark.parametrize("order", [("A", "B"), ("A", 0), ("A",)])
-def test_a_node_that_has_nothing(order):
+@pytest.mark.parametrize("member_ids", [("A", "B"), ("A", 0), ("A",)])
+def test_a_node_that_has_nothing(member_ids):
     c = two_nodes()
     with pytest.raises(ValueError, match="node 'A' has no model yet: nothing was"):
-        merge(c, order)
+        merge(c, member_ids)
 
 
-def test_the_roots_server_stands_where_all_can_reach_it():
-    """Who merges alone at the root takes the link that all share, at another node that
-    of its own place."""
+def test_the_roots_server_is_where_all_can_reach_it():
+    """A worker that merges alone at the root takes the link that all share; at another
+    node, the link of its own place."""
     c = two_nodes()
     assert merge(c, (0,)) == (0.0, 22.0)
-    assert merge(c, (0, 2), "other") == (22.0, 22.0 + TWO)  # behind it on that link
+    assert merge(c, (0, 2), "other") == (22.0, 22.0 + TWO)  # queued on that link
     assert merge(c, (1,), "A") == (0.0, 22.0)  # node a's is free
     inside = clock(("a",), ("a",))
     merge(inside, (0, 1), "A")
-    assert merge(inside, (0,)) == (TWO, TWO + 22.0)  # all share that of a
+    assert merge(inside, (0,)) == (TWO, TWO + 22.0)  # all share the link of a
 
 
-# Passive members
+# Partners
 
 
-def test_passive_members_go_on_and_count_on_the_link():
+def test_partners_go_on_and_count_on_the_link():
     c = two_nodes()
     at_work = c.dispatch(1, LocalRound(50, 1), (0,) * 50)  # until 50 s
     assert merge(c, (0,), partners=(1,)) == (0.0, TWO)  # of two, in place a
     assert c.next().members == (0,)
     assert c.next() == at_work
     assert c.dispatch(1, STEP, (0,)).start == 50.0
-    assert c.dispatch(0, STEP, (0,)).start == 50.0  # it is later than TWO by now
+    assert c.dispatch(0, STEP, (0,)).start == 50.0  # later than TWO
 
 
-def test_a_passive_member_elsewhere_takes_the_link_between():
+def test_a_partner_elsewhere_takes_the_link_between():
     c = two_nodes()
     merge(c, (2,), partners=(3,))  # node b's
     assert merge(c, (0,), "other", partners=(2,)) == (0.0, TWO)  # the root's
     assert merge(c, (1, 3), "third") == (TWO, 2 * TWO)
 
 
-def test_passive_members_are_not_made_to_wait():
+def test_partners_do_not_have_to_wait():
     c = clock((), ())
     merge(c, (0,), partners=(1,))
     assert c.dispatch(1, STEP, (0,)).start == 0.0
     assert c.dispatch(0, STEP, (0,)).start == TWO
 
 
-# Trips
+# Transfers
 
 
 @pytest.mark.parametrize(
     ("transfers", "finish"), [(2, TWO), (1, TWO / 2), (0, 0.0), (4, 2 * TWO)]
 )
-def test_a_trip_is_half_a_merge(transfers, finish):
+def test_a_transfer_is_half_a_merge(transfers, finish):
     assert merge(clock((), ()), (0, 1), transfers=transfers) == (0.0, finish)
 
 
-def test_no_trip_needs_no_link():
+def test_without_transfers_no_link_is_needed():
     c = clock((), ())
     merge(c, (0,), "A")  # occupies the link until 22 s
     assert merge(c, (1,), "B", transfers=0, num_bytes=1e9) == (0.0, 0.0)
     assert merge(c, (1,), "B", transfers=1) == (22.0, 33.0)
 
 
-def test_no_trip_waits_for_its_node_and_its_members():
+def test_a_merge_without_transfers_waits_for_its_node_and_members():
     c = clock((), ())
     merge(c, (0,), "A")
     assert merge(c, (1,), "A", transfers=0) == (22.0, 22.0)
     assert merge(c, (0,), "B", transfers=0) == (22.0, 22.0)
 
 
-def test_what_blocks_nobody_and_goes_nowhere_waits_for_no_node():
+def test_a_merge_without_blocking_and_transfers_waits_for_no_node():
     c = clock((), ())
     merge(c, (0,), "A")  # until 22 s
     assert merge(c, (1,), "A", transfers=0, blocking=False) == (0.0, 0.0)
-    # the node is as busy as it was
+    # the node is still busy
     assert merge(c, (1,), "A", transfers=0) == (22.0, 22.0)
-    # and a member that is not free is waited for
+    # and the merge waits for a member that is not free
     assert merge(c, (0,), "A", transfers=0, blocking=False) == (22.0, 22.0)
 
 
-def test_seconds_of_the_members_own_come_on_top():
+def test_the_members_own_seconds_are_added():
     c = clock((), ())
     assert merge(c, (0,), seconds=3.0) == (0.0, 25.0)
     assert merge(c, (1,), "B", seconds=3.0, transfers=0) == (0.0, 3.0)
-    assert merge(c, (1,), "C") == (25.0, 47.0)  # the link was taken for all of it
+    assert merge(c, (1,), "C") == (25.0, 47.0)  # the link was occupied all the time
 
 
 @pytest.mark.parametrize("transfers", [-1, float("nan"), float("inf")])
-def test_trips_that_cannot_be_meant(transfers):
+def test_invalid_transfers(transfers):
     with pytest.raises(ValueError, match="give 0, 1 or 2"):
         merge(clock((), ()), (0, 1), transfers=transfers)
 
@@ -223,20 +223,20 @@ def test_trips_that_cannot_be_meant(transfers):
 # Workers of one device
 
 
-def test_within_a_device_models_are_free():
+def test_transfers_within_a_device_are_free():
     c = clock((), (), (), devices=("x", "x", "y"))
     assert merge(c, (0, 1)) == (0.0, 0.0)
-    # two of it and one of another: a model for each device
+    # two workers of it and one of another: one model per device
     assert merge(c, (0, 1, 2)) == (0.0, TWO)
 
 
-def test_one_alone_goes_to_the_server_although_its_device_is_shared():
+def test_a_worker_alone_goes_to_the_server_although_its_device_is_shared():
     c = clock((), (), devices=("x", "x"))
     assert merge(c, (0,)) == (0.0, 22.0)
     assert merge(c, (0,), partners=(1,)) == (22.0, 22.0)
 
 
-def test_what_is_within_a_device_needs_no_link():
+def test_a_merge_within_a_device_needs_no_link():
     c = clock((), (), (), devices=("x", "x", "y"))
     merge(c, (2,), "server")  # occupies the link until 22 s
     assert merge(c, (0, 1), "A") == (0.0, 0.0)
@@ -260,7 +260,7 @@ def test_refusals(members, message):
 @pytest.mark.parametrize(
     ("partners", "message"), [((0,), "names a member twice"), ((-1,), "no worker -1")]
 )
-def test_passive_refusals(partners, message):
+def test_partner_refusals(partners, message):
     with pytest.raises(ValueError, match=message):
         merge(two_nodes(), (0,), partners=partners)
 

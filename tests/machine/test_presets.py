@@ -1,4 +1,4 @@
-"""The machines by name: the numbers of the papers, and unknown names."""
+"""Machine presets: the numbers of the papers, and unknown names."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hetjax.machine import PRESETS, Machine, load_machine, preset
 
 def test_v100_costs():
     worker = preset("v100x1").workers[0]
-    # 0.75 * 256 * 1e-5: what is fixed is 3/4 of what 256 examples cost
+    # 0.75 * 256 * 1e-5: the fixed cost is 3/4 of the cost of 256 examples
     assert worker.cost.fixed == pytest.approx(1.92e-3)
     assert (worker.cost.per_example, worker.cost.per_nonzero) == (1e-5, 2e-8)
     assert (worker.kind, worker.factor) == ("v100", 1.0)
@@ -30,7 +30,7 @@ def test_v100_factors(name, factors):
     assert machine.links[""].seconds(2, 1e9) == pytest.approx(0.1 + 40e-6)
 
 
-def test_gpu_and_cpu_take_the_seconds_of_the_paper():
+def test_gpu_and_cpu_have_the_seconds_of_the_paper():
     gpu, cpu = preset("rtx4090+epyc7543").worker_infos(0.0)
     assert gpu.seconds(128) == pytest.approx(0.1940)
     assert cpu.seconds(128) == pytest.approx(6.5230)

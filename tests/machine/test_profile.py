@@ -1,4 +1,4 @@
-"""Costs, drift, links and machines: hand-worked numbers, and every refusal."""
+"""Costs, drift, links and machines: numbers by hand, and every refusal."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ def machine(*workers, links=None, **changes):
 
 
 def tree_of_three():
-    """Two workers in node a (each in a rack of its own), one in node b."""
+    """Two workers in node a (each in its own rack), one in node b."""
     workers = (worker("0", ("a", "x")), worker("1", ("a", "y")), worker("2", ("b",)))
     return machine(*workers, links={"": LINK, "a": LINK, "a/x": LINK})
 
@@ -75,12 +75,12 @@ def test_seconds_of_a_merge(topology, members, seconds):
     [
         ((0,), "a/x"),
         ((1,), "a"),  # a/y has no link of its own
-        ((2,), ""),  # nor has b
+        ((2,), ""),  # neither has b
         ((0, 1), "a"),
         ((1, 0), "a"),
         ((0, 2), ""),
         ((1, 2), ""),
-        ((0, 2, 1), ""),  # nor is it the first and the last that decide
+        ((0, 2, 1), ""),  # the first and the last worker alone do not decide
     ],
 )
 def test_link_of_is_the_deepest_common_one(members, key):
@@ -134,7 +134,7 @@ NOT_A_NUMBER = (math.nan, math.inf, "fast", None)
         ("num_bytes", lambda x: LINK.seconds(2, x)),
     ],
 )
-def test_numbers_that_cannot_be_meant(field, build, bad):
+def test_invalid_numbers(field, build, bad):
     with pytest.raises(ValueError, match=f"^{field} must be"):
         build(bad)
 

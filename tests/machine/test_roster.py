@@ -1,4 +1,4 @@
-"""Who is active, at work or lost: the roster's rules, and what they add up to."""
+"""The roster: which workers are active, busy or lost, by rules and by a model."""
 
 import pytest
 from hypothesis import given, settings
@@ -24,8 +24,8 @@ def roster(active=(), working=(), lost=()):
     return Roster(frozenset(active), frozenset(working), frozenset(lost))
 
 
-def test_everybody_at_the_start():
-    """A worker that is not there yet cannot be started: it joins."""
+def test_the_roster_at_the_start():
+    """A worker that is not active yet cannot be started: it joins."""
     infos = (info(0), info(1, present=False), info(2))
     assert Roster.of(infos) == roster(active=(0, 2), lost=(1,))
     assert Roster.of(iter(infos)) == Roster.of(infos)
@@ -40,11 +40,11 @@ def test_everybody_at_the_start():
         (Leave(0, 1.0), roster((1,), (0,), (2,))),
         (Leave(0, 1.0, lost=True), roster((1,), (), (0, 2))),
         (Leave(1, 1.0, lost=True), roster((0,), (0,), (1, 2))),
-        (Leave(2, 1.0), roster((0, 1), (0,), (2,))),  # of one that was lost before it
+        (Leave(2, 1.0), roster((0, 1), (0,), (2,))),  # of a worker that is already lost
     ],
 )
 def test_each_event(event, after):
-    """Worker 0 is at work, 1 waits, 2 is lost and 3 was stopped."""
+    """Worker 0 is busy, 1 waits, 2 is lost and 3 was stopped."""
     assert roster((0, 1), (0,), (2,)).after(event) == after
 
 
@@ -58,21 +58,21 @@ def test_each_event(event, after):
         Slow(0, 1.0, 2.0),
     ],
 )
-def test_events_of_nobody_change_nothing(event):
+def test_events_without_a_worker_change_nothing(event):
     before = roster((0, 1), (0,), (2,))
     assert before.after(event) is before
 
 
-def test_who_was_given_work():
+def test_dispatched_workers_are_busy():
     assert roster((0, 1), (0,)).dispatched((1,)) == roster((0, 1), (0, 1))
     assert roster((0, 1), (0,)).dispatched(()) == roster((0, 1), (0,))
 
 
-# Any sequence of what may happen
+# Any sequence of possible events
 
 
 class Truth:
-    """What is so of each worker, kept one worker at a time."""
+    """A model of the roster that keeps the state of each worker separately."""
 
     def __init__(self, present):
         self.active = list(present)
@@ -80,7 +80,7 @@ class Truth:
         self.lost = [not p for p in present]
 
     def may(self):
-        """The moves that a clock and a policy can make now."""
+        """The events and dispatches that are possible now."""
         moves = []
         for k in range(len(self.active)):
             if self.working[k]:
@@ -92,12 +92,12 @@ class Truth:
             elif not self.lost[k]:
                 moves.append(("start", k))
             moves.append(("join", k) if self.lost[k] else ("kill", k))
-            if self.lost[k]:  # a stop from before the loss may arrive behind it
+            if self.lost[k]:  # a stop from before the loss may arrive after it
                 moves.append(("late stop", k))
         return moves
 
     def make(self, move, k):
-        """The event, or None for a dispatch."""
+        """Make the move; return its event, or None for a dispatch."""
         if move == "arrive":
             self.working[k] = False
             return arrival(k)
@@ -119,8 +119,8 @@ class Truth:
     st.lists(st.booleans(), min_size=NUM_WORKERS, max_size=NUM_WORKERS),
     st.lists(st.integers(0, 10**6), max_size=60),
 )
-def test_the_sets_are_what_happened_to_each_worker(present, choices):
-    """And nobody is active or at work who is lost."""
+def test_the_sets_agree_with_the_model(present, choices):
+    """In addition, no lost worker is active or busy."""
     truth = Truth(present)
     now = Roster.of(info(k, p) for k, p in enumerate(present))
     for choice in choices:
@@ -132,7 +132,7 @@ def test_the_sets_are_what_happened_to_each_worker(present, choices):
             kept = {k for k, holds in enumerate(getattr(truth, name)) if holds}
             assert getattr(now, name) == kept
         assert not now.lost & (now.active | now.working)
-        hash(now)  # a value: nothing in it can be changed later
+        hash(now)  # a value: it cannot be changed later
 
 
 @LAWS
@@ -141,7 +141,7 @@ def test_the_sets_are_what_happened_to_each_worker(present, choices):
     st.integers(0, NUM_WORKERS - 1),
 )
 def test_an_event_is_about_its_worker_only(choices, other):
-    """What happens to the others leaves a worker's own state alone."""
+    """Events of other workers do not change a worker's state."""
     truth = Truth([True] * NUM_WORKERS)
     now = Roster.of(info(k) for k in range(NUM_WORKERS))
     for choice in choices:

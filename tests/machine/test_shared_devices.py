@@ -1,4 +1,4 @@
-"""Several workers on one device, workers that come and go, and timed copies."""
+"""Several workers on one device, workers that start and stop, and timed copies."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def clock(*workers):
 
 
 def dispatched(c, *workers):
-    """Seconds of a step of each of them, begun now."""
+    """Seconds of a step of each of these workers, begun now."""
     arrivals = [c.dispatch(k, STEP, (0,)) for k in workers]
     return [a.finish - a.start for a in arrivals]
 
@@ -47,7 +47,7 @@ def dispatched(c, *workers):
 @pytest.mark.parametrize(
     ("curve", "slowdowns"),
     [
-        # m / curve(m), flat behind the end
+        # m / curve(m), constant beyond the end
         ((), [1.0, 2.0, 3.0, 4.0]),
         ((1.0,), [1.0, 2.0, 3.0, 4.0]),
         ((1.0, 1.6), [1.0, 2 / 1.6, 3 / 1.6, 4 / 1.6]),
@@ -61,17 +61,17 @@ def test_slowdown(curve, slowdowns):
     assert worker.slowdown(0) == 1.0
 
 
-def test_a_step_is_slower_by_those_that_are_there():
+def test_a_step_is_slowed_by_the_active_workers():
     shared = {"device": "d", "curve": (1.0, 1.6, 2.0)}
     c = clock(*(profile(f"w{k}", **shared) for k in range(3)), profile("alone"))
-    assert dispatched(c, 0, 3) == [1.5, 1.0]  # 3 / 2, whether they work or not
+    assert dispatched(c, 0, 3) == [1.5, 1.0]  # 3 / 2, whether they are busy or not
     c.stop(2)
     assert dispatched(c, 1) == [1.25]  # 2 / 1.6
     c.start(2)
     assert dispatched(c, 2) == [1.5]
 
 
-def test_work_in_flight_keeps_its_speed():
+def test_a_round_in_flight_keeps_its_speed():
     c = clock(profile("a", device="d"), profile("b", device="d"))
     c.stop(1)
     arrival = c.dispatch(0, LocalRound(4, 1), (0,) * 4)
@@ -89,14 +89,14 @@ def test_each_worker_has_its_own_device_unless_it_says():
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.floats(0.5, 4.0), max_size=5).map(lambda c: (1.0, *c)))
 def test_throughput_is_the_curves(curve):
-    """m workers at once do curve(m) steps a second."""
+    """m workers at once do curve(m) steps per second."""
     for m in range(1, len(curve) + 1):
         workers = (profile(f"w{k}", device="d", curve=curve) for k in range(m))
         seconds = dispatched(clock(*workers), *range(m))
         assert sum(1 / s for s in seconds) == pytest.approx(curve[m - 1])
 
 
-# Machines with learners
+# Machines with several workers per device
 
 
 def test_with_workers_per_device():
@@ -112,14 +112,14 @@ def test_with_workers_per_device():
     assert machine.links == preset("v100x2").links
 
 
-def test_one_learner_is_the_machine_as_it_was():
+def test_one_worker_per_device_changes_nothing():
     machine = preset("v100x2")
     one = machine.with_workers_per_device(1)
     assert [w.name for w in one.workers] == [w.name for w in machine.workers]
     assert one.worker_infos(0.0) == machine.worker_infos(0.0)
 
 
-def test_learners_of_learners_share_the_first_device():
+def test_workers_of_workers_share_the_first_device():
     machine = preset("v100x1").with_workers_per_device(2).with_workers_per_device(3)
     assert len({w.name for w in machine.workers}) == 6
     assert {machine.device_of(k) for k in range(6)} == {machine.device_of(0)}
@@ -130,7 +130,7 @@ def test_device_of():
     assert [machine.device_of(k) for k in (0, 1)] == ["a", "d"]
 
 
-def test_they_come_back_from_a_file(tmp_path):
+def test_shared_devices_are_saved_and_loaded(tmp_path):
     machine = preset("v100x4").with_workers_per_device(2, (1, 1.3, 1.25))
     machine.save(tmp_path / "m.json")
     assert Machine.load(tmp_path / "m.json") == machine
@@ -165,10 +165,10 @@ def test_refused_machines(message, build):
         build(preset("v100x1"))
 
 
-# Who comes and goes
+# Workers that start and stop
 
 
-def test_stop_and_start_are_told_and_count_at_once():
+def test_stop_and_start_are_events_and_count_at_once():
     c = clock(profile("a"), profile("b"))
     c.stop(1)
     with pytest.raises(ValueError, match=r"worker 1 \(b\) was stopped: start it first"):
@@ -179,7 +179,7 @@ def test_stop_and_start_are_told_and_count_at_once():
     assert isinstance(c.next(), Arrival)
 
 
-def test_who_is_stopped_finishes_what_it_has_and_may_still_merge():
+def test_a_stopped_worker_finishes_its_round_and_may_still_merge():
     c = clock(profile("a"), profile("b"))
     arrival = c.dispatch(1, LocalRound(2, 1), (0, 0))
     c.stop(1)
@@ -189,7 +189,7 @@ def test_who_is_stopped_finishes_what_it_has_and_may_still_merge():
 
 
 def test_events_at_one_time():
-    """Merged, then who leaves and joins, in this order, then arrivals, then alarms."""
+    """Merged, then leaves and joins, in this order, then arrivals, then timers."""
     c = clock(profile("a"), profile("b"), profile("c"))
     c.set_timer("x", 0.0)
     c.dispatch(0, LocalRound(0, 1), ())

@@ -1,4 +1,4 @@
-"""What the merge tests share: random models and members, and comparisons."""
+"""Shared code of the merge tests: random models and members, and comparisons."""
 
 import chex
 import jax
@@ -8,7 +8,7 @@ import numpy as np
 from hetjax.merge import WorkerStats
 from hetjax.replica import Replica
 
-SHAPES = {  # mixed ranks in both dtypes, and few: compilation takes the time
+SHAPES = {  # mixed ranks in both dtypes; few leaves, because compilation dominates
     "scalar": jax.ShapeDtypeStruct((), jnp.bfloat16),
     "layer": {"vector": jax.ShapeDtypeStruct((3,), jnp.float32)},
     "matrices": [jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)],
@@ -45,7 +45,7 @@ def random_replica(
     if "angle" in requires:
         buffers["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
     carry = {name: random(rng, tree) for name, tree in buffers.items()}
-    if "angle" in requires:  # a mean of some rounds
+    if "angle" in requires:  # the mean of some rounds
         carry["angle"] = jnp.array([0.7, 2.0])
     params = random(rng, shapes)
     if broadcasts:
@@ -54,15 +54,15 @@ def random_replica(
 
 
 def agreeing_replica(params, model_state, requires):
-    """One that equals the centre, as its mailbox does, and has nothing to say."""
+    """A replica that equals the centre, as does its mailbox, with zero buffers."""
     zeros = jax.tree.map(jnp.zeros_like, params)
     buffers = {"prev_params": params, "mailbox": params, "angle": jnp.zeros(2)}
     carry = {name: buffers.get(name, zeros) for name in requires}
     return Replica(params, model_state, (), carry)
 
 
-def make_facts(updates, batch_size=None, examples=None, learning_rate=None, **others):
-    """Facts of members with these update counts; the rest is distinct by default."""
+def make_stats(updates, batch_size=None, examples=None, learning_rate=None, **others):
+    """Worker statistics with these update counts; other values differ by default."""
     n = len(updates)
     updates = np.asarray(updates)
     batch_size = 8.0 + np.arange(n) if batch_size is None else batch_size
@@ -88,13 +88,13 @@ def make_facts(updates, batch_size=None, examples=None, learning_rate=None, **ot
 
 
 def pick(order, replicas, stats):
-    """Those members, in this order."""
+    """The members with these indices, in this order."""
     chosen = WorkerStats(*(x[jnp.asarray(order)] if x.ndim else x for x in stats))
     return tuple(replicas[i] for i in order), chosen
 
 
 def weights_of(merging, stats):
-    """What a merge multiplies each member with: it is given one-hot models."""
+    """The weight that a merge gives each member, read off from one-hot models."""
     n = len(stats.local_steps)
     buffers = {"angle": jnp.zeros(2)} if "angle" in merging.requires else {}
     replicas = tuple(Replica(jnp.eye(n)[i], (), (), buffers) for i in range(n))
@@ -106,7 +106,7 @@ def weights_of(merging, stats):
 def assert_close(actual, expected):
     """Equal up to rounding: sums of a few float32 terms of size one.
 
-    A bfloat16 leaf is a rounded float32: it may fall to the other side.
+    A bfloat16 leaf is a rounded float32: it may round to the other side.
     """
     chex.assert_trees_all_equal_structs(actual, expected)
 

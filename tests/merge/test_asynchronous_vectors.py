@@ -21,8 +21,8 @@ def scalar(value, **buffers):
 
 
 def one(learning_rate=ETA, workers=4, server_steps=0):
-    """Facts of a merge of the one that arrived."""
-    return cases.make_facts(
+    """Worker statistics of a merge of the one worker that arrived."""
+    return cases.make_stats(
         (1,),
         learning_rate=(learning_rate,),
         num_workers=workers,
@@ -34,7 +34,7 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-7)
 
 
-# G.1 and G.2: alpha = .2, x~ = 1, x = (2, 4), gradients (1, -2), rate .1
+# G.1 and G.2: alpha = .2, x~ = 1, x = (2, 4), gradients (1, -2), learning rate .1
 
 
 def test_synchronous_elastic_averaging():
@@ -45,7 +45,7 @@ def test_synchronous_elastic_averaging():
         scalar(w - ETA * g, prev_params=w) for w, g in zip(before, (1, -2), strict=True)
     )
     state = merging.init(jnp.float32(1.0), ())
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
+    state, replicas = merging.apply(state, replicas, cases.make_stats((1, 1)))
     close([r.params for r in replicas], (1.7, 3.6))
     close(state.center, 1.8)
     close(state.center, (1 - 2 * 0.2) * 1.0 + 2 * 0.2 * np.mean(before))  # G.1's form
@@ -56,16 +56,16 @@ def test_synchronous_elastic_averaging():
 def test_the_pull_of_synchronous_elastic_averaging_is_beta_over_k(
     settings, pull, correction
 ):
-    """Two of three members are there; with "after" the step is heard as well."""
+    """Two of three members are active; with "after" the step counts as well."""
     beta = {"beta": 0.9, **settings}
     merging = merge.sma(momentum=0.0, correction=correction, **beta)
     assert merging.requires == (("prev_params",) if correction == "before" else ())
     replicas = tuple(scalar(w, prev_params=b) for w, b in ((1.5, 2), (9, 9), (4.5, 4)))
     state = merging.init(jnp.float32(1.0), ())
-    stats = cases.make_facts((1, 0, 1))
+    stats = cases.make_stats((1, 0, 1))
     state, after = merging.apply(state, replicas, stats)
-    heard = (2.0, 4.0) if correction == "before" else (1.5, 4.5)
-    moves = [pull * (x - 1) for x in heard]
+    included = (2.0, 4.0) if correction == "before" else (1.5, 4.5)
+    moves = [pull * (x - 1) for x in included]
     close(state.center, 1 + sum(moves))
     close([r.params for r in after], (1.5 - moves[0], 9, 4.5 - moves[1]))
 
@@ -85,7 +85,7 @@ def test_asynchronous_elastic_averaging():
             (scalar(x, delayed_update=0.0),),
             one(),
         )
-        close(replica.params, x)  # not yet: the gradient is at x
+        close(replica.params, x)  # unchanged so far: the gradient is at x
 
         def grad_fn(params, model_state, batch, x=x, g=g):
             close(params, x)
@@ -108,12 +108,10 @@ def test_the_elastic_pull_is_beta_over_the_run_s_workers():
         one(workers=4),
     )
     close(state.center, 1 + 0.8 / 4 * 2)
-    close(
-        replica.carry["delayed_update"], 0.5 - 0.4
-    )  # a move that nobody added is kept
+    close(replica.carry["delayed_update"], 0.5 - 0.4)  # the pending 0.5 is kept
 
 
-# G.5: a server at 1, gamma = server_rate * rate
+# G.5: a server at 1, gamma = server_learning_rate * learning_rate
 
 
 def test_downpour_with_adagrad():
@@ -131,7 +129,7 @@ def test_downpour_with_adagrad():
 @pytest.mark.parametrize(
     ("op", "server", "x", "accrued", "mailbox"),
     [
-        # the plain server: 1 - .1 3; delivered is what was in the mailbox before
+        # the plain server: 1 - .1 3; the old model in the mailbox is delivered
         (MergeOp.PUSH, 0.7, 5.0, 0.0, 2.0),
         (MergeOp.DELIVER, 1.0, 2.0, 3.0, 2.0),
         (MergeOp.REQUEST, 1.0, 5.0, 3.0, 1.0),
@@ -144,10 +142,10 @@ def test_downpour_with_adagrad():
             2.0,
             0.0,
             0.7,
-        ),  # the order is always that
+        ),  # always in this order
     ],
 )
-def test_the_words_of_downpour(op, server, x, accrued, mailbox):
+def test_the_operations_of_downpour(op, server, x, accrued, mailbox):
     merging = merge.downpour()
     state = merging.init(jnp.float32(1.0), ())
     replica = scalar(5.0, grad_sum=3.0, mailbox=2.0)
@@ -167,7 +165,7 @@ def master(w, z, g):
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 300])
-def test_n_ticks_at_once_are_n_single_ticks(beta, n):
+def test_n_server_steps_at_once_are_n_single_steps(beta, n):
     """z <- beta z + (1 - beta) g^; w <- w - alpha z, in float64, n times."""
     alpha, workers, w, z, g = 0.03, 4, 2.0, -0.7, 1.8
     merging = merge.magma_async(momentum=beta)
@@ -187,7 +185,7 @@ def test_n_ticks_at_once_are_n_single_ticks(beta, n):
     assert state.memory.g == np.float32(g)
 
 
-def test_two_batches_of_ticks_are_one():
+def test_two_batches_of_server_steps_are_one():
     merging = merge.magma_async(momentum=0.9)
     replica = scalar(0.0, grad_sum=0.0, last_pushed_grad=0.0)
     ends = []
@@ -202,10 +200,10 @@ def test_two_batches_of_ticks_are_one():
 
 
 @pytest.mark.parametrize("literal", [True, False])
-def test_what_a_slave_does_to_the_shared_gradient(literal):
-    """g = 5 with 2 of its own; it fetches, then comes with 3.
+def test_the_operations_of_a_slave_on_the_shared_gradient(literal):
+    """g = 5 includes the slave's own 2; it fetches, then pushes 3.
 
-    Alg. 3's subtraction comes with the fetch, the swap's with the push.
+    Algorithm 3 subtracts at the fetch, "swap" at the push.
     """
     merging = merge.magma_async()
     replica = scalar(9.0, grad_sum=2.0, last_pushed_grad=2.0)
@@ -218,25 +216,25 @@ def test_what_a_slave_does_to_the_shared_gradient(literal):
     state, (replica,) = merging.apply(state, (replica,), one(), MergeOp.PUSH)
     assert state.memory.g == 6.0
     assert replica.carry["last_pushed_grad"] == 3.0
-    assert replica.params == 1.5  # a push fetches nothing
+    assert replica.params == 1.5  # a push does not fetch
 
 
 # G.6
 
 
 def test_the_vector_of_gossip():
-    """x = 1 and 3, g_1 = .5, rate .1: 1 arrives, 2 is its partner: 1.95 and 2."""
+    """x = 1 and 3, g_1 = .5, learning rate .1; 1 arrives, partner 2: 1.95 and 2."""
     merging = merge.gossip()
     state = merging.init(jnp.float32(2.0), ())  # the mean of both
     replicas = scalar(1.0, grad_sum=0.5), scalar(3.0, grad_sum=8.0)
-    stats = cases.make_facts((1, 0), learning_rate=(0.1, 0.7))
+    stats = cases.make_stats((1, 0), learning_rate=(0.1, 0.7))
     state, replicas = merging.apply(state, replicas, stats)
     close([r.params for r in replicas], (1.95, 2.0))
     close(state.center, (1.95 + 2.0) / 2)
 
 
 def test_the_sum_of_all_models_moves_by_the_gradient_alone():
-    """Several merges of pairs out of five; the node knows the mean of all of them."""
+    """Several merges of pairs of five models; the node holds the mean of all five."""
     rng = np.random.default_rng(0)
     merging, n, learning_rate = merge.gossip(), 5, 0.3
     shapes = {"a": jnp.zeros(()), "b": jnp.zeros((2, 3))}
@@ -251,7 +249,7 @@ def test_the_sum_of_all_models_moves_by_the_gradient_alone():
         g = cases.random(rng, shapes)
         models[i] = models[i]._replace(carry={"grad_sum": g})
         expected = jax.tree.map(lambda x, g: x - learning_rate * g, total(), g)
-        stats = cases.make_facts(
+        stats = cases.make_stats(
             (1, 0), learning_rate=(learning_rate, 9.0), num_workers=n
         )
         state, pair = merging.apply(state, (models[i], models[j]), stats)
@@ -264,6 +262,6 @@ def test_the_sum_of_all_models_moves_by_the_gradient_alone():
 def test_gossip_without_a_partner_is_a_step():
     merging = merge.gossip()
     state = merging.init(jnp.float32(1.0), ())
-    stats = cases.make_facts((1,), learning_rate=(0.1,))
+    stats = cases.make_stats((1,), learning_rate=(0.1,))
     state, (replica,) = merging.apply(state, (scalar(1.0, grad_sum=2.0),), stats)
     close((state.center, replica.params), (0.8, 0.8))

@@ -10,7 +10,7 @@ from hetjax.merge import nova_weights
 
 
 def merged(merging, values, stats, state=None):
-    """The model after a merge of these scalar ones into 0 (or a state)."""
+    """The model after a merge of these scalar models into 0 (or a state)."""
     replicas = tuple(cases.Replica(jnp.float32(x)) for x in values)
     state = merging.init(jnp.float32(0.0), ()) if state is None else state
     state, replicas = merging.apply(state, replicas, stats)
@@ -22,7 +22,7 @@ def test_the_weights_of_local_sgd():
     """E.1: two slow workers of 4 steps, eight fast ones of 32."""
     tau = (4,) * 2 + (32,) * 8
     weights, _ = cases.weights_of(
-        merge.average(weights="local_steps"), cases.make_facts(tau)
+        merge.average(weights="local_steps"), cases.make_stats(tau)
     )
     np.testing.assert_allclose(weights, [4 / 264] * 2 + [32 / 264] * 8, rtol=1e-6)
     np.testing.assert_allclose(weights[[0, 9]], (0.01515, 0.12121), atol=5e-6)
@@ -38,20 +38,20 @@ def test_the_weights_of_local_sgd():
     ids=["fed_nova", "balanced", "eq. 4"],
 )
 def test_the_vector_of_section_i(merging, expected):
-    state = merged(merging, (-1, -6), cases.make_facts((4, 32)))
+    state = merged(merging, (-1, -6), cases.make_stats((4, 32)))
     np.testing.assert_allclose(state.center, expected, rtol=1e-5)
 
 
-def test_fed_nova_takes_the_shares_of_those_present():
-    """p = (.2, .6) / .8 of three: tau_eff = .25 4 + .75 2 = 2.5."""
-    stats = cases.make_facts((4, 9, 2), share=(0.2, 0.2, 0.6))
+def test_fed_nova_takes_the_shares_of_active_members():
+    """p = (.2, .6) / .8 for two of three members: tau_eff = .25 4 + .75 2 = 2.5."""
+    stats = cases.make_stats((4, 9, 2), share=(0.2, 0.2, 0.6))
     stats = stats._replace(local_steps=stats.local_steps.at[1].set(0))
     weights, _ = cases.weights_of(merge.fed_nova(), stats)
     np.testing.assert_allclose(weights, (2.5 * 0.25 / 4, 0, 2.5 * 0.75 / 2), rtol=1e-6)
 
 
 def norms(tau, rho=0.0, mu=0.0, eta=0.0):
-    """||a_i||_1 step by step, as the authors' code counts."""
+    """||a_i||_1 step by step, as in the authors' code."""
     total = counter = 0.0
     for _ in range(tau):
         counter = rho * counter + 1
@@ -61,8 +61,8 @@ def norms(tau, rho=0.0, mu=0.0, eta=0.0):
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"mu": 0.7}, {"mu": 1e-4}])
 @pytest.mark.parametrize("eta", [0.1, 0.5])
-def test_norms_are_what_local_steps_add_up_to(settings, eta):
-    """With a gradient g that stays, tau steps lead to -eta ||a|| g; and the weights."""
+def test_norms_are_the_sums_of_local_steps(settings, eta):
+    """With a constant gradient g, tau steps lead to -eta ||a|| g; also the weights."""
     rule = local.sgd(momentum=settings.get("momentum", 0.0))
     if "mu" in settings:
         rule = local.proximal(mu=settings["mu"])
@@ -77,8 +77,8 @@ def test_norms_are_what_local_steps_add_up_to(settings, eta):
     rho, mu = settings.get("momentum", 0.0), settings.get("mu", 0.0)
     a = [norms(local_steps, rho, mu, eta) for local_steps in tau]
     np.testing.assert_allclose(moves, [-eta * a_i * 2.0 for a_i in a], rtol=1e-5)
-    # so all gain the same for a step, and FedNova moves by tau_eff of these
-    stats = cases.make_facts(tau, learning_rate=(eta,) * 3)
+    # each member moves equally per step, and FedNova moves by tau_eff of these
+    stats = cases.make_stats(tau, learning_rate=(eta,) * 3)
     state = merged(merge.fed_nova(**settings), moves, stats)
     effective = np.mean(tau if mu else a)
     np.testing.assert_allclose(state.center, -eta * effective * 2.0, rtol=1e-5)
@@ -92,12 +92,12 @@ def test_nova_weights_of_equal_steps_are_the_shares_exactly():
 
 
 def test_fed_nova_with_server_momentum():
-    """eta = .5, gmf = .4. Moves of -2 (from 0), then of 1 (from -2).
+    """eta = .5, gmf = .4. The moves are -2 (from 0), then 1 (from -2).
 
     buf = 2 / .5 = 4, x = -2; buf = .4 4 - 1 / .5 = -.4, x = -2 + .2.
     """
     merging = merge.fed_nova(server_momentum=0.4)
-    stats = cases.make_facts((3, 3), learning_rate=(0.5, 0.5))
+    stats = cases.make_stats((3, 3), learning_rate=(0.5, 0.5))
     state = merged(merging, (-1, -3), stats)
     np.testing.assert_allclose((state.center, state.buffer), (-2, 4), rtol=1e-6)
     state = merged(merging, (0, -2), stats, state)
@@ -108,11 +108,11 @@ def test_fed_nova_zeroes_its_members_momentum():
     merging = merge.fed_nova(momentum=0.9)
     replica = cases.Replica(jnp.ones(2), (), {"trace": jnp.ones(2)})
     state = merging.init(jnp.zeros(2), ())
-    _, (after,) = merging.apply(state, (replica,), cases.make_facts((2,)))
+    _, (after,) = merging.apply(state, (replica,), cases.make_stats((2,)))
     assert after.opt_state["trace"].tolist() == [0, 0]
 
 
-def test_momentum_and_mu_are_not_both():
+def test_momentum_and_mu_exclude_each_other():
     with pytest.raises(ValueError, match="momentum or mu"):
         merge.fed_nova(momentum=0.9, mu=0.1)
 
@@ -127,14 +127,14 @@ def test_momentum_and_mu_are_not_both():
     ],
 )
 def test_fed_acc_weights(settings, expected):
-    stats = cases.make_facts((3, 1, 1), accuracy=(0.2, 0.8, 0.9), share=(0.6, 0.1, 0.3))
+    stats = cases.make_stats((3, 1, 1), accuracy=(0.2, 0.8, 0.9), share=(0.6, 0.1, 0.3))
     stats = stats._replace(local_steps=stats.local_steps.at[2].set(0))
     weights, _ = cases.weights_of(merge.fed_acc(**settings), stats)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
 def test_fed_acc_of_useless_models_is_their_mean():
-    stats = cases.make_facts((1, 1), accuracy=(0.0, 0.0))
+    stats = cases.make_stats((1, 1), accuracy=(0.0, 0.0))
     weights, _ = cases.weights_of(merge.fed_acc(), stats)
     np.testing.assert_allclose(weights, (0.5, 0.5))
     assert merge.fed_acc().required_metrics == ("accuracy",)
@@ -146,7 +146,7 @@ def test_fed_acc_of_useless_models_is_their_mean():
 def at_angles(theta):
     """Two moves at these angles to their mean, which is on the first axis."""
     first, second = theta
-    length = np.sin(first) / np.sin(second)  # so that heights cancel
+    length = np.sin(first) / np.sin(second)  # so that the second coordinates cancel
     return (
         np.array([np.cos(first), np.sin(first)]),
         length * np.array([np.cos(second), -np.sin(second)]),
@@ -154,7 +154,7 @@ def at_angles(theta):
 
 
 def psi_of(merging, moves, stats, replicas=None, state=None):
-    """The two weights, read off the merged model; the state and members after it."""
+    """The two weights, read off the merged model; then the new state and members."""
     start = np.zeros(2) if state is None else np.asarray(state.center)
     params = [jnp.float32(start + d) for d in moves]
     buffers = [jnp.zeros(2)] * 2 if replicas is None else [
@@ -172,7 +172,7 @@ def psi_of(merging, moves, stats, replicas=None, state=None):
 
 def test_the_vector_of_fed_adp():
     """theta = (.5, 1.2), equal D, a = 5: f = (4.99997, 1.539) and psi from them."""
-    stats = cases.make_facts((3, 5))
+    stats = cases.make_stats((3, 5))
     psi, _, members = psi_of(merge.fed_adp(alpha=5.0), at_angles((0.5, 1.2)), stats)
     np.testing.assert_allclose(psi, (0.96956, 0.03044), atol=1e-5)
     angles = [r.carry["angle"].tolist() for r in members]
@@ -181,7 +181,7 @@ def test_the_vector_of_fed_adp():
 
 def test_fed_adp_takes_the_mean_of_a_member_s_angles():
     """(.5, 1.2), then (.9, .4): means (.7, .8); f by hand from them."""
-    merging, stats = merge.fed_adp(alpha=5.0), cases.make_facts((3, 5))
+    merging, stats = merge.fed_adp(alpha=5.0), cases.make_stats((3, 5))
     _, state, members = psi_of(merging, at_angles((0.5, 1.2)), stats)
     psi, _, members = psi_of(merging, at_angles((0.9, 0.4)), stats, members, state)
     smooth = np.array([0.7, 0.8])
@@ -193,8 +193,8 @@ def test_fed_adp_takes_the_mean_of_a_member_s_angles():
 
 
 def test_fed_adp_counts_the_data():
-    """Moves at equal angles to a mean that leans towards the larger one's."""
-    stats = cases.make_facts((1, 1), share=(0.75, 0.25))
+    """Moves at equal angles to the mean, which leans towards the larger share's."""
+    stats = cases.make_stats((1, 1), share=(0.75, 0.25))
     moves = np.array([1.0, 0.0]), np.array([0.0, 3.0])  # 3 (.25) = .75: 45 degrees
     psi, _, _ = psi_of(merge.fed_adp(), moves, stats)
     np.testing.assert_allclose(psi, (0.75, 0.25), atol=1e-5)

@@ -1,4 +1,4 @@
-"""The formulas on their own: properties over seeds, numbers of members and presence.
+"""The formulas on their own, over seeds, numbers of members and inactive members.
 
 Expected values come from NumPy in float64; tolerances are a few float32 roundings of
 terms of size one.
@@ -20,20 +20,20 @@ SHAPES = {
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
     "matrices": [jax.ShapeDtypeStruct((2, 3), jnp.float32)],
 }
-CASES = {"seed": (0, 1, 2), "n": (1, 2, 5, 9), "absent": ("nobody", "some", "one")}
+CASES = {"seed": (0, 1, 2), "n": (1, 2, 5, 9), "inactive": ("none", "some", "one")}
 
 
 class Members:
-    """n random trees, as float64 rows too, of whom some are absent."""
+    """n random trees, also as float64 rows; some members may be inactive."""
 
-    def __init__(self, seed, n, absent):
+    def __init__(self, seed, n, inactive):
         self.rng = np.random.default_rng(seed)
         self.trees = tuple(cases.random(self.rng, SHAPES) for _ in range(n))
         self.center, self.velocity = (cases.random(self.rng, SHAPES) for _ in "zv")
         here = np.ones(n, bool)
-        if absent == "some":
+        if inactive == "some":
             here = self.rng.uniform(size=n) < 0.5
-        elif absent == "one":
+        elif inactive == "one":
             here[self.rng.integers(n)] = False
         self.here = here
         self.rows = np.stack([flat(t) for t in self.trees])
@@ -63,12 +63,12 @@ def proportional(raw, here):
 class FormulasTest(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(**CASES)
-    def test_weights(self, seed, n, absent):
-        m = Members(seed, n, absent)
+    def test_weights(self, seed, n, inactive):
+        m = Members(seed, n, inactive)
         raw = m.numbers()
         alpha = self.variant(merge.proportional_weights)(raw, m.here)
         close(alpha, proportional(raw, m.here))
-        # absent: zero, and not by rounding
+        # inactive: exactly zero
         assert not np.asarray(alpha)[~m.here].any()
         steps = m.rng.integers(1, 40, n)
         close(
@@ -86,8 +86,8 @@ class FormulasTest(chex.TestCase):
 
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(**CASES, delta=(0.0, 0.3), met=(True, False))
-    def test_algorithm_2(self, seed, n, absent, delta, met):
-        m = Members(seed, n, absent)
+    def test_algorithm_2(self, seed, n, inactive, delta, met):
+        m = Members(seed, n, inactive)
         u, b = m.rng.integers(1, 5, n), m.numbers(1, 9)
         norms = m.numbers(0.0, 0.9) + (0 if met else 1)
         weigh = self.variant(merge.normalized_weights)
@@ -104,8 +104,8 @@ class FormulasTest(chex.TestCase):
 
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(**CASES)
-    def test_weighted_mean(self, seed, n, absent):
-        m = Members(seed, n, absent)
+    def test_weighted_mean(self, seed, n, inactive):
+        m = Members(seed, n, inactive)
         weights = np.where(m.here, m.numbers(), 0)
         mean = self.variant(merge.weighted_mean)(m.given, weights)
         if m.here.any():
@@ -115,8 +115,8 @@ class FormulasTest(chex.TestCase):
 
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(**CASES)
-    def test_momentum_mean(self, seed, n, absent):
-        m = Members(seed, n, absent)
+    def test_momentum_mean(self, seed, n, inactive):
+        m = Members(seed, n, inactive)
         weights = np.where(m.here, m.numbers(0.1, 0.5), 0)
         new, previous = self.variant(merge.momentum_mean)(
             m.center, m.velocity, m.given, weights, momentum=0.7
@@ -130,8 +130,8 @@ class FormulasTest(chex.TestCase):
 
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(**CASES)
-    def test_sma(self, seed, n, absent):
-        m = Members(seed, n, absent)
+    def test_sma(self, seed, n, inactive):
+        m = Members(seed, n, inactive)
         state = (m.center, m.velocity)
         correct = self.variant(merge.sma_correction)
         z, v, after = correct(*state, m.given, alpha=0.3, momentum=0.6, present=m.here)
@@ -153,7 +153,7 @@ class FormulasTest(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
     @parameterized.product(seed=(0, 1, 2), n=(2, 5))
     def test_moves(self, seed, n):
-        m = Members(seed, n, "nobody")
+        m = Members(seed, n, "none")
         (x, *_), z, g = m.trees, m.center, m.velocity
         center, tree = self.variant(merge.elastic_move)(z, x, 0.3)
         close(flat(center), flat(z) + 0.3 * (flat(x) - flat(z)))
@@ -194,7 +194,7 @@ class FormulasTest(chex.TestCase):
         np.testing.assert_allclose((w["w"], z["w"]), (w64, z64), rtol=3e-5)
 
     def test_settings_under_vmap(self):
-        """One program for several settings gives what one call for each gives."""
+        """One program for several settings equals one call per setting."""
         m = Members(0, 4, "some")
         alphas, momenta = jnp.array([0.1, 0.4]), jnp.array([0.0, 0.9])
 
@@ -227,8 +227,8 @@ class FormulasTest(chex.TestCase):
             )
 
     def test_factories_under_vmap(self):
-        """The settings of a merge are data, too."""
-        m = Members(1, 3, "nobody")
+        """A merge's settings may be traced values, too."""
+        m = Members(1, 3, "none")
         replicas = tuple(cases.Replica(t, carry={"prev_params": t}) for t in m.trees)
         stats = merge.stats([3, 1, 2])
 
@@ -273,14 +273,14 @@ def test_fed_nova_s_norm_of_momentum_does_not_cancel(rho):
 
 
 def test_fed_nova_s_weights_at_a_momentum_near_one():
-    """Steps (1, 32), rho = .999: a is 1.2e-2 off where the difference cancels."""
+    """Steps (1, 32), rho = .999: where the difference cancels, a is off by 1.2e-2."""
     a = [1.0, sum((1 - 0.999**s) / (1 - 0.999) for s in range(1, 33))]
     expected = sum(a) / 2 * np.array([0.5, 0.5]) / a
     actual = merge.nova_weights([1, 32], momentum=0.999)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-def test_weights_that_delta_does_not_change_are_not_counted():
+def test_weights_unchanged_by_delta_are_not_counted():
     merging = merge.normalized(delta=0.0, pert_thr=1e9)
     state = merging.init(jnp.ones(2))
     replicas = (cases.Replica(jnp.ones(2)),) * 2
@@ -288,7 +288,7 @@ def test_weights_that_delta_does_not_change_are_not_counted():
     assert merging.report(state) == {"condition_met": 1, "weights_changed": 0}
 
 
-def test_optimizer_step_scales_by_the_rate():
+def test_optimizer_step_scales_by_the_learning_rate():
     tx = optax.adam(1.0)
     params = {"w": jnp.ones(3)}
     moved, state = merge.optimizer_step(tx, params, tx.init(params), params, 0.1)
@@ -299,7 +299,7 @@ def test_optimizer_step_scales_by_the_rate():
 # worker statistics
 
 
-def test_the_statistics_that_nobody_gives():
+def test_default_statistics():
     stats = merge.stats(local_steps=[8, 4], batch_size=3)
     named = {k: np.asarray(v).tolist() for k, v in stats._asdict().items()}
     assert named == {
@@ -331,8 +331,8 @@ def test_statistics_that_do_not_fit(given, words):
         merge.stats(**given)
 
 
-def test_the_page_of_the_issue():
-    """A merge on one's own pytrees, with every default."""
+def test_a_merge_by_itself():
+    """A merge on a user's own pytrees, with all defaults."""
     merging = merge.sma()
     state = merging.init({"w": jnp.zeros(2)})
     replicas = tuple(

@@ -1,4 +1,4 @@
-"""Laws over a table of all merges; a new merge is a new row, with what it promises."""
+"""Laws over a table of all merges; a new merge is a new row, with its promises."""
 
 from inspect import isfunction
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from absl.testing import parameterized
 from hetjax import merge, tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 
-NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model, every model is below
+NEVER, ALWAYS = 0.0, 1e9  # perturbation thresholds that no model / every model is below
 
 
 class Row(NamedTuple):
-    """A merge and the laws it promises beside those that all merges keep."""
+    """A merge and the laws that it promises besides those of all merges."""
 
     merge: merge.Merge
     op: MergeOp = PUSH_FETCH
@@ -26,12 +26,12 @@ class Row(NamedTuple):
     consensus: bool = True  # replicas that equal the centre leave it, exactly
     mean: bool = True  # identical members give their own model, exactly
     conserved: bool = False  # centre + sum of replicas (and what is pending) stays
-    # a member without updates is not heard, and "broadcasts": goes on from the centre
-    # like all, "stays" as it was, or the merge may do with it what it likes ("either");
-    # "heard": there are members that take part without updates
-    absent: str = "broadcasts"
-    nobody: bool = True  # a merge of nobody changes no model
-    statistics: bool = True  # restarts give the centre's model state, too
+    # a member without updates is ignored and continues from the centre ("broadcasts"),
+    # stays as it was ("stays"), or may do either ("either"); "counts": members without
+    # updates take part
+    inactive: str = "broadcasts"
+    empty: bool = True  # a merge without active members changes no model
+    statistics: bool = True  # a reset copies the centre's model state, too
 
 
 def perturbed(**settings):
@@ -40,12 +40,12 @@ def perturbed(**settings):
 
 
 def pulled(*, mean=True, conserved=False, **settings):
-    return Row(merge.sma(**settings), mean=mean, conserved=conserved, absent="stays")
+    return Row(merge.sma(**settings), mean=mean, conserved=conserved, inactive="stays")
 
 
 def alone(merging, op=PUSH_FETCH, **laws):
-    """Made for one member at a time; what holds for several all the same."""
-    return Row(merging, op, **{"mean": False, "absent": "either", **laws})
+    """A merge made for one member at a time; these laws hold for several as well."""
+    return Row(merging, op, **{"mean": False, "inactive": "either", **laws})
 
 
 TABLE = {
@@ -67,16 +67,18 @@ TABLE = {
     "perturbed rms_per_leaf": perturbed(reg_measure="rms_per_leaf"),
     "gradient": Row(merge.gradient_aggregation()),
     "gradient momentum": Row(merge.gradient_aggregation(optax.sgd(1.0, 0.9))),
-    # its first step is the sign of the gradient: nothing that a mean survives
+    # its first step is the sign of the gradient: the mean is lost
     "gradient adam": Row(merge.gradient_aggregation(optax.adam(1.0)), mean=False),
-    "gradient push": alone(merge.gradient_aggregation(), MergeOp.PUSH, absent="stays"),
+    "gradient push": alone(
+        merge.gradient_aggregation(), MergeOp.PUSH, inactive="stays"
+    ),
     "sma": pulled(),
     "sma no momentum": pulled(momentum=0.0, conserved=True),
     "sma alpha": pulled(alpha=0.1, mean=False),
     "sma alpha no momentum": pulled(
         alpha=0.1, momentum=0.0, mean=False, conserved=True
     ),
-    "sma of the mean": Row(merge.replica_mean(), mean=False, absent="stays"),
+    "sma of the mean": Row(merge.replica_mean(), mean=False, inactive="stays"),
     "sma first": pulled(statistics="first"),
     "sma beta after": pulled(
         beta=0.9, correction="after", momentum=0.0, mean=False, conserved=True
@@ -92,19 +94,21 @@ TABLE = {
     "fed_nova proximal": Row(merge.fed_nova(mu=0.1), mean=False),
     "fed_acc": Row(merge.fed_acc(power=2.0, by_size=True)),
     "fed_adp": Row(merge.fed_adp(), mean=False),  # e^f / sum e^f rounds
-    "elastic": alone(merge.easgd(), absent="stays", conserved=True),
+    "elastic": alone(merge.easgd(), inactive="stays", conserved=True),
     "downpour": alone(merge.downpour(), MergeOp.PUSH),
     "downpour that waits": alone(merge.downpour()),
     "downpour adagrad": alone(
         merge.downpour(optax.adagrad(1.0)),
         MergeOp.DELIVER | MergeOp.PUSH | MergeOp.REQUEST,
-        absent="heard",
+        inactive="counts",
     ),
-    # what the master does between two events does not ask who is there
-    "ticking": alone(merge.magma_async(), MergeOp.PUSH, absent="heard", nobody=False),
-    "gossip": alone(merge.gossip(), order=False, absent="heard"),
+    # the master steps between two events, whichever members are active
+    "magma_async": alone(
+        merge.magma_async(), MergeOp.PUSH, inactive="counts", empty=False
+    ),
+    "gossip": alone(merge.gossip(), order=False, inactive="counts"),
 }
-UPDATES = (3, 5, 2, 4)  # distinct, so that no law hangs on a tie
+UPDATES = (3, 5, 2, 4)  # distinct, so that no law depends on a tie
 
 
 def applied(row):
@@ -112,7 +116,7 @@ def applied(row):
     return lambda state, replicas, stats: apply(state, replicas, stats, op)
 
 
-# one function per row: what one law compiles serves the others
+# one function per row: laws share its compiled programs
 APPLY = {name: applied(row) for name, row in TABLE.items()}
 
 
@@ -120,8 +124,8 @@ def names(law=None):
     return tuple(k for k, row in TABLE.items() if law is None or getattr(row, law))
 
 
-def test_every_merge_is_here():
-    """By the module of its `apply`, and the function that made it."""
+def test_every_merge_is_in_the_table():
+    """Merges are identified by their factories."""
     made = {row.merge.apply.__qualname__.split(".")[0] for row in TABLE.values()}
     factories = {
         name
@@ -129,12 +133,12 @@ def test_every_merge_is_here():
         if isfunction(made_by := getattr(merge, name))
         and made_by.__annotations__.get("return") is merge.Merge
     }
-    factories -= {"group_merge", "masked", "over_axis"}  # made of a merge
+    factories -= {"group_merge", "masked", "over_axis"}  # they wrap a merge
     assert made == factories
 
 
 class Case:
-    """A merge in the middle of a run, with random members and a function to apply."""
+    """A merge in the middle of a run, with random members and its `apply` function."""
 
     def __init__(self, test, name, seed=0, updates=UPDATES):
         rng = np.random.default_rng(seed)
@@ -145,7 +149,7 @@ class Case:
         self.fresh = self.merge.init(self.params, self.model_state)
         buffers = {"requires": self.merge.requires, "broadcasts": self.merge.broadcasts}
         self.replicas = tuple(cases.random_replica(rng, **buffers) for _ in updates)
-        self.stats = cases.make_facts(updates, server_steps=3)
+        self.stats = cases.make_stats(updates, server_steps=3)
 
     def warm(self):
         """The state after one merge: its momentum, if any, is not zero."""
@@ -171,7 +175,7 @@ class LawsTest(chex.TestCase):
         )
         replicas = (replica,) * len(UPDATES)
         state, after = case.apply(case.fresh, replicas, case.stats)
-        if "angle" in case.merge.requires:  # there was a round
+        if "angle" in case.merge.requires:  # as after a round
             assert all(r.carry.pop("angle").tolist() == [0, 1] for r in after)
             del replica.carry["angle"]
         chex.assert_trees_all_equal(after, replicas)
@@ -180,9 +184,11 @@ class LawsTest(chex.TestCase):
         )
 
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=tuple(n for n in TABLE if TABLE[n].absent != "heard"))
-    def test_a_replica_without_updates_is_absent(self, name):
-        # it would be the least busy, and so perturbed, if it were heard
+    @parameterized.product(
+        name=tuple(n for n in TABLE if TABLE[n].inactive != "counts")
+    )
+    def test_a_replica_without_updates_is_inactive(self, name):
+        # if it counted, it would be the least busy and therefore perturbed
         case = Case(self, name, updates=(3, 0, 5, 4))
         nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
         replicas = (case.replicas[0], nan, *case.replicas[2:])
@@ -195,26 +201,26 @@ class LawsTest(chex.TestCase):
         state, after = case.apply(case.fresh, replicas, stats)
         cases.assert_close((state, (after[0], *after[2:])), expected)
         row = TABLE[name]
-        if row.absent == "broadcasts":
+        if row.inactive == "broadcasts":
             chex.assert_tree_all_finite(after[1].params)
             if row.statistics:
                 chex.assert_tree_all_finite(after[1].model_state)
-        if row.absent != "stays":
+        if row.inactive != "stays":
             return
         chex.assert_trees_all_equal(after[1], nan)
-        # not even what its buffers hold reaches its own parameters
+        # not even its own buffers change its parameters
         buffers = case.replicas[1]._replace(carry=nan.carry)
         replicas = (replicas[0], buffers, *replicas[2:])
         _, after = case.apply(case.fresh, replicas, stats)
         chex.assert_trees_all_equal(after[1], buffers)
 
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(name=names("nobody"))
-    def test_a_merge_of_nobody_changes_no_model(self, name):
+    @parameterized.product(name=names("empty"))
+    def test_a_merge_without_active_members_changes_no_model(self, name):
         case = Case(self, name)
-        nobody = cases.make_facts((0,) * len(UPDATES))
+        empty = cases.make_stats((0,) * len(UPDATES))
         for state in (case.fresh, case.warm()):
-            after, replicas = case.apply(state, case.replicas, nobody)
+            after, replicas = case.apply(state, case.replicas, empty)
             chex.assert_trees_all_equal(after, state)
             chex.assert_tree_all_finite(replicas)
 
@@ -226,7 +232,7 @@ class LawsTest(chex.TestCase):
         same = chex.assert_trees_all_equal_shapes_and_dtypes
         same(state, case.fresh)
         same(replicas, case.replicas)
-        # the model is float32 whatever the replicas are
+        # the model is float32 for any dtype of the replicas
         same(case.merge.model(state), tree.float32((case.params, case.model_state)))
         for before, after in zip(case.replicas, replicas, strict=True):
             assert after.model_state["count"] == before.model_state["count"]
@@ -236,26 +242,26 @@ class LawsTest(chex.TestCase):
         chex.clear_trace_counter()
         traced = jax.jit(chex.assert_max_traces(APPLY[name], n=1))
         rng = np.random.default_rng(0)
-        shapes = cases.SHAPES["scalar"], cases.STATE  # small: this compiles again
+        shapes = cases.SHAPES["scalar"], cases.STATE  # small: this test compiles again
         requires = TABLE[name].merge.requires
         replicas = tuple(cases.random_replica(rng, *shapes, requires) for _ in UPDATES)
         state = TABLE[name].merge.init(replicas[0].params, replicas[0].model_state)
         for k in range(3):
-            updates = np.roll(UPDATES, k) - (0, 2, 0, 0)  # an absentee is data, too
-            stats = cases.make_facts(updates, server_steps=k)
+            updates = np.roll(UPDATES, k) - (0, 2, 0, 0)  # one inactive member
+            stats = cases.make_stats(updates, server_steps=k)
             state, replicas = traced(state, replicas, stats)
 
     @chex.variants(without_jit=True)  # a program of 64 members takes seconds to compile
     @parameterized.product(name=names("mean"))
     def test_identical_bfloat16_members_give_their_model_exactly(self, name):
-        members = 64  # a power of two: the weights are exact, and float32 sums too
+        members = 64  # a power of two: weights and float32 sums are exact
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=5), jnp.bfloat16)
-        # the centre starts at zero: a gradient -x at rate 1 leads to the model x, too
+        # the centre starts at zero: a gradient -x at learning rate 1 leads to x, too
         carry = {"prev_params": x, "grad_sum": -x, "angle": jnp.zeros(2)}
         replica = cases.Replica(x, x, (), carry)
         even = np.ones(members)
-        stats = cases.make_facts(even, 8 * even, learning_rate=even, accuracy=even)
+        stats = cases.make_stats(even, 8 * even, learning_rate=even, accuracy=even)
         fresh = TABLE[name].merge.init(jnp.zeros_like(x), jnp.zeros_like(x))
         state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, stats)
         chex.assert_trees_all_equal(
@@ -278,7 +284,7 @@ class LawsTest(chex.TestCase):
 
         state, replicas = case.apply(case.fresh, case.replicas, case.stats)
         cases.assert_close(total(state, replicas), total(case.fresh, case.replicas))
-        # and yet the centre moved
+        # but the centre moved
         moved = state.center["layer"]["vector"] - case.fresh.center["layer"]["vector"]
         assert np.abs(moved).min() > 0.01
 
@@ -295,9 +301,9 @@ class LawsTest(chex.TestCase):
         chex.assert_trees_all_equal(
             (above.params, above.model_state), merging.model(state)
         )
-        # nothing happened above: nothing happens here
+        # nothing changed above, so nothing changes here
         chex.assert_trees_all_equal(adopt(state, above), state)
-        # what the node above made of it becomes its model
+        # the model from the node above becomes its model
         moved = tree.map_floats(lambda x: x + 1, above)
         adopted = adopt(state, moved)
         chex.assert_trees_all_equal(

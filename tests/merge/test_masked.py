@@ -1,4 +1,4 @@
-"""Merges of a user's own: absence, operations and buffers are the framework's."""
+"""Users' own merges: hetjax handles inactive members, operations and buffers."""
 
 import chex
 import jax
@@ -12,7 +12,7 @@ from hetjax.machine.types import MergeOp
 
 
 def median():
-    """Written on a tuple, as if everybody were always there."""
+    """A merge written on a tuple, as if all members were always active."""
 
     def apply(state, replicas, stats, op):
         middle = jax.tree.map(
@@ -31,7 +31,7 @@ SHAPES = {"a": jax.ShapeDtypeStruct((2, 3), jnp.float32), "b": cases.SHAPES["sca
 
 class MaskedTest(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
-    def test_the_median_hears_who_is_present_alone(self):
+    def test_the_median_is_of_the_active_members_only(self):
         masked = merge.masked(median())
         apply = self.variant(lambda s, r, f: masked.apply(s, r, f))
         for seed in range(3):
@@ -53,11 +53,11 @@ class MaskedTest(chex.TestCase):
                 )
                 expected = jax.tree.map(lambda m, x: m.astype(x.dtype), middle, start)
                 chex.assert_trees_all_equal(state[0], expected)
-                for r in after:  # absent ones continue from it, too
+                for r in after:  # inactive ones continue from it, too
                     chex.assert_trees_all_equal(r.params, expected)
 
     @chex.variants(with_jit=True, without_jit=True)
-    def test_a_merge_of_nobody_changes_nothing(self):
+    def test_a_merge_without_active_members_changes_nothing(self):
         rng = np.random.default_rng(0)
         replicas = tuple(cases.random_replica(rng, SHAPES, (), ()) for _ in range(3))
         before = (cases.random(rng, SHAPES), ())
@@ -66,7 +66,7 @@ class MaskedTest(chex.TestCase):
         chex.assert_trees_all_equal(after, (before, replicas))
 
 
-def test_order_stays_and_absent_members_of_others_stay_as_they_are():
+def test_order_is_kept_and_inactive_members_stay_as_they_are():
     def apply(state, replicas, stats, op):
         assert len(replicas) == len(stats.local_steps)
         ranks = (r._replace(params=r.params + 10 * i) for i, r in enumerate(replicas))
@@ -80,7 +80,7 @@ def test_order_stays_and_absent_members_of_others_stay_as_they_are():
     assert [float(r.params) for r in after] == [0, 1, 12, 23]
 
 
-def test_a_masked_merge_of_ours_is_the_merge():
+def test_masking_a_built_in_merge_does_not_change_it():
     rng = np.random.default_rng(0)
     replicas = tuple(cases.random_replica(rng, SHAPES, ()) for _ in range(4))
     stats, ours = merge.stats([3, 0, 5, 4]), merge.average(momentum=0.9)
@@ -89,7 +89,7 @@ def test_a_masked_merge_of_ours_is_the_merge():
     cases.assert_close(merge.masked(ours).apply(state, replicas, stats), expected)
 
 
-def test_a_crowd_is_refused():
+def test_too_many_members_are_refused():
     replicas = (cases.Replica(jnp.zeros(())),) * 33
     with pytest.raises(ValueError, match="33 members, but at most 32.*weights"):
         merge.masked(median()).apply((0.0, ()), replicas, merge.stats([1] * 33))
@@ -108,7 +108,7 @@ def test_a_crowd_is_refused():
         (merge.masked(median()), MergeOp.STEP, "masked.*STEP"),
     ],
 )
-def test_an_operation_that_a_merge_does_not_have(merging, op, words):
+def test_an_unsupported_operation_is_refused(merging, op, words):
     state, replicas = merging.init(jnp.zeros(()), ()), (cases.Replica(jnp.zeros(())),)
     with pytest.raises(ValueError, match=words):
         merging.apply(state, replicas, merge.stats([1]), op)
@@ -118,7 +118,7 @@ def test_an_operation_that_a_merge_does_not_have(merging, op, words):
 
 
 def rounds_of():
-    """Counts each member's rounds in a buffer of its own."""
+    """A merge that counts each member's rounds in its own buffer."""
     counter = merge.Buffer("rounds", init=lambda params: jnp.zeros(()))
 
     def apply(state, replicas, stats, op):
@@ -133,7 +133,7 @@ def rounds_of():
     )
 
 
-def test_a_buffer_of_a_merge_s_own():
+def test_a_merge_s_own_buffer():
     merging, rule = rounds_of(), local.sgd()
     local.check_buffers(rule, merging.requires, merging.broadcasts)
     assert local.kept_buffers(rule, merging.requires) == ()
@@ -154,6 +154,6 @@ def test_a_buffer_of_a_merge_s_own():
         ((merge.Buffer("x", jnp.zeros_like),) * 2, "'x', which already exists"),
     ],
 )
-def test_buffers_that_cannot_be_meant(requires, words):
+def test_invalid_buffers(requires, words):
     with pytest.raises(ValueError, match=words):
         local.check_buffers(local.sgd(), requires, False)

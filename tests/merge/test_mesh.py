@@ -1,4 +1,4 @@
-"""One definition of a merge: a tuple of replicas, a mesh axis, a gather along it."""
+"""One definition of a merge for a tuple of replicas, a mesh axis, and a gather."""
 
 from functools import cache
 
@@ -17,12 +17,12 @@ from hetjax.merge.group import unstacked
 N = 8
 STEPS = (3, 5, 2, 4, 8, 1, 6, 7)  # distinct
 SOME = (3, 0, 5, 4, 0, 1, 6, 7)
-# where: replicas per device, and is the merge's rule given a Group?
+# layout: replicas per device, and whether the merge's rule is given a Group
 LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
-# MagmaDNN's server adds gradients one by one to a sum that it has; a server's momentum
-# is a longer chain of products and sums, of which XLA contracts others on a mesh
-ROUNDED = ("ticking", "fed_nova momentum")
-FULL = {  # float32: bfloat16 would hide what is not the same
+# MagmaDNN's server adds gradients one by one to its sum; a server's momentum is a long
+# chain of products and sums. XLA contracts other parts of these on a mesh
+ROUNDED = ("magma_async", "fed_nova momentum")
+FULL = {  # float32: bfloat16 would hide differences
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
     "matrices": [jax.ShapeDtypeStruct((5, 3), jnp.float32)],
 }
@@ -101,17 +101,16 @@ class Case:
             )
             for _ in steps
         )
-        self.stats = cases.make_facts(steps, server_steps=3)
+        self.stats = cases.make_stats(steps, server_steps=3)
 
 
 def same(name, layout, inputs):
-    """Bit for bit with one replica per device: `psum` adds up in the devices' order.
+    """Equal bit for bit with one replica per device: `psum` adds in the devices' order.
 
-    But for what XLA does to a tuple's program: it contracts some products and sums
-    into one rounding, so that a number is that of the tuple with jit or of the tuple
-    without; those that are neither are named in ROUNDED. With two
-    replicas per device pairs are added up first, and a gathered merge is fused
-    otherwise: 2e-6 of terms of size one.
+    XLA contracts some products and sums of a tuple's program into one rounding, so a
+    number equals that of the tuple with jit or without jit; merges for which neither
+    holds are listed in ROUNDED. With two replicas per device pairs are added first, and
+    a gathered merge is fused differently: 2e-6 for terms of size one.
     """
     actual = applied(name, layout)(*inputs)
     expected = on_tuple(name)(*inputs)
@@ -126,7 +125,7 @@ def same(name, layout, inputs):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TABLE)
 class TestLaws:
-    def test_a_mesh_axis_gives_what_a_tuple_gives(self, name, layout):
+    def test_a_mesh_axis_equals_a_tuple(self, name, layout):
         for steps in (STEPS, SOME):
             case = Case(name, steps)
             same(name, layout, (case.fresh, case.replicas, case.stats))
@@ -154,8 +153,8 @@ class TestLaws:
         chex.assert_trees_all_equal(after, (replica,) * N)
         chex.assert_trees_all_equal(merging.model(state)[0], case.params)
 
-    def test_a_nan_of_an_absent_member_does_not_count(self, name, layout):
-        if TABLE[name].absent == "heard":
+    def test_a_nan_of_an_inactive_member_does_not_count(self, name, layout):
+        if TABLE[name].inactive == "counts":
             pytest.skip("members without steps take part")
         case = Case(name, SOME)
         nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
@@ -166,8 +165,8 @@ class TestLaws:
         chex.assert_trees_all_equal(state, expected)
         chex.assert_trees_all_equal((after[0], *after[2:]), (clean[0], *clean[2:]))
 
-    def test_a_merge_of_nobody_changes_no_model(self, name, layout):
-        if not TABLE[name].nobody:
+    def test_a_merge_without_active_members_changes_no_model(self, name, layout):
+        if not TABLE[name].empty:
             pytest.skip("a server that steps by itself")
         case = Case(name, (0,) * N)
         state, _ = applied(name, layout)(case.fresh, case.replicas, case.stats)
@@ -175,8 +174,8 @@ class TestLaws:
 
 
 @pytest.mark.parametrize("per_device", [1, 2])
-def test_what_a_group_promises(per_device):
-    """each, total and values along an axis are those of a tuple."""
+def test_the_operations_of_a_group(per_device):
+    """`each`, `total` and `values` along an axis equal those of a tuple."""
     rng = np.random.default_rng(1)
     trees = tuple(cases.random(rng, FULL) for _ in range(N))
     weights = jnp.asarray(rng.normal(size=N), jnp.float32).at[3].set(0.0)
@@ -203,7 +202,7 @@ def test_what_a_group_promises(per_device):
 
 
 def test_formulas_take_a_group():
-    """In a training loop of one's own inside shard_map, without a Merge."""
+    """In a user's own training loop inside shard_map, without a Merge."""
     rng = np.random.default_rng(2)
     trees = tuple(cases.random(rng, FULL) for _ in range(N))
     center = cases.random(rng, FULL)

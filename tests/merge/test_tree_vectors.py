@@ -1,4 +1,4 @@
-"""Restarts, nodes under nodes, HierSGD: ALGORITHMS C.2, C.4, D."""
+"""Restarts, nested nodes, HierSGD: ALGORITHMS C.2, C.4, D."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-7)
 
 
-# C.2: the vector of C.1 (z = 2.09, z - z_prev = .59), then z into everything
+# C.2: the vector of C.1 (z = 2.09, z - z_prev = .59), then z replaces all models
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -32,7 +32,7 @@ def test_a_restart(reset):
         )
         for w, b in ((0.9, 1.0), (3.3, 3.0))
     )
-    stats = cases.make_facts((1, 1))
+    stats = cases.make_stats((1, 1))
     state, replicas = merging.apply(
         state, replicas, stats, PUSH_FETCH | MergeOp.RESET_TO_CENTER
     )
@@ -42,7 +42,7 @@ def test_a_restart(reset):
     close([r.opt_state["trace"] for r in replicas], [0.0 if reset else 3.0] * 2)
 
 
-def test_what_goes_on_from_a_model_begins_its_round_there():
+def test_a_replica_begins_its_round_at_the_model_it_continues_from():
     replica = cases.Replica(
         jnp.bfloat16(1.0), jnp.float32(1.0), "own", {"round_start": 0, "other": 5}
     )
@@ -53,7 +53,8 @@ def test_what_goes_on_from_a_model_begins_its_round_there():
 
 
 # C.4 (a). Groups of two: r = (1, 3), z = 1.5, z_prev = 1.4, mu = .9; replicas before
-# their step (1, 2) and (3, 5), gradients all .1 (times the rate); a_l = a_g = .5.
+# their step (1, 2) and (3, 5), all gradients .1 (times the learning rate);
+# a_l = a_g = .5.
 
 
 def test_two_level_averaging():
@@ -63,7 +64,7 @@ def test_two_level_averaging():
     z = 1.5 + .5 (1) + .9 (.1).
     """
     group, root = merge.sma(momentum=0.0), merge.sma(momentum=0.9)
-    two = cases.make_facts((1, 1))
+    two = cases.make_stats((1, 1))
     nodes, ends = [], []
     for r, before in ((1.0, (1.0, 2.0)), (3.0, (3.0, 5.0))):
         state = SmaState(jnp.float32(r), jnp.float32(7.0), ())
@@ -84,11 +85,11 @@ def test_two_level_averaging():
 
 
 def test_a_node_s_momentum_is_of_its_own_moves():
-    """w - w_p is the same after the node above put the node elsewhere."""
+    """w - w_p stays the same after the node above moved the node."""
     for merging in (merge.average(momentum=0.9), merge.normalized(momentum=0.9)):
         state = merging.init(jnp.float32(0.0), ())
         replicas = (cases.Replica(jnp.float32(2.0)),)
-        one = cases.make_facts((1,))
+        one = cases.make_stats((1,))
         state, _ = merging.apply(state, replicas, one)  # w = 2, w_p = 0
         above = merging.as_member(state)._replace(params=jnp.float32(10.0))
         state = merging.from_parent(state, above)
@@ -117,7 +118,7 @@ def test_two_levels_of_gradients(gammas, nodes, root):
     top = merge.hierarchical(gamma=gammas[1], root=True)
     states = []
     for gradients in ((1, 2), (4,)):
-        stats = cases.make_facts(
+        stats = cases.make_stats(
             (3,) * len(gradients), learning_rate=(0.1,) * len(gradients)
         )
         replicas = tuple(map(learner, gradients))
@@ -128,48 +129,48 @@ def test_two_levels_of_gradients(gammas, nodes, root):
         states.append(state)
     close([s.center for s in states], nodes)
     close([s.gradients for s in states], (3, 4))
-    stats = cases.make_facts((6, 3), learning_rate=(0.1, 0.1), leaves=(2, 1))
+    stats = cases.make_stats((6, 3), learning_rate=(0.1, 0.1), leaves=(2, 1))
     members = tuple(map(below.as_member, states))
     state, members = top.apply(top.init(jnp.float32(1.0), ()), members, stats)
     close(state.center, root)
     assert state.gradients == ()
     states = [below.from_parent(s, m) for s, m in zip(states, members, strict=True)]
     close([s.center for s in states], (root, root))
-    close([s.gradients for s in states], (0, 0))  # what was handed up is gone
+    close([s.gradients for s in states], (0, 0))  # cleared when passed up
 
 
 def test_gradients_add_up_between_merges_above():
     below = merge.hierarchical(gamma=0.5)
     state = below.init(jnp.float32(1.0), ())
     for gradient in (2.0, -5.0):
-        stats = cases.make_facts((1,), learning_rate=(0.1,))
+        stats = cases.make_stats((1,), learning_rate=(0.1,))
         state, _ = below.apply(state, (learner(gradient),), stats)
     close((state.center, state.gradients), (1 - 0.05 * -3, -3))
 
 
-def test_a_root_is_nobody_s_member():
+def test_a_root_merge_cannot_be_a_member():
     root = merge.hierarchical(root=True)
     assert (root.as_member, root.from_parent) == (None, None)
     assert merge.hierarchical().as_member is not None
 
 
 @pytest.mark.parametrize(("statistics", "expected"), [("mean", 6.0), ("first", 4.0)])
-def test_the_statistics_that_the_average_is_evaluated_with(statistics, expected):
-    """Of three learners with 9, 4 and 8 the first (worker 0) did nothing."""
+def test_the_model_state_of_the_average(statistics, expected):
+    """Three learners have batch statistics 9, 4 and 8; worker 0 did nothing."""
     merging = merge.sma(statistics=statistics)
     replicas = tuple(
         cases.Replica(jnp.zeros(1), jnp.float32(s), (), {"prev_params": jnp.zeros(1)})
         for s in (9.0, 4.0, 8.0)
     )
     state = merging.init(jnp.zeros(1), jnp.float32(1.0))
-    stats = cases.make_facts((0, 3, 3))
+    stats = cases.make_stats((0, 3, 3))
     state, after = merging.apply(state, replicas, stats)
     close(merging.model(state)[1], expected)
-    assert [float(r.model_state) for r in after] == [9, 4, 8]  # they keep theirs
+    assert [float(r.model_state) for r in after] == [9, 4, 8]  # they keep their own
 
 
 def swings(learners, groups, between, mu, merges=60):
-    """How far replicas without gradients, 0 to 1 at first, are from z after merges."""
+    """The distances from z, after merges, of replicas without gradients from 0 to 1."""
     below = merge.sma(momentum=0.0)
     top = merge.sma(momentum=mu, beta=between)
     zero = jnp.zeros(())
@@ -177,7 +178,7 @@ def swings(learners, groups, between, mu, merges=60):
     root = top.init(zero, ())
     start = np.random.default_rng(0).uniform(0, 1, (groups, learners))
     replicas = [[cases.Replica(jnp.float32(w), (), (), {}) for w in g] for g in start]
-    one, all_ = (cases.make_facts((1,) * n) for n in (learners, groups))
+    one, all_ = (cases.make_stats((1,) * n) for n in (learners, groups))
     leaf, above = (jax.jit(m.apply, static_argnums=3) for m in (below, top))
     for _ in range(merges):
         for g, state in enumerate(states):
@@ -193,12 +194,10 @@ def swings(learners, groups, between, mu, merges=60):
 
 @pytest.mark.parametrize("mu", [0.0, 0.9])
 @pytest.mark.parametrize(("learners", "groups"), [(2, 2), (2, 3), (4, 2), (4, 8)])
-def test_two_levels_come_together_with_half_the_flat_algorithms_pull(
-    learners, groups, mu
-):
+def test_two_levels_converge_with_half_the_flat_algorithms_pull(learners, groups, mu):
     assert swings(learners, groups, 0.5, mu) < 0.5
 
 
-def test_two_levels_swing_apart_with_all_of_it():
-    """By 1.207 a merge for two groups of two: 1.207^60 is 80,000."""
+def test_two_levels_diverge_with_the_full_pull():
+    """By a factor of 1.207 per merge for two groups of two: 1.207^60 is 80,000."""
     assert swings(2, 2, 1.0, 0.0) > 1e3

@@ -39,7 +39,7 @@ def normalized_state(w, w_p):
 )
 def test_the_vector_of_normalized_merging(settings, expected, met):
     merging = merge.normalized(**settings)
-    stats = cases.make_facts((28, 26, 24, 22))
+    stats = cases.make_stats((28, 26, 24, 22))
     state, replicas = merging.apply(
         normalized_state(2.0, 1.5),
         scalars((1, 2, 3, 4)),
@@ -52,16 +52,16 @@ def test_the_vector_of_normalized_merging(settings, expected, met):
 
 
 NORMALIZED = [
-    # settings, updates, batch sizes, weights, were they changed?
+    # settings, updates, batch sizes, weights, number of changes
     pytest.param({}, (28, 26, 24, 22), None, (0.308, 0.26, 0.24, 0.198), 1, id="A.3"),
     pytest.param({"delta": 0.5}, (3, 1), None, (1.125, 0.125), 1, id="delta"),
     # equal updates: weights from batch sizes, and nothing is perturbed (r = s)
     pytest.param({}, (5, 5, 5), (1, 2, 5), (0.125, 0.25, 0.625), 0, id="equal"),
     pytest.param({}, (7,), (3,), (1.0,), 0, id="one worker"),
-    pytest.param({}, (5, 0, 5), (1, 9, 3), (0.25, 0.0, 0.75), 0, id="equal present"),
+    pytest.param({}, (5, 0, 5), (1, 9, 3), (0.25, 0.0, 0.75), 0, id="equal active"),
     # only the first of several busiest, and of several least busy
     pytest.param({}, (3, 1, 3, 1), None, (0.4125, 0.1125, 0.375, 0.125), 1, id="ties"),
-    pytest.param({}, (1, 3, 0, 4), None, (0.1125, 0.375, 0, 0.55), 1, id="absent"),
+    pytest.param({}, (1, 3, 0, 4), None, (0.1125, 0.375, 0, 0.55), 1, id="inactive"),
     pytest.param(
         {"weights": "local_steps"}, (4, 4), (1, 3), (0.5, 0.5), 0, id="updates"
     ),
@@ -87,9 +87,9 @@ NORMALIZED = [
 @pytest.mark.parametrize(("settings", "u", "b", "expected", "changed"), NORMALIZED)
 def test_normalized_weights(settings, u, b, expected, changed):
     merging = merge.normalized(pert_thr=ALWAYS, **settings)
-    weights, state = cases.weights_of(merging, cases.make_facts(u, batch_size=b))
+    weights, state = cases.weights_of(merging, cases.make_stats(u, batch_size=b))
     np.testing.assert_allclose(weights, expected, rtol=1e-6)
-    # the condition holds for all of these models, the weights change or not
+    # the condition holds for all of these models, whether the weights change or not
     assert merging.report(state) == {"condition_met": 1, "weights_changed": changed}
 
 
@@ -98,7 +98,7 @@ def test_the_counters_count_merges():
     replicas = (cases.Replica(jnp.ones(2)),) * 2
     state = merging.init(jnp.ones(2), ())
     for updates in ((1, 1), (2, 1), (3, 3), (1, 4), (0, 0)):
-        state, _ = merging.apply(state, replicas, cases.make_facts(updates))
+        state, _ = merging.apply(state, replicas, cases.make_stats(updates))
     assert merging.report(state) == {"condition_met": 4, "weights_changed": 2}
 
 
@@ -115,7 +115,7 @@ def test_regularisation_measures(measure, value, met):
     merging = merge.normalized(reg_measure=measure, pert_thr=threshold)
     replicas = (cases.Replica(small), cases.Replica(large))  # all must be below
     state = merging.init(small, ())
-    state, _ = merging.apply(state, replicas, cases.make_facts((2, 1)))
+    state, _ = merging.apply(state, replicas, cases.make_stats((2, 1)))
     assert state.condition_met == met
 
 
@@ -125,9 +125,9 @@ def test_regularisation_measures(measure, value, met):
 def test_the_vector_of_synchronous_model_averaging():
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
     state = SmaState(jnp.float32(1.5), jnp.float32(1.5 - 1.4), ())
-    replicas = scalars(w - g, prev_params=w)  # the local rule has done its step
+    replicas = scalars(w - g, prev_params=w)  # the local update has done its step
     merging = merge.sma(momentum=0.9, alpha=0.5)
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
+    state, replicas = merging.apply(state, replicas, cases.make_stats((1, 1)))
     np.testing.assert_allclose(state.center, 2.09, rtol=1e-6)
     np.testing.assert_allclose([r.params for r in replicas], (1.15, 2.55), rtol=1e-6)
     # z - z_prev of the next merge
@@ -135,12 +135,12 @@ def test_the_vector_of_synchronous_model_averaging():
 
 
 def test_the_mean_of_the_replicas_as_their_centre():
-    """KungFu's: both go a tenth of the way to 2, and then their step."""
+    """As in KungFu: both replicas move a tenth of the way to 2, then do their step."""
     w, g = np.array([1.0, 3.0]), np.array([0.1, -0.3])
     state = SmaState(jnp.float32(7.0), (), ())
     merging = merge.replica_mean(alpha=0.1)
     replicas = scalars(w - g, prev_params=w)
-    state, replicas = merging.apply(state, replicas, cases.make_facts((1, 1)))
+    state, replicas = merging.apply(state, replicas, cases.make_stats((1, 1)))
     np.testing.assert_allclose([r.params for r in replicas], (1.0, 3.2), rtol=1e-6)
     np.testing.assert_allclose(state.center, 2.1, rtol=1e-6)
 
@@ -148,7 +148,7 @@ def test_the_mean_of_the_replicas_as_their_centre():
 # --- float64 oracles --------------------------------------------------------------
 #
 # An oracle is (start, step): start(w) -> state, step(state, members) -> (state, w) in
-# NumPy, with `members` the present ones; it does not know replicas of other merges.
+# NumPy, where `members` are the active ones.
 
 
 def mean_oracle(raw, gamma):
@@ -187,21 +187,21 @@ def normalized_oracle(rule, gamma, delta):
 
 
 def gradient_oracle(optimizer):
-    """optimizer: generator function of eta update(g), told each g and eta."""
+    """`optimizer` is a generator function: it is sent g and yields the update of w."""
 
     def start(w):
-        local_steps = optimizer()
-        next(local_steps)
-        return w, local_steps
+        updates = optimizer()
+        next(updates)
+        return w, updates
 
     def step(state, members):
-        w, local_steps = state
+        w, updates = state
         n = sum(m["examples"] for m in members)
         g = sum(m["examples"] * m["grad_sum"] for m in members) / n
         eta = sum(m["examples"] * m["learning_rate"] for m in members) / n
-        w = w - eta * local_steps.send(g)
-        next(local_steps)
-        return (w, local_steps), w
+        w = w - eta * updates.send(g)
+        next(updates)
+        return (w, updates), w
 
     return start, step
 
@@ -275,7 +275,7 @@ ORACLES = {
     "sma": (merge.sma(), sma_oracle(0.9)),
     "sma alpha": (merge.sma(momentum=0.5, alpha=0.3), sma_oracle(0.5, 0.3)),
 }
-ROUNDS = (  # updates of each member: unequal, equal, somebody absent, alone
+ROUNDS = (  # updates of each member: unequal, equal, one inactive, alone
     (28, 26, 24, 22),
     (7, 7, 7, 7),
     (3, 0, 9, 4),
@@ -291,7 +291,7 @@ def flat(tree):
 
 
 def as_members(replicas, stats):
-    """The present members as the oracles see them, with their places."""
+    """The active members as the oracles see them, with their indices."""
     for i in np.flatnonzero(np.asarray(stats.local_steps)):
         buffers = {k: flat(v) for k, v in replicas[i].carry.items()}
         names = ("local_steps", "batch_size", "examples", "learning_rate")
@@ -310,7 +310,7 @@ def test_several_merges_agree_with_float64(name):
     state, oracle = merging.init(params, ()), start(flat(params))
     for updates in ROUNDS:
         replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in updates)
-        stats = cases.make_facts(updates, batch_size=rng.uniform(1, 9, len(updates)))
+        stats = cases.make_stats(updates, batch_size=rng.uniform(1, 9, len(updates)))
         members = dict(as_members(replicas, stats))
         state, after = apply(state, replicas, stats)
         oracle, center = step(oracle, list(members.values()))
@@ -326,7 +326,7 @@ def test_several_merges_agree_with_float64(name):
 
 
 def run(merging, rounds, rng):
-    """The centres after several merges of random replicas that go on from there."""
+    """The centres after several merges of random replicas that continue from them."""
     replicas = tuple(cases.random_replica(rng) for _ in rounds[0].local_steps)
     state, centers = merging.init(replicas[0].params, replicas[0].model_state), []
     for stats in rounds:
@@ -338,8 +338,8 @@ def run(merging, rounds, rng):
     return centers
 
 
-def test_normalized_with_equal_work_is_elastic_averaging():
-    even = cases.make_facts((4, 4, 4), batch_size=(8, 8, 8))
+def test_normalized_with_equal_updates_is_elastic_averaging():
+    even = cases.make_stats((4, 4, 4), batch_size=(8, 8, 8))
     adaptive = merge.normalized(momentum=0.9, pert_thr=ALWAYS)
     easgd = merge.average(momentum=0.9)
     centers = [run(m, [even] * 3, np.random.default_rng(0)) for m in (adaptive, easgd)]
@@ -352,7 +352,7 @@ def test_averaging_one_plain_step_is_aggregating_its_gradient(weights):
     shapes = {"w": jnp.zeros((2, 3))}
     params, eta = cases.random(rng, shapes), 0.3
     sizes = (4, 4, 4) if weights == "equal" else (2, 4, 9)
-    stats = cases.make_facts((1, 1, 1), batch_size=sizes, learning_rate=(eta,) * 3)
+    stats = cases.make_stats((1, 1, 1), batch_size=sizes, learning_rate=(eta,) * 3)
     replicas = tuple(cases.random_replica(rng, shapes, ()) for _ in sizes)
     stepped = tuple(
         r._replace(
@@ -372,7 +372,7 @@ def test_averaging_one_plain_step_is_aggregating_its_gradient(weights):
 
 
 def test_aggregation_equals_one_worker_with_all_the_examples():
-    """Adam, so that it is the mean gradient that matters, not the mean step."""
+    """With Adam, so that the mean gradient matters, not the mean step."""
     rng = np.random.default_rng(0)
     merging = merge.gradient_aggregation(optax.adam(1.0))
     shapes = {"w": jnp.zeros(4)}
@@ -386,9 +386,9 @@ def test_aggregation_equals_one_worker_with_all_the_examples():
             cases.Replica(params, (), (), {"grad_sum": {"w": jnp.float32(p.mean(0))}})
             for p in (*parts, gradients)
         ]
-        stats = cases.make_facts((1, 1, 1), batch_size=sizes, learning_rate=(0.1,) * 3)
+        stats = cases.make_stats((1, 1, 1), batch_size=sizes, learning_rate=(0.1,) * 3)
         several, _ = merging.apply(several, tuple(members[:3]), stats)
-        stats = cases.make_facts((1,), batch_size=(10,), learning_rate=(0.1,))
+        stats = cases.make_stats((1,), batch_size=(10,), learning_rate=(0.1,))
         one, _ = merging.apply(one, tuple(members[3:]), stats)
     cases.assert_close(several, one)
 
@@ -399,12 +399,12 @@ def test_sma_without_pull_leaves_replica_and_centre_alone():
     replica = cases.random_replica(rng)
     params, model_state = cases.random(rng, cases.SHAPES), replica.model_state
     fresh = merging.init(params, model_state)
-    state, (after,) = merging.apply(fresh, (replica,), cases.make_facts((1,)))
+    state, (after,) = merging.apply(fresh, (replica,), cases.make_stats((1,)))
     jax.tree.map(np.testing.assert_array_equal, after, replica)
     jax.tree.map(np.testing.assert_array_equal, state, fresh)
 
 
-# --- what cannot be meant ---------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -415,6 +415,6 @@ def test_sma_without_pull_leaves_replica_and_centre_alone():
         (lambda: merge.normalized(reg_measure="l2"), "l2.*rms"),
     ],
 )
-def test_unknown_names_are_errors_that_list_the_known(make, words):
+def test_errors_for_unknown_names_list_the_known(make, words):
     with pytest.raises(ValueError, match=words):
         make()

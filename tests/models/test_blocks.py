@@ -11,7 +11,7 @@ from jax import lax
 
 from hetjax.models import blocks
 
-# (height, width, window, stride, ceil); odd sizes leave a rest
+# (height, width, window, stride, ceil); odd sizes leave a remainder
 CASES = [
     (8, 8, 2, 2, False),
     (7, 9, 2, 2, False),
@@ -31,7 +31,7 @@ def images(height, width):
 
 
 def pooled(x, window, stride, ceil, reduce):
-    """By loops; a window that sticks out has what is inside."""
+    """Pooling by loops; a window beyond the border covers what is inside."""
     up = math.ceil if ceil else math.floor
     rows, columns = (up((n - window) / stride) + 1 for n in x.shape[1:3])
     out = np.empty((len(x), rows, columns, x.shape[3]), np.float32)
@@ -43,13 +43,13 @@ def pooled(x, window, stride, ceil, reduce):
 
 
 @pytest.mark.parametrize(("height", "width", "window", "stride", "ceil"), CASES)
-def test_pooling_is_that_of_loops(height, width, window, stride, ceil):
+def test_pooling_equals_loops(height, width, window, stride, ceil):
     x = images(height, width)
     largest = blocks.max_pool(x, window, stride, ceil=ceil)
     np.testing.assert_array_equal(largest, pooled(x, window, stride, ceil, np.max))
     mean = blocks.avg_pool(x, window, stride, ceil=ceil)
     expected = pooled(x, window, stride, ceil, np.mean)
-    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)  # sums' order
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)  # order of sums
 
 
 def test_max_pooling_has_the_values_and_the_gradient_of_reduce_window():
@@ -86,7 +86,7 @@ def test_inputs_of_every_layout_are_the_same_images():
     ("image", "shape"),
     [((4, 5, 3), (3, 4, 5)), ((4, 5, 3), (4, 5)), ((2, 3, 1), (3, 2))],
 )
-def test_other_orders_of_axes_are_errors(image, shape):
+def test_other_axis_orders_are_errors(image, shape):
     with pytest.raises(ValueError, match="are not images of"):
         blocks.Images(image)(jnp.zeros((2, *shape)))
 

@@ -27,12 +27,12 @@ def dense(a, b):
 
 
 def conv(k, a, b):
-    """Of a k x k convolution without biases."""
+    """The size of a k x k convolution without biases."""
     return k * k * a * b
 
 
 def norm(*channels):
-    """Scales and biases."""
+    """The size of scales and biases."""
     return 2 * sum(channels)
 
 
@@ -221,7 +221,7 @@ def test_shapes_between_the_layers(name):
         [x.shape[1:] for x in jax.eval_shape(outputs, jnp.zeros((2, *image)))]
     )
     for stage in [image, *STAGES[name], (classes,)]:
-        assert stage in shapes, stage  # goes on from the last one found
+        assert stage in shapes, stage  # continues after the last one found
 
 
 def modules(name, kind):
@@ -257,7 +257,7 @@ def test_dropout_rates(name, rates):
         ("vgg16 torch", 14, {(1e-3, 0.9), (1e-5, 0.9)}),
         ("resnet32", 33, {(1e-5, 0.9)}),  # one after each convolution
         ("resnet32 pad", 31, {(1e-5, 0.9)}),
-        ("wrn-16-8", 13, {(1e-5, 0.9)}),  # before each convolution but four, and last
+        ("wrn-16-8", 13, {(1e-5, 0.9)}),  # before all convolutions but 4; last
     ],
 )
 def test_batch_normalisation(name, count, settings):
@@ -282,7 +282,7 @@ def test_order_of_the_first_stage(name, order):
     assert names[1 : 1 + len(expected)] == expected
 
 
-# Compiling takes most of the time here; what is compiled runs but a few times.
+# Compiling takes most of the time here; the programs run only a few times.
 compiled = functools.partial(
     jax.jit,
     compiler_options={
@@ -295,7 +295,7 @@ compiled = functools.partial(
 
 
 class Small(NamedTuple):
-    """A model of a few weights, and what it has."""
+    """A model with few weights, and its properties."""
 
     build: object
     image: tuple
@@ -344,7 +344,7 @@ KEYS = jax.random.split(jax.random.key(1), 2)
 
 @functools.cache
 def runner(name):
-    """What a model does with a step's key, of two; compiled once."""
+    """Run a model with one of two step keys; compiled once."""
     row = SMALL[name]
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, *row.image)).astype(np.float32)
@@ -391,7 +391,7 @@ def test_logits(name):
         assert logits.shape == (B, C)
         assert logits.dtype == np.float32
         assert np.isfinite(logits).all()
-        assert len({tuple(row) for row in logits}) == B  # every example has its own
+        assert len({tuple(row) for row in logits}) == B  # examples have different ones
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -414,18 +414,18 @@ def test_batch_statistics_move_in_training_only(name):
         assert moved, path_name(path)
     if SMALL[name].norm:
         assert (found["evaluated"][0] != found["evaluated"][1]).any()
-    # and training differs from evaluation, unless there is nothing to make it so
+    # training differs from evaluation if there is dropout or batch statistics
     same = np.array_equal(found["train"], found["evaluated"][0])
     assert same == (not SMALL[name].norm and not SMALL[name].dropout)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_reach_every_parameter(name):
-    """What rounding leaves of a gradient that is zero is no gradient."""
+    """The rounding errors of a zero gradient do not count."""
     leaves = jax.tree.leaves_with_path(runner(name)(0)["grad_sum"])
     assert all(np.isfinite(g).all() for _, g in leaves)
     still = {path_name(path) for path, g in leaves if abs(g).max() < 1e-6}
-    # Behind a scale of 0 nothing moves: in each block, all but the last normalisation.
+    # Parameters before a scale of 0 do not move: all of a block but its last norm.
     block = ("0/kernel", "1/scale", "1/bias", "3/kernel")
     zero = {f"layers/{i}/branch/layers/{leaf}" for i in (4, 5, 6) for leaf in block}
     assert still == (zero if name == "resnet biased" else set())
@@ -507,7 +507,7 @@ def test_initial_scales():
 
 
 def test_padded_shortcuts_of_a_resnet_whose_branches_are_zero():
-    """What is left: the stem, every fourth pixel of it, zeros behind its channels."""
+    """The result is every fourth pixel of the stem, with zeros in the new channels."""
 
     @compiled
     def outputs(x):
@@ -533,7 +533,7 @@ def test_wide_blocks_activate_before_the_shortcut_only_where_it_is_a_convolution
         model.eval()
         first, second = model.layers[2:4]
         convs = first.branch.layers[-1], second.branch.layers[-1].layers[-1]
-        for layer in convs:  # of a branch: nothing comes through
+        for layer in convs:  # of a branch: its output is zero
             layer.kernel[...] = jnp.zeros_like(layer.kernel[...])
         y = first(x)
         return y, second(y), first.shortcut.kernel[...]
@@ -543,7 +543,7 @@ def test_wide_blocks_activate_before_the_shortcut_only_where_it_is_a_convolution
     h = np.maximum(x, 0) / (1 + 1e-5) ** 0.5  # statistics are still 0 and 1
     expected = np.einsum("bhwi,io->bhwo", h, kernel[0, 0])
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-    assert (y < 0).any()  # no ReLU behind the sum
+    assert (y < 0).any()  # no ReLU after the sum
     np.testing.assert_array_equal(z, y)
 
 
@@ -607,12 +607,12 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.magma_mlp(hidden=(8, 0)), "at least one unit"),
     ],
 )
-def test_what_cannot_be_built_is_an_error(make, words):
+def test_invalid_models_are_errors(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_the_smallest_images_that_can_be_built():
+def test_the_smallest_possible_images():
     for build, image in (
         (models.lenet(image=(16, 16, 1)), (16, 16, 1)),
         (models.magma_cnn(image=(6, 6, 3)), (6, 6, 3)),

@@ -72,7 +72,7 @@ def test_initial_standard_deviations(init, scale_in, scale_out):
             assert abs(x).max() <= 2 * scale / CUT * (1 + 1e-6)
 
 
-def test_every_weight_has_a_key_of_its_own():
+def test_every_weight_has_its_own_key():
     params = drawn()
     common = min(params["kernel_in"].size, params["kernel_out"].size)
     flat = [np.ravel(params[k])[:common] for k in ("kernel_in", "kernel_out")]
@@ -111,6 +111,6 @@ def test_mlp_has_the_widths_it_was_given(hidden, widths):
         (lambda: models.mlp(hidden=(8, 0)), "at least one.*every layer"),
     ],
 )
-def test_what_cannot_be_built_is_an_error(make, words):
+def test_invalid_models_are_errors(make, words):
     with pytest.raises(ValueError, match=words):
         make()

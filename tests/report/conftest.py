@@ -1,4 +1,4 @@
-"""A hand-made comparison, small enough to work out every number by hand."""
+"""A hand-made comparison, small enough to compute every number by hand."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from hetjax.report import Comparison, History, WorkerRecord
 
 
 def history(strategy="sync", seed=0, accuracies=(), waiting=(0.0, 0.0), **changes):
-    """A run of 10 s, evaluated every second from 0 s on; two workers."""
+    """A run of two workers over 10 s, evaluated every second from 0 s on."""
     h = History(strategy, seed, {"learning_rate": 0.5}, "accuracy", duration=10.0)
     for t, accuracy in enumerate(accuracies):
         point = {"seconds": float(t), "updates": 10 * t, "examples": 320 * t}
@@ -32,7 +32,7 @@ def make():
 
 @pytest.fixture
 def histories():
-    """Three seeds of sync, of which one never reaches 0.9, and one run of async."""
+    """Three seeds of "sync", of which one never reaches 0.9, and one run of "async"."""
     return [
         history("sync", 0, (0.1, 0.5, 0.90, 0.94), waiting=(0.0, 4.0)),
         history("async", 0, (0.1, 0.7, 0.80, 0.85), compilations=5),

@@ -1,4 +1,4 @@
-"""Pictures of single runs: the Gantt chart, and the file for Perfetto."""
+"""Plots of single runs: the Gantt chart, and the file for Perfetto."""
 
 import json
 
@@ -22,7 +22,7 @@ def run(make):
 
 
 def titles(figure):
-    """Of the panels, the shares of the whole run left out."""
+    """The titles of the panels, without those of the shares of the whole run."""
     return [ax.get_title("left") for ax in figure.axes[::2]]
 
 
@@ -42,7 +42,7 @@ def test_the_timeline_of_one_run(run):
     assert widths == pytest.approx([70, 100, 15, 0, 2.5, 0, 12.5, 0, 0, 0])
 
 
-def test_the_legend_names_transfers_only_where_there_are_any(make, run):
+def test_the_legend_names_transfers_only_if_there_are_any(make, run):
     def legend(history):
         return [t.get_text() for t in plot.timeline(history).legends[0].get_texts()]
 
@@ -51,7 +51,7 @@ def test_the_legend_names_transfers_only_where_there_are_any(make, run):
     assert legend(run) == ["busy", "merging", "transfer", "waiting", "idle"]
 
 
-def test_real_seconds_are_not_virtual(make):
+def test_real_seconds_are_not_called_virtual(make):
     for real, label in ((False, "virtual time [s]"), (True, "time [s]")):
         figure = plot.timeline(make(real=real))
         assert figure.axes[0].get_xlabel() == label
@@ -65,19 +65,19 @@ def test_chosen_workers_in_a_window(run):
     assert titles(figure) == ["sync: 2 to 4 s of 10 s, 1 of 2 workers"]
 
 
-def test_several_runs_stand_one_below_the_other(make, run):
+def test_several_runs_are_one_below_the_other(make, run):
     figure = plot.timeline([run, make("async", stopped="loss is nan")])
     expected = ["sync: 0 to 10 s of 10 s", "async: 0 to 10 s of 10 s, stopped early"]
     assert titles(figure) == expected
 
 
 def test_two_runs_of_one_strategy_are_both_shown(make):
-    """A real one and a simulated one, to compare them."""
+    """A real run and a simulated one, to compare them."""
     figure = plot.timeline([make("sync", real=True), make("sync", duration=12.0)])
     assert [t.split(" of ")[1] for t in titles(figure)] == ["10 s", "12 s"]
 
 
-def test_workers_and_windows_that_are_not_there(run):
+def test_unknown_workers_and_windows(run):
     with pytest.raises(ValueError, match=r"sync has no workers \[2\]: it has 2"):
         plot.timeline(run, workers=[0, 2])
     with pytest.raises(ValueError, match=r"the window \(4.0, 2.0\) is empty"):
@@ -119,7 +119,7 @@ def test_the_run_and_its_workers_have_names(run, tmp_path):
     assert names == [(0, 0, "w0"), (0, 1, "w1")]
 
 
-def test_what_happened_to_workers_is_marked_in_their_rows(run, tmp_path):
+def test_worker_events_are_marked_in_their_rows(run, tmp_path):
     run.events = [
         WorkerEvent(1.5, "w1", "lost", "Traceback\nKeyError"),
         WorkerEvent(2.25, "w1", "joined", "as scripted"),
@@ -135,12 +135,12 @@ def test_what_happened_to_workers_is_marked_in_their_rows(run, tmp_path):
     assert {(m["pid"], m["s"]) for m in marks} == {(0, "t")}
 
 
-def test_a_run_of_nothing_is_a_file_too(make, tmp_path):
+def test_an_empty_run_gives_a_valid_file(make, tmp_path):
     events = trace_of(make(waiting=()), tmp_path / "t.json")
     assert [len(events[phase]) for phase in ("M", "X", "i")] == [1, 0, 0]
 
 
-def test_the_file_may_have_a_textual_path(run, tmp_path):
+def test_the_path_may_be_a_string(run, tmp_path):
     plot.chrome_trace(run, str(tmp_path / "t.json"))
     assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) == 7
 
@@ -157,7 +157,7 @@ def folder(tmp_path_factory):
     why=st.text(max_size=9),
 )
 def test_any_run_is_valid_json_of_all_its_segments(folder, names, spans, why):
-    """Whatever workers are called."""
+    """With any names of workers."""
     h = History("sync", 0, {}, "accuracy")
     h.workers = [WorkerRecord(name) for name in names]
     h.events = [WorkerEvent(0.0, name, "lost", why) for name in names]

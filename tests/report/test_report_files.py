@@ -1,4 +1,4 @@
-"""The files of a comparison: schema, validity, equal bytes, no loss of old results."""
+"""The files of a comparison: schema, validity, equal bytes, old results are kept."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def test_json_schema(runs):
     ]
 
 
-def test_json_values_survive(runs, tmp_path):
+def test_json_values_are_exact(runs, tmp_path):
     runs.histories[0].workers[1].staleness = {2: 5, 10: 1}
     runs.histories[0].workers[1].batch_size_over_time = [(0.0, 32.0), (1.5, 40.25)]
     runs.to_json(tmp_path / "a.json", version="1.2")
@@ -114,7 +114,7 @@ def test_settings_of_any_type(make):
     }
 
 
-def test_addresses_do_not_get_into_files(make):
+def test_memory_addresses_are_not_in_the_files(make):
     (run,) = Comparison([make(settings={"fn": make})], data={}, machine={}).document()[
         "runs"
     ]
@@ -156,13 +156,13 @@ def test_old_results_are_not_overwritten(runs, tmp_path, name):
     assert not (tmp_path / name).read_bytes().startswith(b"old")
 
 
-def test_a_folder_without_results_is_fine(tmp_path):
+def test_a_folder_without_results_is_accepted(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     check_out(tmp_path)
     check_out(tmp_path / "not_yet_there")
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(FileExistsError, match="is a file"):
         check_out(tmp_path / "out", overwrite=True)

@@ -1,4 +1,4 @@
-"""The plots show the histories' numbers, with units, in every strategy's own colour."""
+"""The plots show the histories' numbers, with units and a colour per strategy."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hetjax.report.plots import batch_sizes, time_to_accuracy, timeline
 
 
 def bars(collection):
-    """(start, finish, height of the middle) of each bar."""
+    """(start, finish, y of the middle) of each bar."""
     boxes = [path.get_extents() for path in collection.get_paths()]
     return [(b.x0, b.x1, (b.y0 + b.y1) / 2) for b in boxes]
 
@@ -31,7 +31,7 @@ def test_curves_are_medians_and_bands(runs):
     np.testing.assert_array_equal(sync.get_ydata(), [0.1, 0.4, 0.6, 0.9])
     np.testing.assert_array_equal(alone.get_ydata(), [0.1, 0.7, 0.8, 0.85])
     assert set(target.get_ydata()) == {runs.target}
-    (band,) = ax.collections  # of sync: a single run has none
+    (band,) = ax.collections  # of "sync": a single run has none
     corners = band.get_paths()[0].vertices
     for t, low, high in [(0, 0, 0.2), (1, 0.3, 0.5), (2, 0.5, 0.9), (3, 0.8, 0.94)]:
         ys = corners[corners[:, 0] == t, 1]
@@ -42,8 +42,8 @@ def test_curves_are_medians_and_bands(runs):
     assert texts == ["sync", "async"]
 
 
-def test_many_strategies_have_their_legend_beside_the_panel(make):
-    """In the order of their last values, without bands."""
+def test_the_legend_of_many_strategies_is_beside_the_panel(make):
+    """It is in the order of their last values, and there are no bands."""
     last = (0.5, 0.9, 0.7, 0.6, 0.8, 0.3, 0.4, 0.2)
     histories = [
         make(f"s{k}", seed, (0.1, value))
@@ -91,7 +91,7 @@ def test_a_curve_ends_with_its_shortest_seed(make):
     assert text.get_text() == "sync (stopped early: 1 of 2 seeds)"
 
 
-def test_a_run_without_points_is_named(make):
+def test_a_run_without_evaluations_is_named(make):
     figure = time_to_accuracy([make()], "accuracy", "seconds", float("nan"))
     (text,) = figure.axes[0].get_legend().get_texts()
     assert text.get_text() == "sync (a run was never evaluated)"
@@ -103,7 +103,7 @@ def test_sixteen_strategies_look_different(make):
     assert len(set(styles.values())) == 16
 
 
-def test_batch_sizes_are_steps_of_the_strategies_that_moved(make):
+def test_batch_sizes_are_steps_of_the_strategies_that_change_them(make):
     fixed, moved = make("fixed", accuracies=(0.1,)), make("moved", accuracies=(0.1,))
     for h in (fixed, moved):
         h.workers[0].batch_size_over_time = [(0.0, 32.0)]
@@ -120,12 +120,12 @@ def test_batch_sizes_are_steps_of_the_strategies_that_moved(make):
     np.testing.assert_array_equal(first.get_xdata(), [0, 3])
     assert ax.get_ylabel() == "batch size [examples]"
     assert ax.get_xlabel() == "mega-batches merged"
-    assert ax.get_ylim()[0] == 0  # an axis that does not exaggerate
+    assert ax.get_ylim()[0] == 0  # the axis starts at zero, so as not to exaggerate
     colour = strategy_styles([fixed, moved])["moved"][0]
     assert ax.spines["left"].get_edgecolor() == to_rgba(colour)
 
 
-def test_sizes_far_apart_get_a_logarithmic_axis(make):
+def test_very_different_sizes_get_a_logarithmic_axis(make):
     h = make(accuracies=(0.1,))
     h.workers[0].batch_size_over_time = [(0.0, 16.0), (1.0, 1024.0)]
     (ax,) = batch_sizes([h]).axes
@@ -156,7 +156,7 @@ def test_timeline_bars(make):
     assert left.get_title("left") == "sync: 6 to 9 s of 10 s"
     assert [t.get_text() for t in left.get_yticklabels()] == ["w0", "w1", "w2"]
     assert left.get_xlabel() == "virtual time [s]"
-    # busy, merging, waiting, idle of the whole run, whatever the window; stacked
+    # busy, merging, waiting, idle of the whole run, for any window; stacked
     shares = [[70, 0, 100], [10, 0, 0], [20, 0, 0], [0, 100, 0]]
     starts = [[0, 0, 0], [70, 0, 100], [80, 0, 100], [100, 0, 100]]
     widths = np.array([p.get_width() for p in right.patches]).reshape(4, 3)
@@ -210,7 +210,7 @@ def test_jupyter_gets_a_png(runs):
         assert figure._repr_png_().startswith(b"\x89PNG")
 
 
-def test_the_axis_shows_where_the_runs_differ(make):
+def test_the_axis_shows_the_range_where_runs_differ(make):
     late = Comparison([make(accuracies=(0.1, 0.90, 0.94, 0.92))], data={}, machine={})
     low, high = late.plot().axes[0].get_ylim()
     assert 0.8 < low < 0.90

@@ -1,4 +1,4 @@
-"""The summary of a comparison and its table, against numbers worked out by hand."""
+"""The summary of a comparison and its table, against numbers computed by hand."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_summary_of_three_seeds(runs):
     }
 
 
-def test_median_of_mostly_never_is_never(runs):
+def test_a_median_of_mostly_never_is_never(runs):
     assert runs.summary(target=0.94)[0]["seconds_to_target"] is None  # 3, never, never
 
 
@@ -91,13 +91,13 @@ def test_nan_is_not_the_best(make):
         assert compare(make(accuracies=accuracies)).summary()[0]["best"] == 0.7
 
 
-def test_a_seed_without_points_makes_the_best_unknown(make):
+def test_a_seed_without_evaluations_makes_the_best_unknown(make):
     seeds = [make("a", 0, ()), make("a", 1, (0.9,)), make("a", 2, (0.8,))]
     runs = compare(*seeds, make("b", 0, (0.5,)))
     row = runs.summary()[0]
     assert math.isnan(row["best"])
     assert all(map(math.isnan, row["best_spread"]))
-    assert runs.target == 0.485  # of b alone
+    assert runs.target == 0.485  # from b alone
 
 
 def test_table_text(runs):
@@ -153,7 +153,7 @@ def test_different_metrics_are_refused(make):
         compare(make(), other)
 
 
-def test_csv_has_a_row_per_point(runs, tmp_path):
+def test_csv_has_a_row_per_evaluation(runs, tmp_path):
     runs.histories[1].evals[1]["p_at_3"] = float("nan")
     runs.to_csv(tmp_path / "a.csv")
     lines = (tmp_path / "a.csv").read_text().splitlines()
@@ -164,13 +164,13 @@ def test_csv_has_a_row_per_point(runs, tmp_path):
     assert len(lines) == 1 + 4 * 4
 
 
-def test_padding_is_shared_out(make):
+def test_padding_is_a_share_of_all_examples(make):
     h = make(accuracies=(0.1, 0.9))  # two workers of 960 examples each
     h.workers[0].padded = 480
     assert Comparison([h], data={}, machine={}).summary()[0]["padding_share"] == 0.2
 
 
-def test_short_words_for_a_notebook(make, runs):
+def test_the_repr_for_a_notebook_is_short(make, runs):
     assert repr(make(accuracies=(0.1, 0.9), stopped="enough")) == (
         "<History of sync, seed 0: 2 points over 10 s, best accuracy 0.9, enough>"
     )

@@ -1,4 +1,4 @@
-"""Rehearsals: every kind of merge that a policy may order is compiled beforehand."""
+"""Dry runs: every kind of merge that a policy may request is compiled beforehand."""
 
 import pytest
 from real_runs import DATA, TASK, three_workers
@@ -12,13 +12,13 @@ from hetjax.runtimes.threads import dry_run
 
 @pytest.fixture(scope="module")
 def session():
-    """Whose programs all share."""
+    """A session whose programs all tests share."""
     return Session(TASK, DATA, three_workers(), seconds=1.0, num_evals=1)
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
-def test_one_merge_of_each_kind_by_itself(name, session, monkeypatch):
-    """Whoever comes first, in whatever order: each speed has its own noise."""
+def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
+    """Several speeds of the workers give several orders of arrival."""
     monkeypatch.setattr(dry_run, "EVENTS", 300)
     more = {"mega_batch": 20} if name == "adaptive_sgd" else {}
     strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **more)

@@ -1,4 +1,4 @@
-"""Where assignments run: nobody sees a difference, but for the time it takes."""
+"""Where assignments run: it changes the time that they take, and nothing else."""
 
 import queue
 import threading
@@ -27,7 +27,7 @@ def assignment(worker, local_steps=1, size=2):
 
 @pytest.fixture
 def pool():
-    """A maker of one that runs a function; all are closed."""
+    """Makes executors that run a function; closes them all afterwards."""
     made = []
 
     def make(run, threads=2):
@@ -45,7 +45,7 @@ def slowly(a):
 
 
 def play(one, local_rounds):
-    """Who ran each of so many works of one worker."""
+    """The threads that ran each of these rounds of worker 0."""
     found = []
     for _ in range(local_rounds):
         one.start(assignment(0))
@@ -53,22 +53,22 @@ def play(one, local_rounds):
     return found
 
 
-def test_the_first_works_tell_that_they_are_long(pool):
+def test_the_first_rounds_show_that_rounds_are_long(pool):
     here = threading.get_ident()
     threads = play(pool(slowly), FIRST + 3)
     assert threads[:FIRST] == [here] * FIRST
     assert here not in threads[FIRST:]
 
 
-def test_short_works_stay_on_the_caller_s_thread(pool):
+def test_short_rounds_stay_on_the_caller_s_thread(pool):
     def run(a):
         return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
 
     assert set(play(pool(run), FIRST + 3)) == {threading.get_ident()}
 
 
-def test_long_works_run_at_the_same_time(pool):
-    """Two wait for each other."""
+def test_long_rounds_run_at_the_same_time(pool):
+    """Two rounds wait for each other."""
     both = threading.Barrier(2, timeout=10)
 
     def run(a):
@@ -96,7 +96,7 @@ def test_an_error_of_a_thread_is_raised_where_its_outcome_is_fetched(pool):
         one.finish(1)
 
 
-def test_what_is_dropped_is_not_asked_for(pool):
+def test_a_dropped_assignment_does_not_block_the_next_one(pool):
     one = pool(slowly)
     play(one, FIRST)
     one.start(assignment(1))
@@ -107,7 +107,7 @@ def test_what_is_dropped_is_not_asked_for(pool):
 
 @pytest.mark.parametrize("name", ["local_sgd", "async_sgd", "ad_psgd", "adaptive_sgd"])
 def test_a_run_on_several_threads_has_the_same_bits(name, monkeypatch):
-    """On the virtual clock; every work counts as a long one."""
+    """On the virtual clock; every round counts as a long one."""
     strategy = hj.STRATEGIES[name](learning_rate=0.1, batch_size=8)
     monkeypatch.setattr(inline, "LONG", 0.0)
     found = []
@@ -123,25 +123,25 @@ def test_a_run_on_several_threads_has_the_same_bits(name, monkeypatch):
     chex.assert_trees_all_equal(one.params, several.params)
 
 
-def test_one_program_runs_works_of_one_device_and_shape():
+def test_one_program_runs_rounds_of_one_device_and_shape():
     local_rounds = [
         assignment(0, 2),
         assignment(1, 2),
-        assignment(2, 2),  # of another device
-        assignment(3, 1),  # of other steps
+        assignment(2, 2),  # on another device
+        assignment(3, 1),  # another number of steps
         assignment(4, 2, size=3),
-        assignment(5, 0),  # a copy alone
+        assignment(5, 0),  # only a copy
         assignment(6, 0),
         assignment(7, 2),
         assignment(8, 2),  # slowed on purpose
     ]
-    benches = [("b" if k == 2 else "a", 3.0 if k == 8 else 1.0) for k in range(9)]
-    groups = [[a.worker for a in group] for group in grouped(local_rounds, benches)]
+    workers = [("b" if k == 2 else "a", 3.0 if k == 8 else 1.0) for k in range(9)]
+    groups = [[a.worker for a in group] for group in grouped(local_rounds, workers)]
     assert groups == [[0, 1, 7], [2], [3], [4], [5], [6], [8]]
 
 
 class Immediate:
-    """Steps that are done at once."""
+    """Steps that are done immediately."""
 
     def __init__(self):
         self.compilations = Compilations()
@@ -150,8 +150,8 @@ class Immediate:
         return Outcome(a.replica, [], np.zeros(()), 0)
 
 
-class TwoWorks:
-    """A loop whose one turn gives a worker two works, and waits for each."""
+class TwoRounds:
+    """A loop with one turn, which gives a worker two rounds and waits for each."""
 
     def __init__(self):
         self.reports = queue.SimpleQueue()
@@ -170,8 +170,8 @@ class TwoWorks:
         return False
 
 
-def test_a_worker_does_its_work_while_another_takes_the_loop_s_turn():
-    """An evaluation, say, that waits for all: nobody waits for it in turn."""
-    loop = TwoWorks()
+def test_a_worker_computes_while_another_takes_the_loop_s_turn():
+    """The turn waits for the worker (as an evaluation does), but not vice versa."""
+    loop = TwoRounds()
     loop.threads.lead(loop.take_turns)
     assert loop.threads.close() == []

@@ -1,4 +1,4 @@
-"""Requests that cannot be meant: devices, slowdowns, traces, other models' machines."""
+"""Invalid requests: devices, slowdowns, traces, machines of other models."""
 
 import json
 import signal
@@ -42,13 +42,13 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
         ),
     ],
 )
-def test_machines_that_cannot_be(devices, settings, message):
+def test_invalid_machines(devices, settings, message):
     with pytest.raises(ValueError, match=message):
         hj.local_machine(devices, **settings)
 
 
 def test_all_devices_are_found():
-    """The four CPU devices of the tests, and whatever accelerators there are."""
+    """The four CPU devices of the tests, and any accelerators."""
     names = [w.name for w in hj.local_machine().workers]
     assert names[-8:] == [f"cpu:{k}" for k in range(8)]
     assert len(names) >= len(jax.devices())
@@ -70,7 +70,7 @@ def test_all_devices_are_found():
         ({"num_evals": 0}, "num_evals=0"),
     ],
 )
-def test_runs_that_cannot_be(options, message):
+def test_invalid_runs(options, message):
     settings = {"seconds": 0.3, "progress": False, **options}
     with pytest.raises(ValueError, match=message):
         hj.train(TASK, DATA, three_workers(), rounds(), **settings)
@@ -84,7 +84,7 @@ def recorded(tmp_path_factory):
 
 
 def changed(recorded, tmp_path, change):
-    """The trace with its lines changed."""
+    """Change the lines of a trace."""
     lines = recorded.read_text().splitlines()
     path = tmp_path / "changed.jsonl"
     path.write_text("\n".join(change(lines)) + "\n")
@@ -110,7 +110,7 @@ def test_a_trace_of_another_version(recorded, tmp_path):
         hj.replay(changed(recorded, tmp_path, newer), TASK, DATA, progress=False)
 
 
-def test_a_trace_of_something_else(recorded):
+def test_a_file_that_is_not_a_trace(recorded):
     other = hj.adaptive_sgd(batch_size=4, learning_rate=0.1, mega_batch=40)
     with pytest.raises(ValueError, match="recorded with another strategy: local_sgd"):
         hj.replay(recorded, TASK, DATA, other, progress=False)
@@ -122,12 +122,12 @@ def test_a_trace_of_something_else(recorded):
         hj.replay(recorded, TASK, data, progress=False)
 
 
-def test_a_strategy_with_other_settings_is_found_out_where_it_differs(recorded):
+def test_a_strategy_with_other_settings_is_refused_where_it_differs(recorded):
     with pytest.raises(ValueError, match=r"\.jsonl, line \d+: the strategy"):
         hj.replay(recorded, TASK, DATA, rounds(local_steps=3), progress=False)
 
 
-def test_a_trace_that_was_cut_off_is_replayed_as_far_as_it_goes(recorded, tmp_path):
+def test_a_truncated_trace_is_replayed_as_far_as_it_goes(recorded, tmp_path):
     path = changed(recorded, tmp_path, lambda lines: lines[: len(lines) // 2])
     history = hj.replay(path, TASK, DATA, progress=False)
     assert history.stopped == "the trace was cut off here"
@@ -156,7 +156,7 @@ def test_a_machine_of_another_model_gives_no_advice(tmp_path):
     assert all(w.cost.seconds(4) > 0 for w in machine.workers)
     advice = hj.advise(TASK, DATA, machine, batch_size=4, seconds=0.05, progress=False)
     sets = {c.workers for c in advice.choices}
-    assert len(sets) == 5  # one, two, three; and each of the others alone
+    assert len(sets) == 5  # one, two, three workers; and each of the others alone
     learning_rates = [c.examples_per_second for c in advice.choices]
     assert learning_rates == sorted(learning_rates, reverse=True)
     assert advice.verdict in str(advice)
@@ -181,7 +181,7 @@ def test_a_machine_of_another_model_gives_no_advice(tmp_path):
 
 
 def test_advice_counts_whole_rounds():
-    """Eight steps of 100 s beside eight of 1 s: a round is longer than all the time."""
+    """Eight steps of 100 s beside eight of 1 s: one round is longer than the run."""
     machine = Machine(
         "m",
         (
@@ -199,7 +199,7 @@ def test_advice_counts_whole_rounds():
         seconds=10.0,
         progress=False,
     )
-    alone, both = advice.choices  # 4 examples a step
+    alone, both = advice.choices  # 4 examples per step
     assert alone.examples_per_second == pytest.approx(4.0)
     assert alone.waiting == pytest.approx(0.0, abs=1e-9)
     assert both.round_seconds == pytest.approx(800.0)
@@ -248,8 +248,8 @@ def test_ctrl_c_ends_a_calibration():
         )
 
 
-def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
-    """A choice that was interrupted is none; before the first one there is nothing."""
+def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
+    """An interrupted candidate is left out; before the first one there is no advice."""
     machine = hj.machine.preset("v100x2")
     bar = ProgressBar.advance
     pressed = []
@@ -300,12 +300,12 @@ def test_ctrl_c_leaves_the_advice_that_there_is(monkeypatch):
         (lambda: hj.replay(None, TASK, DATA), "None is not a trace: give the trace of"),
     ],
 )
-def test_what_cannot_be_measured_or_replayed(call, message):
+def test_runs_that_cannot_be_measured_or_replayed(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_a_file_that_is_no_text_is_no_trace(tmp_path):
+def test_a_binary_file_is_not_a_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"t\.jsonl: this is not a text file, so"):

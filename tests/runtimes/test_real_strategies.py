@@ -1,4 +1,4 @@
-"""Every strategy, run for real and then replayed: the same parameters, bit for bit."""
+"""Real runs of every strategy, replayed: the same parameters, bit for bit."""
 
 import json
 
@@ -15,7 +15,7 @@ from hetjax.runtimes.threads import step_mode_choice
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine
 
-EPOCHS = 5  # at least; a few merges of the longest rounds
+EPOCHS = 5  # at least; enough for a few merges of the longest rounds
 SETTINGS = {
     "elastic_sgd": {"local_steps": 2},
     "easgd_sync": {"momentum": 0.5},
@@ -42,13 +42,13 @@ def strategy(name, **changes):
 
 @pytest.fixture(scope="module")
 def session():
-    """All strategies run on one, so that what they share is compiled once."""
+    """All strategies share one session, so that common programs compile once."""
     return Session(TASK, DATA, three_workers(), seconds=60.0, num_evals=600)
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
 def test_a_real_run_is_replayed(name, session):
-    # so many examples, however fast this machine is
+    # stop after these examples, however fast this machine is
     length = {"epochs": EPOCHS}
     bar = ProgressBar(1.0, shown=False)
     history = session.run(name, strategy(name), 0, bar, **length)
@@ -77,7 +77,7 @@ def test_a_real_run_is_replayed(name, session):
 
 
 def test_a_trace_in_a_file_is_replayed(tmp_path):
-    """With the strategy that its settings say, on the task and the data."""
+    """With the strategy of its settings, on the task and the data."""
     path = tmp_path / "run.jsonl"
     history = real(strategy("adaptive_sgd"), trace=path)
     again = hj.replay(path, TASK, DATA, progress=False)
@@ -87,8 +87,8 @@ def test_a_trace_in_a_file_is_replayed(tmp_path):
     assert copy.read_text() == path.read_text()
 
 
-def test_what_is_not_the_recorded_run_differs():
-    """Another learning rate: the same events, other parameters."""
+def test_another_run_than_the_recorded_one_differs():
+    """Another learning rate gives the same events and other parameters."""
     history = real(strategy("elastic_sgd"))
     other = strategy("elastic_sgd")._replace(learning_rate=0.01)
     again = hj.replay(history.trace, strategy=other, progress=False)
@@ -106,8 +106,8 @@ def test_any_strategy_runs_on_the_machine_that_a_trace_recorded():
 
 
 @pytest.mark.parametrize("step_mode", ["dispatch", "fused", "unrolled"])
-def test_all_forms_learn_the_same(step_mode):
-    """The same steps: equal up to rounding, and each is replayed to its own bits."""
+def test_all_step_modes_learn_the_same(step_mode):
+    """The results are equal up to rounding, and each replay is equal bit by bit."""
     history = real(
         strategy("fed_nova"), three_workers(step_mode=step_mode), num_evals=1
     )
@@ -120,8 +120,8 @@ def test_all_forms_learn_the_same(step_mode):
     chex.assert_trees_all_close(plain.params, history.params, atol=1e-5)
 
 
-def test_a_form_is_measured_once(monkeypatch, tmp_path):
-    """The second run reads it from the disk, and the trace says what it was."""
+def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
+    """The second run reads the step mode from the disk, and the trace names it."""
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     measured = []
     inner = step_mode_choice._measured
@@ -142,7 +142,7 @@ LEARNERS = {
     "rounds": (
         "local_sgd",
         {"local_steps": (3, 2, 3, 3)},
-    ),  # cpu:0's differ: each alone
+    ),  # cpu:0's learners differ: each alone
     "one step": ("sync_sgd", {}),
     "tree": ("hier_sgd", {"levels": ((2, 2),), "local_steps": (2, 2)}),
     "async": ("async_sgd", {}),
@@ -152,7 +152,7 @@ LEARNERS = {
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learners_of_a_device_run_as_one_program(name):
-    """Equal up to rounding to each by itself, and replayed to its own bits."""
+    """Equal up to rounding to separate programs, and replayed bit by bit."""
     strategy_name, settings = LEARNERS[name]
     chosen = hj.STRATEGIES[strategy_name](batch_size=4, learning_rate=0.05, **settings)
     machine = hj.local_machine(
@@ -169,7 +169,7 @@ def test_learners_of_a_device_run_as_one_program(name):
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
-def test_learners_of_a_device_are_measured_side_by_side(
+def test_learners_of_a_device_are_measured_at_the_same_time(
     local_steps, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
@@ -186,7 +186,7 @@ def test_learners_of_a_device_are_measured_side_by_side(
 
 
 def test_which_learners_run_together(monkeypatch):
-    """Those of one device that begin in one turn, with as many steps of one size."""
+    """Learners of one device that begin in one turn with equal steps and sizes."""
     groups = []
     inner = Steps.vmapped
 
@@ -200,7 +200,7 @@ def test_which_learners_run_together(monkeypatch):
     )
     chosen = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=(3, 2, 3, 3))
     real(chosen, machine, num_evals=1, epochs=2)
-    # throw-away replicas of the preparation are numbered anew
+    # the temporary replicas of the preparation are numbered from 0 again
     assert [2, 3] in groups
     assert all(group in ([0, 1], [2, 3]) for group in groups)
     begun = groups.index([2, 3])
@@ -209,7 +209,7 @@ def test_which_learners_run_together(monkeypatch):
 
 @pytest.mark.parametrize("step_mode", ["dispatch", "vmapped"])
 def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
-    """No step is compiled meanwhile, whose seconds it would take for a slow one."""
+    """No step is compiled meanwhile: the tuner would count its seconds as slow."""
     machine = hj.local_machine(
         ["cpu:0", "cpu:1"], workers_per_device=3, step_mode=step_mode
     )
@@ -220,13 +220,13 @@ def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
     started = {i.worker for i in history.events if i.what == "joined"}
     assert started >= {"cpu:0/1", "cpu:1/1"}
     left = {i.worker for i in history.events if i.what == "left"}
-    assert left >= {"cpu:0/1", "cpu:0/2", "cpu:1/1", "cpu:1/2"}  # at first
+    assert left >= {"cpu:0/1", "cpu:0/2", "cpu:1/1", "cpu:1/2"}  # inactive at first
     assert "step" not in history.programs
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
 def test_staleness_and_time_are_of_real_runs():
-    """The slowed worker makes fewer updates; somebody's are stale."""
+    """The slowed worker makes fewer updates; some updates are stale."""
     history = real(
         strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6
     )

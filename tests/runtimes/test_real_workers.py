@@ -1,4 +1,4 @@
-"""Workers that break, hang, slow down, come and turn NaN in real runs; and the ends."""
+"""Real runs whose workers fail, hang, slow down, join or turn NaN; and their ends."""
 
 import signal
 import threading
@@ -27,9 +27,9 @@ from hetjax.tracing.trace import Trace
 
 @pytest.fixture
 def meddle(monkeypatch):
-    """Calls a function with (worker, its works so far) before each work of a run.
+    """Call a function with (worker, its rounds so far) before each round of a run.
 
-    The runs of preparation are left alone: they are not in a worker's thread.
+    The preparation is not affected: it does not run in a worker's thread.
     """
 
     def install(function):
@@ -93,8 +93,8 @@ def test_without_the_last_worker_the_run_ends():
     assert np.isfinite(history.evals[-1]["loss"])
 
 
-def test_what_others_have_merged_is_in_the_model_when_the_last_one_is_lost():
-    """Of a tree: the root has not heard of it yet. A replay hears as much."""
+def test_merged_rounds_are_in_the_model_when_the_last_worker_is_lost():
+    """In a tree whose root has not merged them yet. A replay gives the same."""
     names = ("cpu:0", "cpu:1", "cpu:2")
     killed = tuple(ScriptedFault(0.1, "kill", name) for name in names)
     tree = hj.hier_sgd(
@@ -107,8 +107,8 @@ def test_what_others_have_merged_is_in_the_model_when_the_last_one_is_lost():
     assert (again.replayed, again.stopped) == ("equal", history.stopped)
 
 
-def test_who_hangs_and_then_breaks_says_why(meddle):
-    """Nobody is left, and nobody will come: the run ends."""
+def test_a_worker_that_hangs_and_then_fails_says_why(meddle):
+    """No worker is left, and none will join: the run ends."""
 
     def hang(worker, local_rounds):
         if local_rounds == 8:
@@ -129,7 +129,7 @@ def test_who_hangs_and_then_breaks_says_why(meddle):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_killed_slowed_and_joining_workers(name):
-    """As a script says; what was not merged of the killed one is all that is lost."""
+    """As scripted; only the unmerged rounds of the killed worker are lost."""
     script = (
         ScriptedFault(0.05, "kill", "cpu:0"),
         ScriptedFault(0.1, "slow", "cpu:1", 4.0),
@@ -155,8 +155,8 @@ def test_killed_slowed_and_joining_workers(name):
     ]
 
 
-def test_who_is_killed_takes_nobody_along_that_it_ran_with():
-    """Learner 0's thread runs them both; it is killed while they work."""
+def test_a_killed_learner_does_not_stop_the_one_it_ran_with():
+    """Learner 0's thread runs both; learner 0 is killed during a round."""
     killed = (ScriptedFault(0.1, "kill", "cpu:0/0"),)
     machine = hj.local_machine(
         ["cpu:0"],
@@ -168,14 +168,14 @@ def test_who_is_killed_takes_nobody_along_that_it_ran_with():
     history = real(rounds(), machine, seconds=0.5)
     assert what_happened(history) == [("cpu:0/0", "lost")]
     late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
-    assert late, "the other one works on"
+    assert late, "the other worker goes on"
     assert not history.stuck
     assert not own_threads()
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_silent_worker_is_dropped_and_let_in_again(meddle):
-    """It hangs for longer than its own times allow, which is a second and a bit."""
+def test_a_silent_worker_is_dropped_and_rejoins(meddle):
+    """It hangs for longer than its deadline, which is a little over a second."""
     hung = []
 
     def hang(worker, local_rounds):
@@ -191,7 +191,7 @@ def test_a_silent_worker_is_dropped_and_let_in_again(meddle):
     assert lost.why.startswith("no answer for")
     assert joined.why.startswith("answered after 2.")  # pauses do not count
     after = [s for s in history.timeline if s.worker == 1 and s.start > joined.seconds]
-    assert after, "it works again"
+    assert after, "it computes again"
     assert not history.stuck
     meddle(lambda worker, local_rounds: None)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
@@ -216,8 +216,8 @@ def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch):
     assert not own_threads()
 
 
-def test_a_nan_replica_is_named_and_kept_out():
-    """It begins anew from the centre, which never hears of it."""
+def test_a_nan_replica_is_reported_and_left_out():
+    """It is reset to the centre, which never includes it."""
     history = real(rounds(), task=poisoned_task(), seconds=0.5)
     assert not history.stopped
     told = [i for i in history.events if i.what == "nan"]
@@ -236,7 +236,7 @@ def test_a_run_may_stop_at_nan():
 
 
 def test_a_nan_replica_on_the_virtual_clock():
-    """The same choice there; by default it stops the run."""
+    """The same option there; by default the run stops."""
     machine = hj.machine.preset("v100x2")
     kept = real(rounds(), machine, task=poisoned_task(), on_nan="reset", seconds=0.2)
     assert not kept.stopped
@@ -246,8 +246,8 @@ def test_a_nan_replica_on_the_virtual_clock():
     assert "became nan" in stopped.stopped
 
 
-def test_who_begins_anew_keeps_what_lies_in_its_mailbox(monkeypatch):
-    """A model that was requested before is delivered, not an empty buffer."""
+def test_a_reset_worker_keeps_the_model_in_its_mailbox(monkeypatch):
+    """A model that was requested earlier is delivered, not an empty buffer."""
     taken = []
 
     def check_out(self, worker):
@@ -270,7 +270,7 @@ def test_who_begins_anew_keeps_what_lies_in_its_mailbox(monkeypatch):
     assert all(np.any(kernel) for kernel in taken)
 
 
-def test_ctrl_c_leaves_a_result_and_no_thread():
+def test_ctrl_c_returns_a_result_and_leaves_no_thread():
     points = []
 
     def begun(point):
@@ -289,7 +289,7 @@ def test_ctrl_c_leaves_a_result_and_no_thread():
 
 def test_an_error_in_the_loop_leaves_no_thread():
     def fail(event):
-        if own_threads():  # not in the dry run before
+        if own_threads():  # not in the dry run before it
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -309,8 +309,8 @@ def policy_that(asks, strategy=None):
     return strategy._replace(policy=strategy.policy._replace(react=asking))
 
 
-def test_an_error_in_a_turn_that_a_worker_takes_reaches_the_caller(tmp_path):
-    """The trace of what was before, up to that event, is in its file."""
+def test_an_error_in_a_worker_s_turn_reaches_the_caller(tmp_path):
+    """The trace file has all events up to that one."""
     path = tmp_path / "t.jsonl"
 
     def fail(event):
@@ -325,12 +325,12 @@ def test_an_error_in_a_turn_that_a_worker_takes_reaches_the_caller(tmp_path):
     assert not trace.end
 
 
-def test_who_arrives_takes_the_turn_and_evaluations_are_the_caller_s():
-    """Nobody is woken between a work and the next; the user's code has its thread."""
+def test_arriving_workers_take_turns_and_the_caller_evaluates():
+    """No thread is woken between rounds; user code runs in the caller's thread."""
     turns, looks = [], []
 
     def note(event):
-        if looks:  # not in the rehearsal
+        if looks:  # not in the dry run
             turns.append((type(event), threading.current_thread()))
 
     def look(point):
@@ -344,13 +344,13 @@ def test_who_arrives_takes_the_turn_and_evaluations_are_the_caller_s():
     )
     main = threading.main_thread()
     of_arrivals = [thread for kind, thread in turns if kind is Arrival]
-    # the caller may look just when an arrival is due
+    # the caller may be evaluating just when an arrival is due
     assert sum(t is not main for t in of_arrivals) > 0.9 * len(of_arrivals)
     assert set(looks) == {main}
 
 
 def test_memory_does_not_grow_with_arrivals(tmp_path):
-    """Of 10,000 arrivals, from the first thousand on: no array is left behind."""
+    """10,000 arrivals: after the first thousand no array is left behind."""
     arrays, arrivals = [], []
 
     def look(point):
@@ -373,9 +373,9 @@ def test_memory_does_not_grow_with_arrivals(tmp_path):
     first, half = (
         next(i for i, n in enumerate(arrivals) if n > m) for m in (1000, 5000)
     )
-    # of this process, where other tests' arrays may go away meanwhile, but none comes:
-    # a few models, in flight or not; one array more per arrival would be 5,000
+    # arrays of this process: those of other tests may disappear, but none is added;
+    # a few models may be in flight; one more array per arrival would be 5,000
     assert max(arrays[half:]) <= max(arrays[first:half]) + 40
     assert history.merges >= 10_000
-    # 32 bytes a segment: a work, a merge and two moves of each arrival
+    # 32 bytes per segment: a round, a merge and two transfers per arrival
     assert len(history.timeline.numbers) * 8 < 200 * arrivals[-1]

@@ -1,4 +1,4 @@
-"""The wall clock: arrivals, alarms, pauses and merges, in a world of scripted time."""
+"""The wall clock: arrivals, timers, pauses and merges, in a world of scripted time."""
 
 import math
 import threading
@@ -23,24 +23,24 @@ from hetjax.machine import (
 from hetjax.machine.types import MergeOp
 from hetjax.runtimes.threads.wall_clock import Completion
 
-ORDER = MergeAction((0, 1), op=MergeOp.PUSH)
+ACTION = MergeAction((0, 1), op=MergeOp.PUSH)
 
 
 def stamps(*seconds):
-    """Stamps of these seconds of the clock's beginning."""
+    """The stamps of these seconds since the clock began."""
     return Stamps(*(START + s for s in seconds))
 
 
-def merge(clock, *seconds, order=ORDER, compiling=0.0):
-    """A merge of these stamps."""
+def merge(clock, *seconds, action=ACTION, compiling=0.0):
+    """Carry out a merge with these stamps."""
     times = MergeTimes(stamps(*seconds), compiling)
-    return clock.carry_out(PlannedMerge(order, 0.0, 0.0, (), lambda visible: times))
+    return clock.carry_out(PlannedMerge(action, 0.0, 0.0, (), lambda visible: times))
 
 
-# Arrivals and alarms
+# Arrivals and timers
 
 
-def test_a_work_takes_what_its_thread_says(world):
+def test_a_round_takes_the_time_that_its_thread_reports(world):
     c = wall_clock(1.0)
     world.busy_until(0.5)
     given = c.dispatch(0, STEP, [0])
@@ -50,8 +50,8 @@ def test_a_work_takes_what_its_thread_says(world):
     assert (c.now, world.now) == (2.5, 2.5)
 
 
-def test_arrivals_come_in_the_order_of_their_finish(world):
-    """While the host does something else three threads report, the last one first."""
+def test_arrivals_are_in_the_order_of_their_finish(world):
+    """While the host is busy three threads report, the latest finish first."""
     c = wall_clock(1.0, 1.0, 1.0)
     for k in range(3):
         c.dispatch(k, STEP, [0])
@@ -63,18 +63,18 @@ def test_arrivals_come_in_the_order_of_their_finish(world):
     assert world.now == 4.0
 
 
-def test_time_does_not_run_back_for_who_is_heard_of_late(world):
+def test_time_does_not_run_back_for_a_late_report(world):
     c = wall_clock(1.0, 1.0)
     c.dispatch(0, STEP, [0])
     c.set_timer("a", 2.0)
     assert world.awaited(c) == Timer("a", 2.0)
-    c.completed(Completion(0, START, START + 1.5))  # it was held up on its way
+    c.completed(Completion(0, START, START + 1.5))  # the report was delayed
     assert world.awaited(c).time == 1.5
     assert c.now == 2.0
 
 
-def test_without_events_it_answers_now_and_then(world):
-    """So that the loop can look at Ctrl-C."""
+def test_without_events_it_returns_now_and_then(world):
+    """So that the loop can check for Ctrl-C."""
     c = wall_clock(1.0)
     c.set_timer("far", 8.0)
     assert c.next() is None
@@ -84,7 +84,7 @@ def test_without_events_it_answers_now_and_then(world):
     assert world.now == pytest.approx(0.1)
 
 
-def test_an_alarm_rings_at_its_time_or_at_once_where_that_is_past(world):
+def test_a_timer_is_due_at_its_time_or_at_once_if_that_is_past(world):
     c = wall_clock(1.0)
     c.set_timer("b", 2.0)
     c.set_timer("a", 1.0)
@@ -95,7 +95,7 @@ def test_an_alarm_rings_at_its_time_or_at_once_where_that_is_past(world):
     assert c.now == 2.0
 
 
-def test_ties_merged_then_staff_then_arrivals_then_alarms(world):
+def test_ties_merged_then_membership_then_arrivals_then_timers(world):
     c = wall_clock(1.0, 1.0, 1.0)
     c.set_timer("z", 1.0)
     c.set_timer("a", 1.0)
@@ -103,9 +103,9 @@ def test_ties_merged_then_staff_then_arrivals_then_alarms(world):
         c.dispatch(k, STEP, [0])
         c.completed(Completion(k, START, START + 1.0))
     world.busy_until(1.0)
-    c.next()  # collects: worker 0 comes first
+    c.next()  # reads the queue: worker 0 comes first
     c.stop(2)
-    merge(c, 1.0, 1.0, 1.0, 1.0, order=MergeAction((0,), "a"))
+    merge(c, 1.0, 1.0, 1.0, 1.0, action=MergeAction((0,), "a"))
     events = [world.awaited(c) for _ in range(5)]
     merged, left, arrived, *timers = events
     assert merged == Merged("a", 1.0, (0,))
@@ -114,7 +114,7 @@ def test_ties_merged_then_staff_then_arrivals_then_alarms(world):
     assert timers == [Timer("z", 1.0), Timer("a", 1.0)]
 
 
-def test_what_was_before_the_beginning_does_not_count(world):
+def test_time_before_the_beginning_does_not_count(world):
     c = wall_clock(1.0)
     c.set_timer("a", 1.0)
     with c.paused():
@@ -127,11 +127,11 @@ def test_what_was_before_the_beginning_does_not_count(world):
 # Pauses
 
 
-def test_what_ends_within_a_pause_arrives_when_its_time_has_come(world):
-    """A pause from 1 s to 8 s: at first the works end, then an evaluation takes 5 s.
+def test_a_round_that_ends_within_a_pause_arrives_at_its_own_time(world):
+    """A pause from 1 s to 8 s: first the rounds end, then an evaluation takes 5 s.
 
-    Behind it the clock is at 1 s; worker 1 arrives when it is at 2.5 s, worker 0 when
-    it is at 3 s, as if there had been no pause.
+    After it the clock is at 1 s; worker 1 arrives at 2.5 s, and worker 0 at 3 s, as if
+    there had been no pause.
     """
     c = wall_clock(1.0, 1.0)
     c.set_timer("evaluate", 1.0)
@@ -141,12 +141,12 @@ def test_what_ends_within_a_pause_arrives_when_its_time_has_come(world):
         c.dispatch(k, STEP, [0])
     world.awaited(c)
     with c.paused():
-        assert world.now == 3.0  # nobody computes any more
+        assert world.now == 3.0  # no worker computes any more
         world.busy_until(8.0)
     assert world.awaited(c) == Arrival(1, STEP, 0.5, 2.5)
     assert world.now == 8.0 + 1.5
     assert c.dispatch(1, STEP, [0]).start == 2.5
-    world.report(1, began=9.75, finished=10.5)  # 7 s later than the clock has it
+    world.report(1, began=9.75, finished=10.5)  # 7 s later than on the clock
     assert world.awaited(c) == Arrival(0, STEP, 0.0, 3.0)
     assert world.awaited(c) == Arrival(1, STEP, 2.75, 3.5)
     assert world.now == 10.5
@@ -162,8 +162,8 @@ def test_pauses_add_up(world):
             world.busy_until(world.now + 4.0)
 
 
-def test_a_pause_does_not_wait_for_who_has_arrived(world):
-    """Both have, but the loop has heard of one of them only."""
+def test_a_pause_does_not_wait_for_arrived_workers(world):
+    """Both workers have arrived, but the loop knows of one of them only."""
     c = wall_clock(1.0, 1.0)
     for k in (0, 1):
         c.dispatch(k, STEP, [0])
@@ -175,10 +175,11 @@ def test_a_pause_does_not_wait_for_who_has_arrived(world):
     assert world.awaited(c).worker == 1
 
 
-def test_a_pause_waits_for_nobody_who_is_silent(world):
+def test_a_pause_does_not_wait_for_a_silent_worker(world):
     """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway.
 
-    It is lost behind it, or the next pause would wait as long: the clock is back.
+    The worker is lost after the pause, although the clock is back at 0 s; otherwise
+    the next pause would wait as long.
     """
     c = wall_clock(1.0)
     c.dispatch(0, STEP, [0])
@@ -191,7 +192,7 @@ def test_a_pause_waits_for_nobody_who_is_silent(world):
         assert world.now == 30.0
 
 
-def test_a_pause_waits_on_for_who_is_excused(world):
+def test_a_pause_waits_for_a_compiling_worker(world):
     """It compiles until 70 s: deadlines are at 21, 42 and 84 s; then it is done."""
     c = wall_clock(1.0, is_compiling=lambda worker: world.now < 70.0)
     c.dispatch(0, STEP, [0])
@@ -228,7 +229,7 @@ def test_a_merge_took_place_when_its_stamps_say(world):
 
 @pytest.mark.parametrize("now", [8.0, 8.25])
 def test_compiling_does_not_count(world, now):
-    """4 of the 5 s from 3 to 8 s compile: the merge takes 1 s, and ends at 4 s."""
+    """4 of the 5 s from 3 to 8 s are compiling: the merge takes 1 s and ends at 4 s."""
     c = wall_clock(1.0, 1.0)
     world.busy_until(now)
     assert merge(c, 2.0, 3.0, 8.0, 8.0, compiling=4.0) == (2.0, 3.0, 4.0, 4.0)
@@ -238,23 +239,23 @@ def test_compiling_does_not_count(world, now):
     assert world.awaited(c) == Arrival(0, STEP, 4.5, 6.0)
 
 
-def test_a_merge_takes_no_less_than_nothing(world):
-    """More seconds of compiling than it took: some were spent before."""
+def test_a_merge_never_takes_negative_time(world):
+    """More seconds of compiling than the merge took: some were spent before it."""
     c = wall_clock(1.0, 1.0)
     world.busy_until(8.0)
     assert merge(c, 2.0, 3.0, 8.0, 8.0, compiling=9.0) == (2.0, 3.0, 3.0, 3.0)
 
 
-def test_the_way_back_of_a_merge_that_compiled_counts(world):
-    """As above, but the models are back a second later: 4 s of 6 s are excused."""
+def test_the_transfers_back_of_a_merge_that_compiled_count(world):
+    """As above, but the models are back a second later: 4 of 6 s are compiling."""
     c = wall_clock(1.0, 1.0)
     world.busy_until(9.0)
     assert merge(c, 2.0, 3.0, 8.0, 9.0, compiling=4.0) == (2.0, 3.0, 4.0, 5.0)
 
 
-def test_who_computes_while_a_merge_compiles_arrives_in_order(world):
-    """Worker 2 ends just before the program is compiled, worker 3 just after it; both
-    took as long as they say."""
+def test_workers_that_compute_while_a_merge_compiles_arrive_in_order(world):
+    """Worker 2 ends just before the program is compiled, worker 3 just after that; both
+    take the time that they report."""
     c = wall_clock(1.0, 1.0, 1.0, 1.0)
     for k, finished in ((2, 7.5), (3, 8.5)):
         c.dispatch(k, STEP, [0])
@@ -277,9 +278,9 @@ def test_who_computes_while_a_merge_compiles_arrives_in_order(world):
     ),
     pauses=st.sets(st.integers(1, 40)),
 )
-def test_works_take_what_they_took_whatever_pauses_there_are(local_rounds, pauses):
-    """Worker k does the next work of the list; pauses at these quarters of a second
-    take as many seconds. A work of q quarters arrives q quarters after it began."""
+def test_pauses_do_not_change_the_time_of_rounds(local_rounds, pauses):
+    """Worker k does the next round of the list; pauses at these quarters of a second
+    take as many seconds. A round of q quarters arrives q quarters later."""
     with pytest.MonkeyPatch.context() as patch:
         world = World()
         for name in ("time", "queue"):
@@ -306,7 +307,7 @@ def test_works_take_what_they_took_whatever_pauses_there_are(local_rounds, pause
 
 
 def test_real_threads_report_in_real_time():
-    """Without a script: 5 ms of sleep take 5 ms at least, and the queue wakes it."""
+    """Without a fake world: 5 ms of sleep take at least 5 ms, and wake the clock."""
     c = wall_clock(1.0)
     c.dispatch(0, STEP, [0])
 

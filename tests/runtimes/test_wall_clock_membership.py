@@ -1,4 +1,4 @@
-"""The wall clock: who fails, is silent, or is killed, slow and back as scripted."""
+"""The wall clock: failures, silence, and scripted kills, slowdowns and joins."""
 
 import math
 
@@ -21,13 +21,13 @@ LONG = LocalRound(10, 1)
 
 
 def busy(world, c, worker, began, finished, **changes):
-    """The worker is given a step, which takes so long."""
+    """Give the worker a step, which takes from `began` to `finished`."""
     c.dispatch(worker, STEP, [0])
     world.report(worker, began, finished, **changes)
 
 
 def assert_lost(c, worker):
-    """Nothing can be asked of it."""
+    """Check that a lost worker refuses all requests."""
     with pytest.raises(ValueError, match="was stopped: start it first"):
         c.dispatch(worker, STEP, [0])
     with pytest.raises(ValueError, match="cannot be started: it is lost"):
@@ -39,7 +39,7 @@ def assert_lost(c, worker):
 # Failures
 
 
-def test_who_fails_is_lost_and_says_why(world):
+def test_a_worker_that_fails_is_lost_and_says_why(world):
     c = wall_clock(1.0, 1.0)
     busy(world, c, 0, 0.0, 1.5, failure="Traceback\nKeyError: 3")
     busy(world, c, 1, 0.0, 2.0)
@@ -50,7 +50,7 @@ def test_who_fails_is_lost_and_says_why(world):
     assert world.awaited(c, seconds=50.0) is None
 
 
-def test_who_fails_within_a_pause_is_lost_behind_it(world):
+def test_a_worker_that_fails_within_a_pause_is_lost_after_it(world):
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 2.0, failure="why")
     with c.paused():
@@ -59,8 +59,8 @@ def test_who_fails_within_a_pause_is_lost_behind_it(world):
     assert world.now == 12.0
 
 
-def test_who_failed_can_be_stopped_until_the_policy_hears_of_it(world):
-    """Worker 0 arrives just before worker 1 fails, and leads to a stop of worker 1."""
+def test_a_failed_worker_can_be_stopped_until_the_policy_is_told(world):
+    """Worker 0 arrives just before worker 1 fails, and the policy stops worker 1."""
     c = wall_clock(1.0, 1.0)
     for k, failure in enumerate(("", "why")):
         c.dispatch(k, STEP, [0])
@@ -72,10 +72,10 @@ def test_who_failed_can_be_stopped_until_the_policy_hears_of_it(world):
     assert Leave(1, 2.0, True, "why") in leaves
 
 
-# Silence: a step that was never measured may take 20 times a second, and 1 s
+# Silence: a step that was never measured may take 20 times its 1 s, and 1 s more
 
 
-def test_who_does_not_answer_is_lost(world):
+def test_a_worker_that_does_not_answer_is_lost(world):
     c = wall_clock(1.0, 1.0)
     world.busy_until(2.0)
     c.dispatch(1, STEP, [0])
@@ -85,19 +85,19 @@ def test_who_does_not_answer_is_lost(world):
     assert c.has_pending_joins  # it may still answer
 
 
-def test_who_answers_late_joins(world):
+def test_a_worker_that_answers_late_rejoins(world):
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 30.0)
     assert isinstance(world.awaited(c), Leave)
     assert world.awaited(c) == Join(0, 30.0, "answered after 30 s")
     assert not c.has_pending_joins
-    # what it did is not asked for, but it is known to be slow: 2 * 20 + 1 s
+    # its round is dropped, but it is known to be slow now: 2 * 20 + 1 s
     busy(world, c, 0, 30.0, 70.0)
     assert world.awaited(c) == Arrival(0, STEP, 30.0, 70.0)
 
 
-def test_who_became_slow_is_not_thrown_out_for_ever(world):
-    """Eight times as slow as it was known to be; each time it has twice as long."""
+def test_a_worker_that_became_slow_is_not_lost_for_ever(world):
+    """It becomes 40 times as slow; the deadline doubles with every loss."""
     c, now = wall_clock(1.0), 0.0
     for _ in range(5):
         busy(world, c, 0, now, now + 1.0)
@@ -115,7 +115,7 @@ def test_who_became_slow_is_not_thrown_out_for_ever(world):
 
 
 def test_a_join_does_not_outlive_a_kill(world):
-    """It answers in a pause, which a scripted kill is due in as well."""
+    """It answers during a pause in which a scripted kill is due as well."""
     c = wall_clock(1.0, 1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
     busy(world, c, 0, 0.0, 30.0)
     assert isinstance(world.awaited(c), Leave)
@@ -124,8 +124,8 @@ def test_a_join_does_not_outlive_a_kill(world):
     assert world.awaited(c, seconds=50.0) is None
 
 
-def test_who_fails_late_stays_away(world):
-    """And it is said why."""
+def test_a_silent_worker_that_fails_does_not_rejoin(world):
+    """A second event says why it failed."""
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 30.0, failure="why")
     assert isinstance(world.awaited(c), Leave)
@@ -135,13 +135,13 @@ def test_who_fails_late_stays_away(world):
     assert_lost(c, 0)
 
 
-def test_more_work_may_take_longer(world):
+def test_a_longer_round_may_take_longer(world):
     c = wall_clock(1.0)
     c.dispatch(0, LONG, [0] * 10)
     assert world.awaited(c).time == 20 * 10 + 1
 
 
-def test_who_is_known_is_waited_for_less_long(world):
+def test_a_known_worker_has_a_shorter_deadline(world):
     """After five steps of 1 s each: 5 times their median, and 1 s."""
     c = wall_clock(1.0)
     for second in range(5):
@@ -151,7 +151,7 @@ def test_who_is_known_is_waited_for_less_long(world):
     assert world.awaited(c) == Leave(0, 5.0 + 6.0, True, "no answer for 6 s")
 
 
-def test_who_is_excused_is_waited_for(world):
+def test_the_clock_waits_for_a_compiling_worker(world):
     """It compiles until 70 s: deadlines are at 21, 42 and 84 s."""
     asked = []
 
@@ -165,8 +165,8 @@ def test_who_is_excused_is_waited_for(world):
     assert asked == [(0, 21.0), (0, 42.0), (0, 84.0)]
 
 
-def test_who_has_finished_is_not_silent(world):
-    """It did within a pause, behind its deadline at 21 s: the clock is at 0 s again."""
+def test_a_finished_worker_is_not_silent(world):
+    """It finished within a pause, after its deadline at 21 s; the clock is at 0 s."""
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 25.0)
     with c.paused():
@@ -178,7 +178,7 @@ def test_who_has_finished_is_not_silent(world):
 
 
 def test_a_kill_as_scripted(world):
-    """Its work never arrives, though its thread ends it."""
+    """Its round never arrives, although its thread finishes it."""
     c = wall_clock(1.0, 1.0, faults=(ScriptedFault(1.0, "kill", "w1"),))
     busy(world, c, 1, 0.0, 2.0)
     assert world.awaited(c) == Leave(1, 1.0, True, "killed, as scripted")
@@ -188,7 +188,7 @@ def test_a_kill_as_scripted(world):
     assert world.awaited(c, seconds=50.0) is None
 
 
-def test_a_kill_takes_what_has_arrived_at_the_same_time(world):
+def test_a_kill_drops_a_round_that_arrives_at_the_same_time(world):
     c = wall_clock(1.0, faults=(ScriptedFault(1.0, "kill", "w0"),))
     busy(world, c, 0, 0.0, 1.0)
     assert world.awaited(c) == Leave(0, 1.0, True, "killed, as scripted")
@@ -222,7 +222,7 @@ def test_a_join_as_scripted(world):
     assert c.dispatch(1, STEP, [0]).start == 3.0
 
 
-def test_who_was_killed_joins_as_scripted(world):
+def test_a_killed_worker_rejoins_as_scripted(world):
     faults = (ScriptedFault(1.0, "kill", "w0"), ScriptedFault(3.0, "join", "w0"))
     c = wall_clock(1.0, faults=faults)
     c.dispatch(0, STEP, [0])
@@ -232,8 +232,8 @@ def test_who_was_killed_joins_as_scripted(world):
     assert world.awaited(c) == Arrival(0, STEP, 3.0, 4.0)
 
 
-def test_what_a_killed_worker_did_is_not_taken_for_what_it_does_now(world):
-    """Killed at 1 s, back at 1.5 s; the thread of before ends its step at 2 s."""
+def test_the_old_round_of_a_killed_worker_is_not_mistaken_for_its_new_one(world):
+    """Killed at 1 s, back at 1.5 s; the old thread finishes its step at 2 s."""
     faults = (ScriptedFault(1.0, "kill", "w0"), ScriptedFault(1.5, "join", "w0"))
     c = wall_clock(1.0, faults=faults)
     busy(world, c, 0, 0.0, 2.0)
@@ -243,7 +243,7 @@ def test_what_a_killed_worker_did_is_not_taken_for_what_it_does_now(world):
     assert world.awaited(c) == Arrival(0, STEP, 1.5, 3.0)
 
 
-def test_who_is_killed_while_silent_does_not_come_back(world):
+def test_a_silent_worker_that_is_killed_does_not_rejoin(world):
     c = wall_clock(1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
     busy(world, c, 0, 0.0, 30.0)
     assert world.awaited(c) == Leave(0, 21.0, True, "no answer for 21 s")
@@ -253,8 +253,8 @@ def test_who_is_killed_while_silent_does_not_come_back(world):
 
 
 @pytest.mark.parametrize("fault", ["kill", "join"])
-def test_what_changes_nothing_is_no_event(world, fault):
-    """A kill of who is not there, a join of who is."""
+def test_a_fault_that_changes_nothing_is_no_event(world, fault):
+    """Killing an inactive worker; joining an active one."""
     absent = (1,) if fault == "kill" else ()
     script = (ScriptedFault(1.0, fault, "w1"),)
     c = wall_clock(1.0, 1.0, absent=absent, faults=script)
@@ -262,7 +262,7 @@ def test_what_changes_nothing_is_no_event(world, fault):
     assert not c.has_pending_joins
 
 
-# Orders
+# Actions
 
 
 def test_stop_and_start(world):
@@ -271,7 +271,7 @@ def test_stop_and_start(world):
     world.busy_until(0.5)
     c.stop(1)
     assert world.awaited(c) == Leave(1, 0.5)
-    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)  # what it had it finishes
+    assert world.awaited(c) == Arrival(1, STEP, 0.0, 1.0)  # it finishes its round
     with pytest.raises(ValueError, match=r"worker 1 \(w1\) was stopped: start it"):
         c.dispatch(1, STEP, [0])
     c.start(1)
@@ -279,7 +279,7 @@ def test_stop_and_start(world):
     assert c.dispatch(1, STEP, [0]).start == 1.0
 
 
-def with_work_in_flight():
+def with_a_round_in_flight():
     c = wall_clock(1.0, 1.0, 1.0, absent=(2,))
     c.dispatch(1, STEP, [0])
     return c
@@ -312,7 +312,7 @@ def merge_of(c, *members):
     ],
 )
 def test_refusals_change_nothing(world, message, act):
-    c = with_work_in_flight()
+    c = with_a_round_in_flight()
     with pytest.raises(ValueError, match=message):
         act(c)
     world.report(1, began=0.0, finished=1.0)
@@ -321,7 +321,7 @@ def test_refusals_change_nothing(world, message, act):
 
 
 def test_silence_is_noticed_while_the_others_always_have_something_due(world):
-    """Worker 0 is silent; the other two report, all the time."""
+    """Worker 0 is silent; the other two report all the time."""
     c = wall_clock(0.03125, 0.03125, 0.03125)
     given = {}
     for k in range(3):
@@ -334,11 +334,11 @@ def test_silence_is_noticed_while_the_others_always_have_something_due(world):
             break
         given[event.worker] = given.get(event.worker, 0) + 1
         c.dispatch(event.worker, STEP, [0])
-        # the host is slow: before it asks again, what comes next is due
+        # the host is slow: when it asks again, the next event is due
         now = world.now
         world.report(event.worker, began=now, finished=now + 0.0625)
         world.busy_until(now + 0.125)
     assert isinstance(event, Leave), "it was never missed"
     assert (event.worker, event.lost) == (0, True)
-    assert event.time < 2.5  # its deadline is at 20 times its step, and a second
+    assert event.time < 2.5  # its deadline: 20 times its step, and a second
     assert min(given.values()) > 4

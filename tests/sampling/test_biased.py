@@ -1,4 +1,4 @@
-"""Loss-biased sampling: who gets how many, which ones, and what is refused."""
+"""Loss-biased sampling: how many examples workers get, which ones, and refusals."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SEEDS = (0, 1, 2)
 
 
 def start(tau, *, num_examples=N, seed=0, **settings):
-    """A sampler for workers that do `tau` steps, and its first state."""
+    """A sampler for workers that do `tau` steps, and its initial state."""
     workers = preset(f"uniform:{len(tau)}").worker_infos(0.0)
     sampler = biased(local_steps=lambda workers: tau, **settings)
     return sampler, sampler.init(workers, num_examples, seed)
@@ -58,7 +58,7 @@ def test_the_papers_settings(tau, expected):
     [((32, 16), {2}), ((32, 4), {2, 4, 8}), ((32, 1), {2, 4, 8, 16, 32})],
 )
 def test_the_papers_na_cells(tau, valid):
-    """Tables 4, 9 and 10: no number where the pool is all there is, or more."""
+    """Tables 4, 9 and 10: N/A where the pool is all of the data, or more."""
     for d in (2, 4, 8, 16, 32):
         if d in valid:
             assert start(tau, d=d)[1].pool < N
@@ -79,7 +79,7 @@ def test_the_other_formulas_have_as_many_cells(formula, tau, number):
             start(tau, d=d, pool_formula=formula)
 
 
-def test_without_d_the_pool_is_two_or_what_there_is():
+def test_without_d_the_pool_is_two_if_that_fits():
     assert start((32, 4))[1].pool == 80
     # n_S = 640 * 31 / 64 = 310 of 640: 2 n_S fits; by "ratio" it is 620
     assert start((32, 31))[1].pool == 620
@@ -141,7 +141,7 @@ def test_ties_are_random():
     assert np.mean(means) == pytest.approx(319.5, abs=4 * 5.3)
 
 
-def test_what_a_slow_worker_gets_is_shuffled():
+def test_a_slow_worker_s_examples_are_shuffled():
     sampler, state = start((32, 16))
     state = with_losses(sampler, state, np.arange(N, dtype=np.float32))
     _, drawn = sampler.draw(state, 1, 160)
@@ -157,7 +157,7 @@ def test_losses_count_from_the_next_pool_on():
     state, rest = sampler.draw(state, 1, 30)
     assert [*first, *rest] == untouched.tolist()
     _, second = sampler.draw(state, 1, 40)
-    assert second.mean() > 400  # the half of a pool with the higher numbers
+    assert second.mean() > 400  # the half of the pool with higher row numbers
 
 
 def test_the_last_loss_counts():
@@ -202,7 +202,7 @@ def test_a_pass_of_a_fast_worker_has_no_repeats(seed):
 @pytest.mark.parametrize("tau", [(32, 16), (32, 32, 8, 8), (32, 4, 16)])
 @pytest.mark.parametrize("first", [0, -1])
 def test_unified_passes_are_disjoint(seed, tau, first):
-    """Whoever asks first, the slow have the highest losses and the fast the rest."""
+    """In any order of draws, slow workers get the highest losses, fast ones others."""
     sampler, state = start(tau, unified=True, seed=seed)
     state = with_losses(sampler, state, np.arange(N, dtype=np.float32))
     workers = list(range(len(tau)))
@@ -223,7 +223,7 @@ def test_separated_groups_overlap():
     assert set(fast.tolist()) & set(slow.tolist())
 
 
-# Small and odd data: nobody may wait for an example for ever
+# Small and unusual data: no draw may wait for ever
 
 TAUS = st.lists(st.sampled_from((1, 4, 16, 31, 32)), min_size=1, max_size=12)
 
@@ -238,7 +238,7 @@ TAUS = st.lists(st.sampled_from((1, 4, 16, 31, 32)), min_size=1, max_size=12)
     seed=st.integers(0, 3),
 )
 def test_every_draw_is_answered(tau, spare, unified, formula, draws, seed):
-    """So many rows as asked for, all of them there; an old state gives the same."""
+    """Each draw has the requested number of valid rows; an old state gives the same."""
     settings = {"unified": unified, "pool_formula": formula, "seed": seed}
     sampler, state = start(tau, num_examples=len(tau) + spare, **settings)
     for worker, n in draws:
@@ -251,13 +251,13 @@ def test_every_draw_is_answered(tau, spare, unified, formula, draws, seed):
         later = sampler.observe(after, worker, rows, np.full(n, 0.5, np.float32))
         np.testing.assert_array_equal(state.losses, kept)
         rows_before = rows.copy()
-        rows[:] = -1  # what was handed out is the caller's own
+        rows[:] = -1  # the caller may overwrite the rows
         np.testing.assert_array_equal(sampler.draw(state, worker, n)[1], rows_before)
         state = later
 
 
 def test_a_thousand_workers_of_a_small_data_set():
-    """N / m = 1.5 is rounded to 2 for each: the last fast ones share what is left."""
+    """N / m = 1.5 is rounded to 2 for each: the last fast workers share the rest."""
     tau = (8,) * 999 + (4,)
     sampler, state = start(tau, num_examples=1500, unified=True)
     drawn = []

@@ -1,4 +1,4 @@
-"""Shards: every worker makes passes over rows of its own."""
+"""Shards: every worker makes passes over its own rows."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def drawn(sampler, state, worker, counts):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("worker", [0, 1, 2])
-def test_every_pass_is_ones_own_rows(seed, worker):
+def test_every_pass_is_over_a_worker_s_own_rows(seed, worker):
     shard = SHARDS[worker]
     rows = drawn(*start(seed=seed), worker, (7, 1, 2 * len(shard)))
     for begin in range(0, len(rows) - len(shard) + 1, len(shard)):
@@ -62,7 +62,7 @@ def test_one_seed_one_order():
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_function_of_workers_and_seed_is_asked_once():
+def test_a_partition_function_is_called_once():
     asked = []
 
     def partition(n, seed):
@@ -98,7 +98,7 @@ def test_old_states_stay_usable():
     np.testing.assert_array_equal(sampler.draw(state, 0, 7)[1], expected)
 
 
-def test_no_examples_is_a_draw_too():
+def test_a_draw_of_no_examples():
     sampler, state = start()
     assert sampler.draw(state, 1, 0)[1].shape == (0,)
 

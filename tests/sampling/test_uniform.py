@@ -1,4 +1,4 @@
-"""The uniform sampler: passes that lose nothing, and one order for everybody."""
+"""The uniform sampler: complete passes, and one order for all workers."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def start(num_examples, seed=0):
 
 
 def stream(num_examples, draws, seed=0):
-    """All that those draws, of (worker, n), give, one after the other."""
+    """The concatenated rows of these draws (worker, n)."""
     draw, state = start(num_examples, seed)
     pieces = [np.empty(0, np.int64)]
     for worker, n in draws:
@@ -47,7 +47,7 @@ def test_every_pass_is_a_permutation(num_examples, draws, seed):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(num_examples=SIZES, draws=DRAWS, seed=st.sampled_from(SEEDS))
-def test_the_order_is_the_same_whoever_draws(num_examples, draws, seed):
+def test_the_order_is_the_same_for_any_workers(num_examples, draws, seed):
     drawn = stream(num_examples, draws, seed)
     one_by_one = stream(num_examples, [(0, 1)] * len(drawn), seed)
     np.testing.assert_array_equal(drawn, one_by_one)
@@ -62,7 +62,7 @@ def test_in_the_order_of_the_file():
     assert drawn == [i % 5 for i in range(13)]
 
 
-def test_with_replacement_everything_is_drawn_alike_and_some_twice():
+def test_with_replacement_rows_are_equally_likely_and_repeat():
     sampler = uniform("with_replacement")
     state = sampler.init(WORKERS, 20, 0)
     state, first = sampler.draw(state, 0, 20)
@@ -115,7 +115,7 @@ def test_a_draw_may_span_several_passes():
     assert len(set(drawn[8:].tolist())) == 3
 
 
-def test_no_examples_is_a_draw_too():
+def test_a_draw_of_no_examples():
     draw, state = start(10)
     again, indices = draw(state, 0, 0)
     assert indices.shape == (0,)
@@ -130,13 +130,13 @@ def test_one_example():
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(num_examples=SIZES, draws=DRAWS, n=st.integers(0, 25))
 def test_old_states_stay_usable(num_examples, draws, n):
-    """Draws are pure: a state gives the same indices before and after its future."""
+    """Draws are pure: a state gives the same indices before and after later draws."""
     draw, state = start(num_examples)
     kept = []
     for worker, count in draws:
         kept.append((state, draw(state, worker, n)[1].copy()))
         state, indices = draw(state, worker, count)
-        indices[:] = -1  # what was handed out is the caller's own
+        indices[:] = -1  # the caller may overwrite the indices
     for old, expected in kept:
         np.testing.assert_array_equal(draw(old, 0, n)[1], expected)
 

@@ -1,8 +1,8 @@
-"""Policies without a machine: workers, a table of arrivals, and a random little clock.
+"""Policies without a machine: workers, tables of arrivals, and a little random clock.
 
-`follow` feeds arrivals in a given order and writes down what was ordered; `timeline`
-writes down what happens when on a simulated machine; `drive` gives every work a random
-duration, and refuses what no policy may order.
+`follow` feeds arrivals in a given order and writes down the actions; `timeline` writes
+down events and actions on a simulated machine; `drive` gives every local round a random
+duration, and refuses actions that no policy may request.
 """
 
 import heapq
@@ -39,7 +39,7 @@ OPERATIONS = (
 
 
 def infos(*seconds):
-    """Workers whose step of one example takes so many seconds."""
+    """Workers whose step on one example takes these seconds."""
     return tuple(
         WorkerInfo(k, f"w{k}", "gpu", (), fixed=s / 2, per_example=s / 2)
         for k, s in enumerate(seconds)
@@ -47,7 +47,7 @@ def infos(*seconds):
 
 
 def machine(*seconds, places=None, latency=0.0, **changes):
-    """Workers whose step takes so many seconds; a merge takes 2 latencies, 1 a trip."""
+    """Workers whose step takes these seconds; a merge takes 1 latency per transfer."""
     places = places or ((),) * len(seconds)
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(s, 0.0), place=place)
@@ -59,10 +59,10 @@ def machine(*seconds, places=None, latency=0.0, **changes):
 
 
 def written(actions):
-    """Orders as text: "merge 012" and "2:4x8", worker 2 does 4 steps of 8 examples.
+    """Actions as text: "merge 012", or "2:4x8": worker 2 does 4 steps of 8 examples.
 
-    A merge's node, where it is not the root, stands before its members, and its op, if
-    it is not the usual push and fetch, behind them: "merge group0: 01", "merge
+    A merge's node, if it is not the root, is written before its members, and its op, if
+    it is not the usual push and fetch, after them: "merge group0: 01", "merge
     group0+group1", "merge group0: 01 fetch".
     """
     merges = [_written_merge(m) for m in actions.merges]
@@ -75,11 +75,11 @@ def written(actions):
     )
 
 
-def _written_merge(order):
-    node = () if order.node == ROOT else (f"{order.node}:",)
-    partners = tuple(f"with {k}" for k in order.partners)
-    op = () if order.op == PUSH_FETCH else (spelled(order.op),)
-    return " ".join(("merge", *node, _joined(order.members), *partners, *op))
+def _written_merge(action):
+    node = () if action.node == ROOT else (f"{action.node}:",)
+    partners = tuple(f"with {k}" for k in action.partners)
+    op = () if action.op == PUSH_FETCH else (spelled(action.op),)
+    return " ".join(("merge", *node, _join(action.members), *partners, *op))
 
 
 def spelled(op):
@@ -88,15 +88,15 @@ def spelled(op):
     return "+".join(part.name.lower() for part in OPERATIONS if part in op)
 
 
-def _joined(members):
+def _join(members):
     nodes = any(isinstance(m, str) for m in members)
     return ("+" if nodes else "").join(map(str, members))
 
 
 def follow(policy, workers, events, num_examples=1000):
-    """What is ordered at the start, and then at each event: a list of texts.
+    """The actions at the start, and then at each event: a list of texts.
 
-    A number is the arrival of that worker, with the work that it was given.
+    A number stands for the arrival of that worker with its current local round.
     """
     state, actions = policy.init(workers, num_examples)
     table, local_rounds = [written(actions)], dict(actions.dispatch)
@@ -110,9 +110,9 @@ def follow(policy, workers, events, num_examples=1000):
 
 
 def timeline(policy, machine, num_events, **settings):
-    """What happens on the machine, and what is ordered: a list of texts.
+    """The events on the machine and the actions: a list of texts.
 
-    "3 w1 from 2 > merge 1": at 3 s worker 1 reports what it began at 2 s.
+    "3 w1 from 2 > merge 1": at 3 s worker 1 arrives with a round begun at 2 s.
     """
     run = simulate(
         policy, SimulatedClock(machine, seed=0), num_examples=1000, **settings
@@ -131,13 +131,13 @@ def _written_event(event):
             return f"w{event.worker} from {event.start:g}"
         case Merged():
             node = "" if event.node == ROOT else f"{event.node}: "
-            return f"merged {node}{_joined(event.members)}"
+            return f"merged {node}{_join(event.members)}"
         case _:
             return f"{type(event).__name__.lower()} {event.worker}"
 
 
 class Entry(NamedTuple):
-    """An arrival (None: the start), what it led to, and who had work afterwards."""
+    """An arrival (None: the start), its actions, and the workers busy afterwards."""
 
     arrival: Arrival | None
     actions: Actions
@@ -145,9 +145,9 @@ class Entry(NamedTuple):
 
 
 def drive(policy, workers, durations, num_arrivals):
-    """The entries of a run; the i-th work takes the i-th of `durations`, in a cycle.
+    """The entries of a run; the i-th round takes the i-th of `durations`, in a cycle.
 
-    Other events are thrown in before each arrival: they must change nothing.
+    Other events come before each arrival: they must change nothing.
     """
     state, actions = policy.init(workers, 1000)
     clock, given = [], {}
@@ -156,14 +156,14 @@ def drive(policy, workers, durations, num_arrivals):
     while True:
         check_members_rest(actions, given)
         for worker, local_round in actions.dispatch:
-            assert worker not in given, f"worker {worker} has work already"
+            assert worker not in given, f"worker {worker} is already busy"
             duration = durations[(len(entries) + worker) % len(durations)]
             given[worker] = Arrival(worker, local_round, now, now + duration)
             heapq.heappush(clock, (now + duration, worker))
         entries.append(Entry(arrival, actions, frozenset(given)))
         if len(entries) > num_arrivals:
             return entries
-        assert clock, "nobody works, and nobody ever will: a deadlock"
+        assert clock, "no worker is busy, and none ever will be: a deadlock"
         check_other_events_are_ignored(policy, state, now)
         now, worker = heapq.heappop(clock)
         arrival = given.pop(worker)
@@ -172,7 +172,7 @@ def drive(policy, workers, durations, num_arrivals):
 
 def check_members_rest(actions, given):
     for merge in actions.merges:
-        assert not set(merge.members) & set(given), "a member of a merge is at work"
+        assert not set(merge.members) & set(given), "a member of a merge is busy"
 
 
 def check_other_events_are_ignored(policy, state, now):

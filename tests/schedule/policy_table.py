@@ -1,7 +1,7 @@
-"""All policies, and when each may leave a worker without work.
+"""All policies, and when each may leave a worker idle.
 
-A row's `may_idle(log, worker)` says whether the worker owes its idleness to a barrier,
-found from what was dispatched and merged so far, without a look into states.
+A row's `may_idle(log, worker)` says whether a barrier makes the worker idle. It follows
+from the dispatches and merges so far, without looking into states.
 """
 
 from collections import Counter
@@ -37,24 +37,24 @@ NUM_WORKERS = 6
 
 
 class Log:
-    """What happened and was ordered so far."""
+    """The events and actions so far."""
 
     def __init__(self, infos):
         self.infos = infos
         self.busy: set[int] = set()
         self.local_rounds = Counter()  # done, by worker
-        self.works_since = Counter()  # done since the root's last merge, by worker
+        self.rounds_since = Counter()  # done since the root's last merge, by worker
         self.dispatched = Counter()  # examples since its last merge, by node
         self.completed = 0  # examples since the root's last merge
         self.merges = Counter()  # by node, since the last one of nodes at the root
-        self.staff = {info.index for info in infos}
-        self.taking_part: set[int] | None = None  # the staff when the round began
+        self.membership = {info.index for info in infos}
+        self.taking_part: set[int] | None = None  # active workers when the round began
 
     def add(self, event, actions):
         if isinstance(event, Arrival):
             self.busy.remove(event.worker)
             self.local_rounds[event.worker] += 1
-            self.works_since[event.worker] += 1
+            self.rounds_since[event.worker] += 1
             self.completed += event.local_round.examples
         for merge in actions.merges:
             if MergeOp.PUSH in merge.op:
@@ -64,7 +64,7 @@ class Log:
             self.busy.add(worker)
             self.dispatched[ROOT] += local_round.examples
             self.dispatched[node_of(worker)] += local_round.examples
-        self.staff = (self.staff | set(actions.start)) - set(actions.stop)
+        self.membership = (self.membership | set(actions.start)) - set(actions.stop)
         if self.taking_part is None:
             self.taking_part = set(self.busy)
 
@@ -72,15 +72,15 @@ class Log:
         self.dispatched[merge.node] = 0
         self.merges[merge.node] += 1
         if merge.node == ROOT:
-            self.works_since.clear()
+            self.rounds_since.clear()
             self.completed = 0
-            self.taking_part = set(self.staff)
+            self.taking_part = set(self.membership)
             if isinstance(merge.members[0], str):
                 self.merges.clear()
 
 
 def node_of(worker):
-    """In the table groups are 2, 2 and 2 workers."""
+    """The group of a worker: in the table groups are 2, 2 and 2 workers."""
     return f"group{worker // 2}"
 
 
@@ -89,8 +89,8 @@ def never(log, worker):
 
 
 def round_done(log, worker):
-    """It did its part, or has none in this round; somebody else is still at work."""
-    done = log.works_since[worker] == 1 or worker not in log.taking_part
+    """It did its part, or has none in this round, while another worker is busy."""
+    done = log.rounds_since[worker] == 1 or worker not in log.taking_part
     return done and bool(log.busy)
 
 
@@ -109,8 +109,8 @@ def mega_batch_completed(log, worker):
     return log.completed >= MEGA + B_MIN and bool(log.busy)
 
 
-def group_at_work(log, worker):
-    """Rounds in a group: the other one of it is at work, or its rounds are done."""
+def group_busy(log, worker):
+    """Rounds in a group: the group's other worker is busy, or its rounds are done."""
     return node_full(log, worker) or (worker ^ 1) in log.busy
 
 
@@ -123,8 +123,8 @@ def group_spent(log, worker):
     return node_full(log, worker) or (spent and (worker ^ 1) in log.busy)
 
 
-def above_at_work(log, worker):
-    """Deeper trees: somebody is."""
+def above_busy(log, worker):
+    """Deeper trees: some worker is busy."""
     return bool(log.busy)
 
 
@@ -209,28 +209,28 @@ TABLE = {
     "downpour_eager": Row(downpour(batch_size=B_MAX), never),
     "magma_async": Row(magma_async(batch_size=B_MAX), master),
     "magma_async_swap": Row(magma_async(batch_size=B_MAX, subtract="swap"), master),
-    "groups": Row(IN_GROUPS(ROUNDS), group_at_work),
-    "groups_without_broadcast": Row(IN_GROUPS(ROUNDS, broadcast=False), group_at_work),
+    "groups": Row(IN_GROUPS(ROUNDS), group_busy),
+    "groups_without_broadcast": Row(IN_GROUPS(ROUNDS, broadcast=False), group_busy),
     "groups_of_mega_batches": Row(
         IN_GROUPS(MEGA_BATCH(scaling=LINEAR)),
         group_spent,
     ),
     "groups_of_asynchronous": Row(IN_GROUPS(FREE()), node_full),
     "groups_of_downpour": Row(IN_GROUPS(downpour(batch_size=B_MAX)), node_full),
-    "groups_of_stale": Row(IN_GROUPS(FREE(max_staleness=0)), group_at_work),
-    "groups_by_place": Row(hierarchical(ROUNDS, every=3), above_at_work),
+    "groups_of_stale": Row(IN_GROUPS(FREE(max_staleness=0)), group_busy),
+    "groups_by_place": Row(hierarchical(ROUNDS, every=3), above_busy),
     "groups_unequal": Row(
-        hierarchical(ROUNDS, sizes=(1, 3, 2), every=EVERY), above_at_work
+        hierarchical(ROUNDS, sizes=(1, 3, 2), every=EVERY), above_busy
     ),
     "groups_of_groups": Row(
         hierarchical(hierarchical(ROUNDS, sizes=1, every=2), sizes=(2, 4)),
-        above_at_work,
+        above_busy,
     ),
     "three_levels": Row(
-        hierarchical(hierarchical(hierarchical(ROUNDS, sizes=1))), above_at_work
+        hierarchical(hierarchical(hierarchical(ROUNDS, sizes=1))), above_busy
     ),
     "sma_restarts_of_groups": Row(
         sma_restarts(IN_GROUPS(ROUNDS), on_rate_drop(lambda e: 0.5 ** (e // 1000))),
-        group_at_work,
+        group_busy,
     ),
 }

@@ -1,4 +1,4 @@
-"""Free-running policies: nobody waits, or only who is too far ahead. Tables."""
+"""Asynchronous policies: no worker waits, unless it is too far ahead. Tables."""
 
 import itertools
 from collections import Counter
@@ -20,7 +20,7 @@ WORKERS = infos(1.0, 3.0, 2.0)
 ALL = "0:1x8 1:1x8 2:1x8"
 
 
-def test_who_arrives_merges_alone_and_goes_on():
+def test_an_arriving_worker_merges_alone_and_goes_on():
     policy = asynchronous(batch_size=8, local_steps=2)
     assert follow(policy, WORKERS, (2, 2, 0, 1)) == [
         "0:2x8 1:2x8 2:2x8",
@@ -31,9 +31,9 @@ def test_who_arrives_merges_alone_and_goes_on():
     ]
 
 
-def test_on_a_clock_everybody_waits_for_the_link_only():
-    """A merge takes 0.5 s of the link; at 2 s worker 1 comes first, as the work of 0
-    began when its merge was done."""
+def test_on_a_clock_workers_wait_for_the_link_only():
+    """A merge occupies the link for 0.5 s; at 2 s worker 1 comes first, since worker 0
+    began its round when its merge was done."""
     policy = asynchronous(batch_size=8)
     assert timeline(policy, machine(1.0, 2.0, 2.25, latency=0.25), 8) == [
         ALL,
@@ -60,14 +60,14 @@ def test_shared_memory_needs_no_link():
     ]
 
 
-# Bounded staleness: more than s works above the slowest one's, and a worker is held
+# Bounded staleness: a worker more than s rounds ahead of the slowest one is held back
 
 
-def test_one_work_ahead_is_allowed_two_are_not():
+def test_one_round_ahead_is_allowed_two_are_not():
     policy = asynchronous(batch_size=8, max_staleness=1)
     assert follow(policy, WORKERS, (0, 0, 2, 1, 2, 0, 2, 1)) == [
         ALL,
-        "merge 0 0:1x8",  # works (1, 0, 0)
+        "merge 0 0:1x8",  # rounds (1, 0, 0)
         "merge 0 push",  # (2, 0, 0): 0 is held
         "merge 2 2:1x8",  # (2, 0, 1)
         "merge 1 merge 0 fetch 0:1x8 1:1x8",  # (2, 1, 1): 0 goes on
@@ -91,7 +91,7 @@ def test_no_staleness_is_lockstep():
     ]
 
 
-def test_models_of_their_own_are_not_fetched_again():
+def test_workers_own_models_are_not_fetched_again():
     policy = asynchronous(batch_size=8, max_staleness=0, refetch=False)
     assert follow(policy, WORKERS, (0, 2, 1)) == [
         ALL,
@@ -102,7 +102,7 @@ def test_models_of_their_own_are_not_fetched_again():
 
 
 def test_a_push_and_a_later_fetch_take_the_link_as_long_as_both_together():
-    """A trip takes 0.5 s; 0 arrives at 1 s and waits for 1, which arrives at 3 s."""
+    """A transfer takes 0.5 s; 0 arrives at 1 s and waits until 1 arrives at 3 s."""
     policy = asynchronous(batch_size=8, max_staleness=0)
     assert timeline(policy, machine(1.0, 3.0, latency=0.5), 6) == [
         "0:1x8 1:1x8",
@@ -118,7 +118,7 @@ def test_a_push_and_a_later_fetch_take_the_link_as_long_as_both_together():
 # Partners
 
 
-def test_partners_are_passive_and_told_who_merges_when():
+def test_partners_go_on_and_depend_on_worker_and_merge():
     asked = []
 
     def partners(worker, merges, workers):
@@ -128,7 +128,7 @@ def test_partners_are_passive_and_told_who_merges_when():
     policy = asynchronous(batch_size=8, partners=partners)
     assert follow(policy, WORKERS, (2, 0, 2)) == [
         ALL,
-        "merge 2 with 0 2:1x8",  # 0 is at work, and goes on
+        "merge 2 with 0 2:1x8",  # 0 is busy, and goes on
         "merge 0 with 1 0:1x8",
         "merge 2 with 0 2:1x8",
     ]
@@ -151,7 +151,7 @@ def test_random_partners_depend_on_seed_and_merge_only():
     assert some(0) == some(0)
     assert some(0) != some(1)
     assert len(set(some(0))) > 10
-    assert random_partner()(0, 7, 1) == ()  # nobody else is there
+    assert random_partner()(0, 7, 1) == ()  # there is no other worker
     assert random_partner()(1, 7, 2) == (0,)
 
 
@@ -170,14 +170,14 @@ def test_sizes_follow_the_rule_after_every_window():
         "0:2x8 1:2x8 2:2x8",
         "merge 0 0:2x8",  # 16 examples
         "merge 0 0:2x8",  # 32
-        "merge 1 1:2x4",  # 48: new sizes, whoever is at work keeps its own
+        "merge 1 1:2x4",  # 48: new sizes; busy workers keep their own
         "merge 1 1:2x4",
         "merge 2 2:2x6",
     ]
     assert calls == [((8.0, 8.0, 8.0), (4, 2, 0))]
 
 
-def test_updates_begin_anew_with_the_window():
+def test_updates_are_counted_per_window():
     calls = []
 
     def rule(sizes, updates):
@@ -193,8 +193,8 @@ def test_updates_begin_anew_with_the_window():
     ("batch_size", "learning_rates"),
     [(8, [1.0, 0.5, 0.75]), ((8, 8, 6), [1.0, 0.5, 0.75])],
 )
-def test_rates_follow_sizes(batch_size, learning_rates):
-    """b_i / b, of one b for all; of unlike sizes, the largest is b."""
+def test_learning_rates_follow_sizes(batch_size, learning_rates):
+    """lr_scale is b_i / b, with one b for all; if sizes differ, b is the largest."""
     policy = asynchronous(
         batch_size=batch_size, scaling=lambda *_: (8.0, 4.0, 6.0), window=1
     )
@@ -205,7 +205,7 @@ def test_rates_follow_sizes(batch_size, learning_rates):
 
 
 def test_scaling_makes_equally_many_updates():
-    """Step times b / 64 and b / 32, nothing fixed: sizes 64 and 32 are equally long."""
+    """Step times b / 64 and b / 32 without fixed costs: 64 and 32 take equally long."""
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(0.0, c)) for k, c in enumerate((1 / 64, 1 / 32))
     )
@@ -216,14 +216,14 @@ def test_scaling_makes_equally_many_updates():
     for _, actions in itertools.islice(simulate(policy, clock, num_examples=1), 4000):
         for k, local_round in actions.dispatch:
             sizes[k] = local_round.batch_size
-    # an update more or less in a window moves a size by half of beta
+    # one update more or less in a window moves a size by half of beta
     assert sizes == pytest.approx([64.0, 32.0], abs=2)
 
 
-# What is said in an order, and errors
+# The fields of an action, and errors
 
 
-def test_orders():
+def test_the_fields_of_merge_actions():
     policy = asynchronous(batch_size=(8, 4, 2), local_steps=3, transfers=1)
     state, actions = policy.init(WORKERS, 1000)
     assert [w for _, w in actions.dispatch] == [

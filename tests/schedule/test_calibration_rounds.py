@@ -1,4 +1,4 @@
-"""The policy of a calibration: all the works in order, and nobody alone by chance."""
+"""The policy of a calibration: all rounds in order, and no worker alone by chance."""
 
 import itertools
 
@@ -23,7 +23,7 @@ from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
 
 
 def played(policy, m):
-    """All events with their orders; it ends with `DONE`."""
+    """All events with their actions; the run ends with `DONE`."""
     run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1000)
     entries, end = [], None
     while end is None:
@@ -36,7 +36,7 @@ def played(policy, m):
 
 
 def rounds_of(entries):
-    """(members, work) of each round, once, in their order."""
+    """(members, local round) of each round, once, in order."""
     actions = [o for _, o in entries if o.merges or o is entries[0][1]]
     return [(tuple(k for k, _ in o.dispatch), o.dispatch[0][1]) for o in actions]
 
@@ -51,7 +51,7 @@ def test_each_alone_then_all_then_the_next_number_of_steps():
         "merge 0 1:1x8",
         "merge 1 0:1x8 1:1x8",
         "0:1x8",  # 1 has not arrived yet
-        "",  # it has now, but 0 works
+        "",  # it has now, but 0 is busy
         "merge 01 0:1x8 1:1x8",
         "",  # once each: it waits
         "merge 01 0:2x8",
@@ -74,12 +74,12 @@ def test_the_faster_one_begins_again_until_the_slowest_has_arrived():
         "6 w1 from 3.5",
         "6.5 w0 from 5.5 > merge 01 0:1x8 1:1x8",
         "6.5 merged 01",
-        "7.5 w0 from 6.5",  # as in a synchronous round it waits
+        "7.5 w0 from 6.5",  # it waits, as in a synchronous round
         "9 w1 from 6.5 > merge 01 0:1x8",
     ]
 
 
-def test_one_worker_has_nobody_beside_it():
+def test_a_single_worker_is_measured_alone():
     policy = calibration_rounds(batch_sizes=(8,), local_steps=(1, 3), repeats=2)
     with pytest.raises(RunEnded, match=DONE):
         follow(policy, infos(1.0), (0, 0, 0, 0))
@@ -87,7 +87,7 @@ def test_one_worker_has_nobody_beside_it():
     assert follow(policy, infos(1.0), (0, 0, 0)) == expected
 
 
-def test_rates_are_relative_to_the_largest_batch():
+def test_learning_rates_are_relative_to_the_largest_batch():
     policy = calibration_rounds(batch_sizes=(16, 64), local_steps=(1,), repeats=1)
     local_rounds = [
         local_round for _, local_round in rounds_of(played(policy, machine(1.0)))
@@ -98,8 +98,8 @@ def test_rates_are_relative_to_the_largest_batch():
     ]
 
 
-def test_the_numbers_of_steps_and_of_repeats_unless_it_is_told():
-    """5 times: 1 and 8 steps, of each of two workers and, twice, of both."""
+def test_the_default_numbers_of_steps_and_repeats():
+    """5 times 1 and 8 steps, for each of two workers and, twice, for both."""
     local_rounds = rounds_of(
         played(calibration_rounds(batch_sizes=(8,)), machine(1.0, 1.0))
     )
@@ -107,7 +107,7 @@ def test_the_numbers_of_steps_and_of_repeats_unless_it_is_told():
     assert {local_round.local_steps for _, local_round in local_rounds} == {1, 8}
 
 
-# What it does not react to, and what it refuses
+# Events that it ignores, and refusals
 
 
 def test_other_events_change_nothing():
@@ -118,16 +118,16 @@ def test_other_events_change_nothing():
         Evaluated({"loss": 1.0}, 1.0),
         Timer("a", 1.0),
         Join(1, 1.0),
-        Leave(1, 1.0),  # it was stopped: what it has it finishes
+        Leave(1, 1.0),  # it was stopped: it finishes its round
     ):
         after, actions = policy.react(state, event)
         assert actions == Actions()
-        # who may be started is noted, and nothing else
+        # the policy notes who may be started, and does nothing else
         assert after.roster.working == state.roster.working
         assert after._replace(roster=state.roster) == state
 
 
-def test_who_is_lost_cannot_be_measured():
+def test_a_lost_worker_cannot_be_measured():
     policy = calibration_rounds(batch_sizes=(8,))
     state, _ = policy.init(infos(1.0, 1.0), 1000)
     name = infos(1.0, 1.0)[1].name
@@ -144,8 +144,8 @@ def test_batch_sizes_are_positive(sizes):
 @pytest.mark.parametrize(
     "nothing", [{"local_steps": ()}, {"repeats": 0}, {"local_steps": (0,)}]
 )
-def test_nothing_to_measure_is_refused(nothing):
-    """It would end before it began, and say that everything was measured."""
+def test_an_empty_calibration_is_refused(nothing):
+    """It would end before it began, and claim that everything was measured."""
     with pytest.raises(ValueError, match="steps|repeats"):
         calibration_rounds(batch_sizes=(8,), **nothing)
 
@@ -161,12 +161,12 @@ def test_nothing_to_measure_is_refused(nothing):
     repeats=st.integers(1, 3),
     noise=st.floats(0.0, 1.0),
 )
-def test_every_work_is_measured_so_often_and_never_half_alone(
+def test_every_round_is_measured_equally_often_and_never_half_alone(
     seconds, sizes, local_steps, repeats, noise
 ):
-    """Until the last one of a round has arrived once, everybody has work.
+    """Until the last worker of a round has arrived once, every worker is busy.
 
-    But in every other round of all, where each has one work.
+    The exception is every other round of all workers, where each does one local round.
     """
     n = len(seconds)
     policy = calibration_rounds(

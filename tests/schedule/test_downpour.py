@@ -1,4 +1,4 @@
-"""Downpour's policy: who pushes and asks for the model when. Tables."""
+"""Downpour's policy: when workers push and request the model. Tables."""
 
 import pytest
 from policy_driver import follow, infos, machine, spelled, timeline
@@ -11,7 +11,7 @@ ALL = "0:1x8 1:1x8 2:1x8"
 
 
 def answered(worker, time=0.0):
-    """The model that a worker asked for is there."""
+    """The event that the model requested by a worker has arrived."""
     return Merged(ROOT, time, (worker,), MergeOp.PUSH | MergeOp.REQUEST)
 
 
@@ -24,7 +24,7 @@ def test_push_and_request_after_every_step():
         "merge 1 push+request 1:1x8",
         "",
         "merge 0 deliver+push+request 0:1x8",
-        "merge 0 push 0:1x8",  # one is under way: none to deliver or ask for
+        "merge 0 push 0:1x8",  # a request is in progress: nothing to deliver or request
         "",
         "",
         "merge 1 deliver+push+request 1:1x8",
@@ -33,7 +33,7 @@ def test_push_and_request_after_every_step():
 
 
 def words(push_every, fetch_every, local_steps=12, answer=True):
-    """What one worker says after steps 0, 1, ...; each request is answered at once."""
+    """The operations after steps 0, 1, ...; each request is answered at once."""
     policy = downpour(batch_size=8, push_every=push_every, fetch_every=fetch_every)
     state, actions = policy.init(infos(1.0), 1000)
     said = []
@@ -51,8 +51,8 @@ def words(push_every, fetch_every, local_steps=12, answer=True):
     [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (5, 1), (1, 4)],
 )
 def test_periods(push_every, fetch_every):
-    """After step s = 0, 1, ...: push where n_push divides s, request where n_fetch
-    divides s + 1, and deliver one step after each request."""
+    """After step s = 0, 1, ...: push if n_push divides s, request if n_fetch divides
+    s + 1, and deliver one step after each request."""
     for step, op in enumerate(words(push_every, fetch_every)):
         expected = []
         if step and step % fetch_every == 0:
@@ -64,13 +64,13 @@ def test_periods(push_every, fetch_every):
         assert op == "+".join(expected)
 
 
-def test_a_model_that_never_comes_is_asked_for_once():
+def test_a_model_that_never_comes_is_requested_once():
     said = words(push_every=3, fetch_every=2, local_steps=6, answer=False)
     assert said == ["push", "request", "", "push", "", ""]
 
 
-def test_messages_travel_beside_the_work():
-    """A trip takes 0.25 s of the link. Worker 1 pushes after its steps 0 and 2."""
+def test_messages_overlap_with_steps():
+    """A transfer takes 0.25 s of the link. Worker 1 pushes after its steps 0 and 2."""
     policy = downpour(batch_size=8, push_every=2, fetch_every=3)
     assert timeline(policy, machine(1.0, 2.0, 3.0, latency=0.25), 16) == [
         ALL,
@@ -93,15 +93,15 @@ def test_messages_travel_beside_the_work():
     ]
 
 
-def test_a_slow_link_delays_who_has_something_to_send():
-    """A trip takes 2 s, a step of worker 0 one second."""
+def test_a_slow_link_delays_workers_that_send():
+    """A transfer takes 2 s, a step of worker 0 one second."""
     policy = downpour(batch_size=8, push_every=3, fetch_every=2)
     assert timeline(policy, machine(1.0, 8.0, latency=2.0), 14) == [
         "0:1x8 1:1x8",
         "1 w0 from 0 > merge 0 push 0:1x8",  # until 3
         "2 w0 from 1 > merge 0 request 0:1x8",  # from 3 to 5
         "3 merged 0",
-        "4 w0 from 3 > 0:1x8",  # nothing to send; the request is under way
+        "4 w0 from 3 > 0:1x8",  # nothing to send; the request is in progress
         "5 merged 0",
         "5 w0 from 4 > merge 0 deliver+push+request 0:1x8",  # from 5 to 9
         "6 w0 from 5 > 0:1x8",
@@ -115,8 +115,8 @@ def test_a_slow_link_delays_who_has_something_to_send():
     ]
 
 
-def test_a_model_that_is_here_waits_for_nobody_s_message():
-    """At 3 s worker 0 takes what it asked for at 2 s, while 1's push is on the link."""
+def test_an_arrived_model_does_not_wait_for_others_messages():
+    """At 3 s worker 0 takes the model requested at 2 s, during 1's push on the link."""
     policy = downpour(batch_size=8, push_every=3, fetch_every=2)
     table = timeline(policy, machine(1.0, 2.75, latency=0.5), 9)
     assert table[-5:] == [
@@ -132,12 +132,12 @@ def test_a_model_that_is_here_waits_for_nobody_s_message():
     ("push_every", "fetch_every", "op", "transfers"),
     [(1, 1, MergeOp.PUSH | MergeOp.REQUEST, 2), (1, 2, MergeOp.PUSH, 1)],
 )
-def test_a_trip_for_each_message(push_every, fetch_every, op, transfers):
+def test_one_transfer_per_message(push_every, fetch_every, op, transfers):
     policy = downpour(batch_size=8, push_every=push_every, fetch_every=fetch_every)
     state, actions = policy.init(WORKERS, 1000)
-    order = MergeAction((0,), op=op, blocking=False, transfers=transfers)
+    action = MergeAction((0,), op=op, blocking=False, transfers=transfers)
     _, actions = policy.react(state, Arrival(0, actions.dispatch[0][1], 0.0, 1.0))
-    assert actions.merges == (order,)
+    assert actions.merges == (action,)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_refusals(settings, message):
 # Immediate delivery
 
 
-def test_who_waits_pushes_and_fetches_at_its_own_periods():
+def test_a_waiting_worker_pushes_and_fetches_at_its_own_periods():
     """A push after steps 2, 4, 6, a fetch after 3 and 6. A transfer takes 0.25 s."""
     policy = downpour(batch_size=8, push_every=2, fetch_every=3, wait=True)
     assert timeline(policy, machine(1.0, latency=0.25), 9) == [
@@ -175,14 +175,14 @@ def test_who_waits_pushes_and_fetches_at_its_own_periods():
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_equal_periods_are_those_of_a_worker_that_merges_alone(every):
-    """A push and a fetch after each round of so many steps."""
+    """A push and a fetch after each round of that many steps."""
     m = machine(1.0, 2.5, 3.0, latency=0.25)
     waits = downpour(batch_size=8, push_every=every, fetch_every=every, wait=True)
     alone = asynchronous(batch_size=8, local_steps=every)
     assert timeline(waits, m, 60) == timeline(alone, m, 60)
 
 
-def test_who_waited_and_was_lost_begins_at_its_first_step():
+def test_a_waiting_worker_that_was_lost_begins_at_its_first_step():
     policy = downpour(batch_size=8, push_every=2, fetch_every=3, wait=True)
     events = (0, Leave(0, 1.0, lost=True), Join(0, 2.0), 0, Leave(0, 3.0), 0)
     assert follow(policy, infos(1.0), events) == [
@@ -192,7 +192,7 @@ def test_who_waited_and_was_lost_begins_at_its_first_step():
         "0:2x8",
         "merge 0 push 0:1x8",
         "",
-        "merge 0 fetch",  # it was stopped: what it had it finished
+        "merge 0 fetch",  # it was stopped: it finished its round
     ]
 
 

@@ -1,4 +1,4 @@
-"""Trees of groups: who waits at which barrier, and the order of merges. Tables."""
+"""Trees of groups: the barriers of workers, and the order of merges. Tables."""
 
 from policy_driver import follow, infos, machine, timeline
 
@@ -10,24 +10,24 @@ ALL = "0:1x8 1:1x8 2:1x8"
 TWO_AND_ONE = "merge group0+group1 merge group0: 01 fetch merge group1: 2 fetch"
 
 
-def test_groups_wait_for_each_other_after_so_many_rounds():
-    """Children, root, then fetches downwards; only then does anybody go on."""
+def test_groups_wait_for_each_other_after_their_rounds():
+    """Children, root, then fetches downwards; only then do workers go on."""
     policy = hierarchical(rounds(batch_size=8), sizes=(2, 1), every=2)
     assert follow(policy, WORKERS, (2, 1, 2, 0, 1, 0, 2)) == [
         ALL,
         "merge group1: 2 2:1x8",  # its first round
         "",  # 1 waits for 0
-        "merge group1: 2",  # its second one: 2 waits for group0
+        "merge group1: 2",  # its second round: 2 waits for group0
         "merge group0: 01 0:1x8 1:1x8",
         "",
         f"merge group0: 01 {TWO_AND_ONE} {ALL}",
-        "merge group1: 2 2:1x8",  # it counts anew
+        "merge group1: 2 2:1x8",  # it counts from 0 again
     ]
 
 
-def test_what_the_tree_costs():
-    """A trip is 0.25 s of a link. One worker's group needs no link; a last round goes
-    up only, for what comes down comes from the root."""
+def test_the_times_of_a_tree():
+    """A transfer takes 0.25 s of a link. One worker's group needs no link; a last round
+    only goes up, because the model that comes down is the root's."""
     places = (("a",), ("a",), ("b",))
     policy = hierarchical(rounds(batch_size=8), every=2)
     m = machine(1.0, 2.0, 3.0, places=places, latency=0.25)
@@ -62,7 +62,7 @@ def test_without_broadcast_nothing_goes_down():
 
 
 def transfers(policy, workers, arrivals):
-    """(node, op, trips, level) of the merges at the last of the arrivals."""
+    """(node, op, transfers, level) of the merges at the last of the arrivals."""
     tree = policy.topology(workers)
     state, actions = policy.init(workers, 1000)
     local_rounds = dict(actions.dispatch)
@@ -74,7 +74,7 @@ def transfers(policy, workers, arrivals):
     return [(m.node, m.op, m.transfers, tree.level(m.node)) for m in actions.merges]
 
 
-def test_trips_up_and_down_with_broadcast():
+def test_transfers_up_and_down_with_broadcast():
     policy = hierarchical(rounds(batch_size=8), sizes=(2, 2))
     assert transfers(policy, infos(*(1.0,) * 4), (0, 1, 2, 3)) == [
         ("group1", PUSH_FETCH, 1, 0),
@@ -84,7 +84,7 @@ def test_trips_up_and_down_with_broadcast():
     ]
 
 
-def test_trips_without_broadcast():
+def test_transfers_without_broadcast():
     policy = hierarchical(rounds(batch_size=8), sizes=(2, 2), broadcast=False)
     assert transfers(policy, infos(*(1.0,) * 4), (0, 1, 2, 3)) == [
         ("group1", PUSH_FETCH, 2, 0),
@@ -92,7 +92,7 @@ def test_trips_without_broadcast():
     ]
 
 
-def test_one_group_alone_has_nobody_to_send_to():
+def test_one_group_alone_has_no_one_to_send_to():
     policy = hierarchical(rounds(batch_size=8), sizes=2)
     assert transfers(policy, infos(1.0, 1.0), (0, 1)) == [
         ("group0", PUSH_FETCH, 1, 0),
@@ -106,13 +106,13 @@ def test_one_group_alone_has_nobody_to_send_to():
 
 def test_three_levels():
     """Nodes of 2 workers, racks of 2 nodes, 2 racks: nodes merge, then their rack,
-    which sends its model down; the root's replaces it on all levels."""
+    which sends its model down; the root's model replaces it on all levels."""
     policy = hierarchical(hierarchical(rounds(batch_size=8), sizes=2), sizes=4, every=2)
     workers = infos(*(1.0,) * 8)
     first, second = "0:1x8 1:1x8 2:1x8 3:1x8", "4:1x8 5:1x8 6:1x8 7:1x8"
 
     def rack(g, a, b, c, d):
-        """What happens within rack g once all four are there."""
+        """The actions within rack g once all four workers have arrived."""
         nodes = f"group{g}/group0", f"group{g}/group1"
         merge = f"merge {nodes[1]}: {c}{d} merge group{g}: {'+'.join(nodes)}"
         down = f"merge {nodes[0]}: {a}{b} fetch merge {nodes[1]}: {c}{d} fetch"
@@ -128,7 +128,7 @@ def test_three_levels():
         "",
         "merge group0/group0: 01",
         "",
-        up0,  # its second: what it sends down is the root's, later
+        up0,  # its second: the root's model is sent down later
         "",
         "merge group1/group0: 45",
         "",
@@ -151,7 +151,7 @@ def test_three_levels():
     ]
 
 
-def test_levels_and_trips_of_three_levels():
+def test_levels_and_transfers_of_three_levels():
     policy = hierarchical(hierarchical(rounds(batch_size=8), sizes=2), sizes=4)
     assert transfers(policy, infos(*(1.0,) * 8), range(8)) == [
         ("group1/group1", PUSH_FETCH, 1, 0),
@@ -167,8 +167,8 @@ def test_levels_and_trips_of_three_levels():
 
 
 def test_the_model_comes_down_once():
-    """A trip takes 0.25 s. At 1 s all go up: node, rack; the root takes there and back,
-    then rack and node go down: 1 + 6 * 0.25 s."""
+    """A transfer takes 0.25 s. At 1 s all models go up to node and rack; the root takes
+    two transfers, then rack and node go down: 1 + 6 * 0.25 s."""
     places = [(rack, f"{rack}{k // 2}") for rack in "ab" for k in range(4)]
     policy = hierarchical(hierarchical(rounds(batch_size=8)))
     table = timeline(policy, machine(*(1.0,) * 8, places=places, latency=0.25), 30)

@@ -1,4 +1,4 @@
-"""Groups: who belongs together, other policies in them, and the names of each side."""
+"""Groups: their members, the policies inside them, and names inside and outside."""
 
 import pytest
 from policy_driver import follow, infos
@@ -33,7 +33,7 @@ ALL = "0:1x8 1:1x8 2:1x8"
 TWO_AND_ONE = "merge group0+group1 merge group0: 01 fetch merge group1: 2 fetch"
 
 
-# Who belongs together
+# Members of groups
 
 
 def in_places(*places):
@@ -49,7 +49,7 @@ def in_places(*places):
         (2, [()] * 4, ["group0: 01", "group1: 23"]),
         ((1, 3), [()] * 4, ["group0: 0", "group1: 123"]),
         (4, [()] * 4, ["group0: 0123"]),
-        # by place, wherever they are
+        # by place, whatever their numbers
         (None, [("a",), ("b",), ("a",), ("b",)], ["group0: 02", "group1: 13"]),
         (None, [("a", "x"), ("a", "y"), ("b",), ()], ["group0: 01", "2", "3"]),
         (None, [()] * 4, ["group0: 0123"]),
@@ -73,7 +73,7 @@ def test_places_within_places():
 
 
 def test_places_within_consecutive_workers():
-    """Grouped by number, workers still know their place: nodes a, b | c."""
+    """Workers grouped by number keep their places: nodes a, b | c."""
     places = [("a",), ("a",), ("b",), ("c",)]
     policy = hierarchical(hierarchical(rounds(batch_size=8)), sizes=(3, 1), every=2)
     table = follow(policy, in_places(*places), (0, 1, 2))
@@ -94,7 +94,7 @@ def test_the_topology_of_one_level():
 
 
 def test_the_topology_of_places_within_places():
-    """Nodes have the machine's numbers and the names that the merges use."""
+    """Nodes have the machine's worker numbers and the names that the merges use."""
     places = [("a", "x"), ("b", "x"), ("a", "y"), ("a", "x")]
     policy = hierarchical(hierarchical(rounds(batch_size=8)))
     tree = policy.topology(in_places(*places))
@@ -108,7 +108,7 @@ def test_the_topology_of_places_within_places():
     }
 
 
-def test_a_roots_level_is_above_the_highest_of_unlike_groups():
+def test_a_roots_level_is_above_the_highest_of_unequal_groups():
     inner = [hierarchical(rounds(batch_size=8), sizes=1), rounds(batch_size=8)]
     tree = hierarchical(inner, sizes=(2, 1)).topology(WORKERS)
     assert tree.level(ROOT) == 2
@@ -152,13 +152,13 @@ def test_mega_batches_within_hierarchical():
 
 
 def test_asynchronous_within_hierarchical():
-    """After its node's second merge nobody of a group gets work; who is at work still
-    merges, and the root waits for that."""
+    """After its node's second merge no worker of a group gets a round; busy ones still
+    merge, and the root waits for them."""
     policy = hierarchical(asynchronous(batch_size=8), sizes=(2, 1), every=2)
     assert follow(policy, WORKERS, (0, 0, 2, 2, 1, 2)) == [
         ALL,
         "merge group0: 0 0:1x8",
-        "merge group0: 0",  # the second
+        "merge group0: 0",  # the second merge
         "merge group1: 2 2:1x8",
         "merge group1: 2",
         f"merge group0: 1 {TWO_AND_ONE} 0:1x8 1:1x8 2:1x8",
@@ -166,7 +166,7 @@ def test_asynchronous_within_hierarchical():
     ]
 
 
-def test_who_is_held_within_a_group_goes_on_in_time():
+def test_a_worker_held_back_within_a_group_goes_on():
     policy = hierarchical(
         asynchronous(batch_size=8, max_staleness=0), sizes=(2, 1), every=4
     )
@@ -181,8 +181,8 @@ def test_who_is_held_within_a_group_goes_on_in_time():
     ]
 
 
-def test_only_merges_that_give_count():
-    """A slave's copy is no merge of its group, its gradient is. 1 and 3 are masters."""
+def test_only_merges_that_push_count():
+    """A slave's gradient is a merge of its group, its copy is not. Masters: 1 and 3."""
     policy = hierarchical(magma_async(batch_size=8), sizes=2)
     assert follow(policy, infos(1.0, 2.0, 1.0, 2.0), (0, 0, 2, 2)) == [
         "0:0x8 2:0x8",
@@ -194,8 +194,8 @@ def test_only_merges_that_give_count():
     ]
 
 
-def test_a_masters_steps_are_no_merge_of_its_group():
-    """Nor is it broadcast to for them: it has no model of its own."""
+def test_a_masters_steps_are_not_a_merge_of_its_group():
+    """No model is broadcast to the master for them: it has no replica."""
     policy = hierarchical(magma_async(batch_size=8), sizes=2)
     events = (0, EvaluationDue(2.0), 0, 2, 2)
     table = follow(policy, infos(1.0, 2.0, 1.0, 2.0), events)
@@ -206,11 +206,11 @@ def test_a_masters_steps_are_no_merge_of_its_group():
     )
 
 
-# Events pass in and orders out under the names of each side
+# Names of events that go into groups, and of actions that come out
 
 
 def spy(actions=None):
-    """A policy whose workers each do one step; what it hears, and answers with."""
+    """A policy whose workers each do one step; it records events and gives actions."""
     heard = []
 
     def init(infos, num_examples):
@@ -234,7 +234,7 @@ def test_events_within_a_group_have_its_names():
         Timer("group1/late/r", 2.0),
         Evaluated({"loss": 1.0}, 3.0),
         EvaluationDue(3.5),
-        Merged(ROOT, 4.0, ("group0", "group1")),  # above: not for them
+        Merged(ROOT, 4.0, ("group0", "group1")),  # a merge above: not for the groups
         Timer("mine", 5.0),
     ]
     for event in sent:
@@ -252,7 +252,7 @@ def test_events_within_a_group_have_its_names():
     ]
 
 
-def test_orders_leave_a_group_with_the_machines_names():
+def test_actions_leave_a_group_with_the_machines_names():
     actions = Actions(
         merges=(MergeAction((0,), partners=(1,)), MergeAction((1,), node="other")),
         timers=(("late", 3.0),),

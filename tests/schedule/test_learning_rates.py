@@ -1,4 +1,4 @@
-"""Rates over examples, epochs, updates and seconds."""
+"""Learning rates over examples, epochs, updates and seconds."""
 
 import numpy as np
 import optax
@@ -20,7 +20,7 @@ HERE = Progress(examples=500, epochs=0.5, updates=40, seconds=7.0)
         (0.1, 0.1),
         (1, 1.0),
         (lambda examples: examples / 1000, 0.5),
-        (LearningRate(lambda x: 2 * x), 1000.0),  # over examples, unless it says
+        (LearningRate(lambda x: 2 * x), 1000.0),  # over examples by default
         (LearningRate(lambda x: 2 * x, over="examples"), 1000.0),
         (LearningRate(lambda x: 2 * x, over="epochs"), 1.0),
         (LearningRate(lambda x: 2 * x, over="updates"), 80.0),
@@ -38,7 +38,7 @@ def test_rate_at(learning_rate, expected):
     "learning_rate",
     [0.1, 1, np.float32(0.1), abs, LearningRate(abs), LearningRate(abs, over="epochs")],
 )
-def test_good_rates(learning_rate):
+def test_valid_learning_rates(learning_rate):
     check_learning_rate(learning_rate)
 
 
@@ -56,6 +56,6 @@ def test_good_rates(learning_rate):
         (LearningRate(0.1), r"LearningRate\(schedule=0.1\): give a function"),
     ],
 )
-def test_bad_rates(learning_rate, message):
+def test_invalid_learning_rates(learning_rate, message):
     with pytest.raises(ValueError, match=message):
         check_learning_rate(learning_rate)

@@ -36,14 +36,14 @@ from hetjax.schedule import (
 
 LAWS = settings(max_examples=25, deadline=None, derandomize=True)
 NUM_EVENTS = 400
-END = 40.0  # [s] by then all incidents have happened
+END = 40.0  # [s] by then all faults have happened
 
 
 @st.composite
 def machines(draw):
     """Six workers in two places; each may be killed and join several times.
 
-    Worker 0 and 1 stay, so that a master has a slave.
+    Workers 0 and 1 stay, so that a master has a slave.
     """
     faults = []
     for k in range(2, NUM_WORKERS):
@@ -82,10 +82,10 @@ def machines(draw):
 @pytest.mark.parametrize("name", TABLE)
 @LAWS
 @given(machine=machines())
-def test_nobody_waits_for_who_is_lost(name, machine):
-    """The clock itself refuses work for who is not there, or has some.
+def test_no_worker_waits_for_a_lost_one(name, machine):
+    """The clock itself refuses rounds for inactive or busy workers.
 
-    Who was lost is in no merge before it joins again, and the others go on.
+    A lost worker is in no merge before it rejoins, and the others go on.
     """
     clock = SimulatedClock(machine, seed=0)
     run = simulate(TABLE[name].policy, clock, num_examples=1000, num_bytes=1e8)
@@ -108,7 +108,7 @@ def test_nobody_waits_for_who_is_lost(name, machine):
         if over and count > NUM_EVENTS and len(arrived_late) > 1:
             break
     assert over, "a deadlock"
-    alone = name == "fastest"  # it is one worker that works
+    alone = name == "fastest"  # only one worker computes
     assert len(arrived_late) > (0 if alone else 1) or len(active) <= 2
 
 
@@ -120,7 +120,7 @@ def test_lost_in_rounds():
         "0:1x8 1:1x8 2:1x8",
         "",
         "",
-        "merge 01 0:1x8 1:1x8",  # nobody is left to wait for
+        "merge 01 0:1x8 1:1x8",  # there is no worker left to wait for
         "",
         "",
         "merge 01 0:1x8 1:1x8 2:1x8",
@@ -131,7 +131,7 @@ def test_lost_in_rounds():
 
 
 def test_lost_after_its_arrival():
-    """What it did is lost with it."""
+    """Its round is lost with it."""
     policy = rounds(batch_size=8)
     events = (2, Leave(2, 1.0, lost=True), 0, 1)
     assert follow(policy, infos(1.0, 1.0, 1.0), events)[-1] == "merge 01 0:1x8 1:1x8"
@@ -155,7 +155,7 @@ def test_the_next_fastest_takes_over():
 
 
 def test_lost_in_a_mega_batch():
-    """Its batches are not given out again; it is scaled no more, nor merged."""
+    """Its batches are not given out again; it is neither scaled nor merged any more."""
 
     def rule(sizes, updates):
         assert updates == (2, 1), "of those who are there"
@@ -172,7 +172,7 @@ def test_lost_in_a_mega_batch():
     ]
 
 
-def test_who_joins_a_mega_batch_gets_a_batch_at_once():
+def test_a_worker_that_joins_a_mega_batch_gets_a_batch_at_once():
     policy = mega_batch(examples=32, batch_size=8)
     workers = infos(1.0, 1.0, 1.0)
     workers = (*workers[:2], workers[2]._replace(present=False))
@@ -186,8 +186,8 @@ def test_who_joins_a_mega_batch_gets_a_batch_at_once():
     ]
 
 
-def test_the_slowest_is_lost_and_nobody_waits_for_it():
-    """Worker 0 is two works ahead of worker 1: it waits until that one is gone."""
+def test_no_worker_waits_for_the_slowest_after_its_loss():
+    """Worker 0 is two rounds ahead of worker 1: it waits until worker 1 is lost."""
     policy = asynchronous(batch_size=8, max_staleness=1)
     events = (0, 0, Leave(1, 1.0, lost=True), 0, Join(1, 2.0), 1)
     assert follow(policy, infos(1.0, 9.0), events) == [
@@ -196,19 +196,19 @@ def test_the_slowest_is_lost_and_nobody_waits_for_it():
         "merge 0 push",
         "merge 0 fetch 0:1x8",
         "merge 0 0:1x8",
-        "1:1x8",  # it begins with as many works as the slowest, which is worker 0
+        "1:1x8",  # it begins with the round count of the slowest, worker 0
         "merge 1 1:1x8",
     ]
 
 
-def test_no_gossip_with_who_is_lost():
+def test_no_gossip_with_a_lost_worker():
     policy = asynchronous(batch_size=8, partners=random_partner())
     events = (0, Leave(2, 1.0, lost=True), *(0, 1) * 10)
     table = follow(policy, infos(1.0, 1.0, 1.0), events)
     assert {row.split(" ", 1)[1][:8] for row in table[3:]} == {"0 with 1", "1 with 0"}
 
 
-def test_who_joins_a_mailbox_has_no_mail():
+def test_a_worker_that_joins_downpour_has_an_empty_mailbox():
     policy = downpour(batch_size=8, push_every=1, fetch_every=1)
     events = (0, Leave(0, 1.0, lost=True), Join(0, 2.0), 0)
     assert follow(policy, infos(1.0), events) == [
@@ -216,12 +216,12 @@ def test_who_joins_a_mailbox_has_no_mail():
         "merge 0 push+request 0:1x8",
         "",
         "0:1x8",
-        "merge 0 push+request 0:1x8",  # not "deliver": it never got what it asked for
+        "merge 0 push+request 0:1x8",  # no "deliver": its request was never answered
     ]
 
 
 def test_a_lost_slaves_gradient_does_not_stay():
-    """g begins anew, and what the others had in it is not taken out twice."""
+    """g is cleared, and the other slaves' gradients are not subtracted again."""
     policy = magma_async(batch_size=8)
     events = (0, 2, 0, Leave(2, 1.0, lost=True), 0, 0, 0)
     assert follow(policy, infos(1.0, 4.0, 2.0), events) == [
@@ -237,7 +237,7 @@ def test_a_lost_slaves_gradient_does_not_stay():
 
 
 def test_a_lost_masters_place_is_taken():
-    """By the slowest that is left: it takes its gradient out of g, and is done."""
+    """By the slowest worker left: it subtracts its gradient and stops computing."""
     policy = magma_async(batch_size=8)
     events = (0, 2, Leave(1, 1.0, lost=True), 2, 0, Join(1, 2.0), 1)
     assert follow(policy, infos(1.0, 4.0, 2.0), events) == [
@@ -252,7 +252,7 @@ def test_a_lost_masters_place_is_taken():
     ]
 
 
-def test_nobody_waits_for_an_empty_group():
+def test_no_worker_waits_for_an_empty_group():
     """Group 1 is lost before its merge, joins, and takes part again."""
     policy = hierarchical(rounds(batch_size=8), sizes=1, every=1)
     events = (0, Leave(1, 1.0, lost=True), 0, Join(1, 2.0), 1, 0)
@@ -269,7 +269,7 @@ def test_nobody_waits_for_an_empty_group():
     ]
 
 
-def test_what_a_group_merged_before_it_was_lost_counts():
+def test_the_merges_of_a_lost_group_count():
     policy = hierarchical(rounds(batch_size=8), sizes=1, every=1)
     events = (1, Leave(1, 1.0, lost=True), 0)
     assert follow(policy, infos(1.0, 1.0), events)[-1] == (
@@ -277,7 +277,7 @@ def test_what_a_group_merged_before_it_was_lost_counts():
     )
 
 
-def test_the_tuner_does_not_start_who_is_lost():
+def test_the_tuner_does_not_start_a_lost_worker():
     """Two learners on one device; the spare one is killed before it would start."""
     inner = rounds(batch_size=B_MAX, first=one_per_device)
     policy = tuned_workers(inner, window=2)
@@ -286,7 +286,7 @@ def test_the_tuner_does_not_start_who_is_lost():
         for k in range(2)
     )
     killed = (ScriptedFault(0.5, "kill", "w1"),)
-    # the tuner stops it at 0 s, too: that Leave arrives behind the one of its loss
+    # the tuner stops it at 0 s, too: that Leave comes after the Leave of its loss
     at_once = (ScriptedFault(0.0, "kill", "w1"),)
     for faults, started in (((), True), (killed, False), (at_once, False)):
         m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=faults)
@@ -295,7 +295,7 @@ def test_the_tuner_does_not_start_who_is_lost():
 
 
 def test_a_spare_worker_takes_a_lost_ones_place():
-    """Also when the tuning is over: else its device would stay idle to the end."""
+    """Also after the tuning: otherwise its device would stay idle to the end."""
     policy = tuned_workers(rounds(batch_size=8, first=one_per_device), window=1)
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device=f"d{k // 2}") for k in range(4)
@@ -304,7 +304,7 @@ def test_a_spare_worker_takes_a_lost_ones_place():
     m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=killed)
     table = timeline(policy, m, 80)
     (lost,) = [k for k, row in enumerate(table) if row.startswith("20.25 leave 0")]
-    assert "start" not in " ".join(table[lost - 10 : lost])  # nothing is tuned any more
+    assert "start" not in " ".join(table[lost - 10 : lost])  # the tuning is over
     assert table[lost].endswith("> start 1")
     assert any(row.startswith("22 w1 from") for row in table[lost:])
 
@@ -315,6 +315,6 @@ def test_an_empty_machine_is_an_error():
         machine(1.0, 1.0, faults=faults)
 
 
-def test_other_events_of_staff_change_nothing():
+def test_other_membership_events_change_nothing():
     state, _ = rounds(batch_size=8).init(infos(1.0, 1.0), 1000)
     assert rounds(batch_size=8).react(state, Leave(1, 1.0))[1] == Actions()

@@ -1,4 +1,4 @@
-"""MagmaDNN's policy: copies, gradients, and how often the master stepped. Tables."""
+"""MagmaDNN's policy: copies, gradients, and the steps of the master. Tables."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def test_the_link_is_the_lock():
     assert timeline(policy, machine(2.0, 8.0, 3.0, latency=0.25), 10) == [
         "0:0x8 2:0x8",
         "1 w0 from 0 > merge 0 step+subtract+fetch 0:1x8",
-        "1 w2 from 0 > merge 2 step+subtract+fetch 2:1x8",  # waits for 0's
+        "1 w2 from 0 > merge 2 step+subtract+fetch 2:1x8",  # waits for 0's copy
         "1.25 merged 0",
         "1.5 merged 2",
         "3.25 w0 from 1.25 > merge 0 step+push 0:0x8",
@@ -41,7 +41,7 @@ def test_the_link_is_the_lock():
     ]
 
 
-def test_a_copy_that_subtracts_nothing_takes_no_lock():
+def test_a_copy_that_subtracts_nothing_needs_no_lock():
     """With "swap": at 4 s worker 2 adds, which holds the link from 7 to 11 s; worker 0
     copies in the meantime, and its gradient begins at 8 s."""
     policy = magma_async(
@@ -63,7 +63,7 @@ def test_a_copy_that_subtracts_nothing_takes_no_lock():
 
 
 def test_the_masters_steps_are_counted_before_an_evaluation():
-    """A tick takes 0.5 s. At 1.8 s there were 3, then 1 more until worker 0 arrives."""
+    """A server step takes 0.5 s: 3 until 1.8 s, and 1 more until 0 arrives at 2 s."""
     policy = magma_async(batch_size=8, server_step_seconds=0.5, copy_seconds=2.0)
     state, actions = policy.init(WORKERS, 1000)
     before = MergeAction(
@@ -71,13 +71,13 @@ def test_the_masters_steps_are_counted_before_an_evaluation():
     )
     state, due = policy.react(state, EvaluationDue(1.8))
     assert due == Actions(merges=(before,))
-    assert policy.react(state, EvaluationDue(1.9)) == (state, Actions())  # no new one
+    assert policy.react(state, EvaluationDue(1.9)) == (state, Actions())  # no new step
     arrival = Arrival(0, dict(actions.dispatch)[0], 0.0, 2.0)
     _, (merges, *_) = policy.react(state, arrival)
     assert [m.server_steps for m in merges] == [1]
 
 
-def test_a_new_master_that_is_at_work_steps_when_it_arrives():
+def test_a_new_master_that_is_busy_steps_when_it_arrives():
     policy = magma_async(batch_size=8, server_step_seconds=0.5, copy_seconds=2.0)
     state, actions = policy.init(WORKERS, 1000)
     state, _ = policy.react(state, Leave(1, 1.0, lost=True))  # 2 is the master now
@@ -89,7 +89,7 @@ def test_a_new_master_that_is_at_work_steps_when_it_arrives():
     assert [(m.members, m.server_steps) for m in merges] == [((2,), 1)]
 
 
-def test_without_a_master_nothing_steps():
+def test_without_a_master_there_are_no_steps():
     policy = magma_async(batch_size=8, server_step_seconds=0.5)
     state, _ = policy.init(WORKERS, 1000)
     for k in range(3):
@@ -98,8 +98,8 @@ def test_without_a_master_nothing_steps():
 
 
 @pytest.mark.parametrize("subtract", ["before", "swap"])
-def test_ticks_are_those_since_the_last_order(subtract):
-    """At each arrival, floor(time / 0.5) of them so far."""
+def test_server_steps_are_those_since_the_last_action(subtract):
+    """At each arrival there are floor(time / 0.5) server steps so far."""
     policy = magma_async(
         batch_size=8, server_step_seconds=0.5, copy_seconds=0.75, subtract=subtract
     )
@@ -130,15 +130,15 @@ def test_ticks_are_those_since_the_last_order(subtract):
 @pytest.mark.parametrize(
     ("seconds", "master"), [((1.0, 4.0, 2.0), 1), ((4.0, 1.0, 4.0), 0), ((1.0, 2.0), 1)]
 )
-def test_the_slowest_is_the_master_and_never_works(seconds, master):
-    """The first of them, where several are."""
+def test_the_slowest_is_the_master_and_never_computes(seconds, master):
+    """The first of several equally slow workers."""
     entries = drive(magma_async(batch_size=1), infos(*seconds), (1.0, 2.0), 50)
     for entry in entries:
         assert entry.busy == set(range(len(seconds))) - {master}
 
 
-def test_a_tick_and_a_copy_are_a_tenth_of_the_masters_batch_by_default():
-    """4 s of one example, half of it fixed: 2 + 2 * 9 = 20 s of nine."""
+def test_a_server_step_and_a_copy_take_a_tenth_of_the_masters_batch():
+    """4 s for one example, half of it fixed: 2 + 2 * 9 = 20 s for nine."""
     policy = magma_async(batch_size=9)
     state, actions = policy.init(WORKERS, 1000)
     assert [local_round for _, local_round in actions.dispatch] == [

@@ -1,4 +1,4 @@
-"""Measured scaling: equally many updates for all, where the paper's rule swings."""
+"""Measured scaling: equal updates for all, even where the paper's rule oscillates."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ from hetjax.schedule.scaling import Moments
 
 
 def mega_batches(machine, scaling, *, batch_size, examples, count, seed=0):
-    """[(updates of every worker, sizes of every worker)], mega-batch by mega-batch."""
+    """[(updates of all workers, sizes of all workers)], one pair per mega-batch."""
     policy = mega_batch(examples=examples, batch_size=batch_size, scaling=scaling)
     n, table = len(machine.workers), []
     updates, sizes = [0] * n, [0.0] * n
@@ -41,7 +41,7 @@ def mega_batches(machine, scaling, *, batch_size, examples, count, seed=0):
 
 
 def gaps(name, rule, noise=0.0, seed=0, count=25):
-    """Most updates of a worker less the fewest: the paper's b_max and mega-batch."""
+    """Most minus fewest updates of a worker, with the paper's b_max and mega-batch."""
     settings = {"batch_size": 256, "examples": 100 * 256}
     table = mega_batches(
         preset(name, noise=noise), rule, **settings, count=count, seed=seed
@@ -63,7 +63,7 @@ def test_equal_updates_from_the_third_mega_batch_on(name):
 @pytest.mark.parametrize("seed", [2, 3])
 def test_where_the_papers_rule_is_unstable(seed):
     """Two GPUs are beyond its stability (ALGORITHMS A.3), and 2 % noise shows it: the
-    faster one drifts to many more updates, of batches that are too small."""
+    faster one drifts to many more updates with batches that are too small."""
     paper = gaps("v100x2", PAPER, noise=0.02, seed=seed, count=40)
     measured = gaps("v100x2", MEASURED, noise=0.02, seed=seed, count=40)
     assert max(paper[20:]) > 10
@@ -77,7 +77,7 @@ def test_noise_of_2_percent_costs_an_update_or_two(name, seed):
 
 
 def line_machine(costs):
-    """A worker for each (fixed, per_example) [s]."""
+    """A machine with one worker per (fixed, per_example) [s]."""
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(a, c)) for k, (a, c) in enumerate(costs)
     )
@@ -87,11 +87,11 @@ def line_machine(costs):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     factors=st.lists(st.floats(1.0, 1.5), min_size=1, max_size=5),
-    fixed=st.sampled_from((0.0, 0.1, 0.5)),  # of the step on b_max examples
+    fixed=st.sampled_from((0.0, 0.1, 0.5)),  # share of the step on b_max examples
     rounds=st.integers(2, 20),
     left=st.integers(-30, 30),
 )
-def test_equal_updates_wherever_no_bound_is_in_the_way(factors, fixed, rounds, left):
+def test_equal_updates_unless_a_bound_prevents_them(factors, fixed, rounds, left):
     batch_size = 128
     machine = line_machine([(fixed * batch_size * f, f) for f in factors])
     examples = rounds * len(factors) * batch_size + left
@@ -99,8 +99,8 @@ def test_equal_updates_wherever_no_bound_is_in_the_way(factors, fixed, rounds, l
     plan = {"batch_size": batch_size, "examples": examples, "count": 6}
     table = mega_batches(machine, rule, **plan)
     for updates, sizes in table[2:]:
-        # a round's step times differ by an example: whoever gains a whole step by
-        # that, over all rounds, gets one more
+        # a round's step times differ by one example: a worker that gains a whole step
+        # that way, over all rounds, gets one more
         assume(min(sizes) > max(*updates, 17))
         assert len(set(updates)) == 1
         total = sum(sizes) * updates[0]
@@ -116,7 +116,7 @@ def test_equal_updates_wherever_no_bound_is_in_the_way(factors, fixed, rounds, l
     examples=st.integers(1, 5000),
     min_batch_size=st.sampled_from((4, 8.5, 64)),
 )
-def test_sizes_stay_within_bounds_whatever_was_measured(
+def test_sizes_stay_within_bounds_for_any_measurements(
     local_rounds, examples, min_batch_size
 ):
     rule = measured_scaling(
@@ -128,11 +128,11 @@ def test_sizes_stay_within_bounds_whatever_was_measured(
     sizes = rule.scale(state, (64.0, 64.0, 64.0), (1, 1, 1), (0, 1, 2))
     assert all(min_batch_size <= b <= 64 for b in sizes)
     if {worker for worker, _, _ in local_rounds} != {0, 1, 2}:
-        assert sizes == (64.0, 64.0, 64.0)  # somebody is not known yet
+        assert sizes == (64.0, 64.0, 64.0)  # one worker was not measured yet
 
 
 def test_proportional_after_one_size():
-    """1, 2 and 4 s for 64 examples: 1 s is 64, 32 and 16, one round of 112."""
+    """1, 2 and 4 s for 64 examples: in 1 s 64, 32 and 16, one round of 112."""
     rule = measured_scaling(min_batch_size=4, batch_size=64, examples=112)
     state = rule.init(3)
     for worker, t in enumerate((1.0, 2.0, 4.0)):
@@ -141,7 +141,7 @@ def test_proportional_after_one_size():
 
 
 def test_a_line_after_two_sizes():
-    """t = 1 + b / 64 and t = 2 + b / 32: 2 s are 64 and (0 ->) 4 examples."""
+    """t = 1 + b / 64 and t = 2 + b / 32: in 2 s 64 and 0 examples, bounded by 4."""
     rule = measured_scaling(min_batch_size=4, batch_size=64, examples=68)
     state = rule.init(2)
     for b in (64, 32):
@@ -161,7 +161,7 @@ def test_sizes_are_whole_and_fit_the_mega_batch():
 
 
 def test_no_more_rounds_than_needed():
-    """1 s are 64 and 35.5 examples: 199 of them are two rounds, of 64 + 36."""
+    """1 s is enough for 64 and 35.5 examples: 199 are two rounds of 64 + 36."""
     rule = measured_scaling(min_batch_size=4, batch_size=64, examples=199)
     state = rule.init(2)
     for worker, t in enumerate((1.0, 64 / 35.5)):
@@ -178,7 +178,7 @@ def test_a_mega_batch_is_a_whole_number_of_rounds():
     assert rule.scale(state, (30.0, 30.0), (2, 2), (0, 1)) == (25.0, 25.0)
 
 
-def test_seconds_of_a_step_not_of_a_work():
+def test_seconds_are_of_a_step_not_of_a_round():
     rule = measured_scaling(min_batch_size=4, batch_size=64, examples=128)
     one, four = rule.init(1), rule.init(1)
     one = rule.observe(one, 0, LocalRound(1, 64), 2.0)
@@ -199,12 +199,12 @@ def test_the_line_is_found(a, c, sizes):
     for b in sizes:
         state = rule.observe(state, 0, LocalRound(1, b), a + c * b)
     found_a, found_c = state[0].line()
-    for b in (4, 64):  # it predicts, also where a = 0 and rounding makes it negative
+    for b in (4, 64):  # it predicts, also if a = 0 and rounding makes it negative
         assert found_a + found_c * b == pytest.approx(a + c * b, rel=1e-6)
 
 
-def test_what_cannot_be_a_line_is_proportional():
-    """Longer batches were faster, by noise: t / b."""
+def test_measurements_that_fit_no_line_are_proportional():
+    """Larger batches were faster, because of noise: t / b is used."""
     rule = measured_scaling(min_batch_size=4, batch_size=64, examples=128)
     state = rule.init(1)
     for b, t in ((64, 1.0), (32, 2.0)):

@@ -1,4 +1,4 @@
-"""Mega-batches: dynamic dispatch. Tables of orders, and laws on any clock."""
+"""Mega-batches: dynamic dispatch. Tables of actions, and laws on any clock."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ WORKERS = infos(1.0, 3.0, 2.0)
 
 
 def recording(sizes_after):
-    """A scaling rule that gives the next of `sizes_after`, and its list of calls."""
+    """A scaling rule that returns the next of `sizes_after`; a list of its calls."""
     calls = []
 
     def rule(sizes, updates):
@@ -27,21 +27,21 @@ def recording(sizes_after):
 # Tables for three workers
 
 
-def test_whoever_is_idle_gets_a_batch_until_the_mega_batch_is_spent():
+def test_idle_workers_get_batches_until_the_mega_batch_is_spent():
     rule, calls = recording([(8, 6, 8)])
     policy = mega_batch(examples=40, batch_size=8, scaling=rule)
     assert follow(policy, WORKERS, (1, 1, 0, 1, 2, 2, 1, 0, 2, 0)) == [
-        "0:1x8 1:1x8 2:1x8",  # 24 of 40 examples are out
+        "0:1x8 1:1x8 2:1x8",  # 24 of 40 examples are dispatched
         "1:1x8",  # 1 is idle: 32
         "1:1x8",  # 1 again: 40, spent
         "",  # 0 waits
         "",  # 1 waits
-        "merge 012 0:1x8 1:1x6 2:1x8",  # 2 was the last one at work; 22 of 40
+        "merge 012 0:1x8 1:1x6 2:1x8",  # 2 was the last busy worker; 22 of 40
         "2:1x8",  # 30
         "1:1x6",  # 36
         "0:1x8",  # 44: the last batch is not cut
         "",  # 2 waits
-        "",  # 0 waits, 1 is still at work
+        "",  # 0 waits, 1 is still busy
     ]
     assert calls == [((8.0, 8.0, 8.0), (1, 3, 1))]
 
@@ -60,7 +60,7 @@ def test_a_mega_batch_that_ends_with_the_first_batches():
 def test_a_mega_batch_of_fewer_batches_than_workers():
     rule, calls = recording([(8, 8, 8)])
     policy = mega_batch(examples=9, batch_size=8, scaling=rule)
-    # 2 gets nothing: it is a member of the merge, but without updates, so absent
+    # 2 gets nothing: it is a member of the merge, but inactive, without updates
     assert follow(policy, WORKERS, (1, 0)) == [
         "0:1x8 1:1x8",
         "",
@@ -87,7 +87,7 @@ def test_real_valued_sizes_are_dispatched_rounded_and_counted_as_such():
     assert table[3:] == ["merge 012 0:1x7.5 1:1x6.4 2:1x8", "", ""]
     local_round = LocalRound(1, 7.5, 7.5 / 8)
     assert local_round.examples == 8
-    assert local_round.lr_scale == 0.9375  # of the real-valued size
+    assert local_round.lr_scale == 0.9375  # from the real-valued size
 
 
 def test_merges_block():
@@ -107,11 +107,11 @@ def test_scale_every(every, scaled_after):
     sizes = [(8.0,) * 3] + [tuple(w.batch_size for _, w in m.dispatch) for m in merges]
     changed = [k for k in range(1, 7) if sizes[k] != sizes[k - 1]]
     assert changed == scaled_after
-    # the updates of the last mega-batch, not of all since the sizes changed
+    # the updates of the last mega-batch, not all since the sizes changed
     assert all(8 * sum(updates) < 24 + 3 * 8 for _, updates in calls)
 
 
-# Laws, whatever the durations
+# Laws, for any durations
 
 
 @st.composite
@@ -132,7 +132,7 @@ def plans(draw):
 
 
 def run(plan, num_arrivals=300):
-    """(entries, what the scaling rule was told) of a plan."""
+    """(entries, calls of the scaling rule) of a plan."""
     calls = []
     rule = partial(
         linear_scaling,
@@ -154,7 +154,7 @@ def run(plan, num_arrivals=300):
 
 
 def split(entries):
-    """The entries of each mega-batch; each begins with the orders of its merge."""
+    """The entries of each mega-batch, which begins with the actions of a merge."""
     pieces = []
     for entry in entries:
         if entry.arrival is None or entry.actions.merges:
@@ -179,7 +179,7 @@ def test_every_example_of_a_mega_batch_is_dispatched(plan):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(plan=plans())
-def test_nobody_idles_before_the_mega_batch_is_spent(plan):
+def test_no_worker_idles_before_the_mega_batch_is_spent(plan):
     entries, _ = run(plan)
     for piece in split(entries):
         dispatched = 0
@@ -193,18 +193,18 @@ def test_nobody_idles_before_the_mega_batch_is_spent(plan):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(plan=plans())
-def test_merges_contain_everybody_and_wait_for_all(plan):
+def test_merges_contain_all_workers_and_wait_for_them(plan):
     entries, _ = run(plan)
     for before, entry in zip(entries, entries[1:], strict=False):
         assert len(entry.actions.merges) <= 1
         for merge in entry.actions.merges:
             assert merge.members == tuple(range(plan["n"]))
-            assert before.busy == {entry.arrival.worker}  # the last one at work
+            assert before.busy == {entry.arrival.worker}  # the last busy worker
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(plan=plans())
-def test_sizes_stay_within_bounds_and_rates_follow_them(plan):
+def test_sizes_stay_within_bounds_and_learning_rates_follow_them(plan):
     entries, _ = run(plan)
     for _, local_round in local_rounds(entries):
         assert local_round.local_steps == 1
@@ -216,7 +216,7 @@ def test_sizes_stay_within_bounds_and_rates_follow_them(plan):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(plan=plans())
-def test_the_scaling_rule_is_told_what_was_dispatched(plan):
+def test_the_scaling_rule_is_told_the_dispatched_batches(plan):
     entries, calls = run(plan)
     pieces = split(entries)[:-1]
     told = iter(calls)
@@ -231,8 +231,8 @@ def test_the_scaling_rule_is_told_what_was_dispatched(plan):
     assert next(told, None) is None
 
 
-def test_states_can_be_kept():
-    """React changes no state in place: an old one gives the old answers."""
+def test_old_states_stay_valid():
+    """`react` changes no state in place: an old state gives the old answers."""
     policy = mega_batch(examples=40, batch_size=8)
     state, _ = policy.init(WORKERS, 1000)
     arrival = drive(policy, WORKERS, (1.0,), 1)[1].arrival
@@ -252,7 +252,7 @@ def test_no_workers():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("examples", 0),  # nobody would ever get work: a run that does nothing
+        ("examples", 0),  # no worker would ever get a round
         ("examples", -1),
         ("batch_size", 0),
         ("batch_size", float("nan")),

@@ -1,4 +1,4 @@
-"""Mega-batches: the public code's end, warm-up, and other scaling rules. Tables."""
+"""Mega-batches: the public code's rule for their end, warm-up, scaling. Tables."""
 
 import pytest
 from policy_driver import drive, follow, infos
@@ -10,7 +10,7 @@ WORKERS = infos(1.0, 3.0, 2.0)
 ALL = "0:1x8 1:1x8 2:1x8"
 
 
-def test_the_codes_rule_counts_what_is_completed():
+def test_the_codes_rule_counts_completed_examples():
     """ALGORITHMS A.4: a batch is dispatched while completed - 8 < 24 examples. The
     mega-batch is 48 examples, where the paper's rule makes it 24."""
     policy = mega_batch(examples=24, batch_size=8, rule="hgpu_code")
@@ -21,13 +21,13 @@ def test_the_codes_rule_counts_what_is_completed():
         "1:1x8",  # 24 - 8 is below 24
         "",  # 32 - 8 is not
         "",
-        f"merge 012 {ALL}",  # 48, and nobody is at work
+        f"merge 012 {ALL}",  # 48, and no worker is busy
         "2:1x8",
     ]
 
 
-def test_the_codes_rule_takes_off_the_largest_size():
-    """b = (8, 4, 4) and M = 16: nobody gets more once 24 are completed."""
+def test_the_codes_rule_subtracts_the_largest_size():
+    """b = (8, 4, 4) and M = 16: no worker gets more once 24 are completed."""
     policy = mega_batch(
         examples=16,
         batch_size=8,
@@ -53,7 +53,7 @@ def test_the_codes_rule_takes_off_the_largest_size():
 # Warm-up
 
 
-def test_warm_up_is_small_batches_for_so_many_passes():
+def test_warm_up_has_small_batches_for_some_passes():
     """Half a pass over 40 examples: 20, of which a mega-batch of 12 does 12."""
     calls = []
 
@@ -72,21 +72,21 @@ def test_warm_up_is_small_batches_for_so_many_passes():
         f"merge 012 {small}",  # 12 of 20
         "",
         "",
-        f"merge 012 {large}",  # 24: from b_max on, as without a warm-up
+        f"merge 012 {large}",  # 24: starts at b_max, as without a warm-up
         "",
-        "merge 012 0:1x8 1:1x4",  # now the rule counts
+        "merge 012 0:1x8 1:1x4",  # from now on the rule applies
     ]
     assert calls == [((8.0, 8.0, 8.0), (1, 1, 0))]
 
 
-def test_rates_in_the_warm_up_follow_the_sizes():
+def test_learning_rates_in_the_warm_up_follow_the_sizes():
     policy = mega_batch(examples=12, batch_size=16, warmup_epochs=1, warmup_size=4)
     _, actions = policy.init(WORKERS, 40)
     assert actions.dispatch[0] == (0, LocalRound(1, 4.0, 0.25))
 
 
 def test_the_warm_up_is_no_larger_than_b_max():
-    policy = mega_batch(examples=12, batch_size=8, warmup_epochs=1)  # of 32, by default
+    policy = mega_batch(examples=12, batch_size=8, warmup_epochs=1)  # default: 32
     _, actions = policy.init(WORKERS, 40)
     assert actions.dispatch[0] == (0, LocalRound(1, 8.0, 1.0))
 
@@ -94,7 +94,7 @@ def test_the_warm_up_is_no_larger_than_b_max():
 # Rules that measure
 
 
-def test_a_measuring_rule_sees_every_work_and_its_seconds():
+def test_a_measuring_rule_sees_every_round_and_its_seconds():
     seen = []
 
     def observe(state, worker, local_round, seconds):
@@ -118,13 +118,13 @@ def test_a_measuring_rule_sees_every_work_and_its_seconds():
 @pytest.mark.parametrize(
     ("sizes", "updates", "expected"),
     [
-        # ALGORITHMS A.2: one step of 32 down or up, by u_i against the mean
+        # ALGORITHMS A.2: one step of 32 down or up, comparing u_i with the mean
         ((512,) * 4, (28, 26, 24, 22), (544, 544, 480, 480)),
         ((512,) * 3, (20, 20, 20), (512, 512, 512)),
         ((512,) * 3, (30, 20, 10), (544, 512, 480)),
         ((1024, 32), (30, 10), (1024, 32)),  # at the bounds
         ((1024, 32), (10, 30), (992, 64)),
-        ((1000, 50), (30, 10), (1024, 32)),  # a step ends there
+        ((1000, 50), (30, 10), (1024, 32)),  # a step ends at the bound
         ((512, 512), (0, 1), (480, 544)),
     ],
 )

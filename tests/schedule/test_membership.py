@@ -1,4 +1,4 @@
-"""Rounds whose workers come and go, and how many steps each one gets."""
+"""Rounds whose workers join and leave, and the steps that each worker gets."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,17 +12,17 @@ WORKERS = infos(1.0, 3.0, 2.0)
 ALL = "0:1x8 1:1x8 2:1x8"
 
 
-def test_who_leaves_finishes_its_round_and_who_joins_waits_for_the_next():
+def test_a_leaving_worker_finishes_its_round_and_a_joining_one_waits():
     policy = rounds(batch_size=8)
     events = (0, Leave(2, 1.0), 2, 1, 1, Join(2, 2.0), 0, 2, 0, 1)
     assert follow(policy, WORKERS, events) == [
         ALL,
         "",
-        "",  # 2 leaves: it has work
+        "",  # 2 leaves: it is busy
         "",
-        "merge 012 0:1x8 1:1x8",  # with what 2 did
+        "merge 012 0:1x8 1:1x8",  # with 2's round
         "",
-        "",  # 2 joins: this round is without it
+        "",  # 2 joins: it is not in this round
         f"merge 01 {ALL}",
         "",
         "",
@@ -30,13 +30,13 @@ def test_who_leaves_finishes_its_round_and_who_joins_waits_for_the_next():
     ]
 
 
-def test_who_leaves_and_joins_in_one_round_stays():
+def test_a_worker_that_leaves_and_joins_in_one_round_stays():
     policy = rounds(batch_size=8)
     events = (0, Leave(0, 1.0), Join(0, 1.0), 1, 2)
     assert follow(policy, WORKERS, events)[-1] == f"merge 012 {ALL}"
 
 
-def test_who_was_not_first_begins_when_it_joins():
+def test_a_worker_that_was_not_chosen_begins_when_it_joins():
     policy = rounds(
         batch_size=(8, 4, 2), local_steps=(1, 2, 3), first=lambda infos: (1,)
     )
@@ -45,12 +45,12 @@ def test_who_was_not_first_begins_when_it_joins():
         "merge 1 1:2x4",
         "",
         "",
-        "merge 1 0:1x8 1:2x4 2:3x2",  # each its own steps and size
+        "merge 1 0:1x8 1:2x4 2:3x2",  # each with its own steps and size
         "",
     ]
 
 
-def test_who_does_not_take_part_may_come_and_go():
+def test_workers_that_do_not_take_part_may_join_and_leave():
     policy = rounds(batch_size=8, workers=lambda infos: (0, 1))
     state, _ = policy.init(WORKERS, 1000)
     for event in (Leave(2, 1.0), Join(2, 1.0)):
@@ -59,7 +59,7 @@ def test_who_does_not_take_part_may_come_and_go():
         assert state.members == (0, 1)
 
 
-def test_after_the_last_one_left_the_next_round_begins_with_who_joins():
+def test_after_the_last_worker_left_a_joining_one_begins_a_round():
     policy = rounds(batch_size=8)
     events = (0, 1, Leave(0, 1.0), Leave(1, 1.0), 0, 1, Join(1, 2.0), 1)
     assert follow(policy, infos(1.0, 1.0), events) == [
@@ -75,8 +75,8 @@ def test_after_the_last_one_left_the_next_round_begins_with_who_joins():
     ]
 
 
-def test_one_alone_sends_nothing():
-    """A merge takes 0.5 s, but not of one worker."""
+def test_a_worker_alone_sends_nothing():
+    """A merge takes 0.5 s, but a merge of one worker takes no time."""
     m = machine(1.0, latency=0.25)
     assert timeline(rounds(batch_size=8), m, 3) == [
         "0:1x8",
@@ -99,7 +99,7 @@ def test_the_next_round_may_overlap_with_the_merge(blocking, start):
     ]
 
 
-# Who begins
+# Workers that begin
 
 
 def on_devices(*devices):
@@ -115,7 +115,7 @@ def on_devices(*devices):
         ("aabb", (0, 2)),
         ("abab", (0, 1)),
         ("aaaa", (0,)),
-        (("", "", ""), (0, 1, 2)),  # each has one of its own
+        (("", "", ""), (0, 1, 2)),  # each has its own device
         (("a", "", "a"), (0, 1)),
     ],
 )
@@ -127,7 +127,7 @@ def test_one_per_device(devices, chosen):
 
 
 def timed(*seconds):
-    """Workers whose step takes so many seconds, whatever the batch."""
+    """Workers whose step takes these seconds with any batch."""
     return tuple(
         WorkerInfo(k, f"w{k}", "gpu", (), s, 0.0) for k, s in enumerate(seconds)
     )
@@ -139,7 +139,7 @@ def timed(*seconds):
         (32, (1.0, 2.0), (32, 16)),  # the settings of Biased Local SGD
         (32, (8.0, 1.0), (4, 32)),
         (32, (1.0, 33.6), (32, 1)),
-        (32, (1.0, 100.0), (32, 1)),  # one at least
+        (32, (1.0, 100.0), (32, 1)),  # at least one
         (4, (3.0, 2.0, 1.0), (1, 2, 4)),  # 4 / 3 rounded
         (5, (1.0, 1.0), (5, 5)),
         (7, (2.0,), (7,)),
@@ -161,7 +161,7 @@ def test_equal_time_of_a_gpu_and_a_cpu():
     seconds=st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6),
     local_steps=st.integers(1, 100),
 )
-def test_equal_time_is_as_equal_as_whole_steps_can_be(seconds, local_steps):
+def test_equal_time_is_as_equal_as_whole_steps_allow(seconds, local_steps):
     tau = equal_time(local_steps, 8)(timed(*seconds))
     budget = local_steps * min(seconds)
     assert max(tau) == local_steps

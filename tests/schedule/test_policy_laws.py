@@ -1,4 +1,4 @@
-"""Laws that every policy keeps, on any machine: a table of policies, random speeds."""
+"""Laws of all policies on any machine: a table of policies, random speeds."""
 
 import copy
 import itertools
@@ -19,7 +19,7 @@ TREES = pytest.mark.parametrize("name", [name for name in TABLE if "groups" in n
 
 @st.composite
 def machines(draw):
-    """Six workers on three devices in two places; speeds differ by up to a hundred."""
+    """Six workers on three devices in two places; speeds differ by up to 100 times."""
     factors = draw(
         st.lists(st.floats(0.1, 10), min_size=NUM_WORKERS, max_size=NUM_WORKERS)
     )
@@ -44,7 +44,7 @@ def machines(draw):
 
 
 def run(policy, machine, num_events=NUM_EVENTS):
-    """(event, orders, log) of a run; it does not end before so many events."""
+    """(event, actions, log) of a run, which does not end before `num_events`."""
     clock = SimulatedClock(machine, seed=0)
     log = Log(clock.workers)
     count = 0
@@ -53,26 +53,26 @@ def run(policy, machine, num_events=NUM_EVENTS):
         log.add(event, actions)
         count += 1
         yield event, actions, log
-    assert count == num_events, "nobody works, and nobody ever will: a deadlock"
+    assert count == num_events, "no worker is busy, and none ever will be: a deadlock"
 
 
 @ROWS
 @LAWS
 @given(machine=machines())
-def test_nobody_idles_whom_the_policy_owes_work(name, machine):
-    """Nor is there a deadlock, work on work, or a merge of who is at work."""
+def test_no_worker_idles_without_a_barrier(name, machine):
+    """There is no deadlock, no dispatch to a busy worker, and no merge of one."""
     row, local_rounds = TABLE[name], 0
     for event, _, log in run(row.policy, machine):
         local_rounds += isinstance(event, Arrival)
         for worker in set(range(NUM_WORKERS)) - log.busy:
             assert row.may_idle(log, worker)
-    assert local_rounds > NUM_EVENTS / 5  # it is not merges alone that happen
+    assert local_rounds > NUM_EVENTS / 5  # not only merges happen
 
 
 @ROWS
 @LAWS
 @given(machine=machines())
-def test_sizes_and_rates_are_within_bounds(name, machine):
+def test_sizes_and_learning_rates_are_within_bounds(name, machine):
     for _, actions, _ in run(TABLE[name].policy, machine):
         for _, local_round in actions.dispatch:
             assert B_MIN <= local_round.batch_size <= B_MAX
@@ -83,7 +83,7 @@ def test_sizes_and_rates_are_within_bounds(name, machine):
 @settings(max_examples=3, deadline=None, derandomize=True)
 @given(machine=machines())
 def test_merges_are_of_the_nodes_of_the_topology(name, machine):
-    """Members are the node's children; whose model it is, is below it."""
+    """Members and partners are children of the node, whose workers are below it."""
     policy = TABLE[name].policy
     tree = policy.topology(SimulatedClock(machine, seed=0).workers)
     for _, actions, _ in run(policy, machine):
@@ -95,14 +95,14 @@ def test_merges_are_of_the_nodes_of_the_topology(name, machine):
 
 
 def checked(policy):
-    """The same policy, which reacts twice and looks whether that changed the state."""
+    """The same policy, which reacts twice to check that the state did not change."""
 
     def react(state, event):
         kept = copy.deepcopy(state)
         first = policy.react(state, event)
         assert policy.react(state, event) == first
         assert state == kept
-        hash(first[1])  # nothing in an order can be changed later
+        hash(first[1])  # actions are values: they cannot be changed later
         return first
 
     return policy._replace(react=react)
@@ -116,7 +116,7 @@ def test_states_are_values(name, machine):
 
 
 def leaves(tree):
-    """How many numbers a state holds."""
+    """The number of leaves of a state."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     return sum(map(leaves, tree)) if isinstance(tree, tuple) else 1
@@ -124,7 +124,7 @@ def leaves(tree):
 
 @ROWS
 def test_states_do_not_grow(name):
-    """What a policy remembers after 2000 events is no more than it was up to 500."""
+    """A state after 2000 events is no larger than the largest of the first 500."""
     states = []
 
     def react(state, event):
@@ -157,8 +157,8 @@ def noisy_machine():
 
 @LAWS
 @given(machine=machines())
-def test_nobody_is_further_ahead_than_allowed(machine):
-    """A work begins at most `max_staleness` works above the slowest one's."""
+def test_no_worker_is_further_ahead_than_allowed(machine):
+    """A round begins at most `max_staleness` rounds ahead of the slowest worker."""
     for _, actions, log in run(TABLE["asynchronous_stale"].policy, machine):
         slowest = min(log.local_rounds[k] for k in range(NUM_WORKERS))
         for worker, _ in actions.dispatch:
@@ -172,7 +172,7 @@ def test_nobody_is_further_ahead_than_allowed(machine):
 @TREES
 @LAWS
 @given(machine=machines())
-def test_the_root_merges_when_nobody_is_at_work(name, machine):
+def test_the_root_merges_when_no_worker_is_busy(name, machine):
     for event, actions, log in run(TABLE[name].policy, machine):
         if any(merge.node == ROOT for merge in actions.merges):
             assert isinstance(event, Arrival)
@@ -207,7 +207,7 @@ def test_every_worker_did_the_same_rounds_at_the_roots_merge(name, machine):
 @pytest.mark.parametrize("name", ["groups_of_mega_batches", "groups_of_asynchronous"])
 @LAWS
 @given(machine=machines())
-def test_a_full_group_gets_no_work(name, machine):
+def test_a_full_group_gets_no_rounds(name, machine):
     merges = dict.fromkeys(("group0", "group1", "group2"), 0)
     for _, actions, _ in run(TABLE[name].policy, machine):
         for merge in actions.merges:
@@ -224,8 +224,8 @@ def test_a_full_group_gets_no_work(name, machine):
 @LAWS
 @given(machine=machines())
 def test_models_come_down_from_the_root(name, machine):
-    """After the root's merge every worker takes the model of its node, after that took
-    its parent's; without broadcast nobody does."""
+    """After the root's merge every node takes the model of its parent, and then every
+    worker that of its node; without broadcast none does."""
     tree = TABLE[name].policy.topology(SimulatedClock(machine, seed=0).workers)
     for _, actions, _ in run(TABLE[name].policy, machine):
         nodes = [m.node for m in actions.merges]

@@ -1,4 +1,4 @@
-"""Rounds: everybody works, everybody merges. Tables, and laws on any clock."""
+"""Rounds: all workers compute, then all merge. Tables, and laws on any clock."""
 
 import numpy as np
 import pytest
@@ -15,27 +15,27 @@ WORKERS = infos(1.0, 3.0, 2.0)
 # Tables for three workers
 
 
-def test_nobody_goes_on_before_the_last_one_arrived():
-    everybody = "0:2x8 1:2x8 2:2x8"
+def test_no_worker_goes_on_before_the_last_one_arrived():
+    all_workers = "0:2x8 1:2x8 2:2x8"
     assert follow(
         rounds(local_steps=2, batch_size=8), WORKERS, (1, 2, 0, 2, 0, 1, 0)
     ) == [
-        everybody,
+        all_workers,
         "",  # 1
         "",  # 2
-        f"merge 012 {everybody}",  # 0 was the last
+        f"merge 012 {all_workers}",  # 0 was the last
         "",  # 2
         "",  # 0
-        f"merge 012 {everybody}",  # 1 was the last
+        f"merge 012 {all_workers}",  # 1 was the last
         "",  # 0
     ]
 
 
 def test_each_worker_has_its_own_steps_and_batches():
     policy = rounds(local_steps=(4, 1, 2), batch_size=(8, 2, 4.5))
-    everybody = "0:4x8 1:1x2 2:2x4.5"
+    all_workers = "0:4x8 1:1x2 2:2x4.5"
     table = follow(policy, WORKERS, (0, 1, 2))
-    assert table == [everybody, "", "", f"merge 012 {everybody}"]
+    assert table == [all_workers, "", "", f"merge 012 {all_workers}"]
     _, actions = policy.init(WORKERS, 1000)
     local_rounds = [local_round for _, local_round in actions.dispatch]
     assert local_rounds == [
@@ -45,7 +45,7 @@ def test_each_worker_has_its_own_steps_and_batches():
     ]
 
 
-def test_only_those_chosen_take_part():
+def test_only_chosen_workers_take_part():
     policy = rounds(local_steps=(3, 1), batch_size=4, workers=lambda infos: (2, 0))
     both = "2:3x4 0:1x4"
     assert follow(policy, WORKERS, (0, 2, 2, 0)) == [
@@ -57,7 +57,7 @@ def test_only_those_chosen_take_part():
     ]
 
 
-def test_the_fastest_works_alone():
+def test_the_fastest_worker_alone():
     policy = rounds(batch_size=4, workers=fastest(4))
     assert follow(policy, infos(2.0, 1.0, 3.0), (1, 1)) == [
         "1:1x4",
@@ -84,7 +84,7 @@ def test_steps_may_depend_on_the_workers_that_take_part():
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_whether_members_wait_for_the_merge_is_said_in_the_order(blocking):
+def test_the_action_says_whether_members_wait_for_the_merge(blocking):
     policy = rounds(batch_size=4, blocking=blocking)
     *_, last = drive(policy, WORKERS, (1.0,), 3)
     assert last.actions.merges == (MergeAction((0, 1, 2), ROOT, PUSH_FETCH, blocking),)
@@ -101,7 +101,7 @@ def test_fastest(seconds, chosen):
     assert fastest(1)(infos(*seconds)) == (chosen,)
 
 
-def test_fastest_counts_what_every_step_costs():
+def test_fastest_includes_the_fixed_cost_of_a_step():
     def info(index, fixed, per_example):
         return WorkerInfo(index, f"w{index}", "gpu", (), fixed, per_example)
 
@@ -110,7 +110,7 @@ def test_fastest_counts_what_every_step_costs():
     assert fastest(8)(crossing) == (0,)
 
 
-# Laws, whatever the durations
+# Laws, for any durations
 
 DURATIONS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20)
 
@@ -124,16 +124,16 @@ def test_laws(durations, data, n):
     local_steps, sizes = numbers(1, 5), numbers(1, 64)
     policy = rounds(local_steps=local_steps, batch_size=sizes)
     entries = drive(policy, infos(*(1.0,) * n), durations, num_arrivals=300)
-    assert len(entries) == 301  # drive itself refuses work on work, and deadlocks
+    assert len(entries) == 301  # `drive` refuses deadlocks, and rounds for busy workers
     for number, entry in enumerate(entries):
         if number % n:  # the round is not over
             assert entry.actions == Actions()
             continue
-        assert entry.busy == set(range(n))  # a new round: nobody idles
+        assert entry.busy == set(range(n))  # a new round: no worker idles
         assert [k for k, _ in entry.actions.dispatch] == list(range(n))
         assert [w.local_steps for _, w in entry.actions.dispatch] == local_steps
         assert [w.batch_size for _, w in entry.actions.dispatch] == sizes
-        for _, local_round in entry.actions.dispatch:  # linear scaling of rates
+        for _, local_round in entry.actions.dispatch:  # linear scaling
             assert local_round.lr_scale / local_round.batch_size == pytest.approx(
                 1 / max(sizes)
             )
@@ -141,8 +141,8 @@ def test_laws(durations, data, n):
         assert merges == ([tuple(range(n))] if number else [])
 
 
-def test_states_can_be_kept():
-    """React changes no state in place: an old one gives the old answers."""
+def test_old_states_stay_valid():
+    """`react` changes no state in place: an old state gives the old answers."""
     policy = rounds(batch_size=4)
     state, actions = policy.init(WORKERS, 1000)
     arrival = drive(policy, WORKERS, (1.0,), 1)[1].arrival
@@ -173,7 +173,7 @@ def test_states_can_be_kept():
         ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
         ({"batch_size": (8, -8, 8)}, "every entry must be positive"),
         ({"batch_size": float("nan")}, "every entry must be positive"),
-        # half a step would be none, and none take no time: a loop without an end
+        # half a step would be no step, which takes no time: an endless loop
         ({"local_steps": 0.5}, "local_steps=0.5: every entry must be a whole number"),
         ({"local_steps": (1, 1.5, 1)}, "every entry must be a whole number"),
         ({"workers": lambda infos: ()}, "no workers take part"),

@@ -1,4 +1,4 @@
-"""Batch-size scaling: the numbers of the paper, bounds, Algorithm 1 word by word."""
+"""Batch-size scaling: the paper's numbers, bounds, Algorithm 1 literally."""
 
 import math
 
@@ -12,7 +12,7 @@ FULL = (1024.0,) * 4
 
 
 def paper(sizes, updates, **changes):
-    """With the settings of the Adaptive SGD paper for Amazon-670k."""
+    """The rule with the settings of the Adaptive SGD paper for Amazon-670k."""
     return linear_scaling(
         sizes,
         updates,
@@ -32,15 +32,15 @@ def test_vector_of_the_algorithm():
 @pytest.mark.parametrize(
     ("bound", "sizes", "updates", "expected"),
     [
-        # mean 25: +3 * 64 = 192 would pass 1024 from 900
+        # mean 25: +3 * 64 = 192 would exceed 1024 from 900
         ("skip", (900, 500, 500, 500), (28, 24, 24, 24), (900, 436, 436, 436)),
         ("clip", (900, 500, 500, 500), (28, 24, 24, 24), (1024, 436, 436, 436)),
-        # -3 * 64 = -192 would pass 128 from 300
+        # -3 * 64 = -192 would go below 128 from 300
         ("skip", (300, 500, 500, 500), (22, 26, 26, 26), (300, 564, 564, 564)),
         ("clip", (300, 500, 500, 500), (22, 26, 26, 26), (128, 564, 564, 564)),
         # a bound itself may be reached
         ("skip", (832, 320, 500, 500), (28, 22, 25, 25), (1024, 128, 500, 500)),
-        # whoever stands at a bound may come back
+        # a worker at a bound may move away from it
         ("skip", (1024, 128, 500, 500), (22, 28, 25, 25), (832, 320, 500, 500)),
         # a worker that did nothing counts in the mean: u = (50, 50, 0, 0), +-25 * 64
         ("skip", (1024, 1024, 1024, 128), (50, 50, 0, 0), (1024, 1024, 1024, 128)),
@@ -69,7 +69,7 @@ BETAS = st.floats(0, 20)
 
 
 def algorithm_1(sizes, updates, min_batch_size, batch_size, beta):
-    """The paper's two branches, word by word."""
+    """The paper's two branches, literally."""
     mean, new = sum(updates) / len(updates), []
     for b, u in zip(sizes, updates, strict=True):
         if u > mean and b + beta * (u - mean) <= batch_size:
@@ -113,7 +113,7 @@ def test_laws(case, beta, bound):
     assert rolled == result[1:] + result[:1]
     # equal updates change nothing
     assert linear_scaling(sizes, [7] * len(sizes), **rule) == tuple(sizes)
-    # nobody moves against its surplus
+    # no worker moves against its surplus
     mean = sum(updates) / len(updates)
     for old, new, u in zip(sizes, result, updates, strict=True):
         assert (new - old) * (u - mean) >= 0

@@ -1,4 +1,4 @@
-"""A policy on a clock without a model: what is yielded, and in which order."""
+"""A policy on a clock without a model: what `simulate` yields, in which order."""
 
 import itertools
 
@@ -22,7 +22,7 @@ from hetjax.schedule import Actions, Policy, rounds, simulate
 
 
 def scripted(*answers):
-    """Gives these orders, one after the other, whatever happens; then none."""
+    """A policy that gives these actions in turn, whatever happens; then none."""
 
     def actions(k):
         return answers[k] if k < len(answers) else Actions()
@@ -37,16 +37,16 @@ def played(policy, m, **settings):
     return list(simulate(policy, clock, **({"num_examples": 10} | settings)))
 
 
-def test_first_the_initial_orders_then_each_event_and_its_answer():
+def test_first_the_initial_actions_then_each_event_and_its_actions():
     first, second = Actions(((0, LocalRound(1, 4)),)), Actions()
     first = Actions(dispatch=((0, LocalRound(1, 4)),))
     arrival = Arrival(0, LocalRound(1, 4), 0.0, 1.0)
     assert played(scripted(first), machine(1.0)) == [(None, first), (arrival, second)]
 
 
-def test_merges_then_starts_then_dispatches_then_alarms_then_stops():
-    """The merge makes worker 0 wait until 0.5 s; 1 is started before it gets work and
-    stopped after that."""
+def test_merges_then_starts_then_dispatches_then_timers_then_stops():
+    """The merge makes worker 0 wait until 0.5 s; 1 is started before its dispatch and
+    stopped after it."""
     go = Actions(
         merges=(MergeAction((0,)),),
         start=(1,),
@@ -65,7 +65,7 @@ def test_merges_then_starts_then_dispatches_then_alarms_then_stops():
     assert events[7].start == 0.5
 
 
-def test_it_can_be_left_at_any_time():
+def test_a_simulation_can_be_left_at_any_time():
     endless = simulate(
         rounds(batch_size=4), SimulatedClock(machine(1.0), seed=0), num_examples=1
     )
@@ -84,7 +84,7 @@ def test_bytes_and_nonzeros_take_time():
     assert times == [8.0, 8.0, 16.0, 24.0, 24.0]
 
 
-def test_policies_learn_the_workers_and_the_data():
+def test_policies_are_told_the_workers_and_the_data():
     told = []
 
     def init(infos, num_examples):
@@ -97,7 +97,7 @@ def test_policies_learn_the_workers_and_the_data():
     assert told == [(m.worker_infos(0.0), 77)]
 
 
-def test_work_on_work_is_refused():
+def test_a_round_for_a_busy_worker_is_refused():
     twice = Actions(dispatch=((0, LocalRound(1, 4)), (0, LocalRound(1, 4))))
     with pytest.raises(ValueError, match="has a local round in flight already"):
         played(scripted(twice), machine(1.0))

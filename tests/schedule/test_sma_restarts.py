@@ -1,4 +1,4 @@
-"""When merges restart: where the rate drops, or when nothing improves."""
+"""When merges restart: when the learning rate drops, or when nothing improves."""
 
 import pytest
 from policy_driver import follow, infos
@@ -21,7 +21,7 @@ START = Progress(0, 0.0, 0, 0.0)
 
 
 def due_at(*updates):
-    """A condition that is due when so many updates were made."""
+    """A condition that is due after that many updates."""
     return Condition(
         init=lambda: (),
         observe=lambda memory, progress, event: (
@@ -37,7 +37,7 @@ def test_the_next_merge_restarts_and_only_that():
         BOTH,
         "",
         f"merge 01 {BOTH}",
-        "",  # due, but nobody merges
+        "",  # due, but no worker merges
         f"merge 01 push+fetch+reset_to_center {BOTH}",
         "",
         f"merge 01 {BOTH}",
@@ -61,7 +61,7 @@ def test_only_the_root_restarts():
     ]
 
 
-def test_progress_is_what_arrived():
+def test_progress_counts_arrivals():
     seen = []
 
     def note(memory, progress, event):
@@ -86,11 +86,11 @@ def test_progress_is_what_arrived():
     ]
 
 
-# Rate drops
+# Drops of the learning rate
 
 
 def dues(condition, events):
-    """Whether it is due at each of (progress, event)."""
+    """Whether the condition is due at each of (progress, event)."""
     memory, found = condition.init(), []
     for progress, event in events:
         memory, due = condition.observe(memory, progress, event)
@@ -106,11 +106,11 @@ def arrivals(*examples):
     ("learning_rate", "examples", "expected"),
     [
         (lambda e: 1.0 if e < 10 else 0.1, (4, 8, 12, 16), [0, 0, 1, 0]),
-        (lambda e: 1.0 if e < 10 else 0.1, (12, 16), [1, 0]),  # from the rate at 0
+        (lambda e: 1.0 if e < 10 else 0.1, (12, 16), [1, 0]),  # from that at 0
         (lambda e: 1.0 if e < 10 else 0.75, (8, 12), [0, 0]),  # not below 3/4
         (lambda e: 1.0 if e < 10 else 0.74, (8, 12), [0, 1]),
-        (lambda e: 0.9**e, (1, 2, 3, 4, 50), [0, 0, 0, 0, 1]),  # by little, then much
-        (lambda e: e, (0, 1, 2), [0, 0, 0]),  # a warm-up from nothing
+        (lambda e: 0.9**e, (1, 2, 3, 4, 50), [0, 0, 0, 0, 1]),  # slow, then fast
+        (lambda e: e, (0, 1, 2), [0, 0, 0]),  # a warm-up from zero
         (0.1, (4, 8), [0, 0]),
     ],
 )
@@ -133,8 +133,8 @@ def test_on_rate_drop_looks_at_arrivals_only():
     ]
 
 
-def test_a_stepped_rate_restarts_once_in_a_run():
-    """10 examples are there after the first work of worker 0 in the second round."""
+def test_a_stepped_learning_rate_restarts_once_in_a_run():
+    """10 examples are reached by the first arrival of the second round, of worker 0."""
     policy = sma_restarts(
         rounds(batch_size=4), on_rate_drop(lambda e: 1.0 if e < 10 else 0.1)
     )
@@ -156,7 +156,7 @@ def evaluated(*losses):
         ((1.0, 1.0, 1.0, 0.5), [0, 0, 1, 0]),
         ((1.0, 0.995, 0.991, 0.5), [0, 0, 1, 0]),  # less than 1 % in two evaluations
         ((1.0, 1.2, 0.98, 1.2, 1.2), [0, 0, 0, 0, 1]),  # 0.98 is an improvement
-        ((1.0, *(1.0,) * 6), [0, 0, 1, 0, 1, 0, 1]),  # again, after as many
+        ((1.0, *(1.0,) * 6), [0, 0, 1, 0, 1, 0, 1]),  # again, after two more
         ((float("nan"), float("nan")), [0, 1]),
     ],
 )

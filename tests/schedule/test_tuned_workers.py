@@ -1,4 +1,4 @@
-"""CROSSBOW's tuner: how many learners it finds for a curve, and how it gets there."""
+"""CROSSBOW's tuner: the number of learners that it finds for a curve, and its path."""
 
 import itertools
 from functools import partial
@@ -10,21 +10,21 @@ from hetjax.machine import Cost, Link, Machine, Profile, SimulatedClock
 from hetjax.schedule import one_per_device, rounds, simulate, tuned_workers
 
 ROUNDS = rounds(batch_size=8, first=one_per_device)
-# throughputs of 1, 2, ... learners, and the best number by the code's rule: it adds
-# while a step brings more than 10 %
+# throughputs of 1, 2, ... learners, and the number that the code's rule finds: it adds
+# learners while one more brings more than 10 %
 CURVES = {
     (1.0, 1.12, 1.25, 1.4, 1.35): 4,
     (1.0, 1.3, 1.3): 2,
     (1.0, 1.2, 1.4, 1.4): 3,
     (1.0, 1.25, 1.25): 2,
-    (1.0, 1.05, 2.0): 1,  # it does not look behind the first drop
-    (1.0, 1.5, 2.0): 3,  # no more are there
+    (1.0, 1.05, 2.0): 1,  # it does not look beyond the first drop
+    (1.0, 1.5, 2.0): 3,  # there are no more
     (1.0,): 1,
 }
 
 
 def devices(curves, latency=0.0, noise=0.0):
-    """A machine with a device for each curve, and as many learners as it is long."""
+    """A machine with a device per curve, and one learner per entry of the curve."""
     workers = tuple(
         Profile(f"d{d}/{k}", "gpu", Cost(1.0, 0.0), device=f"d{d}", curve=curve)
         for d, curve in enumerate(curves)
@@ -34,7 +34,7 @@ def devices(curves, latency=0.0, noise=0.0):
 
 
 def numbers(policy, m, rounds=150):
-    """How many work in each round."""
+    """The number of learners in each round."""
     run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1)
     sizes = (len(actions.dispatch) for _, actions in run if actions.dispatch)
     return list(itertools.islice(sizes, rounds))
@@ -48,7 +48,7 @@ def test_the_first_drop_ends_the_tuning(curve, best, num_devices):
     tried = min(best + 1, len(curve))
     assert max(found) == tried * num_devices
     assert found[-1] == best * num_devices
-    assert len(set(found[tried * 11 + 2 :])) == 1  # for good
+    assert len(set(found[tried * 11 + 2 :])) == 1  # it stays there
 
 
 def test_threshold():
@@ -69,22 +69,22 @@ def test_an_absolute_threshold():
         assert numbers(policy, m)[-1] == best
 
 
-def test_the_papers_absolute_threshold_leaves_what_gains_less():
+def test_the_papers_absolute_threshold_adds_no_smaller_gain():
     """(1, 1.3, 1.5): 8, 10.4 and 12 examples/s; the third gains 1.6, which is not 2."""
     m = devices([(1.0, 1.3, 1.5, 1.6)])
     for threshold, best in ((2.0, 3), (1.5, 4), (3.0, 2)):
         policy = tuned_workers(ROUNDS, rule="paper", threshold=threshold, absolute=True)
         found = numbers(policy, m)
         assert found[-1] == best
-        assert found == sorted(found)  # less than the threshold more is no drop
+        assert found == sorted(found)  # a gain below the threshold is not a drop
 
 
-def test_who_starts_and_stops_when():
-    """One device of curve (1, 1.25, 1.25): 8, then 10 examples a second, then again 10.
+def test_when_learners_start_and_stop():
+    """One device with curve (1, 1.25, 1.25): 8, then 10, then again 10 examples/s.
 
-    Orders for a change come with a merge; the change counts from the next round on, and
-    the window of two rounds begins behind that. A step of m learners takes m / curve(m)
-    seconds: 1, 1.6, 2.4; by those that are there when it begins, stopped ones too.
+    A change is requested with a merge and counts from the next round on; the window of
+    two rounds begins after that. A step of m learners takes m / curve(m) seconds: 1,
+    1.6, 2.4, where m counts the active learners when it begins, with stopped ones.
     """
     policy = tuned_workers(ROUNDS, window=2)
     one, two = "0:1x8", "0:1x8 1:1x8"
@@ -119,27 +119,27 @@ def test_who_starts_and_stops_when():
     ]
 
 
-# The paper's rule: each device for itself, and for ever
+# The paper's rule: each device by itself, without an end
 
 
 def test_the_papers_rule_cannot_step_back_from_a_plateau():
-    """(1, 1.3, 1.3): the third brings nothing, but takes nothing either."""
+    """(1, 1.3, 1.3): the third learner gains nothing, but loses nothing either."""
     policy = tuned_workers(ROUNDS, rule="paper", window=10, threshold=0.1)
     assert numbers(policy, devices([(1.0, 1.3, 1.3)]))[-1] == 3
 
 
-def test_the_papers_rule_steps_back_and_may_come_again():
-    """(1, 1.5, 1.2): from three to two throughput grows, so that it adds one again."""
+def test_the_papers_rule_steps_back_and_may_add_again():
+    """(1, 1.5, 1.2): from three to two throughput grows, so the rule adds one again."""
     policy = tuned_workers(ROUNDS, rule="paper", window=2)
     found = numbers(policy, devices([(1.0, 1.5, 1.2)]), rounds=40)
     changes = [size for size, _ in itertools.groupby(found)]
     assert changes[:7] == [1, 2, 3, 2, 3, 2, 3]
 
 
-def test_the_papers_rule_looks_at_each_device():
-    """Both are to grow at first, but only the second has another learner. With it a
-    round takes 2 / 1.6 s: the second does 2 * 8 / 1.25 instead of 8 examples a second,
-    the first 8 / 1.25, a loss, but its last one stays."""
+def test_the_papers_rule_treats_each_device_by_itself():
+    """Both should grow at first, but only the second has another learner. With it a
+    round takes 2 / 1.6 s: the second does 2 * 8 / 1.25 instead of 8 examples/s, the
+    first 8 / 1.25, a loss, but its last learner stays."""
     policy = tuned_workers(ROUNDS, rule="paper", window=4, threshold=0.1)
     m = devices([(1.0,), (1.0, 1.6)])
     run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1)
@@ -148,7 +148,7 @@ def test_the_papers_rule_looks_at_each_device():
 
 
 def test_throughput_counts_the_wait_at_the_barrier():
-    """The second device could do twice as much with two, but waits for the first."""
+    """The second device could double its throughput, but waits for the first."""
     policy = tuned_workers(ROUNDS, window=4)
     assert numbers(policy, devices([(1.0, 1.0), (1.0, 2.0)]))[-1] == 2
 
@@ -166,14 +166,14 @@ def test_machines_with_learners():
     assert numbers(tuned_workers(ROUNDS), m)[-1] == 4
 
 
-def test_what_is_there_already_is_left():
-    """An inner policy that begins with everybody leaves nobody to add."""
+def test_an_inner_policy_that_uses_all_workers_is_left_alone():
+    """An inner policy that begins with all workers leaves none to add."""
     m = devices([(1.0, 1.0, 1.0)])
     assert set(numbers(tuned_workers(rounds(batch_size=8)), m, rounds=60)) == {3}
 
 
 def test_throughput_is_of_examples():
-    """Two devices, 8 and 4 examples a step: 12 of them a second."""
+    """Two devices, 8 and 4 examples per step: 12 examples/s."""
     policy = tuned_workers(
         rounds(batch_size=(8, 4), first=one_per_device), rule="paper", window=2
     )

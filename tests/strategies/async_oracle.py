@@ -1,6 +1,6 @@
 """The asynchronous strategies again, in NumPy float64: ALGORITHMS F and G.
 
-What is taken as given says `oracle_world`, and AD-PSGD's random partners.
+`oracle_world` says what is taken as given; AD-PSGD's random partners are given as well.
 """
 
 from collections import Counter
@@ -23,12 +23,12 @@ def asynchronous(
     fetch=None,
     transfers,
 ):
-    """Whoever arrives merges alone and goes on, unless it is too far ahead.
+    """An arriving worker merges alone and goes on, unless it is too far ahead.
 
-    `begin(k)` is asked when k gets work, and what it says is told at k's arrival:
-    `arrive(k, said, rows, eta)` returns (the model, passive members). With `fetch(k)`
-    who is held back has only pushed, and fetches when it goes on. Returns how often
-    somebody was held back.
+    `begin(k)` is called when k gets a round, and its result is passed on when k
+    arrives: `arrive(k, said, rows, eta)` returns (the model, partners). With
+    `fetch(k)`, a worker that is held back has only pushed, and fetches when it goes on.
+    Returns how often a worker was held back.
     """
     local_rounds = [0] * len(world.workers)
     under_way, held, taken = {}, [], Counter()
@@ -50,12 +50,12 @@ def asynchronous(
         model, partners = arrive(k, *under_way[k])
         local_rounds[k] += 1
         half = fetch is not None and too_far(k)
-        order = (
+        fields = (
             {"op": MergeOp.PUSH, "transfers": transfers // 2}
             if half
             else {"transfers": transfers}
         )
-        world.merge((k,), model, partners=partners, **order)
+        world.merge((k,), model, partners=partners, **fields)
         taken["held"] += too_far(k)
         waiting = [*held, k]
         held = [j for j in waiting if too_far(j)]
@@ -80,7 +80,7 @@ def async_sgd(
     max_staleness=None,
     transfers=2,
 ):
-    """w <- w - eta z, z of gradients at what a worker fetched after its last push."""
+    """w <- w - eta z, with gradients at the model fetched after the last push."""
     w, z = world.start, 0.0
     fetched = dict.fromkeys(world.workers, w)
 
@@ -109,7 +109,7 @@ def async_sgd(
 
 
 def hogwild(world, **settings):
-    """F.5, as CROSSBOW reads it: no link in between."""
+    """F.5, as CROSSBOW interprets it: without a link."""
     return async_sgd(world, **settings, transfers=0)
 
 
@@ -127,10 +127,10 @@ def easgd(
     lr_decay=0.0,
     lr_decay_power=1.0,
 ):
-    """G.2 with G.3's local step (momentum 0 is plain SGD) and its own decay.
+    """G.2 with G.3's local step (momentum 0 is plain SGD) and its own weight decay.
 
-    Every local_steps steps d = alpha (x - x~) of x before a step, which goes to x~ at
-    once and comes off x after that step.
+    Every local_steps steps d = alpha (x - x~), with x before a step. d is added to x~
+    at once and subtracted from x after that step.
     """
     p = len(world.workers)
     alpha = beta / p if alpha is None else alpha
@@ -170,7 +170,7 @@ def eamsgd(world, *, momentum=0.99, **settings):
 
 
 def ad_psgd(world, *, batch_size, learning_rate, partner_seed=0):
-    """G.6: gradients at the copy that i began with, the mean of all models is seen."""
+    """G.6: gradients at the copy that i began with; the mean of models is evaluated."""
     n = len(world.workers)
     x = [world.start] * n
     partners = random_partner(partner_seed)
@@ -201,9 +201,9 @@ def downpour(
     server_learning_rate=None,
     wait=False,
 ):
-    """G.5; a fetched model replaces the worker's at a step's end once it is there.
+    """G.5; a fetched model replaces the worker's at the end of a step after it arrived.
 
-    At the server Adagrad's root has optax's 1e-7 beside the sum of squares.
+    The server's Adagrad adds optax's 1e-7 to the sum of squares under the root.
     """
     if server_learning_rate is None:
         server_learning_rate = 0.1 if server == "adagrad" else 1.0
@@ -260,10 +260,10 @@ def downpour(
 def downpour_that_waits(
     world, size, learning_rate, push_every, fetch_every, server_learning_rate
 ):
-    """mpiT's, with two periods: each push and each fetch is waited for.
+    """mpiT's variant, with two periods: workers wait for each push and each fetch.
 
-    After steps 1, 2, ...: what was accrued goes to p if push_every divides the step,
-    then x is p if fetch_every does. A local round lasts until one of them is due.
+    After steps 1, 2, ...: the accrued gradient is applied to p if push_every divides
+    the step, then x is p if fetch_every does. A local round lasts until one is due.
     """
     p = world.start
     x = dict.fromkeys(world.workers, p)
@@ -308,10 +308,10 @@ def magma_async_sgd(
     server_step_seconds=None,
     copy_seconds=None,
 ):
-    """F.3, tick by tick; the master is the slowest worker.
+    """F.3, server step by server step; the master is the slowest worker.
 
-    A slave's copy is of its end; the master's steps up to an event come before it, and
-    those up to an evaluation before that: the master's model is never under way.
+    A slave's copy is of the time when copying ends; the master's steps until an event
+    come before the event, and so for evaluations: its model is never in transit.
     """
     beta = server_momentum
     costs = [k.fixed + batch_size * k.per_example for k in world.clock.workers]
@@ -320,7 +320,7 @@ def magma_async_sgd(
     tick = server_step_seconds or costs[master] / 10
     copy = copy_seconds or costs[master] / 10
     w, z, g = world.start, 0.0, np.zeros_like(world.start)
-    mine = dict.fromkeys(slaves, 0.0)  # what of g is the slave's
+    mine = dict.fromkeys(slaves, 0.0)  # the slave's part of g
     copies, rows, server_steps = {}, {}, 0
     passed = [(0.0, w, z, g, 0)]  # after each event
 
@@ -340,7 +340,7 @@ def magma_async_sgd(
         world.dispatch(k, 0, batch_size, copy)
     while (k := world.wait()) is not None:
         w, z, server_steps = step(w, z, g, server_steps, world.now)
-        if k in rows:  # its gradient is there
+        if k in rows:  # its gradient has arrived
             new = world.gradient(copies[k], rows.pop(k))
             g = g + new - mine[k]
             mine[k] = new
@@ -348,7 +348,7 @@ def magma_async_sgd(
             world.dispatch(k, 0, batch_size, copy)
         else:
             copies[k] = w
-            if subtract == "before":  # which needs the lock
+            if subtract == "before":  # this needs the lock
                 g = g - mine[k]
                 mine[k] = 0.0
                 world.merge((k,), w, transfers=1)

@@ -1,6 +1,6 @@
-"""Cases of local SGD on unlike devices, and of the asynchronous strategies."""
+"""Cases of local SGD on heterogeneous devices, and of asynchronous strategies."""
 
-from oracle_case import ONE, S, by_half, case, falling, unlike_shards
+from oracle_case import ONE, S, by_half, case, falling, unequal_shards
 
 from hetjax.schedule import LearningRate
 
@@ -63,7 +63,7 @@ CASES = {
         "fed_nova",
         "three",
         problems=ONE,
-        shards=unlike_shards(),
+        shards=unequal_shards(),
         **S,
         local_steps=(4, 1, 2),
         momentum=0.6,
@@ -81,7 +81,7 @@ CASES = {
         "fed_adp",
         "three",
         problems=ONE,
-        shards=unlike_shards(),
+        shards=unequal_shards(),
         **S,
         local_steps=2,
         momentum=0.5,

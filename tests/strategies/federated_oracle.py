@@ -1,4 +1,4 @@
-"""Local SGD with unlike steps again, in NumPy float64: ALGORITHMS E and I."""
+"""Local SGD with unequal steps again, in NumPy float64: ALGORITHMS E and I."""
 
 import math
 
@@ -20,10 +20,10 @@ def local_sgd(
     seconds=0.0,
     **settings,
 ):
-    """v <- rho v + g + wd x;   x <- x - eta v;   then one model of all.
+    """v <- rho v + g + wd x;   x <- x - eta v;   then all models become one.
 
-    With `mu` x <- x - eta (g + mu (x - start of the round)). Losses are those of each
-    step before it, heard at the merge.
+    With `mu` x <- x - eta (g + mu (x - start of the round)). The sampler is told
+    each step's loss, from before the step, at the merge.
     """
     members = tuple(world.workers)
     tau = numbers_of_steps(world, local_steps, batch_size)
@@ -69,7 +69,7 @@ def numbers_of_steps(world, local_steps, batch_size):
     return [local_steps] * n if isinstance(local_steps, int) else list(local_steps)
 
 
-# An aggregation is made for a run and then asked (x, ends of all workers, eta).
+# An aggregation is created per run and called with (x, all workers' ends, eta).
 
 
 def average(world, tau, momentum, mu):
@@ -108,7 +108,7 @@ def nova(world, tau, momentum, mu, server_momentum=0.0):
 
 
 def by_accuracy(world, tau, momentum, mu, power=1.0, by_size=False):
-    """Accuracies on the rows that nobody trains on."""
+    """Weights by the accuracies on the held-out rows."""
 
     def aggregate(x, ends, eta):
         right = [world.problem.right(end, world.held_out) for end in ends]
@@ -150,7 +150,7 @@ AGGREGATIONS = {
 def biased_local_sgd(
     world, *, d=None, sampler="separated", pool_formula="steps", **settings
 ):
-    """The sampler, taken as given, is all that is another one."""
+    """Only the sampler is a different one, and that is taken as given."""
     local_sgd(world, **{"aggregation": "steps", **settings})
 
 
@@ -165,7 +165,7 @@ def fed_nova(world, *, local_steps="measured:32", momentum=0.0, **settings):
 
 
 def fed_acc(world, *, local_steps="measured:32", momentum=0.0, **settings):
-    """A look is a third of a step: all at once, or the fastest for everybody."""
+    """Measuring takes a third of a step: all at once, or the fastest for all."""
     n = len(world.held_out)
     looks = [(k.fixed + n * k.per_example) / 3 for k in world.clock.workers]
     seconds = min(max(looks), min(looks) * len(looks))

@@ -1,6 +1,6 @@
 """The baselines, SMA, EASGD and Adaptive SGD again, in NumPy float64.
 
-Loops written from ALGORITHMS.md; what is taken as given says `oracle_world`. The other
+The loops follow ALGORITHMS.md; `oracle_world` says what is taken as given. The other
 strategies are in `async_oracle`, `tree_oracle` and `federated_oracle`.
 """
 
@@ -98,9 +98,9 @@ def sma(
 ):
     """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round.
 
-    C.2: where the rate fell since the last merge, w_j <- z afterwards, and with
+    C.2: if the learning rate fell since the last merge, w_j <- z afterwards, and with
     `reset_momentum` z_prev <- z and v_j <- 0. Returns the number of restarts. With
-    `center="mean"` KungFu's: (1 - alpha) w_j + alpha mean_k w_k, of before the step.
+    `center="mean"`, KungFu's (1 - alpha) w_j + alpha mean_k w_k, from before the step.
     """
     k = len(world.workers)
     default = 0.1 if center == "mean" else 1 / k
@@ -110,7 +110,7 @@ def sma(
     taken, looked = Counter(), 0
 
     def fell():
-        """From one arrival to the next, by a quarter or more."""
+        """Did the rate fall by a quarter or more from one arrival to the next?"""
         nonlocal looked
         ends = range(looked, len(world.finished) + 1)
         looked = len(world.finished)
@@ -146,9 +146,9 @@ def sma(
                 z_prev, v = z, [0.0] * k
         return z
 
-    order = {"learning_rate": learning_rate, "blocking": not overlap}
+    settings = {"learning_rate": learning_rate, "blocking": not overlap}
     bulk_synchronous(
-        world, tuple(world.workers), local_steps, batch_size, compute, **order
+        world, tuple(world.workers), local_steps, batch_size, compute, **settings
     )
     return taken
 
@@ -168,7 +168,7 @@ def easgd_sync(
 ):
     """ALGORITHMS G.1: x~ <- (1 - p alpha) x~ + p alpha mean(x), of x before the step.
 
-    `correction="after"`: torch-distlearn's, the step first.
+    `correction="after"`: as in torch-distlearn, the step comes first.
     """
     p = len(world.workers)
     alpha = beta / p if alpha is None else alpha
@@ -189,9 +189,9 @@ def easgd_sync(
         center = (1 - p * alpha) * center + p * alpha * np.mean(heard, 0)
         return center
 
-    order = {"learning_rate": learning_rate, "blocking": not overlap}
+    settings = {"learning_rate": learning_rate, "blocking": not overlap}
     bulk_synchronous(
-        world, tuple(world.workers), local_steps, batch_size, compute, **order
+        world, tuple(world.workers), local_steps, batch_size, compute, **settings
     )
 
 
@@ -210,7 +210,7 @@ def adaptive_sgd(
     bound="skip",
     scale_every=1,
 ):
-    """ALGORITHMS A.1 to A.3. Returns how often which branch was taken."""
+    """ALGORITHMS A.1 to A.3. Returns how often each branch was taken."""
     n = len(world.workers)
     w = w_p = world.start
     b = [float(batch_size)] * n

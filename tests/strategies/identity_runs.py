@@ -1,4 +1,4 @@
-"""What the tests of identities share: runs on one problem, compared with each other."""
+"""Shared code of the identity tests: runs on one problem, and their comparison."""
 
 import copy
 from dataclasses import replace
@@ -28,7 +28,7 @@ def problem():
 
 @cache
 def session():
-    """One for all runs: they share their compiled programs."""
+    """One session for all runs: they share their compiled programs."""
     task, data = problem().task, problem().data
     return Session(task, data, three_workers(), seconds=SECONDS, num_evals=POINTS)
 
@@ -56,11 +56,11 @@ COUNTS = ("seconds", "updates", "examples")
 
 
 def assert_same_run(one, other, *, counts=COUNTS):
-    """Equal points and final parameters, after at least a few merges."""
+    """Equal evaluations and final parameters, after at least a few merges."""
     assert one.merges == other.merges >= 4
     for name in counts:
         assert column(one, name) == column(other, name)
-    assert len({p["loss"] for p in one.evals}) > 4  # it is a trajectory
+    assert len({p["loss"] for p in one.evals}) > 4  # the loss changes
     for name in ("loss", "accuracy"):
         np.testing.assert_allclose(
             column(one, name), column(other, name), **TOLERANCE, err_msg=name
@@ -93,9 +93,9 @@ def watching(inner):
 
 
 def own_order():
-    """A sampler with an order for each worker, whoever else draws in between.
+    """A sampler with an order of its own for each worker, whatever the others draw.
 
-    Elastic draws K batches at once, Adaptive one at a time and in turn: only so do
+    Elastic draws K batches at once, Adaptive one at a time: only with this sampler do
     they see the same examples.
     """
 

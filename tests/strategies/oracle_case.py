@@ -1,4 +1,4 @@
-"""What an oracle and its strategy are run on; the oracle of every strategy."""
+"""The cases that oracles and strategies run on; the oracle of every strategy."""
 
 from typing import Any, NamedTuple
 
@@ -40,17 +40,17 @@ ORACLES = {
     "adaptive_sgd": float64_oracle.adaptive_sgd,
 }
 BOTH = ("quadratic", "perceptron")
-ONE = ("perceptron",)  # variants of what both have seen
+ONE = ("perceptron",)  # for variants of cases that run on both problems
 
 
 class Case(NamedTuple):
-    """A factory, settings of it and of its oracle, and where they run."""
+    """A factory, its settings and its oracle's, and where they run."""
 
     strategy: str
     machine: str
     settings: dict[str, Any]
     problems: tuple[str, ...] = BOTH
-    shards: Any = None  # a sampler in the place of the strategy's
+    shards: Any = None  # a sampler that replaces the strategy's
     reaches: Any = None  # a branch that the oracle must have taken
 
 
@@ -63,7 +63,7 @@ def falling(examples):
 
 
 def dropping(examples):
-    """As schedules in steps do."""
+    """A schedule in steps."""
     return 0.2 if examples < 100 else 0.1 if examples < 180 else 0.04
 
 
@@ -75,8 +75,8 @@ def by_half(updates):
     return 0.2 if updates < 20 else 0.1 if updates < 50 else 0.04
 
 
-def unlike_shards():
-    """Forty, twenty and ten of the seventy rows."""
+def unequal_shards():
+    """Shards of forty, twenty and ten of the seventy rows."""
     rows = np.random.default_rng(0).permutation(70)
     return sampling.sharded(np.split(rows, (40, 60)))
 

@@ -1,8 +1,8 @@
-"""What the float64 oracles take as given, and the books that they keep.
+"""What the float64 oracles take as given, and the records that they keep.
 
-Given are how long things take (`SimulatedClock`), which examples are handed out (the
-strategy's sampler) and which are held out. Who gets how many of them when, steps,
-merges, momentum, batch sizes and rates are written a second time in the oracles.
+They take as given all durations (`SimulatedClock`), the examples that are drawn (by the
+strategy's sampler) and those held out. The oracles implement everything else a second
+time: rounds, steps, merges, momentum, batch sizes and learning rates.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ BYTES = 4  # of a float32
 
 
 class Rows:
-    """Row numbers in the place of a split."""
+    """Row numbers in place of a split."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -36,7 +36,7 @@ class Rows:
 
 
 class World:
-    """A simulated machine, the examples that are handed out, the books of one run."""
+    """A simulated machine, the examples that are drawn, and the records of one run."""
 
     def __init__(
         self, problem, machine, *, seed, seconds, sampler=None, held_out=False
@@ -53,7 +53,7 @@ class World:
         self._sampler = sampler or uniform()
         self._rows = self._sampler.init(self.clock.workers, len(rest), seed)
         self.finished = []  # (time, worker, updates, examples)
-        self.models = [(0.0, self.start)]  # of the root; visible from that time on
+        self.models = [(0.0, self.start)]  # the root's, visible from that time on
         self.merges = 0  # at any node
         self.sizes = [[] for _ in machine.workers]  # (time, size) where it changed
 
@@ -67,13 +67,13 @@ class World:
 
     @property
     def shares(self):
-        """Of the data that each worker draws from; all alike draw from all of it."""
+        """The shares of the data that workers draw from; by default equal shares."""
         share = self._sampler.share
         n = len(self.workers)
         return share(self._rows) if share else np.full(n, 1 / n)
 
     def eta(self, learning_rate, local_rounds=None):
-        """The rate of work that is given now, or after so many finished works."""
+        """The learning rate of a round now, or after this many finished rounds."""
         if callable(learning_rate):
             learning_rate = LearningRate(learning_rate, over="examples")
         if not isinstance(learning_rate, LearningRate):
@@ -85,7 +85,7 @@ class World:
         return learning_rate.schedule(at[learning_rate.over])
 
     def dispatch(self, worker, local_steps, size, seconds=0.0):
-        """Gives work; returns the rows of each step."""
+        """Give a worker a local round; return the rows of each step."""
         n = max(1, round(size))
         batches = []
         for _ in range(local_steps):
@@ -100,13 +100,13 @@ class World:
         return batches
 
     def observe(self, worker, rows, losses):
-        """The sampler hears what a step lost."""
+        """Tell the sampler the losses of a step."""
         if self._sampler.observe:
             losses = np.asarray(losses, np.float32)
             self._rows = self._sampler.observe(self._rows, worker, rows, losses)
 
     def wait(self):
-        """The next worker that reports back; None at the end."""
+        """The next worker that arrives; None at the end."""
         while (event := self.clock.next()) and event.time <= self.end:
             if isinstance(event, Arrival):
                 local_round = event.local_round
@@ -126,18 +126,18 @@ class World:
         transfers=None,
         seconds=0.0,
         below=(),
-        **order,
+        **fields,
     ):
-        """The root's `model` is visible when this merge and all before it are done.
+        """Merge; the root's `model` is visible once this and earlier merges are done.
 
-        Two transfers of the model, there and back, if there is somebody to send it to.
-        `below` are the workers that nodes among the members stand for.
+        There are two transfers of the model, there and back, if there are several
+        members. `below` are the workers below those members that are nodes.
         """
         if transfers is None:
             transfers = 2 if len(members) > 1 else 0
-        order = MergeAction(members, node, transfers=transfers, **order)
-        transfer = self.clock.merge(order, BYTES * len(self.start), seconds, below)
-        if order.op != MergeOp.FETCH:
+        action = MergeAction(members, node, transfers=transfers, **fields)
+        transfer = self.clock.merge(action, BYTES * len(self.start), seconds, below)
+        if action.op != MergeOp.FETCH:
             self.merges += 1
             if node == ROOT:
                 time = max(transfer.finish, self.models[-1][0])
@@ -145,11 +145,11 @@ class World:
         return transfer
 
     def visible(self, instant):
-        """The root's model as it is seen at an instant."""
+        """The root's model that is visible at a time."""
         return [w for time, w in self.models if time <= instant][-1]
 
     def point(self, instant):
-        """(updates, examples, loss) at an instant."""
+        """(updates, examples, loss) at a time."""
         done = [f for f in self.finished if f[0] <= instant]
         updates, examples = (sum(f[i] for f in done) for i in (2, 3))
         return updates, examples, self.problem.loss(self.visible(instant))
@@ -167,7 +167,7 @@ def bulk_synchronous(
     *,
     learning_rate=0.0,
     seconds=0.0,
-    **order,
+    **fields,
 ):
     """Rounds; `compute({worker: [rows of each step]}, eta)` returns the merged model.
 
@@ -184,4 +184,4 @@ def bulk_synchronous(
         for _ in members:
             if world.wait() is None:
                 return
-        world.merge(members, compute(batches, eta), seconds=seconds, **order)
+        world.merge(members, compute(batches, eta), seconds=seconds, **fields)

@@ -1,4 +1,4 @@
-"""Combinations of parts that no paper has: they train, and every part is at work."""
+"""Combinations of parts that no paper has: they train, and every part is used."""
 
 import copy
 from functools import cache, partial
@@ -16,7 +16,7 @@ FACTORS = (1, 1.3, 1.7, 2.5)
 
 
 def unlike():
-    """Four workers, of 1 ms to 2.5 ms a step on 16 examples."""
+    """Four workers that need 1 ms to 2.5 ms per step on 16 examples."""
     cost = Cost(fixed=2e-4, per_example=5e-5)
     workers = tuple(Profile(f"w{k}", "cpu", cost, f) for k, f in enumerate(FACTORS))
     return Machine("unlike", workers, {"": Link(1e-5, 1e9)}, noise=0.05)
@@ -36,7 +36,7 @@ def train(strategy):
 
 
 def scaling(batch_size):
-    # few sizes, for each is a program to compile
+    # few sizes, because each is a program to compile
     return partial(
         schedule.linear_scaling, min_batch_size=8, batch_size=batch_size, beta=2.0
     )
@@ -49,7 +49,7 @@ def mega_batch(examples, batch_size=16):
 
 
 def counted(sampler, seen):
-    """The sampler, and how often it was told of losses."""
+    """The sampler, and a count of the losses that it was told."""
 
     def observe(state, worker, indices, losses):
         seen.append(worker)
@@ -59,9 +59,9 @@ def counted(sampler, seen):
 
 
 def test_biased_sampling_with_adaptive_batches_and_momentum():
-    """Slow workers get small batches of hard examples; the common model is heavy."""
+    """Slow workers get small batches of hard examples; the merge has momentum."""
     heard = []
-    # as many steps as a worker's speed allows, which says who is slow
+    # as many steps as a worker's speed allows, which tells slow workers
     sampler = sampling.biased(local_steps=schedule.equal_time(8, 16))
     strategy = hetjax.Strategy(
         mega_batch(16 * 16),
@@ -81,7 +81,7 @@ def test_biased_sampling_with_adaptive_batches_and_momentum():
 
 
 def test_a_tree_of_adaptive_groups():
-    """Within a group of two Adaptive SGD; every second mega-batch the groups merge."""
+    """Adaptive SGD within groups of two; groups merge every second mega-batch."""
     policy = schedule.hierarchical(mega_batch(8 * 16), sizes=2, every=2)
     strategy = hetjax.Strategy(
         policy,
@@ -103,7 +103,7 @@ def test_a_tree_of_adaptive_groups():
 
 
 def test_asynchronous_elastic_averaging_with_adaptive_batches():
-    """Nobody waits; slower workers get smaller batches until all push alike."""
+    """No worker waits; slower workers get smaller batches until all push equally."""
     policy = schedule.asynchronous(
         batch_size=16, local_steps=2, scaling=scaling(16), window=512
     )

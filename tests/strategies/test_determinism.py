@@ -28,7 +28,7 @@ RUN = {"seconds": 0.04, "num_evals": 4, "progress": False}
 
 
 def compare(names, seeds):
-    """{(name, seed): result}, all of them with shared programs."""
+    """{(name, seed): result} of runs with shared programs."""
     chosen = {name: STRATEGIES[name] for name in names}
     machine = three_workers()
     runs = hetjax.compare(
@@ -38,7 +38,7 @@ def compare(names, seeds):
 
 
 def result(history):
-    """All that was measured, in words that survive JSON, and the parameters' bits."""
+    """All measurements as JSON-ready data, and the parameters' bits."""
     bits = b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(history.params))
     return {
         "num_evals": history.evals,
@@ -63,7 +63,7 @@ def together():
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """The results of all strategies, last one first, from a process of its own."""
+    """The results of all strategies in reverse order, from a separate process."""
     root = Path(hetjax.__file__).parent.parent
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
     # one device instead of four, and another order of strings in sets
@@ -80,13 +80,13 @@ def elsewhere():
     return json.loads(run.stdout)
 
 
-def test_every_strategy_is_here():
+def test_every_strategy_is_tested():
     assert STRATEGIES.keys() == hetjax.STRATEGIES.keys()
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_twice_in_one_process(name):
-    """By itself, and among others that share its programs and came before it."""
+    """Once alone, and once after other runs that share its programs."""
     assert together()[name, 0] == alone(name)
 
 
@@ -108,7 +108,7 @@ def test_another_seed_is_another_run(name):
 def test_all_strategies_start_from_the_same_parameters(seed):
     starts = [together()[name, seed]["num_evals"][0] for name in STRATEGIES]
     common = ("seconds", "updates", "examples", "loss", "accuracy")
-    starts = [{k: p[k] for k in common} for p in starts]  # without own counters
+    starts = [{k: p[k] for k in common} for p in starts]  # common keys
     assert starts == [starts[0]] * len(STRATEGIES)
     assert (starts[0]["seconds"], starts[0]["updates"]) == (0.0, 0)
     ends = {together()[name, seed]["params"] for name in STRATEGIES}

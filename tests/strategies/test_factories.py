@@ -1,4 +1,4 @@
-"""What the factories of strategies record, refuse and share."""
+"""The factories of strategies: recorded settings, refusals, shared programs."""
 
 import itertools
 
@@ -25,7 +25,7 @@ FACTORIES = {
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_settings_are_recorded(name):
-    """All of them, the defaults too; what is no number is described."""
+    """All settings, defaults included; settings that are not numbers are described."""
     strategy = hetjax.STRATEGIES[name](**FACTORIES[name])
     assert strategy.settings.items() >= FACTORIES[name].items()
     code = hetjax.STRATEGIES[name].__code__
@@ -87,7 +87,7 @@ def test_settings_are_recorded(name):
         ("adaptive_sgd", {"bound": "cut"}, "bound='cut': choose one of"),
         ("adaptive_sgd", {"weights": "fair"}, "weights='fair': choose one of"),
         ("adaptive_sgd", {"reg_measure": "l1"}, "reg_measure='l1': choose one of"),
-        # larger batches for the slower: sizes would run away from each other
+        # larger batches for slower workers: sizes would diverge
         ("adaptive_sgd", {"beta": -1.0}, "beta=-1.0: give a number of at least 0"),
         (
             "adaptive_sgd",
@@ -117,7 +117,7 @@ def test_the_public_codes_warm_up_and_decay():
     assert rows.tolist() == [0, 1, 2, 3, 4, 0, 1]
 
 
-def test_no_scaling_is_a_setting_too():
+def test_no_scaling_is_a_valid_setting():
     """beta = 0 is a rule that changes nothing, not an error."""
     assert (
         hetjax.adaptive_sgd(batch_size=8, learning_rate=0.1, beta=0.0).settings["beta"]
@@ -126,7 +126,7 @@ def test_no_scaling_is_a_setting_too():
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf")])
-def test_a_rate_must_be_positive(wrong):
+def test_a_learning_rate_must_be_positive(wrong):
     with pytest.raises(
         ValueError, match=f"learning_rate={wrong}: give a finite number above 0"
     ):
@@ -143,8 +143,8 @@ def test_rules_of_equal_settings_are_shared():
     assert {strategy.local for strategy in strategies} == {local.sgd()}
 
 
-def test_a_decay_of_ones_own_shares_its_programs_too():
-    """Equal settings give the same rule; without a decay it is the plain one."""
+def test_a_users_own_decay_shares_its_programs_too():
+    """Equal settings give the same local update; without decay, the plain one."""
     common = {"batch_size": 8, "learning_rate": 0.1, "momentum": 0.5}
     one, other = (hetjax.eamsgd(**common, lr_decay=0.1).local for _ in range(2))
     assert one is other
@@ -154,7 +154,7 @@ def test_a_decay_of_ones_own_shares_its_programs_too():
 
 
 def test_the_tuners_threshold_may_be_absolute():
-    """8 examples/s, then 10 and 12: gains of 25 and 20 %, or of 2 examples/s."""
+    """8 examples/s, then 10 and 12: gains of 25 and 20 %, or of 2 examples/s each."""
     profiles = tuple(
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device="d", curve=(1.0, 1.25, 1.5))
         for k in range(3)

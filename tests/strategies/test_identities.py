@@ -1,7 +1,7 @@
-"""Strategies that are the same in a limit: whole runs against each other.
+"""Strategies that are equal in a limit: whole runs against each other.
 
-ALGORITHMS K.5, as far as it concerns the strategies that are here. The two sides do the
-same arithmetic in another order, so they agree to float32 rounding, not bit for bit.
+ALGORITHMS K.5, for the strategies that are implemented. The two sides do the same
+arithmetic in another order, so they agree to float32 rounding, not bit for bit.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def test_sequential_is_elastic_of_one_step_on_one_worker():
     assert_same_run(train(sequential, one), train(elastic, one))
 
 
-def test_sequential_takes_no_notice_of_slower_workers():
+def test_sequential_ignores_slower_workers():
     strategy = hetjax.sequential_sgd(batch_size=8, learning_rate=0.2, momentum=0.9)
     few, many = (train(strategy, preset(name)) for name in ("v100x1", "v100x4"))
     assert few.evals == many.evals
@@ -77,7 +77,7 @@ def test_sma_of_one_learner_without_pull_is_sgd():
     assert_same_run(train(sma_without_pull(watching), one), train(sequential, one))
 
 
-def test_and_its_average_stays_frozen():
+def test_sma_s_average_without_pull_stays_frozen():
     history = train(sma_without_pull(lambda merge: merge), preset("v100x1"))
     assert history.merges > 4
     assert len({p["loss"] for p in history.evals}) == 1
@@ -87,7 +87,7 @@ def test_and_its_average_stays_frozen():
 
 @pytest.mark.parametrize("alpha", [0.1, 0.25])
 def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
-    """ALGORITHMS G.1, in Jacobi form with beta = k alpha; x, x~ as written there."""
+    """ALGORITHMS G.1, in Jacobi form with beta = k alpha; x and x~ as there."""
     learning_rate, size, k = 0.2, 8, 4
     world = World(problem(), preset("v100x4"), seed=SEED, seconds=SECONDS)
     center = world.start
@@ -124,7 +124,7 @@ def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
 
 
 def test_overlap_changes_seconds_and_no_numbers():
-    """The same models one after the other, only sooner."""
+    """The same sequence of models, only earlier."""
     machine = three_workers(noise=0.0)
     overlapped, waiting = (
         train(
@@ -134,7 +134,7 @@ def test_overlap_changes_seconds_and_no_numbers():
         )
         for overlap in (True, False)
     )
-    # points are denser than merges: no model is missed
+    # evaluations are denser than merges: no model is missed
     losses = column(overlapped, "loss"), column(waiting, "loss")
     models = [list(dict.fromkeys(values)) for values in losses]
     common = min(map(len, models))
@@ -165,8 +165,8 @@ def test_adaptive_on_equal_workers_is_elastic(settings):
     elastic = hetjax.elastic_sgd(batch_size=8, **both)
     one = train(adaptive._replace(sampler=own_order()), equal)
     other = train(elastic._replace(sampler=own_order()), equal)
-    # Elastic reports three steps at once, Adaptive each of them: counts differ between
-    # merges
+    # Elastic reports three steps at once, Adaptive each step: their counts differ
+    # between merges
     assert_same_run(one, other, counts=("seconds",))
     assert [w.updates % 3 for w in other.workers] == [0] * 4
     assert {p["weights_changed"] for p in one.evals} == {0.0}
@@ -199,7 +199,7 @@ def test_hierarchical_sgd_of_one_node_is_k_step_averaging():
 
 
 def test_hierarchical_sgd_of_single_steps_is_synchronous_sgd():
-    """With the rate gamma_3 times the sum; what gamma_2 is does not matter."""
+    """With learning rate gamma_3 times the sum; gamma_2 does not matter."""
     machine = free(three_workers())
     sync = train(hetjax.sync_sgd(batch_size=6, learning_rate=3 * 0.5 * 0.1), machine)
     for gamma in (0.01, 0.7):
@@ -229,7 +229,7 @@ def test_hierarchical_sgd_by_default_is_averaging_at_every_node():
 
 
 def test_biased_local_sgd_of_equal_steps_is_a_plain_mean():
-    """Eq. (4) is eq. (3), and nobody is slow; examples from the same sampler."""
+    """Eq. (4) equals eq. (3), and no worker is slow; the sampler is the same."""
     both = {"batch_size": 6, "learning_rate": 0.1, "local_steps": 2}
     biased = hetjax.biased_local_sgd(**both)
     plain = hetjax.local_sgd(**both)._replace(sampler=biased.sampler)
@@ -281,14 +281,14 @@ def test_synchronous_sgd_of_one_worker_is_the_serial_form():
         ),
         hetjax.hier_sgd(batch_size=8, learning_rate=0.2, levels=(), local_steps=(1,)),
         hetjax.local_sgd(batch_size=8, learning_rate=0.2, local_steps=1, momentum=0.0),
-        # it never asks for the server's model, which is the same as its own
+        # it never requests the server's model, which equals its own
         hetjax.downpour(
             batch_size=8, learning_rate=0.2, server="sgd", fetch_every=10**6
         ),
     ],
     ids=lambda strategy: strategy.name,
 )
-def test_of_one_worker_it_is_sequential_sgd(strategy):
+def test_asynchronous_sgd_of_one_worker_is_sequential_sgd(strategy):
     sequential = hetjax.sequential_sgd(batch_size=8, learning_rate=0.2)
     assert_same_run(train(strategy, ONE), train(sequential, ONE))
 

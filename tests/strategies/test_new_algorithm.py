@@ -1,7 +1,7 @@
-"""Algorithms of one's own, from a part of one's own and parts that are here.
+"""A user's own algorithms, from own parts and parts of the library.
 
-Nothing below touches the library: a merge, two policies, and an asynchronous algorithm,
-which the loop knows no more of than of the others.
+Nothing below changes the library: a merge, two policies, and an asynchronous algorithm,
+which the loop treats like any other.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def strategy(policy, merging, *, learning_rate=0.5, batch_size=16):
 
 
 def unlike(noise=0.05):
-    """Three workers of 1 ms, 1.5 ms and 2.5 ms a step."""
+    """Three workers that need 1 ms, 1.5 ms and 2.5 ms per step."""
     cost = Cost(fixed=1e-3, per_example=0.0)
     workers = tuple(
         Profile(f"w{k}", "cpu", cost, factor) for k, factor in enumerate((1, 1.5, 2.5))
@@ -77,13 +77,13 @@ def median():
     return merge.Merge(init, apply, lambda state: (state.center, state.model_state))
 
 
-def test_a_merge_of_one_s_own_with_rounds():
+def test_a_users_own_merge_with_rounds():
     policy = schedule.rounds(local_steps=4, batch_size=16)
     history = train_on_digits(strategy(policy, median()), unlike(), seconds=0.8)
     assert history.evals[-1]["accuracy"] > 0.9  # ten classes: 0.1 at the start
     assert history.evals[0]["accuracy"] < 0.3
     updates = [worker.updates for worker in history.workers]
-    assert max(updates) - min(updates) in (0, 4)  # the last round may be under way
+    assert max(updates) - min(updates) in (0, 4)  # the last round may be in progress
     assert_time_is_accounted_for(history)
 
 
@@ -126,7 +126,7 @@ def growing_rounds(batch_size):
 
 
 def taking_turns(batch_size):
-    """Two workers alternate: each goes on from what the other one made of the model."""
+    """Two workers alternate: each continues from the other's model."""
 
     def init(workers, num_examples):
         return 0, Actions(dispatch=((0, LocalRound(1, batch_size)),))
@@ -135,27 +135,27 @@ def taking_turns(batch_size):
         if not isinstance(event, Arrival):
             return state, Actions()
         other = 1 - event.worker
-        # both are members, so that both hold the new model; who did nothing is absent
+        # both are members, so that both get the new model; the idle one is inactive
         merged = MergeAction((0, 1))
         return state, Actions((merged,), ((other, LocalRound(1, batch_size)),))
 
     return Policy(init, react)
 
 
-def test_a_policy_of_one_s_own_rounds_that_grow():
+def test_a_users_own_policy_of_growing_rounds():
     history = train_on_digits(
         strategy(growing_rounds(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
     assert history.evals[-1]["accuracy"] > 0.9
     # 1 + 2 + ... + 24 = 300 steps of the slowest, 2.5 ms each, and 24 merges of about
-    # 50 us are less than 0.8 s; 25 steps more are not. The other two are done with
-    # their 25 steps of the last round
+    # 50 us take less than 0.8 s; 25 more steps do not fit. The other two workers have
+    # done their 25 steps of the last round
     assert history.merges == 24
     assert [worker.updates for worker in history.workers] == [325, 325, 300]
     assert_time_is_accounted_for(history)
 
 
-def test_a_policy_of_one_s_own_two_workers_in_turn():
+def test_a_users_own_policy_of_two_workers_in_turn():
     history = train_on_digits(
         strategy(taking_turns(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
@@ -163,16 +163,16 @@ def test_a_policy_of_one_s_own_two_workers_in_turn():
     first, second, third = history.workers
     assert abs(first.updates - second.updates) <= 1
     assert (third.updates, third.idle) == (0, history.duration)
-    # a worker that had nothing to do merged an old model: it is absent, not stale
+    # the idle member holds an old model: it is inactive, not stale
     assert first.staleness.keys() == {0}
     assert_time_is_accounted_for(history)
 
 
-# Asynchronous: whoever arrives merges alone, with a centre that moved meanwhile
+# Asynchronous: an arriving worker merges alone, with a centre that moved meanwhile
 
 
 def asynchronous(batch_size):
-    """Nobody waits: an arrival is merged at once, and its worker goes on."""
+    """No worker waits: an arrival is merged at once, and its worker goes on."""
     local_round = LocalRound(1, batch_size)
 
     def init(workers, num_examples):
@@ -231,14 +231,14 @@ def test_an_asynchronous_algorithm_learns():
     assert history.evals[-1]["accuracy"] > 0.9
     updates = [worker.updates for worker in history.workers]
     assert history.merges == sum(updates)
-    # nobody waits for anybody: in inverse proportion to 1, 1.5 and 2.5 ms, but for the
-    # 5 % of noise of each step and 28 us of every merge (2 L, and 4 KB over 1 GB/s)
+    # no worker waits, so updates are in inverse proportion to 1, 1.5 and 2.5 ms, except
+    # for 5 % noise per step and 28 us per merge (2 L, and 4 KB over 1 GB/s)
     assert updates == pytest.approx([778, 523, 316], rel=0.02)
     assert_time_is_accounted_for(history)
 
 
 def by_hand(link=None):
-    """Three workers of 1 s, 1.5 s and 3.25 s a step; a merge takes no time."""
+    """Three workers that need 1 s, 1.5 s and 3.25 s per step; merges take no time."""
     cost = Cost(fixed=1.0, per_example=0.0)
     workers = tuple(
         Profile(f"w{k}", "cpu", cost, factor)
@@ -261,7 +261,7 @@ def run_by_hand(machine, seconds):
 
 
 def test_staleness_by_hand():
-    """Until 6.25 s, with the version of the centre that each merge makes:
+    """Until 6.25 s, with the version of the centre that each merge produces:
 
         version   1    2    3    4    5    6     7    8    9    10   11
         time [s]  1    1.5  2    3    3    3.25  4    4.5  5    6    6
@@ -269,8 +269,8 @@ def test_staleness_by_hand():
         started   0    0    1    3    2    0     4    5    7    9    8
         stale     0    1    1    0    2    5     2    2    1    0    2
 
-    `started`: the version that the worker went on from; stale = version - 1 - started.
-    At 3 s and 6 s two arrive at once: the lower index is first.
+    `started` is the version that the worker continued from; stale = version - 1 -
+    started. At 3 s and 6 s two workers arrive at once: the lower index comes first.
     """
     problem, history = run_by_hand(by_hand(), seconds=6.25)
     assert history.merges == 11
@@ -283,7 +283,7 @@ def test_staleness_by_hand():
     total = sum((Counter(w.staleness) for w in history.workers), Counter())
     mean = sum(stale * n for stale, n in total.items()) / 11
     assert history.evals[-1]["mean_staleness"] == pytest.approx(mean)
-    # busy until the end, which cuts off what each has in hand
+    # busy until the end, which cuts off their current rounds
     for worker in history.workers:
         assert worker.busy == pytest.approx(6.25)
         assert (worker.waiting, worker.merging, worker.idle) == (0.0, 0.0, 0.0)
@@ -291,7 +291,7 @@ def test_staleness_by_hand():
 
 
 def _check_numbers(problem, history, arrivals):
-    """The centre after those arrivals, each from the centre that its worker knew."""
+    """Check the centre after those arrivals, each from its worker's version."""
     sampler = hetjax.sampling.uniform()
     state = sampler.init((), len(problem.data.train), 0)
     center = problem.initial(0)
@@ -311,7 +311,7 @@ def test_time_by_hand_with_a_slow_server():
 
     Worker 2 arrives at 3.25 s and has the link until 3.75 s; worker 1 arrives at 3.5 s,
     waits for it and has it until 4.25 s; worker 0 arrives at 4 s and has it until
-    4.75 s. The end at 4.5 s cuts off what is under way.
+    4.75 s. The end at 4.5 s cuts off its merge.
     """
     _, history = run_by_hand(by_hand(Link(0.25, 1e12, "central")), seconds=4.5)
     expected = (

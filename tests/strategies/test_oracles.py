@@ -19,7 +19,7 @@ SECONDS, POINTS, SEED = 0.07, 8, 3  # num_evals: a power of two, so k / 8 is exa
 
 # float32 against float64: each of at most 100 steps and merges rounds numbers of the
 # order of 1 a few times, by 6e-8; these contract errors more often than not. A wrong
-# term is of the order of rate * gradient, 1e-2 and more.
+# term is of the order of learning rate * gradient, 1e-2 and more.
 ATOL = 1e-5
 
 RTOL = 2e-5  # of losses between 0.05 and 10
@@ -34,7 +34,7 @@ def problem(name):
 
 @cache
 def session(name):
-    """One for all runs on a problem: they share their compiled programs."""
+    """One session for all runs on a problem: they share their compiled programs."""
     machine = MACHINES["three"]()
     task, data = problem(name).task, problem(name).data
     return Session(task, data, machine, seconds=SECONDS, num_evals=POINTS)
@@ -46,7 +46,7 @@ def strategy_of(case):
 
 
 def replay(name, problem_name, seconds):
-    """The oracle's run: its world, and the branches it took if it counts them."""
+    """Run the oracle; return its world, and its count of branches if it has one."""
     case = CASES[name]
     strategy = strategy_of(case)
     world = World(
@@ -61,7 +61,7 @@ def replay(name, problem_name, seconds):
 
 
 def last_merge(world):
-    """When the last merge was done that was done in time."""
+    """The time of the last merge that finished in time."""
     return max(time for time, _ in world.models if time <= world.end)
 
 
@@ -74,27 +74,27 @@ def train(name, problem_name, seconds):
 
 @pytest.mark.parametrize(("name", "problem_name"), RUNS)
 def test_oracle(name, problem_name):
-    # until a merge is just done
+    # until just after a merge
     seconds = last_merge(replay(name, problem_name, SECONDS)[0])
     world, taken = replay(name, problem_name, seconds)
     history = train(name, problem_name, seconds)
     assert history.stopped == ""
     assert history.merges == world.merges >= 4
-    # what was done, exactly
+    # rounds, exactly
     assert [w.updates for w in history.workers] == [
         world.updates(k) for k in world.workers
     ]
-    if CASES[name].strategy != "magma_async_sgd":  # a slave's work may begin too late
+    if CASES[name].strategy != "magma_async_sgd":  # a slave's round may begin too late
         assert [w.batch_size_over_time for w in history.workers] == world.sizes
     num_evals = [world.point(p["seconds"]) for p in history.evals]
     done = [(p["updates"], p["examples"]) for p in history.evals]
     assert done == [(updates, examples) for updates, examples, _ in num_evals]
-    # what it led to
+    # results
     losses = [p["loss"] for p in history.evals]
     np.testing.assert_allclose(losses, [loss for *_, loss in num_evals], rtol=RTOL)
     final = world.visible(world.end)
     np.testing.assert_allclose(flat(history.params), final, atol=ATOL)
-    assert np.abs(final - world.start).max() > 1000 * ATOL  # it went somewhere
+    assert np.abs(final - world.start).max() > 1000 * ATOL  # the model moved
     for counter in ("condition_met", "weights_changed"):
         if counter in history.evals[-1]:
             assert history.evals[-1][counter] == taken[counter]
@@ -116,7 +116,7 @@ def test_a_case_reaches_its_branch(name):
 
 
 def test_adaptive_cases_reach_all_branches():
-    """Perturbed and not, equal updates and not, sizes that move and that do not."""
+    """Perturbed or not, equal updates or not, sizes that change or do not."""
     branches, changes = [], []
     for name, case in CASES.items():
         if case.strategy == "adaptive_sgd":

@@ -1,4 +1,4 @@
-"""Two small problems with their gradients in NumPy float64, and two unlike machines.
+"""Two small problems with gradients in NumPy float64, and two machines.
 
 A model is a flat vector here, in the order of `jax.flatten_util.ravel_pytree`.
 """
@@ -15,11 +15,11 @@ from hetjax import Task, classification, models
 from hetjax.data import Dataset, from_arrays
 from hetjax.machine import Cost, Link, Machine, Profile, preset
 
-TRAIN, TEST = 70, 20  # examples: passes end in the middle of batches
+TRAIN, TEST = 70, 20  # passes end in the middle of batches
 
 
 class Problem(NamedTuple):
-    """A task on data; `gradient(w, rows)` is of the mean loss over training rows."""
+    """A task and data; `gradient(w, rows)` is of the mean loss over training rows."""
 
     task: Task
     data: Dataset
@@ -137,7 +137,7 @@ def _backward(w, x, y):
 
 
 def three_workers(noise=0.1):
-    """Unlike in every respect, with a slow server in the middle."""
+    """Three workers that differ in every respect, with a slow central server."""
     costs = Cost(2e-3, 1e-4), Cost(1e-3, 4e-4), Cost(5e-3, 2e-4)
     workers = tuple(
         Profile(f"w{k}", "gpu", cost, factor)
@@ -148,7 +148,7 @@ def three_workers(noise=0.1):
 
 
 def two_places():
-    """Three pairs and one pair of unlike workers in two places; each has its link."""
+    """Heterogeneous pairs of workers in two places, each with its own link."""
     places = [(f"place{k // 6}", f"pair{k // 2}") for k in range(8)]
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(1e-3, 2e-4), 1 + k % 3 / 2, place)

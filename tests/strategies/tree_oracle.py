@@ -33,7 +33,7 @@ class Node:
 
 
 def tree(levels, world):
-    """The root; `levels` as HierSGD's: the children of every node below the root."""
+    """The root of a tree; `levels` as in HierSGD: the children per node below it."""
     if levels is None:  # a node for each place
         places = [worker.place[0] for worker in world.clock.workers]
         levels = [tuple(places.count(place) for place in dict.fromkeys(places))]
@@ -68,8 +68,8 @@ def hier_sgd(
 ):
     """D.1. `gammas` are gamma_h over gamma_1; None: gamma_{h-1} over the children.
 
-    A node's last merge before the one above it sends nothing down, for what comes down
-    then comes from above. Returns the number of merges by level.
+    A node's last merge before its parent's sends nothing down, because the next model
+    comes from above. Returns the number of merges by level.
     """
     root = tree(levels, world)
     parents = {c: n for n in (root, *root.below) for c in n.children}
@@ -153,7 +153,7 @@ def two_level_sma(
     weight_decay=0.0,
     overlap=True,
 ):
-    """C.4 (a), all right-hand sides with old values; a_g is `between` / G."""
+    """C.4 (a); all right-hand sides use old values; a_g is `between` / G."""
     root = tree((two_level,), world)
     groups = root.nodes
     local = 1 / two_level if alpha is None else alpha

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def make(name, size, learning_rate=0.1, **settings):
-    """The strategy of that name for three workers."""
+    """The strategy of that name, for three workers."""
     chosen = {
         "batch_size": size,
         "learning_rate": learning_rate,
@@ -41,5 +41,5 @@ def make(name, size, learning_rate=0.1, **settings):
 
 
 def zoo(size, learning_rate=0.1):
-    """All of them."""
+    """All strategies."""
     return {name: make(name, size, learning_rate) for name in hetjax.STRATEGIES}

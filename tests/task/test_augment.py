@@ -1,4 +1,4 @@
-"""Augmentation: against plain NumPy, per key, and only where it belongs."""
+"""Augmentation: against plain NumPy, per key, and in training only."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ B, H, W, C = 64, 5, 7, 3
 
 
 def images(seed=0, shape=(B, H, W, C)):
-    """Every pixel is another number, none zero."""
+    """Images whose pixels are all different and not zero."""
     x = 1 + np.random.default_rng(seed).permutation(np.prod(shape))
     return x.reshape(shape).astype(np.float32)
 
@@ -38,7 +38,7 @@ def which(result, crops):
 
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("fill", [0.0, 0.5, (0.1, 0.2, 0.3)])
-def test_every_image_is_one_of_its_own_crops(jit, fill):
+def test_every_result_is_a_crop_of_its_image(jit, fill):
     apply = augment.pad_crop(2, fill=fill)
     x = images()
     y = np.asarray((jax.jit(apply) if jit else apply)(jax.random.key(0), x))
@@ -61,7 +61,7 @@ def test_all_places_are_equally_likely():
     np.testing.assert_allclose(share, 1 / 9, atol=5 * np.sqrt(8 / 81 / count))
 
 
-def test_no_padding_is_no_change():
+def test_without_padding_nothing_changes():
     x = images()
     y = augment.pad_crop(0)(jax.random.key(0), x)
     np.testing.assert_array_equal(y, x)
@@ -94,7 +94,7 @@ def test_normalize(dtype):
     np.testing.assert_allclose(flat, (x[:, 0, 0] - 0.5) / 2, rtol=1e-6)
 
 
-def test_chain_is_its_parts_in_order_with_other_keys():
+def test_chain_applies_its_parts_in_order_with_different_keys():
     x = images()
     crop, flip = augment.pad_crop(2), augment.flip()
     key = jax.random.key(3)
@@ -201,7 +201,7 @@ def test_both_normalise_and_training_does_so_last(normalize):
     np.testing.assert_allclose(values["loss"], expected, rtol=1e-5)
 
 
-def test_each_step_draws_anew_and_repeatably():
+def test_each_step_draws_again_and_repeatably():
     task, batch = task_and_batch(augment=augment.pad_crop(2))
     loss = jax.jit(lambda key: task.loss((), (), batch, key)[0])
     one, again, other = (loss(jax.random.key(seed)) for seed in (0, 0, 1))
@@ -210,7 +210,7 @@ def test_each_step_draws_anew_and_repeatably():
 
 
 class Noisy(nnx.Module):
-    """Its logits are the input and nothing else, but it draws, for all to see."""
+    """A model whose logits are its inputs; it records its random draws."""
 
     def __init__(self, num_features, num_classes, *, rngs):
         self.rngs = nnx.Rngs(dropout=rngs.params(), params=rngs.params())
@@ -229,8 +229,8 @@ class Noisy(nnx.Module):
 SEEN = []
 
 
-def test_the_models_keys_are_its_own_and_do_not_change():
-    """Adding an augmentation changes the images, not what dropout would draw."""
+def test_augmentation_does_not_change_the_models_keys():
+    """Adding an augmentation changes the images, not the draws of dropout."""
     SEEN.clear()
     keys = []
 

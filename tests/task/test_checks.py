@@ -1,4 +1,4 @@
-"""Shapes of tasks and models that do not fit are refused before they are compiled."""
+"""Tasks and models of wrong shapes are refused before anything is compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def squares(params, batch):
 
 
 def own_task(*, of_loss=lambda x: x, of_metric=lambda x: x, **changes):
-    """A regression written by hand; its outputs may be spoilt."""
+    """A hand-written regression; `loss` and `metrics` may be replaced."""
 
     def loss(params, model_state, batch, key):
         return of_loss(squares(params, batch)), model_state
@@ -87,12 +87,12 @@ def test_a_task_of_wrong_shapes_is_refused(task, message):
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 10, 27])
-def test_a_task_of_right_shapes_is_not(batch_size):
+def test_a_task_of_right_shapes_is_accepted(batch_size):
     check_task(own_task(), DATA, batch_size)
 
 
 @pytest.mark.parametrize("multilabel", [True, False])
-def test_sparse_tasks_are_seen_as_a_step_sees_them(multilabel):
+def test_sparse_tasks_are_checked_as_a_step_calls_them(multilabel):
     data = hj.data.synthetic_xmc(
         rows=32, test_rows=8, features=40, labels=12, nonzeros=5.0
     )

@@ -20,7 +20,7 @@ def random_logits(seed=0, classes=CLASSES):
 
 
 def random_labels(seed=0, classes=CLASSES):
-    """[N, C] of zeros and ones; row 3 has no label, row 4 has all."""
+    """Labels [N, C] of zeros and ones; row 3 has no label, row 4 has all."""
     labels = np.random.default_rng(seed).random((N, classes)) < 0.3
     labels[3], labels[4] = False, True
     return labels.astype(np.float32)
@@ -38,7 +38,7 @@ def mean_loss_of_labels(logits, labels):
 
 
 def multilabel_batch(logits, labels, size=N):
-    """The batch of examples whose inputs are their logits, padded to `size`."""
+    """A batch of examples whose inputs are their logits, padded to `size`."""
     split = Split(logits, sp.csr_array(labels))
     return make_batch(split, np.arange(N), (Bucket(size, 0, labels.size),))
 
@@ -120,7 +120,7 @@ def test_metrics_of_a_split_without_any_label():
 
 
 def test_the_loss_of_a_task_is_that_of_its_logits():
-    """Of a sparse model on sparse inputs, with its row weight found."""
+    """For a sparse model on sparse inputs; its row weight is found."""
     x = sp.random_array((N, 20), density=0.2, dtype=np.float32, rng=0).tocsr()
     split = Split(sp.csr_array(x), sp.csr_array(random_labels()))
     data = Dataset(split, split, CLASSES)

@@ -35,7 +35,7 @@ class NnxNet(nnx.Module):
 
 
 class LinenNet(linen.Module):
-    """The same in linen, with the argument `train`."""
+    """The same model in Linen, with the argument `train`."""
 
     @linen.compact
     def __call__(self, x, train: bool):
@@ -46,7 +46,7 @@ class LinenNet(linen.Module):
 
 
 class LinenOther(linen.Module):
-    """The same with flags of other names."""
+    """The same model with flags of other names."""
 
     @linen.compact
     def __call__(self, x, deterministic: bool, use_running_average: bool):
@@ -57,7 +57,7 @@ class LinenOther(linen.Module):
 
 
 class LinenPlain(linen.Module):
-    """No state, no flag."""
+    """A model without state and flags."""
 
     @linen.compact
     def __call__(self, x):
@@ -82,7 +82,7 @@ KEYS = jax.random.split(jax.random.key(7), 2)
     ids=["nnx", "linen", "linen other"],
 )
 def task(request):
-    """A task with compiled functions, of a model with statistics and dropout."""
+    """A task with compiled functions, for a model with statistics and dropout."""
     task = classification(request.param, DATA)
     return task._replace(
         init=jax.jit(task.init), loss=jax.jit(task.loss), metrics=jax.jit(task.metrics)
@@ -123,7 +123,7 @@ def test_dropout_differs_by_key_and_is_off_in_evaluation(task):
     assert len(set(task.metrics(params, state, same)["loss"].tolist())) == 1
 
 
-def test_seeds_start_elsewhere(task):
+def test_seeds_start_from_different_parameters(task):
     first, again, other = (task.init(k)[0] for k in (KEYS[0], KEYS[0], KEYS[1]))
     jax.tree.map(np.testing.assert_array_equal, first, again)
     kernels = [leaves_named(p, "kernel")[0] for p in (first, other)]
@@ -142,7 +142,7 @@ def test_parameters_and_state_are_plain_dictionaries(task):
     check(task.loss(params, state, BATCH, KEYS[0])[1])
 
 
-def test_a_model_trains_and_what_is_restored_predicts_the_same(task):
+def test_a_model_trains_and_the_restored_one_predicts_the_same(task):
     params, state = task.init(KEYS[0])
     rule = local.from_optax(optax.adam(1.0))
     replica = Replica(params, state, rule.init(params))
@@ -181,7 +181,7 @@ def test_an_instance_starts_every_seed_from_its_own_parameters():
 
 
 def test_an_instance_is_left_alone():
-    """Also when what came from it is donated, and in training mode or not."""
+    """Also if its parameters are donated, and in training mode or not."""
     model = NnxNet(FEATURES, CLASSES, rngs=nnx.Rngs(3))
     model.train()
     copy = nnx.clone(model)
@@ -203,7 +203,7 @@ def test_an_instance_is_left_alone():
     assert restored.drops[0].deterministic
 
 
-def test_each_dropout_has_a_stream_of_its_own():
+def test_each_dropout_has_its_own_stream():
     class Drops(nnx.Module):
         def __init__(self, features, classes, *, rngs):
             self.first = nnx.Dropout(0.5, rngs=rngs)
@@ -266,7 +266,7 @@ def test_plain_functions():
 
 
 @pytest.mark.parametrize("model", [None, "mlp", 3, (len, len)])
-def test_what_is_no_model_is_an_error_that_says_what_is(model):
+def test_an_object_that_is_not_a_model_is_an_error(model):
     name = type(model).__name__
     with pytest.raises(ValueError, match=f"{name}: give a flax.nnx .*from_functions"):
         classification(model, DATA)

@@ -1,4 +1,4 @@
-"""Flags of training in flax modules: found by name, set, and missed with a warning."""
+"""Training flags of Flax modules: found by name and set; a warning if none is found."""
 
 import warnings
 
@@ -27,7 +27,7 @@ BATCH = make_batch(DATA.train, np.arange(EXAMPLES), make_buckets(DATA.train, EXA
 
 
 def run(source):
-    """The class `Net` of a source: names of arguments cannot be data otherwise."""
+    """The class `Net` from source text, because argument names vary."""
     names = {"linen": linen, "nnx": nnx, "CLASSES": CLASSES}
     exec(source, names)
     return names["Net"]
@@ -67,7 +67,7 @@ class Net(nnx.Module):
 
 
 def check_switched(model, state_moves=True):
-    """Dropout is on in training only, statistics move there, and nothing is warned."""
+    """Dropout is on and statistics move in training only, without any warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         task = classification(model, DATA)
@@ -97,12 +97,12 @@ def test_a_flag_without_a_default_is_recognised(flag):
 
 @pytest.mark.parametrize("flag", TRAIN_FLAGS + EVAL_FLAGS)
 def test_an_nnx_argument_is_recognised(flag):
-    """An explicit argument has the last word over what `.train()` has set."""
+    """An explicit argument overrides the mode set by `.train()`."""
     check_switched(nnx_net(flag))
 
 
 class FieldNet(linen.Module):
-    """Its mode is a field."""
+    """A module whose mode is a field."""
 
     is_training: bool = False
 
@@ -120,7 +120,7 @@ def test_a_linen_field_is_recognised_and_restored_in_evaluation(given):
 
 
 class Noisy(nnx.Module):
-    """A part with a mode of its own name, and dropout of its own making."""
+    """A submodule with its own name for the mode, and its own dropout."""
 
     def __init__(self, rngs):
         self.is_training = False
@@ -133,7 +133,7 @@ class Noisy(nnx.Module):
 
 
 class NoisyNet(nnx.Module):
-    """It keeps its mode in an attribute that hides nnx's own method."""
+    """A module with its mode in an attribute that hides nnx's method."""
 
     def __init__(self, features, classes, *, rngs):
         self.train = False
@@ -150,7 +150,7 @@ def test_an_nnx_attribute_is_recognised_and_restored_in_evaluation():
 
 
 def inert(part):
-    """A module that has a part and no flag."""
+    """A module with a submodule and no flag."""
 
     class Inert(linen.Module):
         @linen.compact
@@ -161,7 +161,7 @@ def inert(part):
 
 
 class Block(linen.Module):
-    """Dropout below the top."""
+    """A module with dropout in a submodule."""
 
     @linen.compact
     def __call__(self, x, train=False):
@@ -181,7 +181,7 @@ class Block(linen.Module):
     ],
     ids=["dropout", "norm", "below", "listed"],
 )
-def test_a_linen_module_without_a_flag_is_warned_of(part, told):
+def test_a_linen_module_without_a_flag_gives_a_warning(part, told):
     with pytest.warns(UserWarning, match=f"Inert has {told}, but no arg.*`train`") as w:
         classification(inert(part), DATA)
     assert len(w) == 1
@@ -193,7 +193,7 @@ def test_a_linen_module_without_a_flag_is_warned_of(part, told):
     [lambda: linen.Dropout(0.0, deterministic=True), linen.LayerNorm],
     ids=["dropout of nothing", "another norm"],
 )
-def test_a_module_that_needs_no_flag_is_not_warned_of(part):
+def test_a_module_that_needs_no_flag_gives_no_warning(part):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classification(inert(part), DATA)

@@ -1,4 +1,4 @@
-"""Machines with all that a calibration finds: times, parts, files, and refusals."""
+"""Calibrated machines: their times, subsets, files, and refusals."""
 
 import dataclasses
 import json
@@ -36,15 +36,15 @@ def clock(*workers):
 # Time
 
 
-def test_every_work_takes_its_handing_over():
-    """Two steps of 1 s and 0.5 s for each work; none for a work without steps."""
+def test_every_round_has_its_fixed_cost():
+    """Two steps of 1 s, and 0.5 s per round; nothing for a round without steps."""
     c = clock(*profiles(Cost(1.0, 0.0, per_round=0.5), factor=2.0))
     assert c.dispatch(0, LocalRound(2, 8), (0, 0)).finish == 2 * (2 * 1.0 + 0.5)
     c.next()
     assert c.dispatch(0, LocalRound(0, 8), ()).finish == 5.0
 
 
-def test_contention_slows_the_handing_over_too():
+def test_contention_slows_the_fixed_cost_too():
     costs = [Cost(1.0, 0.0, per_round=0.5)] * 2
     c = clock(*profiles(*costs, contention=2.0))
     for k in (0, 1):
@@ -54,7 +54,7 @@ def test_contention_slows_the_handing_over_too():
 
 @pytest.mark.parametrize(
     # 1 s there, 1 s back; 100 bytes there and back take 100 * per_byte
-    ("order", "seconds"),
+    ("action", "seconds"),
     [
         (MergeAction((0,)), 2 + 1),
         (MergeAction((1,)), 2 + 4),
@@ -64,19 +64,19 @@ def test_contention_slows_the_handing_over_too():
         (MergeAction((0, 1), transfers=0), 0),
     ],
 )
-def test_bytes_take_their_members_way(order, seconds):
+def test_bytes_take_the_time_of_their_members(action, seconds):
     cost = Cost(1.0, 0.0)
     c = clock(
         Profile("a", "gpu", cost, per_byte=0.01),
         Profile("b", "gpu", cost, per_byte=0.04),
     )
-    assert c.merge(order, 100.0).finish == pytest.approx(seconds, rel=1e-6)
+    assert c.merge(action, 100.0).finish == pytest.approx(seconds, rel=1e-6)
 
 
-# A part of a machine
+# A subset of a machine
 
 
-def test_a_subset_keeps_what_concerns_it():
+def test_a_subset_keeps_its_links_and_faults():
     cost, script = Cost(1.0, 0.0), []
     places = {"a": ("x", "y"), "b": ("x",), "c": ("z",), "d": ()}
     for name in places:
@@ -99,7 +99,7 @@ def test_a_subset_keeps_what_concerns_it():
 
 @pytest.mark.parametrize(("names", "contention"), [("a", 1.0), ("ab", 2.0), ("abc", 3)])
 def test_a_subset_contends_less(names, contention):
-    """Linear between one alone and all three, who are three times as slow."""
+    """Linear between one worker alone and all three, which are three times as slow."""
     workers = tuple(Profile(n, "cpu", Cost(1.0, 0.0), contention=3.0) for n in "abc")
     part = Machine("m", workers, {"": LINK}).subset(list(names))
     assert {w.contention for w in part.workers} == {contention}
@@ -111,7 +111,7 @@ def test_a_subset_contends_less(names, contention):
     duty=st.floats(0.1, 1.0),
     data=st.data(),
 )
-def test_a_subset_takes_what_it_takes_while_the_others_rest(contentions, duty, data):
+def test_a_subset_is_as_fast_as_if_the_others_rested(contentions, duty, data):
     workers = tuple(
         Profile(f"w{k}", "cpu", Cost(1.0, 0.0), contention=c, duty=duty)
         for k, c in enumerate(contentions)
@@ -126,7 +126,7 @@ def test_a_subset_takes_what_it_takes_while_the_others_rest(contentions, duty, d
         assert list(finishes.values()) == pytest.approx(list(expected.values()))
 
 
-def test_nobody_can_be_chosen_who_is_not_there():
+def test_an_unknown_worker_cannot_be_chosen():
     m = Machine("m", profiles(Cost(1.0, 0.0)), {"": LINK})
     with pytest.raises(ValueError, match=r"no worker 'w1'; the workers are \['w0'\]"):
         m.subset(["w0", "w1"])
@@ -134,13 +134,13 @@ def test_nobody_can_be_chosen_who_is_not_there():
         m.subset([])
 
 
-def test_who_is_named_twice_is_there_once():
+def test_a_worker_named_twice_is_chosen_once():
     workers = tuple(Profile(n, "cpu", Cost(1.0, 0.0), contention=3.0) for n in "abc")
     m = Machine("m", workers, {"": LINK})
     assert m.subset(["a", "a"]) == m.subset(["a"])
 
 
-def test_links_of_deep_places_stay():
+def test_links_of_deep_places_are_kept():
     deep = tuple(f"p{d}" for d in range(12))
     links = {"/".join(deep[:d]): LINK for d in range(13)}
     worker = Profile("a", "cpu", Cost(1.0, 0.0), place=deep)
@@ -183,7 +183,7 @@ def machines(draw):
     )
     stays = ScriptedFault(
         0.0, "kill", profiles[0].name
-    )  # who is killed first was there
+    )  # a worker that is killed first is active at the start
     return Machine(
         "m",
         profiles,
@@ -205,8 +205,8 @@ def test_round_trip(folder, machine):
     assert Machine.load(folder / "m.json") == machine
 
 
-def test_files_of_before_say_nothing_of_it(tmp_path):
-    """They neither contend, nor hand over, nor happen."""
+def test_old_files_have_no_calibration(tmp_path):
+    """Their workers have no contention, no cost per round and no faults."""
     path = tmp_path / "m.json"
     machine = Machine("m", profiles(Cost(1.0, 0.0)), {"": LINK})
     machine.save(path)
@@ -235,14 +235,14 @@ def test_files_of_before_say_nothing_of_it(tmp_path):
         ("per_byte must be a finite number, is inf", {"per_byte": math.inf}),
     ],
 )
-def test_what_a_worker_cannot_be(message, changes):
+def test_invalid_workers(message, changes):
     worker = Profile("a", "cpu", Cost(1.0, 0.0))
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(worker, **changes)
 
 
-def test_what_a_cost_cannot_be():
+def test_invalid_costs():
     with pytest.raises(ValueError, match="per_round must be at least 0, is -1"):
         Cost(1.0, 0.0, per_round=-1.0)
     with pytest.raises(ValueError, match="nothing but zeros"):
-        Cost(0.0, 0.0, per_round=1.0)  # steps alone would take no time
+        Cost(0.0, 0.0, per_round=1.0)  # a step would take no time

@@ -1,4 +1,4 @@
-"""Fits: from the trace of a simulated machine, the machine it was recorded on."""
+"""Fits: the trace of a simulated machine gives back that machine."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ from hetjax.tracing.fit import fit_machine
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
 LINKS = {"": Link(0.01, 1e18, "central")}
 LAWS = settings(max_examples=25, deadline=None, derandomize=True)
-# of the sums that a clock adds up, and of a least squares problem of 4 unknowns
+# of a clock's sums, and of a least squares problem with 4 unknowns
 ROUNDING = 1e-8
 
 
@@ -41,12 +41,12 @@ def fitted(m, policy=PROBES, **settings):
 
 
 def seconds(cost, local_steps, size, nonzeros=0.0):
-    """Of a work, without noise, alone."""
+    """The seconds of a local round alone, without noise."""
     return cost.per_round + local_steps * cost.seconds(size, nonzeros)
 
 
 def assert_same_costs(found, true, tolerance=ROUNDING):
-    """Of workers, as shares of the shortest work's seconds."""
+    """Compare the workers' costs, relative to the seconds of the shortest round."""
     for f, t in zip(found.workers, true.workers, strict=True):
         unit = seconds(t.cost, 1, 16)
         expected = dataclasses.astuple(t.cost)
@@ -56,7 +56,7 @@ def assert_same_costs(found, true, tolerance=ROUNDING):
 
 
 def event_times(m, policy, count=200):
-    """When the policy's events happen on the machine."""
+    """The times of the policy's events on the machine."""
     run = carried_out(policy, SimulatedClock(m, seed=0), num_bytes=1e6)
     return [event.time for event, _ in itertools.islice(run, 1, count)]
 
@@ -65,8 +65,8 @@ def event_times(m, policy, count=200):
 
 
 def test_a_calibration_finds_the_machine():
-    """All at once they are 2.5 times as slow; that they are alike leaves nobody
-    half alone at the end of a round."""
+    """All at once they are 2.5 times as slow. They are equal, so that no worker is
+    alone for a part of a round."""
     cost = Cost(0.5, 0.01, per_round=0.25)
     fit = fitted(machine(cost, cost, cost, contention=2.5))
     assert_same_costs(fit.machine, machine(cost, cost, cost))
@@ -101,7 +101,7 @@ def test_costs_of_workers_that_do_not_contend(costs):
 
 @LAWS
 @given(cost=costs, contention=st.floats(1.0, 8.0), n=st.integers(2, 4))
-def test_contention_of_workers_that_are_alike(cost, contention, n):
+def test_contention_of_equal_workers(cost, contention, n):
     m = machine(*[cost] * n, contention=contention)
     found = fitted(m).machine
     assert_same_costs(found, m)
@@ -110,13 +110,13 @@ def test_contention_of_workers_that_are_alike(cost, contention, n):
 
 @LAWS
 @given(seconds=st.lists(st.floats(0.2, 1.0), min_size=2, max_size=3))
-def test_contention_of_workers_that_are_not_alike(seconds):
-    """c = 2. Works beside the others for a share s of their time are taken for alone if
-    s < 0.1, and so are up to 10 % too long; for side by side if s > 0.5.
+def test_contention_of_unequal_workers(seconds):
+    """c = 2. A round that overlaps with the others for a share s of its time counts as
+    alone if s < 0.1, and then is up to 10 % too long; as contended if s > 0.5.
 
-    In such a work the worker did 1 / c of its work at s, and the rest alone, so that it
-    seems to be slowed by ((1 - s / 2)^-1 - 1) / s: 2 / 3 at s = 1 / 2, 1 at s = 1. With
-    alone up to 1.1 times as long it is 0.42 at least, and it is 1 at most.
+    A contended round runs at 1 / c of its speed for the share s and alone for the rest,
+    so that it seems to be slowed by ((1 - s / 2)^-1 - 1) / s: 2 / 3 at s = 1 / 2, 1 at
+    s = 1. If alone is up to 1.1 times too long, the slowdown is 0.42 to 1.
     """
     costs = [Cost(0.9 * s, 0.1 * s / 16) for s in seconds]
     found = fitted(machine(*costs, contention=2.0)).machine
@@ -126,7 +126,7 @@ def test_contention_of_workers_that_are_not_alike(seconds):
 
 
 def test_non_zeros_are_told_from_examples():
-    """Every step has other ones; drawn at random, so that they are no multiples."""
+    """Every step has its own non-zeros, drawn at random: they are no multiples."""
     random = np.random.default_rng(0)
     cost = Cost(0.5, 0.01, 1e-3, 0.25)
     found = fitted(
@@ -139,7 +139,7 @@ def test_non_zeros_are_told_from_examples():
 
 
 def slowed_threefold(step_mode="dispatch", **changes):
-    """Two alike, of which worker 1 rests for two thirds of its time; and the fit."""
+    """Two equal workers, and the fit; worker 1 rests for two thirds of its time."""
     cost = Cost(0.5, 0.01, per_round=0.25)
     first, second = profiles(cost, cost, **changes)
     second = dataclasses.replace(
@@ -151,17 +151,17 @@ def slowed_threefold(step_mode="dispatch", **changes):
     return m, fitted(m, header=header).machine
 
 
-def test_who_is_slowed_on_purpose_has_the_cost_of_its_device():
+def test_a_worker_slowed_on_purpose_has_the_cost_of_its_device():
     m, found = slowed_threefold()
     assert_same_costs(found, m)
     assert [(w.factor, w.duty) for w in found.workers] == [(1.0, 1.0), (3.0, 1 / 3)]
 
 
 @pytest.mark.parametrize("step_mode", ["dispatch", "fused"])
-def test_who_is_beside_a_slowed_one_contends_all_the_same(step_mode):
+def test_a_worker_contends_with_a_slowed_one_as_well(step_mode):
     """Worker 1 computes for a third of the time: worker 0 takes 4 / 3 as long.
 
-    Where all its steps are one program, worker 0 takes twice as long, and then alone.
+    If all its steps are one program, worker 0 takes twice as long, and then is alone.
     """
     _, found = slowed_threefold(step_mode, contention=2.0)
     assert [w.bursts for w in found.workers] == [False, step_mode == "fused"]
@@ -173,9 +173,9 @@ def test_who_is_beside_a_slowed_one_contends_all_the_same(step_mode):
 
 
 def in_turn(*sets, rounds=5):
-    """Members of each set work and merge over the link, so many times; then the next.
+    """The members of a set compute and merge, `rounds` times; then the next set.
 
-    Their next work begins when the merge is done.
+    Their next round begins when the merge is done.
     """
     turns = [members for members in sets for _ in range(rounds)]
 
@@ -195,8 +195,8 @@ def in_turn(*sets, rounds=5):
     return Policy(lambda infos, n: go_on(turns), react)
 
 
-def test_the_link_and_the_ways_to_it():
-    """1 MB: there and back take 0.02 s of latency, and 1, 0.25 and 0 s a way."""
+def test_the_link_and_the_workers_transfers():
+    """1 MB: 0.02 s of latency there and back, and 1, 0.25 and 0 s each way."""
     m = machine(*[Cost(1.0, 0.0)] * 3)
     ways = (1e-6, 0.25e-6, 0.0)
     workers = tuple(
@@ -208,18 +208,18 @@ def test_the_link_and_the_ways_to_it():
     found = fitted(m, in_turn(*sets), num_bytes=1e6).machine
     assert found.links[""].latency == pytest.approx(0.01)
     assert [w.per_byte for w in found.workers] == pytest.approx(ways, abs=1e-15)
-    for order in map(MergeAction, sets):
-        times = [SimulatedClock(x, seed=0).merge(order, 1e6) for x in (m, found)]
+    for action in map(MergeAction, sets):
+        times = [SimulatedClock(x, seed=0).merge(action, 1e6) for x in (m, found)]
         assert times[1] == pytest.approx(times[0], abs=1e-9)
 
 
-def test_without_merges_there_is_a_link_that_takes_nothing():
+def test_without_merges_the_link_takes_no_time():
     found = fitted(machine(Cost(1.0, 0.0)), in_turn((0,)), count=3).machine
     assert found.links[""].seconds(2, 1e9) == pytest.approx(0.0, abs=1e-6)
     assert found.workers[0].per_byte == 0.0
 
 
-# The same run again, from traces that were no calibration
+# The same run again, from traces of ordinary runs
 
 
 @pytest.mark.parametrize("contention", [1.0, 2.0])
@@ -228,9 +228,9 @@ def test_without_merges_there_is_a_link_that_takes_nothing():
     [(rounds(batch_size=8, local_steps=3), 0.25), (asynchronous(batch_size=8), 0.0)],
 )
 def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, contention):
-    """Nobody computed alone: what works take beside the others is taken for their cost.
+    """No worker computed alone, so the cost of rounds includes the contention.
 
-    (On a link that takes time free workers would compute more or less alone.)
+    (If merges of `asynchronous` took time, workers would at times compute alone.)
     """
     costs = (Cost(0.5, 0.01, per_round=0.1), Cost(1.0, 0.02), Cost(0.75, 0.0))
     m = machine(*costs, contention=contention)
@@ -240,22 +240,22 @@ def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, conte
     assert times == pytest.approx(event_times(m, policy), rel=1e-6)
 
 
-def test_who_never_worked_is_as_it_was_expected():
-    """Worker 1 is told to do nothing, and has too few works to be measured."""
+def test_a_worker_without_rounds_keeps_its_expected_cost():
+    """Worker 1 gets nothing to do, so it has too few rounds to be measured."""
     costs = Cost(0.5, 0.01), Cost(0.25, 0.125)
     found = fitted(machine(*costs), in_turn((0,), rounds=9)).machine
     assert found.workers[1].cost == costs[1]
     assert found.workers[0].cost.seconds(8) == pytest.approx(costs[0].seconds(8))
 
 
-def test_nothing_measured_is_no_error_of_nothing():
+def test_without_measurements_the_error_is_nan():
     fit = fitted(machine(Cost(0.5, 0.01)), count=1)
     assert fit.machine.workers[0].cost == Cost(0.5, 0.01)
     assert math.isnan(fit.error)
 
 
-# Noise: MAD has 37 % of a standard deviation's efficiency, an error of
-# sigma / sqrt(0.37 * 2 n); four of them
+# Noise: MAD has 37 % of a standard deviation's efficiency, so its standard error is
+# sigma / sqrt(0.37 * 2 n); the tolerance is four of these
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.3])
@@ -267,14 +267,14 @@ def test_noise_is_that_of_a_step(sigma):
     fit = fitted(machine(Cost(0.5, 0.01), noise=sigma), policy)
     error = 1 / math.sqrt(0.37 * 2 * 3 * repeats)
     assert fit.machine.noise == pytest.approx(sigma, rel=4 * error)
-    # of the works of one step, the median of |z| is 0.67; those of eight have less
+    # for rounds of one step the median of |z| is 0.67; rounds of eight steps have less
     assert fit.error < 0.67 * sigma
     assert fit.error < fit.worst
 
 
-def test_a_noisy_machine_is_no_faster_than_it_was():
-    """Noise has mean one, and so works take their cost on the average: here 600 of one
-    step, of which the mean is known to sigma / sqrt(200) at each batch size."""
+def test_noise_does_not_make_the_fit_faster():
+    """Noise has mean one, so rounds take their cost on average: here 600 of one step,
+    whose mean is known to sigma / sqrt(200) at each batch size."""
     sigma, cost = 0.3, Cost(0.5, 0.01)
     policy = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1,), repeats=200)
     found = fitted(machine(cost, noise=sigma), policy).machine.workers[0].cost
@@ -283,8 +283,8 @@ def test_a_noisy_machine_is_no_faster_than_it_was():
         assert ratio == pytest.approx(1.0, abs=4 * sigma / math.sqrt(200))
 
 
-def test_what_was_scripted_is_scripted_again():
-    """Who is slow for a while has its own cost; what it did just then tells nothing."""
+def test_the_fitted_machine_keeps_the_script():
+    """A worker that is slow for a while keeps its cost: those rounds do not count."""
     true = machine(Cost(0.1, 0.01), Cost(0.2, 0.01))
     script = (ScriptedFault(40.0, "slow", "w0", 3.0), ScriptedFault(90.0, "slow", "w0"))
     found = fitted(dataclasses.replace(true, faults=script)).machine
@@ -292,8 +292,8 @@ def test_what_was_scripted_is_scripted_again():
     assert_same_costs(found, true)
 
 
-def test_learners_of_a_device_share_it_again():
-    """How slow they are together their contention says, and nothing else."""
+def test_learners_of_a_device_still_share_it():
+    """Only their contention says how slow they are together."""
     workers = profiles(Cost(0.1, 0.01), Cost(0.1, 0.01), contention=1.5)
     workers = tuple(
         dataclasses.replace(w, device="gpu:0", curve=(1.0, 2.0)) for w in workers

@@ -1,4 +1,4 @@
-"""Traces: a recorded run comes back from its file, and is played again, bit for bit."""
+"""Traces: a recorded run is loaded from its file and replayed, bit for bit."""
 
 import pytest
 from hypothesis import given, settings
@@ -47,8 +47,8 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_trace_plays_the_run_again(name, tmp_path):
-    """The same events and the same orders, after a way through two files."""
+def test_a_trace_replays_the_run(name, tmp_path):
+    """The same events and actions, after a round trip through two files."""
     m = machine(1.0, 1.7, 0.6, noise=0.3, faults=FAULTS)
     run, trace = recorded(POLICIES[name], m, path=tmp_path / "a.jsonl", count=60)
     assert len(run) == 60
@@ -72,16 +72,16 @@ def test_times_come_back_bit_for_bit(seconds, noise, seed):
     assert replayed(POLICIES["free_running"], trace)[:-1] == run
 
 
-def test_a_recorded_clock_does_what_the_clock_does():
-    """Recording changes nothing: who is recorded has the same events."""
+def test_recording_a_clock_does_not_change_it():
+    """A recorded clock has the same events."""
     m = machine(1.0, 1.7, noise=0.3)
     plain = carried_out(POLICIES["rounds"], SimulatedClock(m, seed=0), num_bytes=8e8)
     run, _ = recorded(POLICIES["rounds"], m, count=30, num_bytes=8e8)
     assert [next(plain) for _ in range(30)] == run
 
 
-def test_alarms_and_staff_come_back():
-    """w1 is stopped at once, and comes back with the alarm."""
+def test_timers_and_membership_are_replayed():
+    """w1 is stopped at once, and is started again when the timer is due."""
     policy = scripted(
         Actions(timers=(("later", 2.5),), stop=(1,), dispatch=((0, LocalRound(4, 8)),)),
         Actions(),
@@ -105,8 +105,8 @@ def test_the_header_holds_the_workers(tmp_path):
     }
 
 
-def test_a_line_says_what_was_given_and_when():
-    """A work of two steps on 8 examples from 0 s to 2 s, a merge, and such a work."""
+def test_a_line_holds_a_round_and_its_times():
+    """A round of two steps on 8 examples, 0 s to 2 s, a merge, and another round."""
     policy = scripted(
         Actions(dispatch=((0, LocalRound(2, 8.2, 0.5)),)),
         Actions(
@@ -177,7 +177,7 @@ def test_without_a_path_it_can_be_saved(tmp_path):
     assert Trace.load(tmp_path / "t.jsonl") == recorder.recording.load()
 
 
-def test_the_clock_shows_through():
+def test_a_recorder_passes_the_clock_through():
     m = machine(1.0, 1.0, faults=(ScriptedFault(3.0, "join", "w1"),))
     recorder = Recorder(SimulatedClock(m, seed=0), HEADER)
     recorder.begin()

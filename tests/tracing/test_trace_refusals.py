@@ -1,4 +1,4 @@
-"""Traces that are damaged, and runs that are not the recorded one: what is said."""
+"""Error messages for damaged traces, and for runs unlike the recorded one."""
 
 import json
 
@@ -19,7 +19,7 @@ RED = '{"colour": "red"}'
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Loads a trace of a few lines after a change of their texts."""
+    """Load a trace of a few lines after a change to their text."""
 
     def load(change):
         path = tmp_path / "t.jsonl"
@@ -37,7 +37,7 @@ def _set(lines, index, text):
 
 
 def _changed(index, **fields):
-    """A change of fields of a line; those that are None are taken out."""
+    """A change of fields of a line; fields that are None are removed."""
 
     def change(lines):
         line = json.loads(lines[index]) | fields
@@ -115,38 +115,38 @@ def test_a_header_without_a_field_is_refused(damaged, field):
         damaged(change)
 
 
-def test_half_a_line_at_the_end_is_of_a_run_cut_off(damaged, tmp_path):
+def test_half_a_line_at_the_end_means_that_the_run_was_cut_off(damaged, tmp_path):
     whole = damaged(lambda lines: None)
     path = tmp_path / "t.jsonl"
-    path.write_text(path.read_text()[:-9])  # of the last line, which says how it ended
+    path.write_text(path.read_text()[:-9])  # the last line says how the run ended
     cut = Trace.load(path)
     assert (cut.lines, cut.end) == (whole.lines, {})
 
 
 @pytest.mark.parametrize("lines_kept", range(1, 12))
-def test_a_trace_that_was_cut_off_plays_as_far_as_it_goes(damaged, lines_kept):
+def test_a_truncated_trace_replays_as_far_as_it_goes(damaged, lines_kept):
     whole = replayed(POLICY, damaged(lambda lines: None))
     trace = damaged(lambda lines: lines.__delitem__(slice(lines_kept, None)))
     assert trace.end == {}
     *part, last = replayed(POLICY, trace)
     assert last == ("the trace was cut off here", None)
     assert part == whole[: len(part)]
-    assert len(part) >= lines_kept // 4  # of a round's dispatches, merge and events
+    assert len(part) >= lines_kept // 4  # a round has dispatches, a merge and events
 
 
-def test_a_run_ends_why_it_ended():
+def test_a_replay_ends_for_the_same_reason():
     _, trace = recorded(POLICY, machine(1.0), count=2)
     assert trace.end == {"stopped": "as asked"}
     assert replayed(POLICY, trace)[-1] == ("as asked", None)
 
 
-# Another run than the recorded one
+# Runs that differ from the recorded one
 
 STEP = LocalRound(1, 8)
 
 
-def clock_behind(*actions, count=2):
-    """The clock of the trace of these orders."""
+def replaying_clock(*actions, count=2):
+    """A clock that replays the trace of these actions."""
     _, trace = recorded(scripted(*actions), machine(1.0, 1.0), count=count)
     return RecordedClock(trace)
 
@@ -186,7 +186,7 @@ def merge(clock, *members, **changes):
 )
 def test_another_action_is_refused(actions, message, act):
     with pytest.raises(ValueError, match=r"the trace, .*the strategy .*" + message):
-        act(clock_behind(actions))
+        act(replaying_clock(actions))
 
 
 def give(clock, worker, local_round):
@@ -196,7 +196,7 @@ def give(clock, worker, local_round):
 def test_other_partners_are_refused():
     """Partners receive the merge's result, so they are part of the action."""
     actions = Actions(merges=(MergeAction((0,), partners=(1,)),))
-    clock = clock_behind(actions)
+    clock = replaying_clock(actions)
     with pytest.raises(ValueError, match="the seed differ from the recorded ones"):
         merge(clock, 0, op=PUSH_FETCH)
 
@@ -213,11 +213,11 @@ def test_other_partners_are_refused():
 def test_the_line_that_differs_is_named(actions, act):
     """The header is line 1, the first action is line 2."""
     with pytest.raises(ValueError, match="the trace, line 2:"):
-        act(clock_behind(actions))
+        act(replaying_clock(actions))
 
 
 def test_actions_after_the_last_line_end_the_run():
-    clock = clock_behind(GIVEN)
+    clock = replaying_clock(GIVEN)
     give(clock, 0, STEP)
     assert (clock.next().worker, clock.now) == (0, 1.0)
     with pytest.raises(RunEnded, match="as asked"):

@@ -93,7 +93,7 @@ def dry_run(
 def _with_evaluations(policy: Policy, hear: Callable[[Actions], None]) -> Policy:
     """The policy, also asked what it would do if an evaluation were due.
 
-    The simulation has none. Policies are pure functions, so that asking changes nothing.
+    The simulation has none. Policies are pure functions: asking them changes nothing.
     """
     asked = 0
 
