@@ -2,7 +2,7 @@
 
     export HETJAX_DATA=DIR
     python experiments/papers/adaptive_sgd.py \\
-        --flagfile=experiments/papers/adaptive_sgd.bibtex.flags
+        --flagfile=experiments/papers/flags/adaptive_sgd.bibtex.flags
     python experiments/papers/adaptive_sgd.py --only=scaling        (seconds, no data)
     python experiments/papers/adaptive_sgd.py --quick               (two minutes)
 

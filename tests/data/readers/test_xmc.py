@@ -13,7 +13,7 @@ from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 from hetjax.data import DataError, read_folder, read_xmc
 from hetjax.data.readers import files, xmc_text
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def dense_of(rows, features=FEATURES, labels=LABELS):
