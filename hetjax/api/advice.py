@@ -17,6 +17,7 @@ import jax
 from hetjax import tree
 from hetjax.api.calibration import calibrate
 from hetjax.api.progress import ProgressBar
+from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
@@ -160,14 +161,15 @@ def advise(
     the one with the most examples/s, however much or little the model learns from each.
 
     After Ctrl-C only the choices that were tried completely are returned. Errors:
-    ValueError for a machine that was calibrated with another model, or an empty subset;
-    KeyboardInterrupt if Ctrl-C left no choice at all.
+    ValueError for invalid arguments, a machine that was calibrated with another model,
+    or an empty subset; KeyboardInterrupt if Ctrl-C left no choice at all.
     """
+    table = strategies or _default(batch_size, learning_rate)
+    check_advise(task, data, machine, table, seconds=seconds, target=target, seed=seed)
     if isinstance(machine, RealMachine):  # it is calibrated first
         sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
         machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
     check_calibration(machine, task)
-    table = strategies or _default(batch_size, learning_rate)
     session = Session(task, data, machine, seconds=seconds, num_evals=POINTS)
     nonzeros = nonzeros_per_example(data.train)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)

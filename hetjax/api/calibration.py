@@ -9,8 +9,9 @@ import numpy as np
 from tqdm import tqdm
 
 from hetjax import merge
-from hetjax.api.arguments import is_whole
+from hetjax.api.requests import check_task_and_data
 from hetjax.api.train import train
+from hetjax.data.checks import is_whole
 from hetjax.data.dataset import Dataset
 from hetjax.engine.loop import INTERRUPTED
 from hetjax.engine.placement import Device
@@ -70,6 +71,7 @@ def calibrate(
         )
     if path is not None and not Path(path).parent.is_dir():
         raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
+    check_task_and_data(task, data)
     _check_rounds(data, batch_sizes, local_steps, repeats)
     machine = devices if isinstance(devices, RealMachine) else local_machine(devices)
     batch_size = max(batch_sizes)

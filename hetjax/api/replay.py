@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 
 from hetjax.api.progress import ProgressBar
+from hetjax.api.requests import check_replay
 from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
 from hetjax.engine.records.history import History
@@ -49,6 +50,7 @@ def replay(
     if task is None or data is None:
         raise ValueError("replay: a trace file does not hold task and data: give both")
     strategy = strategy or recorded_strategy(recorded)
+    check_replay(task, data, strategy)
     instants = recorded.header["instants"]
     session = Session(
         task,

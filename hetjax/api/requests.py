@@ -1,4 +1,4 @@
-"""Checks of the arguments of `train` and `compare`, before anything is compiled.
+"""Checks of the arguments of the API's functions, before anything is compiled.
 
 Each check raises a one-line ValueError that names the argument and says what to give.
 """
@@ -26,6 +26,7 @@ from hetjax.data.checks import check_dataset, is_real
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
+from hetjax.machine import Machine
 from hetjax.runtimes import check_machine, is_real_machine
 from hetjax.strategies.types import Strategy
 from hetjax.task.checks import check_task
@@ -109,6 +110,36 @@ def check_compare(
     check_folder("traces", traces)
     check_callback("on_history", on_history)
     # last: the task's functions are traced, which takes a moment
+    check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
+
+
+def check_replay(task: Any, data: Any, strategy: Any) -> None:
+    """A ValueError for a task, data or a strategy that no recorded run can have had."""
+    check_task_and_data(task, data)
+    check_strategy(getattr(strategy, "name", "strategy"), strategy, len(data.train))
+    check_task(task, data, int(strategy.batch_size))
+
+
+def check_advise(
+    task: Any,
+    data: Any,
+    machine: Any,
+    strategies: Any,
+    *,
+    seconds: Any,
+    target: Any,
+    seed: Any,
+) -> None:
+    """A ValueError for anything in a call of `advise` that cannot be meant."""
+    check_task_and_data(task, data)
+    if not isinstance(machine, Machine) and not is_real_machine(machine):
+        raise ValueError(
+            f"machine is {shown(machine)}: give a simulated machine, or a local one"
+        )
+    check_strategies(strategies, len(data.train))
+    check_seconds(seconds)
+    check_target(target)
+    check_seed(seed)
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
 
 

@@ -1,4 +1,4 @@
-"""An invalid or endless calibration is refused at once."""
+"""An invalid or endless calibration, and invalid advice, are refused at once."""
 
 import pytest
 from tiny_runs import counting_data, counting_task, nothing_compiled
@@ -39,3 +39,31 @@ def test_invalid_calibrations(options, message):
     options = {"batch_sizes": (4,), "progress": False} | options
     with nothing_compiled(), pytest.raises(ValueError, match=message):
         hj.calibrate(counting_task(), counting_data(), ["cpu:0"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"machine": "v100x4"}, "machine is a str, 'v100x4': give a simulated machine"),
+        ({"strategies": [hj.sma]}, "strategies must be a dictionary"),
+        ({"batch_size": 25}, "a batch of 25 is larger than the 24 examples"),
+        ({"seconds": NAN}, "seconds"),
+        ({"target": NAN}, "target"),
+        ({"seed": 1.5}, "seed"),
+        ({"data": None}, "data is None: give a Dataset"),
+    ],
+)
+def test_invalid_requests_for_advice(options, message):
+    machine = hj.machine.preset("uniform:2")
+    given = {"task": counting_task(), "data": counting_data(), "machine": machine}
+    given |= {"batch_size": 4, "progress": False} | options
+    with pytest.raises(ValueError, match=message):
+        hj.advise(**given)
+
+
+def test_the_loss_of_advice_is_one_of_each_example():
+    task = counting_task()
+    mean = task._replace(loss=lambda *a: (task.loss(*a)[0].mean(), ()))
+    machine = hj.machine.preset("uniform:2")
+    with pytest.raises(ValueError, match="not their mean"):
+        hj.advise(mean, counting_data(), machine, batch_size=4, progress=False)

@@ -157,8 +157,8 @@ def test_a_machine_of_another_model_gives_no_advice(tmp_path):
     advice = hj.advise(TASK, DATA, machine, batch_size=4, seconds=0.05, progress=False)
     sets = {c.workers for c in advice.choices}
     assert len(sets) == 5  # one, two, three workers; and each of the others alone
-    learning_rates = [c.examples_per_second for c in advice.choices]
-    assert learning_rates == sorted(learning_rates, reverse=True)
+    speeds = [c.examples_per_second for c in advice.choices]
+    assert speeds == sorted(speeds, reverse=True)
     assert advice.verdict in str(advice)
     timed = hj.advise(
         TASK,
@@ -172,10 +172,12 @@ def test_a_machine_of_another_model_gives_no_advice(tmp_path):
     )
     assert all(c.best > 0 for c in timed.choices)
     with pytest.raises(ValueError, match="no worker 'cpu:7'"):
-        hj.advise(TASK, DATA, machine, subsets=[("cpu:7",)], progress=False)
+        hj.advise(
+            TASK, DATA, machine, batch_size=4, subsets=[("cpu:7",)], progress=False
+        )
     wide = hj.classification(hj.models.mlp(hidden=6), DATA)
     with pytest.raises(ValueError, match="was calibrated with another model"):
-        hj.advise(wide, DATA, machine, progress=False)
+        hj.advise(wide, DATA, machine, batch_size=4, progress=False)
     with pytest.raises(ValueError, match="was calibrated with another model"):
         hj.train(wide, DATA, machine, rounds(), seconds=0.1, progress=False)
 
