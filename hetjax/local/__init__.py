@@ -8,6 +8,7 @@ from hetjax.local.buffers import (
     with_buffers,
 )
 from hetjax.local.by_hand import new_replica, step_fn
+from hetjax.local.decay import with_lr_decay
 from hetjax.local.updates import (
     LocalUpdate,
     eamsgd_nesterov,
@@ -33,4 +34,5 @@ __all__ = [
     "sgd",
     "step_fn",
     "with_buffers",
+    "with_lr_decay",
 ]

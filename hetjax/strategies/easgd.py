@@ -1,13 +1,6 @@
 """Asynchronous EASGD and EAMSGD (Zhang et al. 2015): an elastic force to a center."""
 
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-
 from hetjax import local, merge, schedule
-from hetjax.replica import Replica
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.types import (
     Strategy,
@@ -71,7 +64,7 @@ def eamsgd(
     check_not_negative(lr_decay_power=lr_decay_power)
     rule = local.eamsgd_nesterov(momentum=momentum, weight_decay=weight_decay)
     if lr_decay:
-        rule = _decay(rule, lr_decay, lr_decay_power)
+        rule = local.with_lr_decay(rule, lr_decay, lr_decay_power)
     return _elastic(
         rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
     )._replace(settings=given, name="eamsgd")
@@ -101,29 +94,3 @@ def _elastic(
         batch_size,
         learning_rate,
     )
-
-
-class DecayState(NamedTuple):
-    """The steps of one worker, and the state of the local update that decays."""
-
-    step: jax.Array  # int32 []
-    inner: Any
-
-
-@lru_cache  # strategies with equal local updates share their compiled programs
-def _decay(rule: local.LocalUpdate, decay: float, power: float) -> local.LocalUpdate:
-    """The local update at a learning rate that falls with the worker's own steps."""
-
-    def init(params: Any) -> DecayState:
-        return DecayState(jnp.zeros((), jnp.int32), rule.init(params))
-
-    def step(
-        replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Any
-    ) -> tuple[Replica, jax.Array]:
-        t, inner = replica.opt_state
-        eta_t = learning_rate / (1 + decay * t) ** power
-        replica = replica._replace(opt_state=inner)
-        replica, losses = rule.step(replica, batch, eta_t, grad_fn)
-        return replica._replace(opt_state=DecayState(t + 1, replica.opt_state)), losses
-
-    return rule._replace(init=init, step=step)
