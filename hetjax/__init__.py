@@ -21,7 +21,7 @@ from hetjax import (
 )
 from hetjax.api import advise, calibrate, compare, local_machine, replay, train
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.replica import ModelState, OptState, Params, Replica
+from hetjax.replica import Replica
 from hetjax.report import Comparison, History, plot
 from hetjax.schedule import LearningRate
 from hetjax.strategies import (
@@ -49,7 +49,7 @@ from hetjax.strategies import (
 )
 from hetjax.task import Task, classification, from_functions
 from hetjax.task.types import make_grad_fn
-from hetjax.tree import PyTree
+from hetjax.tree import MergeState, ModelState, OptState, Params, PyTree
 
 __version__ = "0.1.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "Comparison",
     "History",
     "LearningRate",
+    "MergeState",
     "ModelState",
     "OptState",
     "Params",

@@ -1,13 +1,9 @@
 """A worker's replica of the model: the types that local updates and merges share."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from hetjax.tree import PyTree
-
-Params: TypeAlias = PyTree  # parameters of a model
-ModelState: TypeAlias = PyTree  # batch statistics and the like; () if there are none
-OptState: TypeAlias = PyTree  # of a local update
+from hetjax.tree import ModelState, OptState, Params, PyTree
 
 
 class Replica(NamedTuple):
@@ -31,7 +27,7 @@ class Buffer(NamedTuple):
     """
 
     name: str
-    init: Callable[[Params], Any]
+    init: Callable[[Params], PyTree]
 
 
 Requires: TypeAlias = tuple[str | Buffer, ...]

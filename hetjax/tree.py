@@ -10,6 +10,10 @@ import jax
 import jax.numpy as jnp
 
 PyTree: TypeAlias = Any  # nested containers with arrays at their leaves
+Params: TypeAlias = PyTree  # parameters of a model
+ModelState: TypeAlias = PyTree  # batch statistics and the like; () if there are none
+OptState: TypeAlias = PyTree  # of a local update
+MergeState: TypeAlias = PyTree  # of a merge: its center, momentum, and so on
 
 
 def is_float(leaf: Any) -> bool:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from hetjax import sparse, tree
 from hetjax.local.updates import LocalUpdate
-from hetjax.replica import Buffer, Params, Replica, Requires
-from hetjax.tree import PyTree
+from hetjax.replica import Buffer, Replica, Requires
+from hetjax.tree import Params, PyTree
 
 KEPT = ("prev_params", "grad_sum", "delayed_update")  # updated by `with_buffers`
 OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # updated by merges

@@ -7,8 +7,9 @@ import jax
 from hetjax import tree
 from hetjax.local.buffers import empty_buffers, with_buffers
 from hetjax.local.updates import LocalUpdate
-from hetjax.replica import ModelState, Params, Replica, Requires
+from hetjax.replica import Replica, Requires
 from hetjax.task.types import Task, make_grad_fn
+from hetjax.tree import ModelState, Params
 
 
 def new_replica(

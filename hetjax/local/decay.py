@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from hetjax.local.updates import LocalUpdate
-from hetjax.replica import OptState, Params, Replica
+from hetjax.replica import Replica
+from hetjax.tree import OptState, Params
 
 
 class DecayState(NamedTuple):

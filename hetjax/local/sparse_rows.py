@@ -7,8 +7,7 @@ import jax
 import optax
 
 from hetjax import sparse
-from hetjax.replica import OptState, Params
-from hetjax.tree import PyTree
+from hetjax.tree import OptState, Params, PyTree
 
 
 def dense_update(

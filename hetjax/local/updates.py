@@ -16,7 +16,8 @@ import optax
 
 from hetjax import sparse
 from hetjax.local.sparse_rows import dense_update, sparse_update
-from hetjax.replica import OptState, Params, Replica
+from hetjax.replica import Replica
+from hetjax.tree import OptState, Params
 from hetjax.unit_rate import check_unit_rate
 
 

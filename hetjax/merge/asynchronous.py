@@ -30,8 +30,8 @@ from hetjax.merge.types import (
     with_buffer,
 )
 from hetjax.merge.weights import proportional_weights
-from hetjax.replica import ModelState, Params, Replica
-from hetjax.tree import PyTree
+from hetjax.replica import Replica
+from hetjax.tree import ModelState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
 
 

@@ -21,7 +21,8 @@ from hetjax.merge.types import (
     without_momentum,
 )
 from hetjax.merge.weights import is_given, proportional_weights
-from hetjax.replica import ModelState, Params, Replica
+from hetjax.replica import Replica
+from hetjax.tree import ModelState, Params
 
 WEIGHTS: dict[str, Callable[[WorkerStats], jax.Array]] = {
     "equal": lambda stats: jnp.ones_like(stats.local_steps),

@@ -34,8 +34,7 @@ from hetjax.merge.weights import (
     nova_weights,
     proportional_weights,
 )
-from hetjax.replica import ModelState, Params
-from hetjax.tree import PyTree
+from hetjax.tree import ModelState, Params, PyTree
 
 
 class FederatedState(NamedTuple):

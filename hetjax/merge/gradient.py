@@ -24,8 +24,8 @@ from hetjax.merge.types import (
     reset_to,
 )
 from hetjax.merge.weights import proportional_weights
-from hetjax.replica import ModelState, OptState, Params, Replica
-from hetjax.tree import PyTree
+from hetjax.replica import Replica
+from hetjax.tree import ModelState, OptState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
 
 

@@ -11,7 +11,7 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import unstacked
 from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
 from hetjax.replica import Replica
-from hetjax.tree import PyTree
+from hetjax.tree import MergeState, PyTree
 
 MOST = 32  # members: one branch is compiled for each number of present members
 
@@ -27,11 +27,11 @@ def masked(merge: Merge) -> Merge:
     """
 
     def apply(
-        state: Any,
+        state: MergeState,
         replicas: Sequence[Replica],
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
-    ) -> tuple[Any, tuple[Replica, ...]]:
+    ) -> tuple[MergeState, tuple[Replica, ...]]:
         check_op("masked", op, merge.ops)
         replicas, n = tuple(replicas), len(replicas)
         if n > MOST:
@@ -52,7 +52,9 @@ def masked(merge: Merge) -> Merge:
     return merge._replace(apply=apply, takes_groups=False)
 
 
-def _unchanged(state: Any, replicas: tuple[Replica, ...], stats: WorkerStats) -> Any:
+def _unchanged(
+    state: MergeState, replicas: tuple[Replica, ...], stats: WorkerStats
+) -> Any:
     del stats
     return state, replicas
 
@@ -61,8 +63,8 @@ def _of_first(merge: Merge, m: int, op: MergeOp) -> Callable[..., Any]:
     """The merge of the first m members; results keep the dtypes of the inputs."""
 
     def apply(
-        state: Any, replicas: tuple[Replica, ...], stats: WorkerStats
-    ) -> tuple[Any, tuple[Replica, ...]]:
+        state: MergeState, replicas: tuple[Replica, ...], stats: WorkerStats
+    ) -> tuple[MergeState, tuple[Replica, ...]]:
         here, absent = replicas[:m], replicas[m:]
         some = WorkerStats(*(x[:m] if x.ndim else x for x in stats))
         new, merged = merge.apply(state, here, some, op)

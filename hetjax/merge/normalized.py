@@ -26,7 +26,8 @@ from hetjax.merge.weights import (
     proportional_weights,
     unnormalized,
 )
-from hetjax.replica import ModelState, Params, Replica
+from hetjax.replica import Replica
+from hetjax.tree import ModelState, Params
 
 
 class NormalizedState(NamedTuple):

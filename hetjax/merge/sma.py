@@ -22,8 +22,8 @@ from hetjax.merge.types import (
     without_momentum,
 )
 from hetjax.merge.weights import proportional_weights
-from hetjax.replica import ModelState, Params, Replica
-from hetjax.tree import PyTree
+from hetjax.replica import Replica
+from hetjax.tree import ModelState, Params, PyTree
 
 CORRECTIONS = ("before", "after")
 STATISTICS = ("mean", "first")

@@ -13,8 +13,8 @@ from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.moves import moved
 from hetjax.merge.weights import Numbers
-from hetjax.replica import ModelState, Params, Replica, Requires
-from hetjax.tree import PyTree
+from hetjax.replica import Replica, Requires
+from hetjax.tree import MergeState, ModelState, Params, PyTree
 
 
 class WorkerStats(NamedTuple):
@@ -128,15 +128,15 @@ class Merge(NamedTuple):
     takes_groups: is `apply` written for a `Group` of replicas (see `group_merge`)?
     """
 
-    init: Callable[..., Any]
-    apply: Callable[..., tuple[Any, tuple[Replica, ...]]]
-    model: Callable[[Any], tuple[Params, ModelState]]
+    init: Callable[..., MergeState]
+    apply: Callable[..., tuple[MergeState, tuple[Replica, ...]]]
+    model: Callable[[MergeState], tuple[Params, ModelState]]
     requires: Requires = ()
-    report: Callable[[Any], dict[str, jax.Array]] | None = None
+    report: Callable[[MergeState], dict[str, jax.Array]] | None = None
     broadcasts: bool = False
     required_metrics: tuple[str, ...] = ()
-    as_member: Callable[[Any], Replica] | None = None
-    from_parent: Callable[[Any, Replica], Any] | None = None
+    as_member: Callable[[MergeState], Replica] | None = None
+    from_parent: Callable[[MergeState, Replica], MergeState] | None = None
     updates_busy_workers: bool = False
     ops: MergeOp = PUSH_FETCH
     takes_groups: bool = False
@@ -153,9 +153,9 @@ def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
 
 
 def group_merge(
-    init: Callable[..., Any],
-    rule: Callable[..., tuple[Any, Group]],
-    model: Callable[[Any], tuple[Params, ModelState]],
+    init: Callable[..., MergeState],
+    rule: Callable[..., tuple[MergeState, Group]],
+    model: Callable[[MergeState], tuple[Params, ModelState]],
     *,
     ops: MergeOp = PUSH_FETCH,
     **fields: Any,
@@ -170,11 +170,11 @@ def group_merge(
 
     @wraps(rule)
     def apply(
-        state: Any,
+        state: MergeState,
         replicas: Group | Sequence[Replica],
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
-    ) -> tuple[Any, tuple[Replica, ...]]:
+    ) -> tuple[MergeState, tuple[Replica, ...]]:
         check_op(name, op, ops)
         group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
         state, group = rule(state, group, stats, op)
@@ -194,11 +194,11 @@ def over_axis(merge: Merge, axis: str) -> Merge:
     """
 
     def apply(
-        state: Any,
+        state: MergeState,
         replicas: Sequence[Replica],
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
-    ) -> tuple[Any, tuple[Replica, ...]]:
+    ) -> tuple[MergeState, tuple[Replica, ...]]:
         group = Group(tuple(replicas), axis)
         n = stats.local_steps.shape[0]
         if group.size != n:
@@ -220,22 +220,22 @@ def mean_learning_rate(stats: WorkerStats, alpha: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(stats.present, alpha * stats.learning_rate, 0.0))
 
 
-def mean_statistics(state: Any, group: Group, alpha: jax.Array) -> ModelState:
+def mean_statistics(state: MergeState, group: Group, alpha: jax.Array) -> ModelState:
     """s + sum_i alpha_i (s_i - s): the model state for a weighted mean of members."""
     return moved(state.model_state, group.each(lambda r: r.model_state), alpha)
 
 
-def centered_model(state: Any) -> tuple[Params, ModelState]:
+def centered_model(state: MergeState) -> tuple[Params, ModelState]:
     """The center and the averaged model state of a merge state that has both."""
     return state.center, state.model_state
 
 
-def centered_member(state: Any) -> Replica:
+def centered_member(state: MergeState) -> Replica:
     """The replica of a node whose parent sees its center."""
     return Replica(state.center, state.model_state)
 
 
-def moved_center(state: Any, replica: Replica) -> Any:
+def moved_center(state: MergeState, replica: Replica) -> MergeState:
     """The state with the replica's model as its center."""
     return state._replace(center=replica.params, model_state=replica.model_state)
 

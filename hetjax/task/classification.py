@@ -13,6 +13,7 @@ from hetjax.task import augment as images
 from hetjax.task.checks import check_logits
 from hetjax.task.model import as_model
 from hetjax.task.types import Task
+from hetjax.tree import ModelState, Params
 
 TOP = (1, 3, 5)  # the k of P@k
 _AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
@@ -54,15 +55,17 @@ def classification(
     augmented, normalized = augment or _unchanged, _transform(normalize)
 
     def loss(
-        params: Any, model_state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, Any]:
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
         x = augmented(jax.random.fold_in(key, _AUGMENT), batch.x)
         logits, state = m.apply(params, model_state, normalized(key, x), key, True)
         return cross_entropy(logits, batch.y), state
 
     measures = _precisions(data.num_classes) if data.multilabel else _accuracy
 
-    def metrics(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
+    def metrics(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, jax.Array]:
         key = jax.random.key(0)  # nothing is drawn
         x = normalized(key, batch.x)
         logits, _ = m.apply(params, model_state, x, key, False)

@@ -16,6 +16,7 @@ from hetjax import sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.task import train_flags
+from hetjax.tree import ModelState, Params
 
 
 class Model(NamedTuple):
@@ -26,9 +27,11 @@ class Model(NamedTuple):
     restore(params, model_state) -> the user's own model, with these values in it
     """
 
-    init: Callable[[jax.Array], tuple[Any, Any]]
-    apply: Callable[[Any, Any, Any, jax.Array, bool], tuple[jax.Array, Any]]
-    restore: Callable[[Any, Any], Any]
+    init: Callable[[jax.Array], tuple[Params, ModelState]]
+    apply: Callable[
+        [Params, ModelState, Any, jax.Array, bool], tuple[jax.Array, ModelState]
+    ]
+    restore: Callable[[Params, ModelState], Any]
     row_params: tuple[str, ...] = ()
 
 
@@ -69,8 +72,8 @@ def _found(model: Any, data: Dataset) -> Model:
 
 
 def from_functions(
-    init: Callable[[jax.Array], Any],
-    apply: Callable[[Any, Any], jax.Array],
+    init: Callable[[jax.Array], Params],
+    apply: Callable[[Params, Any], jax.Array],
     *,
     row_params: tuple[str, ...] = (),
 ) -> Model:
@@ -101,24 +104,24 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     graph, params_0, streams, rest_0 = _split(skeleton)
     in_call = train_flags.call_flags(type(skeleton))
 
-    def merged(params: Any, model_state: Any, key: jax.Array) -> nnx.Module:
+    def merged(params: Params, model_state: ModelState, key: jax.Array) -> nnx.Module:
         state = _filled(params_0, params), _filled(rest_0, model_state)
         return nnx.merge(graph, state[0], _seeded(streams, key), state[1], copy=True)
 
-    def init(key: jax.Array) -> tuple[Any, Any]:
+    def init(key: jax.Array) -> tuple[Params, ModelState]:
         built = model if instance else model(nnx.Rngs(key))
         _, params, _, rest = _split(built)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
     def apply(
-        params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
+        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
     ) -> Any:
         module = merged(params, model_state, key)
         train_flags.set_mode(module, train)
         outputs = module(x, **train_flags.values_of(in_call, train))
         return outputs, nnx.to_pure_dict(_split(module)[3])
 
-    def restore(params: Any, model_state: Any) -> nnx.Module:
+    def restore(params: Params, model_state: ModelState) -> nnx.Module:
         module = merged(params, model_state, jax.random.key(0))
         train_flags.set_mode(module, False)
         return module
@@ -174,13 +177,13 @@ def from_linen(
             train_flags.values_of(in_call, train),
         )
 
-    def init(key: jax.Array) -> tuple[Any, Any]:
+    def init(key: jax.Array) -> tuple[Params, ModelState]:
         evaluated, flags = moded(False)
         variables = dict(evaluated.init(key, example, **flags))
         return variables.pop("params", {}), variables
 
     def apply(
-        params: Any, model_state: Any, x: Any, key: jax.Array, train: bool
+        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
     ) -> Any:
         variables = {"params": params, **model_state}
         chosen, flags = moded(train)
@@ -191,7 +194,7 @@ def from_linen(
         )
         return result[0], dict(result[1])
 
-    def restore(params: Any, model_state: Any) -> Any:
+    def restore(params: Params, model_state: ModelState) -> Any:
         return moded(False)[0].bind({"params": params, **model_state})
 
     if not (in_call or in_fields):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hetjax import sparse
 from hetjax.data.batching import Batch
+from hetjax.tree import ModelState, Params
 
 
 class Task(NamedTuple):
@@ -19,26 +20,28 @@ class Task(NamedTuple):
     restore(params, model_state) -> the user's own model, ready to predict
     """
 
-    init: Callable[[jax.Array], tuple[Any, Any]]
-    loss: Callable[[Any, Any, Batch, jax.Array], tuple[jax.Array, Any]]
-    metrics: Callable[[Any, Any, Batch], dict[str, jax.Array]]
+    init: Callable[[jax.Array], tuple[Params, ModelState]]
+    loss: Callable[[Params, ModelState, Batch, jax.Array], tuple[jax.Array, ModelState]]
+    metrics: Callable[[Params, ModelState, Batch], dict[str, jax.Array]]
     metric: str  # the main one: larger is better
-    restore: Callable[[Any, Any], Any] = lambda params, model_state: params
+    restore: Callable[[Params, ModelState], Any] = lambda params, model_state: params
     row_params: tuple[str, ...] = ()  # paths of weights that meet sparse inputs
 
 
-def make_grad_fn(task: Task, key: jax.Array) -> Callable[[Any, Any, Batch], tuple]:
+def make_grad_fn(
+    task: Task, key: jax.Array
+) -> Callable[[Params, ModelState, Batch], tuple]:
     """grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
 
     grads are of sum_i weight_i loss_i / n, with n true examples in the batch; for the
     task's row weights under a sparse input they are `sparse.RowSparseGrad`s.
     """
 
-    def grad_fn(params: Any, model_state: Any, batch: Batch) -> tuple:
+    def grad_fn(params: Params, model_state: ModelState, batch: Batch) -> tuple:
         view, x = sparse.row_view(params, batch.x, task.row_params)
         seen = batch._replace(x=x)
 
-        def objective(view: Any) -> tuple[jax.Array, tuple]:
+        def objective(view: Params) -> tuple[jax.Array, tuple]:
             losses, state = task.loss(view, model_state, seen, key)
             return jnp.sum(losses * batch.weight) / batch.count, (losses, state)
 

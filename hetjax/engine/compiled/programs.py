@@ -17,6 +17,7 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.task.types import Task, make_grad_fn
+from hetjax.tree import MergeState, ModelState, Params
 
 EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
 EVAL_LOGITS = 2**26  # logits of an evaluation batch, at most
@@ -153,7 +154,7 @@ class Programs:
         `requires` are the buffers that the merge and the local update require.
         """
 
-        def begin(params: Any, model_state: Any) -> Replica:
+        def begin(params: Params, model_state: ModelState) -> Replica:
             params, model_state = tree.copies((params, model_state))
             carry = empty_buffers(params, requires)
             return Replica(params, model_state, local_update.init(params), carry)
@@ -184,7 +185,9 @@ class Programs:
         workers, whose steps still read them.
         """
 
-        def apply(state: Any, replicas: tuple[Replica, ...], packed: Any, op: MergeOp):
+        def apply(
+            state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
+        ):
             check_op("this strategy", op, merge.ops)
             return merge.apply(state, replicas, WorkerStats.unpacked(packed), op)
 
@@ -205,7 +208,7 @@ class Programs:
     def model(self, merge: Merge) -> Callable:
         """(state, params, model state) -> the merge's model, in the latter's dtypes."""
 
-        def model(state: Any, *like: Any):
+        def model(state: MergeState, *like: Any):
             return tree.cast_like(merge.model(state), like)
 
         return self.once(("model", merge), lambda: jax.jit(model))
@@ -213,7 +216,9 @@ class Programs:
     def fetch(self, merge: Merge) -> Callable:
         """(state, replicas) -> replicas with the merge's model; they are donated."""
 
-        def fetch(state: Any, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+        def fetch(
+            state: MergeState, replicas: tuple[Replica, ...]
+        ) -> tuple[Replica, ...]:
             return tuple(reset_to(r, *merge.model(state)) for r in replicas)
 
         return self.once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
@@ -237,7 +242,9 @@ class Programs:
         adopt = merge.from_parent
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
 
-    def _evaluate(self, params: Any, model_state: Any, batch: Batch) -> dict[str, Any]:
+    def _evaluate(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, Any]:
         """Sums over a batch's true examples; "loss" over those with a weight."""
         values = self.task.metrics(params, model_state, batch)
         true = jnp.arange(batch.weight.shape[0]) < batch.count
@@ -286,7 +293,7 @@ def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
 
 
 def mean_metrics(
-    evaluate: Callable, model: tuple[Any, Any], batches: list[Batch], n: int
+    evaluate: Callable, model: tuple[Params, ModelState], batches: list[Batch], n: int
 ) -> dict[str, float]:
     """Mean metrics over all n examples; the loss over examples with labels."""
     sums = [evaluate(*model, batch) for batch in batches]
