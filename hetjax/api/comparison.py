@@ -58,7 +58,9 @@ def compare(
     A run that turns NaN is stopped, reported and kept; the other runs go on. `epochs`
     ends a run at the first evaluation after that many passes over the training data.
     Ctrl-C stops the comparison and returns the runs so far (KeyboardInterrupt if there
-    are none). `on_history` is called with the history of each run when it ends.
+    are none). `on_history` is called with the history of each run when it ends. An
+    exception, of it or of a part of a strategy, holds the runs so far as its attribute
+    `histories`.
 
     Errors: a ValueError that names the argument, before anything is compiled, for a
     request that cannot be met.
@@ -99,7 +101,7 @@ def compare(
                 session.trace = Path(traces) / f"{name}_{seed}.jsonl"
             histories.append(session.run(name, strategy, seed, bar, epochs=epochs))
             if on_history:
-                _call(on_history, histories)
+                on_history(histories[-1])
             interrupted = histories[-1].stopped == INTERRUPTED
             if interrupted:
                 break
@@ -107,6 +109,10 @@ def compare(
         if not histories:
             raise
         interrupted = True
+    except Exception as error:  # of `on_history`, or a part of a strategy
+        error.histories = histories  # pyright: ignore[reportAttributeAccessIssue]
+        error.add_note("the runs up to this error are its attribute `histories`")
+        raise
     finally:
         bar.close()
     order = list(strategies)
@@ -118,16 +124,6 @@ def compare(
         tuning=tuning,
         interrupted=interrupted,
     )
-
-
-def _call(on_history: Callable[[History], object], histories: list[History]) -> None:
-    """Call `on_history` with the last history; an exception gets all of them."""
-    try:
-        on_history(histories[-1])
-    except Exception as error:
-        error.histories = histories  # pyright: ignore[reportAttributeAccessIssue]
-        error.add_note("the runs up to this error are its attribute `histories`")
-        raise
 
 
 def tune_rates(

@@ -81,8 +81,13 @@ class Session:
         target: float | None = None,
         epochs: float | None = None,
         on_eval: Callable[[dict[str, float]], object] | None = None,
+        on_error: str = "raise",
     ) -> History:
-        """Run a strategy with a seed; the bar advances by the run's seconds."""
+        """Run a strategy with a seed; the bar advances by the run's seconds.
+
+        An exception that ends the run is raised with the history as its attribute
+        `history`, or (on_error="keep") stored in the history.
+        """
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         metric = self.programs.task.metric
@@ -104,7 +109,7 @@ class Session:
         recording = runtime.recording
         try:
             history = Loop(name, strategy, job, runtime, each).run()
-            if recording is not None:
+            if recording is not None and history.error is None:
                 params = digest(history.params)
                 recording.end(stopped=history.stopped, params=params)
         finally:
@@ -112,6 +117,11 @@ class Session:
                 recording.close()
         # a run that ended early still moves the bar by all of its seconds
         bar.skip(self.instants[-1] - last)
+        error = history.error
+        if error is not None and on_error == "raise":
+            error.history = history  # pyright: ignore[reportAttributeAccessIssue]
+            error.add_note("the history up to this error is its attribute `history`")
+            raise error
         return history
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:

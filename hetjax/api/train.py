@@ -46,14 +46,14 @@ def train(
 
     The run ends early at the first evaluation whose main metric has reached `target`,
     or by which `epochs` passes over the training data are done. Ctrl-C also ends the
-    run early; `train` then returns the history so far. An exception in `on_eval` ends
-    it in the same way: with on_error="raise" the exception is raised again and holds
-    the history as its attribute `history`; with "keep" it is stored in `history.error`
-    and described in `history.stopped`.
+    run early; `train` then returns the history so far. An exception in `on_eval`, or
+    in a part of the strategy, ends it in the same way: with on_error="raise" it is
+    raised again and holds the history as its attribute `history`; with "keep" it is
+    stored in `history.error` and described in `history.stopped`.
 
     A replica that is no longer finite stops the run (on_nan="stop", the default on
     simulated machines); or it is counted, left out of the merge and reset to the
-    centre (on_nan="reset", the default on real machines). When a worker is lost, the
+    center (on_nan="reset", the default on real machines). When a worker is lost, the
     run goes on without it (on_lost_worker="continue") or stops ("stop").
 
     A real run is recorded in the file `trace`, or in a temporary file; `history.trace`
@@ -101,13 +101,8 @@ def train(
             target=target,
             epochs=epochs,
             on_eval=on_eval,
+            on_error=on_error,
         )
     finally:
         bar.close()
-    if history.error is not None and on_error == "raise":
-        history.error.history = history  # pyright: ignore[reportAttributeAccessIssue]
-        history.error.add_note(
-            "the history up to this error is its attribute `history`"
-        )
-        raise history.error
     return history

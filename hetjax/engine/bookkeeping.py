@@ -65,6 +65,11 @@ class Bookkeeping:
         """Stop the run early; of several reasons the first is kept."""
         self.history.stopped = self.history.stopped or reason
 
+    def fail(self, error: Exception) -> None:
+        """Stop the run because of an exception, which is kept."""
+        self.history.error = self.history.error or error
+        self.stop(f"{type(error).__name__}: {error}")
+
     # -- rounds ---------------------------------------------------------------------
 
     def draw(self, worker: int, local_round: LocalRound) -> list[np.ndarray]:
@@ -171,8 +176,8 @@ class Bookkeeping:
         try:
             return self._on_eval(point)
         except Exception as error:
-            self.history.error = error
             self.stop(f"on_eval raised {type(error).__name__}: {error}")
+            self.fail(error)
             return False
 
     def _last_members(self) -> str:
@@ -205,9 +210,11 @@ class Bookkeeping:
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
         history.compile_seconds = compilations.seconds
-        # the model of the last evaluation, unless the run went on after it
+        # the model of the last evaluation, unless the run went on after it; after an
+        # exception the replicas may be amid a merge
         evals = history.evals
         ends_there = evals and evals[-1]["seconds"] == history.duration
+        ends_there = ends_there or history.error is not None
         model = self._visible if ends_there else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)

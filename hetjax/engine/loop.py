@@ -70,6 +70,10 @@ class Loop:
                 self._executor.lead(self.take_turns)
             except RunEnded as ended:
                 self._books.stop(str(ended))
+            except Exception as error:  # of the policy, a schedule, a merge, ...
+                if not self._has_results():
+                    raise
+                self._books.fail(error)
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)
@@ -78,6 +82,11 @@ class Loop:
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds
         return history
+
+    def _has_results(self) -> bool:
+        """Is there an evaluation that an exception must not lose?"""
+        books = getattr(self, "_books", None)
+        return books is not None and bool(books.history.evals)
 
     def _begin(self) -> None:
         books, clock, job = self._books, self._clock, self._job
@@ -172,12 +181,20 @@ class Loop:
     def _check_progress(self) -> None:
         """Stop a run in which no worker has a local round, or will ever get one."""
         pending = self._awaited or self._clock.has_pending_joins
-        if pending or self._roster.working or not self._roster.active:
+        if pending or self._roster.working:
             return
         if self._last is None:
             since, what = 0.0, "when the run began"
         else:
             since, what = self._last.time, f"on {type(self._last).__name__}"
+        if not self._roster.active:
+            if self._roster.lost:  # one may come back; `_lose` sees to the end
+                return
+            self._books.stop(
+                f"no worker is active since {since:.6g} s: the policy stopped the last "
+                "one"
+            )
+            return
         self._books.stop(
             f"no worker has a local round since {since:.6g} s: the policy returned no "
             f"actions {what}"

@@ -33,14 +33,23 @@ LearningRateLike = float | Callable[[float], Any] | LearningRate
 
 
 def learning_rate_at(learning_rate: LearningRateLike, progress: Progress) -> float:
-    """The learning rate at this point of a run, as a number."""
-    if isinstance(learning_rate, LearningRate):
-        return float(learning_rate.schedule(getattr(progress, learning_rate.over)))
-    return (
-        float(learning_rate(progress.examples))
-        if callable(learning_rate)
-        else float(learning_rate)
-    )
+    """The learning rate at this point of a run, as a number.
+
+    Errors: ValueError if a schedule returns anything but one number.
+    """
+    if not callable(learning_rate) and not isinstance(learning_rate, LearningRate):
+        return float(learning_rate)
+    if not isinstance(learning_rate, LearningRate):
+        learning_rate = LearningRate(learning_rate)
+    at = getattr(progress, learning_rate.over)
+    value = learning_rate.schedule(at)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"learning_rate: the schedule returned {value!r} at {at:g} "
+            f"{learning_rate.over}: return one number"
+        ) from None
 
 
 def check_learning_rate(learning_rate: LearningRateLike) -> None:

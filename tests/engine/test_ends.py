@@ -40,6 +40,21 @@ def test_a_policy_that_gives_no_worker_a_round():
     assert (history.stopped, len(history.evals)) == (why, 1)
 
 
+def test_a_policy_that_stops_every_worker():
+    whole = averaging().policy
+
+    def react(state, event):
+        state, actions = whole.react(state, event)
+        if event.time >= 2.0 and isinstance(event, Arrival):
+            actions = Actions(stop=(0, 1))
+        return state, actions
+
+    strategy = averaging(policy=Policy(whole.init, react))
+    history = train(machine(1.0, 2.0), strategy, 9.0, num_evals=9)
+    why = "no worker is active since 2 s: the policy stopped the last one"
+    assert (history.stopped, history.duration) == (why, 2.0)
+
+
 class Oops(Exception):
     pass
 
@@ -68,6 +83,61 @@ def test_an_error_of_a_callback_can_be_kept():
     history = run(on_eval=failing, on_error="keep")
     assert isinstance(history.error, Oops)
     assert history.stopped == "on_eval raised Oops: disk full"
+
+
+def none_after(limit):
+    return lambda examples: 0.1 if examples < limit else None
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_an_error_of_a_schedule_has_the_history(real):
+    strategy = hj.local_sgd(batch_size=4, learning_rate=none_after(200), local_steps=2)
+    chosen = hj.local_machine(["cpu:0", "cpu:1"]) if real else preset("v100x2")
+    message = r"learning_rate: the schedule returned None at \d+ examples: return"
+    with pytest.raises(ValueError, match=message) as caught:
+        hj.train(TASK, DATA, chosen, strategy, seconds=0.5, progress=False)
+    history = caught.value.history
+    assert history.stopped.startswith("ValueError: learning_rate: the schedule")
+    assert history.evals
+    assert history.params is not None
+
+
+def test_an_error_of_a_policy_can_be_kept():
+    whole = SMA.policy
+
+    def react(state, event):
+        if event.time > 0.004:
+            raise Oops("no rule for this")
+        return whole.react(state, event)
+
+    strategy = SMA._replace(policy=whole._replace(react=react))
+    history = hj.train(
+        TASK,
+        DATA,
+        preset("v100x2"),
+        strategy,
+        seconds=0.01,
+        progress=False,
+        on_error="keep",
+    )
+    assert isinstance(history.error, Oops)
+    assert history.stopped == "Oops: no rule for this"
+    assert 1 < len(history.evals) < 51
+
+
+def test_an_error_of_a_strategy_leaves_the_other_runs():
+    broken = hj.sma(batch_size=4, learning_rate=none_after(20))
+    with pytest.raises(ValueError, match="the schedule returned None") as caught:
+        hj.compare(
+            TASK,
+            DATA,
+            preset("v100x2"),
+            {"a": SMA, "b": broken, "c": SMA},
+            seconds=0.01,
+            progress=False,
+        )
+    assert [h.strategy for h in caught.value.histories] == ["a"]
+    assert caught.value.history.strategy == "b"
 
 
 def test_an_unknown_choice():

@@ -69,7 +69,7 @@ class WorkerRecord:
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
     # (seconds, real-valued size): an entry for each change of the size
     staleness: dict[int, int] = field(default_factory=dict)
-    # number of versions of the centre between fetch and merge -> how often
+    # number of versions of the center between fetch and merge -> how often
 
 
 class WorkerEvent(NamedTuple):
@@ -103,7 +103,9 @@ class History:
     compile_seconds: float = 0.0
     host_seconds: float = 0.0  # wall-clock time of the run, without compiling
     stopped: str = ""  # why the run ended early; "" if it did not
-    error: Exception | None = None  # raised by the user's callback; it ended the run
+    error: Exception | None = (
+        None  # raised by a callback or a part of the strategy; it ended the run
+    )
     last_members: tuple[int | str, ...] = ()  # of the last merge
     events: list[WorkerEvent] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
