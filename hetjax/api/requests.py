@@ -27,7 +27,10 @@ from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
 from hetjax.machine import Machine
+from hetjax.merge.types import Merge
 from hetjax.runtimes import check_machine, is_real_machine
+from hetjax.sampling import Sampler
+from hetjax.schedule import Policy
 from hetjax.strategies.types import Strategy
 from hetjax.task.checks import check_task
 from hetjax.task.types import Task
@@ -175,6 +178,7 @@ def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
             f"{name} is {shown(strategy)}, not a Strategy: give one, such as "
             "hetjax.sma(batch_size=32, learning_rate=0.1)"
         )
+    _check_parts(name, strategy)
     size = strategy.batch_size
     if not (is_real(size) and math.isfinite(size) and size == int(size) and size >= 1):
         raise ValueError(
@@ -193,3 +197,23 @@ def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
         check_rate(strategy.learning_rate)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def _check_parts(name: str, strategy: Strategy) -> None:
+    """Raise a ValueError for a part of a strategy that is not of its type."""
+    several = isinstance(strategy.merge, tuple) and not isinstance(
+        strategy.merge, Merge
+    )
+    merges = strategy.merge if several else (strategy.merge,)
+    parts = [
+        ("policy", strategy.policy, Policy),
+        ("local", strategy.local, local.LocalUpdate),
+        *(("merge", merge, Merge) for merge in merges or [()]),
+        ("sampler", strategy.sampler, Sampler),
+    ]
+    for part, value, kind in parts:
+        if not isinstance(value, kind):
+            call = ": call it, with its settings" if callable(value) else ""
+            raise ValueError(
+                f"{name}: {part} is {shown(value)}, not a {kind.__name__}{call}"
+            )

@@ -239,3 +239,20 @@ def test_a_complete_data_set_built_by_hand_is_accepted():
     x, y = DATA.train.x, DATA.train.y
     whole = Dataset(Split(x, y), Split(x, y), np.int64(2))
     assert len(train(data=whole).evals) == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("policy", hj.schedule.rounds, "policy is a function.*, not a Policy: call it"),
+        ("local", hj.local.sgd, "local is .*, not a LocalUpdate: call it"),
+        ("merge", hj.merge.average, "merge is .*, not a Merge: call it"),
+        ("merge", (), r"merge is a tuple, \(\), not a Merge"),
+        ("merge", (hj.merge.average(), None), "merge is None, not a Merge"),
+        ("sampler", "biased", "sampler is a str, 'biased', not a Sampler"),
+    ],
+)
+def test_a_part_of_another_type(part, value, message):
+    strategy = hj.sma(batch_size=4, learning_rate=0.1)._replace(**{part: value})
+    with nothing_compiled(), pytest.raises(ValueError, match=message):
+        train(strategy=strategy)
