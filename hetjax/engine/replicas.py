@@ -118,7 +118,7 @@ class ReplicaStore:
         # if no merge moved it, there is nothing to add up
         moved = before is not None and now is not None and now is not before
         if moved:
-            replica = self._programs.landed(now, before, replica)
+            replica = self._programs.check_in(now, before, replica)
         self._replicas[worker] = replica
 
     # -- merges --------------------------------------------------------------------
@@ -164,7 +164,7 @@ class ReplicaStore:
         """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
             return self.replica(member)
-        return self._programs.member(self.merge_of(member))(self._nodes[member])
+        return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:
         """Return the time; on named devices, first wait for the trees."""
@@ -189,5 +189,5 @@ class ReplicaStore:
                 replica if at_nodes else self._placement.to_worker(member, replica)
             )
         else:
-            adopt = self._programs.adopt(self.merge_of(member))
-            self._nodes[member] = adopt(self._nodes[member], replica)
+            from_parent = self._programs.from_parent(self.merge_of(member))
+            self._nodes[member] = from_parent(self._nodes[member], replica)

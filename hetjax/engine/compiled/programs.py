@@ -35,7 +35,7 @@ class Programs:
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self._evaluate)
         self.finite = jax.jit(tree.all_finite)
-        self.landed = jax.jit(_landed, donate_argnums=0)
+        self.check_in = jax.jit(_check_in, donate_argnums=0)
 
     @cached_property
     def has_statistics(self) -> bool:
@@ -223,7 +223,7 @@ class Programs:
 
         return self.once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
 
-    def member(self, merge: Merge) -> Callable:
+    def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
         if merge.as_member is None or merge.from_parent is None:
             raise ValueError(
@@ -236,7 +236,7 @@ class Programs:
             ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
         )
 
-    def adopt(self, merge: Merge) -> Callable:
+    def from_parent(self, merge: Merge) -> Callable:
         """(state, replica) -> the node's state after its parent's merge."""
         assert merge.from_parent is not None  # checked in `member`, called before
         adopt = merge.from_parent
@@ -253,7 +253,7 @@ class Programs:
         return sums | {"weight": jnp.sum(batch.weight)}
 
 
-def _landed(now: Replica, before: Replica, after: Replica) -> Replica:
+def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     """Add the change of a worker's steps to a replica that merges have moved.
 
     The steps led from `before` to `after`, while merges led from `before` to `now`.

@@ -199,4 +199,4 @@ def compile_merges(
         for device in dict.fromkeys(placement.workers):
             replica = store.replica(placement.workers.index(device))
             now = jax.device_put(job.programs.copies(replica), device)
-            job.programs.landed(now, replica, replica)
+            job.programs.check_in(now, replica, replica)

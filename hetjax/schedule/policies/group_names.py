@@ -25,7 +25,7 @@ from hetjax.schedule.types import Actions
 Workers = tuple[int, ...]  # the machine's numbers of a group's workers
 
 
-class Seat(NamedTuple):
+class GroupIndex(NamedTuple):
     """The group of one of the machine's workers, and its number there."""
 
     group: int
@@ -59,10 +59,12 @@ def divide(
     )
 
 
-def seat_all(groups: Sequence[Workers]) -> tuple[Seat, ...]:
-    """The seat of every worker of the machine."""
-    seats = {w: Seat(g, k) for g, ws in enumerate(groups) for k, w in enumerate(ws)}
-    return tuple(seats[worker] for worker in range(len(seats)))
+def index_all(groups: Sequence[Workers]) -> tuple[GroupIndex, ...]:
+    """The group index of every worker of the machine."""
+    index = {
+        w: GroupIndex(g, k) for g, ws in enumerate(groups) for k, w in enumerate(ws)
+    }
+    return tuple(index[worker] for worker in range(len(index)))
 
 
 def inner_infos(
@@ -77,14 +79,14 @@ def inner_infos(
     )
 
 
-def inner_event(seats: Sequence[Seat], event: Event) -> tuple[int, Event] | None:
+def inner_event(index: Sequence[GroupIndex], event: Event) -> tuple[int, Event] | None:
     """The group that an event concerns, and the event with the group's own names.
 
     None if the event is about the machine's root, or about no group.
     """
     match event:
         case Arrival() | Join() | Leave():
-            g, k = seats[event.worker]
+            g, k = index[event.worker]
             return g, event._replace(worker=k)
         case Timer():
             g, name = _split(event.name)
@@ -93,7 +95,7 @@ def inner_event(seats: Sequence[Seat], event: Event) -> tuple[int, Event] | None
             g, node = _split(event.node)
             if g is None:
                 return None
-            members = tuple(_inner_member(seats, g, m) for m in event.members)
+            members = tuple(_inner_member(index, g, m) for m in event.members)
             return g, event._replace(node=node or ROOT, members=members)
     return None
 
@@ -106,10 +108,10 @@ def _split(name: str) -> tuple[int | None, str]:
     return (int(digits) if known else None), rest
 
 
-def _inner_member(seats: Sequence[Seat], g: int, member: int | str) -> int | str:
+def _inner_member(index: Sequence[GroupIndex], g: int, member: int | str) -> int | str:
     if isinstance(member, str):
         return member.removeprefix(f"{outer_node(g)}/")
-    return seats[member].worker
+    return index[member].worker
 
 
 def outer_node(g: int, node: str = ROOT) -> str:

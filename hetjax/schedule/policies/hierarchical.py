@@ -19,14 +19,14 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.policies.group_names import (
-    Seat,
+    GroupIndex,
     divide,
+    index_all,
     inner_event,
     inner_infos,
     outer_actions,
     outer_node,
     outer_nodes,
-    seat_all,
 )
 from hetjax.schedule.types import Actions, Policy
 
@@ -46,7 +46,7 @@ class HierarchicalState(NamedTuple):
     """The groups, and the tree that they make."""
 
     topology: Topology
-    seats: tuple[Seat, ...]  # of every worker
+    index: tuple[GroupIndex, ...]  # of every worker
     groups: tuple[Group, ...]
     num_waiting: int  # groups that wait for the root's merge, or are empty
 
@@ -107,7 +107,7 @@ def hierarchical(
         ]
         state = HierarchicalState(
             topology=topology(infos),
-            seats=seat_all([workers for workers, _ in groups]),
+            index=index_all([workers for workers, _ in groups]),
             groups=tuple(
                 Group(workers, inner_state, Roster.of(infos[w] for w in workers))
                 for (workers, _), (inner_state, _) in zip(groups, begun, strict=True)
@@ -125,7 +125,7 @@ def hierarchical(
         state: HierarchicalState, event: Event
     ) -> tuple[HierarchicalState, Actions]:
         if not isinstance(event, Evaluated | EvaluationDue):
-            found = inner_event(state.seats, event)
+            found = inner_event(state.index, event)
             return tell(state, *found, event) if found else (state, Actions())
         total = Actions()
         for g in range(len(state.groups)):
