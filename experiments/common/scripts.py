@@ -1,5 +1,6 @@
 """How every script starts and ends: user errors are one line, with exit status 2."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ def run(main: Callable[[], int | None]) -> None:
     Errors that a user can make (ValueError, OSError, a wrong flag) are reported in one
     line on standard error, with status 2. Ctrl-C before any result is status 130.
     """
+    # JAX tells, under absl's handler, of every kind of device that is not here
+    logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
     app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
 
 
