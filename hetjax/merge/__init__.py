@@ -6,6 +6,21 @@ formulas      the functions that merges consist of, on any pytrees: `weighted_me
               `normalized_weights`, `sma_correction`, `elastic_move`, ...
 on a mesh     `over_axis(m, "workers")` inside `jax.shard_map`
 custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
+
+A `hetjax.Replica` is one worker's params, model state, optimizer state and `carry`, the
+dict of buffers that the merge requires (`m.requires`), which `local.new_replica` makes.
+
+>>> import hetjax as hj
+>>> m, update, params = hj.merge.sma(), hj.local.sgd(), {"w": 1.0}
+>>> replica = hj.local.new_replica(update, params, requires=m.requires)
+>>> state, replicas = m.init(params), (replica, replica)
+>>> # steps: hj.local.step_fn(update, task, requires=m.requires); then
+>>> state, replicas = m.apply(state, replicas, hj.merge.stats(local_steps=[8, 4]))
+
+On a mesh, `jax.make_mesh((8,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))`
+
+    body = lambda s, r, t: over_axis(m, "workers").apply(s, (r,), t)  # returns s, (r,)
+    jax.shard_map(..., check_vma=False)  # r, of one device, is split along "workers"
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp

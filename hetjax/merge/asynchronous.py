@@ -12,15 +12,22 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.checks import (
+    check_buffers,
+    check_count,
+    check_fraction,
+    check_not_negative,
+    check_op,
+)
 from hetjax.merge.group import Group
 from hetjax.merge.moves import elastic_force, moved, plain_mean
 from hetjax.merge.steps import descent, magma_steps, optimizer_step
 from hetjax.merge.types import (
+    APPLY,
     Merge,
     WorkerStats,
     buffer_of,
     centered_model,
-    check_op,
     emptied,
     group_merge,
     mean_learning_rate,
@@ -59,6 +66,7 @@ def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     consensus is an exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1;
     ALGORITHMS G.2. The formula is `elastic_move`.
     """
+    check_not_negative("easgd", alpha=alpha, beta=beta)
 
     def apply(
         state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
@@ -106,6 +114,7 @@ def downpour(
     """
     tx = optax.sgd(1.0) if server is None else server
     check_unit_rate(tx, "downpour(server)")
+    check_not_negative("downpour", server_learning_rate=server_learning_rate)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
@@ -179,6 +188,7 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
     "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F. The formula
     is `magma_steps`.
     """
+    check_fraction("magma_async", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
@@ -262,6 +272,7 @@ def gossip() -> Merge:
     replicas. Promises: the sum of all models moves by -gamma g_i. Source: AD-PSGD (Lian
     et al. 2018); ALGORITHMS G.6. The formula is `pair_average`.
     """
+    requires = ("grad_sum",)
 
     def apply(
         state: ServerState,
@@ -270,6 +281,9 @@ def gossip() -> Merge:
         op: MergeOp = PUSH_FETCH,
     ) -> tuple[ServerState, tuple[Replica, ...]]:
         check_op("gossip", op, PUSH_FETCH)
+        check_buffers("gossip", replicas[:1], requires)
+        check_buffers("gossip", replicas[1:], ())
+        check_count("gossip", len(replicas), stats)
         first = replicas[0]
         here = stats.present[:1]
         gamma = jnp.where(here[0], stats.learning_rate[0], 0.0)
@@ -283,11 +297,12 @@ def gossip() -> Merge:
         own = mean_statistics(state, Group((first,)), share)
         return ServerState(center, own), (stepped, *others)
 
+    apply.__doc__ = APPLY
     return Merge(
         _init,
         apply,
         centered_model,
-        ("grad_sum",),
+        requires,
         broadcasts=True,
         updates_busy_workers=True,
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_fraction
 from hetjax.merge.group import Group
 from hetjax.merge.moves import momentum_mean, weighted_move
 from hetjax.merge.types import (
@@ -63,6 +64,7 @@ def average(
         raise ValueError(
             f"average: weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}"
         )
+    check_fraction("average", momentum=momentum)
     raw = WEIGHTS[weights] if isinstance(weights, str) else weights
 
     def init(params: Params, model_state: ModelState = ()) -> AveragingState:

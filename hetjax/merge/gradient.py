@@ -8,6 +8,7 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_not_negative
 from hetjax.merge.group import Group
 from hetjax.merge.steps import gradient_sum_step, optimizer_step
 from hetjax.merge.types import (
@@ -111,6 +112,7 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
     Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1. The formula is
     `gradient_sum_step`.
     """
+    check_not_negative("hierarchical", gamma=gamma)
 
     def init(params: Params, model_state: ModelState = ()) -> HierarchicalState:
         center = tree.float32(params)
