@@ -1,8 +1,8 @@
 """A worker's replica of the model: the types that local updates and merges share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hetjax.tree import ModelState, OptState, Params, PyTree
 
@@ -14,7 +14,7 @@ class _Fields(NamedTuple):
     carry: dict[str, PyTree]  # the buffers that the merge and the update require
 
 
-EMPTY: Mapping[str, PyTree] = MappingProxyType({})
+EMPTY: Any = MappingProxyType({})
 
 
 class Replica(_Fields):
@@ -31,7 +31,7 @@ class Replica(_Fields):
         params: Params,
         model_state: ModelState = (),
         opt_state: OptState = (),
-        carry: Mapping[str, PyTree] = EMPTY,
+        carry: dict[str, PyTree] = EMPTY,
     ) -> "Replica":
         """A replica; without `carry`, it shares no dict with other replicas."""
         carry = {} if carry is EMPTY else carry

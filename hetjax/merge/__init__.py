@@ -4,27 +4,30 @@ merges        `average`, `sma`, ...: pairs of functions, `m.init(params)` and
               `m.apply(state, replicas, stats(local_steps=[8, 4]))`
 formulas      the functions that merges consist of, on any pytrees: `weighted_mean`,
               `normalized_weights`, `sma_correction`, `elastic_move`, ...
-on a mesh     `over_axis(m, "workers")` inside `jax.shard_map`
 custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
 
-A `hetjax.Replica` is one worker's params, model state, optimizer state and `carry`, the
-dict of buffers that the merge requires (`m.requires`), which `local.new_replica` makes.
+A `hetjax.Replica` is a worker's params, model state, optimizer state and buffers, which
+`m.requires` lists. Both `local.new_replica` and `local.step_fn` take `requires`.
 
 >>> import hetjax as hj
->>> m, update, params = hj.merge.sma(), hj.local.sgd(), {"w": 1.0}
->>> replica = hj.local.new_replica(update, params, requires=m.requires)
->>> state, replicas = m.init(params), (replica, replica)
->>> # steps: hj.local.step_fn(update, task, requires=m.requires); then
->>> state, replicas = m.apply(state, replicas, hj.merge.stats(local_steps=[8, 4]))
+>>> m, params = hj.merge.sma(), {"w": 1.0}
+>>> r = hj.local.new_replica(hj.local.sgd(), params, requires=m.requires)
+>>> state, (r, _) = m.apply(m.init(params), (r, r), hj.merge.stats(local_steps=[8, 4]))
 
-On a mesh, `jax.make_mesh((8,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))`
+On a mesh, with P = jax.sharding.PartitionSpec and leaves [8, ...] of all replicas:
 
-    body = lambda s, r, t: over_axis(m, "workers").apply(s, (r,), t)  # returns s, (r,)
-    jax.shard_map(..., check_vma=False)  # r, of one device, is split along "workers"
+    mesh = jax.make_mesh((8,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, own = P(), P("workers")  # state and statistics; replicas
+    @jax.shard_map(mesh=mesh, in_specs=(whole, own, whole),
+                   out_specs=(whole, own), check_vma=False)
+    def merged(state, replicas, stats):
+        r = jax.tree.map(lambda x: x[0], replicas)  # of this device
+        state, (r,) = hj.merge.over_axis(m, "workers").apply(state, (r,), stats)
+        return state, jax.tree.map(lambda x: x[None], r)
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.asynchronous import downpour, easgd, gossip, magma_async
+from hetjax.merge.asynchronous import downpour, easgd, magma_async
 from hetjax.merge.averaging import average
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
 from hetjax.merge.gradient import gradient_aggregation, hierarchical
@@ -40,6 +43,7 @@ from hetjax.merge.moves import (
     weighted_move,
 )
 from hetjax.merge.normalized import normalized
+from hetjax.merge.pairs import gossip
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.steps import (
     gradient_sum_step,

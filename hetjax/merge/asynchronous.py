@@ -1,9 +1,9 @@
-"""Merges of one worker at a time: EASGD, Downpour, MagmaDNN, gossip.
+"""Merges of one worker at a time: EASGD, Downpour, MagmaDNN.
 
-(The parameter server and Hogwild! are `gradient_aggregation` of a single member.)
+(Gossip is in `hetjax.merge.pairs`. The parameter server and Hogwild! are
+`gradient_aggregation` of a single member.)
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,18 +12,11 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.checks import (
-    check_buffers,
-    check_count,
-    check_fraction,
-    check_not_negative,
-    check_op,
-)
+from hetjax.merge.checks import check_fraction, check_not_negative
 from hetjax.merge.group import Group
-from hetjax.merge.moves import elastic_force, moved, plain_mean
-from hetjax.merge.steps import descent, magma_steps, optimizer_step
+from hetjax.merge.moves import elastic_force, moved
+from hetjax.merge.steps import magma_steps, optimizer_step
 from hetjax.merge.types import (
-    APPLY,
     Merge,
     WorkerStats,
     buffer_of,
@@ -50,7 +43,8 @@ class ServerState(NamedTuple):
     memory: Any = ()
 
 
-def _init(params: Params, model_state: ModelState = ()) -> ServerState:
+def server_state(params: Params, model_state: ModelState = ()) -> ServerState:
+    """A center without memory."""
     return ServerState(tree.float32(params), tree.float32(model_state))
 
 
@@ -80,7 +74,9 @@ def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
         group = group.each(lambda r, a: _with_delayed_move(r, z, a), pulls)
         return ServerState(center, statistics), group
 
-    return group_merge(_init, apply, centered_model, requires=("delayed_update",))
+    return group_merge(
+        server_state, apply, centered_model, requires=("delayed_update",)
+    )
 
 
 def _with_delayed_move(replica: Replica, center: Params, pull: jax.Array) -> Replica:
@@ -256,53 +252,3 @@ def _added(state: ServerState, group: Group, buffer: str, sign: float) -> Server
         total = group.total(of, jnp.ones(group.size))
         g = jax.tree.map(lambda g, x: g + sign * x, g, total)
     return state._replace(memory=state.memory._replace(g=g))
-
-
-def gossip() -> Merge:
-    """Averages a worker with its partner, then applies the worker's gradient: AD-PSGD.
-
-        x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
-
-    The first member is the worker that arrived, the others are its partners; g_i is the
-    gradient at the copy that i started from. The node keeps the mean of all models,
-    which only gradients change: x <- x - gamma g_i / p, for p workers in the run. Model
-    state is averaged between partners, too, and the node's moves towards that of i by
-    1/p of the way. Needs the local update `gradient`. This is the only merge that
-    addresses a member by its position, so along a mesh axis it runs on gathered
-    replicas. Promises: the sum of all models moves by -gamma g_i. Source: AD-PSGD (Lian
-    et al. 2018); ALGORITHMS G.6. The formula is `pair_average`.
-    """
-    requires = ("grad_sum",)
-
-    def apply(
-        state: ServerState,
-        replicas: Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[ServerState, tuple[Replica, ...]]:
-        check_op("gossip", op, PUSH_FETCH)
-        check_buffers("gossip", replicas[:1], requires)
-        check_buffers("gossip", replicas[1:], ())
-        check_count("gossip", len(replicas), stats)
-        first = replicas[0]
-        here = stats.present[:1]
-        gamma = jnp.where(here[0], stats.learning_rate[0], 0.0)
-        g = tree.weighted_sum([first.carry["grad_sum"]], jnp.where(here, 1.0, 0.0))
-        mean = plain_mean([r.params for r in replicas])
-        statistics = plain_mean([r.model_state for r in replicas])
-        others = tuple(reset_to(r, mean, statistics) for r in replicas[1:])
-        stepped = reset_to(first, descent(mean, g, gamma), statistics)
-        center = descent(state.center, g, gamma / stats.num_workers)
-        share = jnp.where(here, 1.0 / stats.num_workers, 0.0)
-        own = mean_statistics(state, Group((first,)), share)
-        return ServerState(center, own), (stepped, *others)
-
-    apply.__doc__ = APPLY
-    return Merge(
-        _init,
-        apply,
-        centered_model,
-        requires,
-        broadcasts=True,
-        updates_busy_workers=True,
-    )

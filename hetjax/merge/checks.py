@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from hetjax.machine.types import MergeOp
@@ -19,7 +20,7 @@ from hetjax.tree import PyTree
 def concrete(value: Any) -> np.ndarray | None:
     """The numbers as a float64 array; None if any of them is traced or elsewhere."""
     for x in jax.tree.leaves(value):
-        if isinstance(x, jax.core.Tracer):
+        if isinstance(x, Tracer):
             return None
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
             return None
@@ -94,7 +95,7 @@ def check_buffers(name: str, replicas: Sequence[Any], requires: Requires) -> Non
             )
 
 
-def per_member(where: str, values: ArrayLike, n: int) -> jax.Array:
+def per_member(where: str, values: Any, n: int) -> jax.Array:
     """[n] one number for each of n trees; a single number is repeated."""
     if n == 0:
         raise ValueError(f"{where}: there are no trees: give at least one")
@@ -108,7 +109,7 @@ def per_member(where: str, values: ArrayLike, n: int) -> jax.Array:
 
 
 def check_alike(trees: Sequence[PyTree]) -> None:
-    """Raises a ValueError unless trees have one structure and leaves of equal shapes."""
+    """Raises a ValueError unless trees are of one structure and leaves of one shape."""
     if not trees:
         raise ValueError("there are no trees: give at least one")
     shapes = _shapes(trees[0])

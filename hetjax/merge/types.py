@@ -181,7 +181,7 @@ def group_merge(
         state, group = rule(state, group, stats, op)
         return state, group.members
 
-    apply.__doc__ = APPLY
+    apply.__doc__, apply.__qualname__ = APPLY, f"{name}.apply"
     return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
 
 

@@ -1,5 +1,7 @@
 """Errors and defaults for a user who calls merges and formulas in a loop of her own."""
 
+import textwrap
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -134,6 +136,22 @@ def test_apply_has_its_own_documentation():
     help_of = merge.average().apply
     assert help_of.__code__.co_varnames[:4] == ("state", "replicas", "stats", "op")
     assert not hasattr(help_of, "__wrapped__")
+
+
+def test_the_documented_merge_on_a_mesh():
+    block = merge.__doc__.split("all replicas:")[1]
+    merging = merge.average()
+    names = {"jax": jax, "hj": hj, "m": merging, "P": jax.sharding.PartitionSpec}
+    exec(textwrap.dedent(block), names)
+    replicas = tuple(hj.Replica({"w": jnp.full(2, float(k))}) for k in range(8))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
+    given = merging.init(CENTER), merge.stats(range(8))
+    state, after = names["merged"](given[0], stacked, given[1])
+    expected, (one, *_) = merging.apply(given[0], replicas, given[1])
+    chex.assert_trees_all_close(state, expected, rtol=1e-6)
+    for k in range(8):
+        mine = jax.tree.map(lambda x, k=k: x[k], after)
+        chex.assert_trees_all_close(mine, one, rtol=1e-6)
 
 
 # formulas
