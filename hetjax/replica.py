@@ -1,18 +1,41 @@
 """A worker's replica of the model: the types that local updates and merges share."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from hetjax.tree import ModelState, OptState, Params, PyTree
 
 
-class Replica(NamedTuple):
-    """A worker's copy of the model, its optimizer state and its buffers."""
-
+class _Fields(NamedTuple):
     params: Params
-    model_state: ModelState = ()
-    opt_state: OptState = ()
-    carry: dict[str, PyTree] = {}  # the buffers that the merge and the update require
+    model_state: ModelState
+    opt_state: OptState
+    carry: dict[str, PyTree]  # the buffers that the merge and the update require
+
+
+EMPTY: Any = MappingProxyType({})
+
+
+class Replica(_Fields):
+    """A worker's copy of the model, its optimizer state and its buffers.
+
+    A named tuple, and thus a pytree. `carry` is a dict of buffers by name, by default a
+    new, empty one.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        params: Params,
+        model_state: ModelState = (),
+        opt_state: OptState = (),
+        carry: dict[str, PyTree] = EMPTY,
+    ) -> "Replica":
+        """A replica; without `carry`, it shares no dict with other replicas."""
+        carry = {} if carry is EMPTY else carry
+        return super().__new__(cls, params, model_state, opt_state, carry)
 
 
 class Buffer(NamedTuple):

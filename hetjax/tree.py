@@ -43,7 +43,7 @@ def copies(tree: PyTree) -> PyTree:
 
 def difference(x: PyTree, z: PyTree) -> PyTree:
     """x - z in float32, over the floating leaves of z."""
-    return map_floats(lambda z, x: x.astype(jnp.float32) - z, z, x)
+    return map_floats(lambda z, x: jnp.asarray(x, jnp.float32) - z, z, x)
 
 
 def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
@@ -57,7 +57,7 @@ def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
         if not is_float(first):
             return first
         terms = [
-            jnp.where(w != 0, w * x.astype(jnp.float32), 0.0)
+            jnp.where(w != 0, w * jnp.asarray(x, jnp.float32), 0.0)
             for w, x in zip(weights, (first, *others), strict=True)
         ]
         return sum(terms[1:], terms[0])
@@ -75,26 +75,26 @@ def all_finite(tree: PyTree) -> jax.Array:
 def mean_square(tree: PyTree) -> jax.Array:
     """The mean of the squares of all floating numbers of a tree."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    squares = sum(jnp.sum(jnp.square(x.astype(jnp.float32))) for x in leaves)
-    return jnp.asarray(squares / sum(x.size for x in leaves), jnp.float32)
+    squares = sum(jnp.sum(jnp.square(jnp.asarray(x, jnp.float32))) for x in leaves)
+    return jnp.asarray(squares / sum(jnp.size(x) for x in leaves), jnp.float32)
 
 
 def size(tree: PyTree) -> int:
     """The number of floating numbers in a tree."""
-    return sum(x.size for x in jax.tree.leaves(tree) if is_float(x))
+    return sum(jnp.size(x) for x in jax.tree.leaves(tree) if is_float(x))
 
 
 def num_bytes(tree: PyTree) -> int:
     """Bytes of all floating leaves, which is what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    return sum(x.size * jnp.result_type(x).itemsize for x in leaves)
+    return sum(jnp.size(x) * jnp.result_type(x).itemsize for x in leaves)
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
     """The inner product of all floating numbers of two trees, in float32."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     products = [
-        jnp.vdot(x.astype(jnp.float32), y.astype(jnp.float32))
+        jnp.vdot(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
         for x, y in pairs
         if is_float(x)
     ]

@@ -35,24 +35,34 @@ def check_unit_rate(optimizer: optax.GradientTransformation, where: str) -> None
     of `lars(1.0)` is as small as that of `adam(1e-3)`, and `sgd(.1, .9)` is the same
     function as an average of gradients with decay .9. Only if no part has a learning
     rate, as in a custom transformation, the size of the first update on ones decides:
-    it must be within a factor of 50 of 1.
+    it must be within a factor of 50 of 1. Nothing is checked where that depends on a
+    traced value, as under `vmap` over settings.
     """
-    rates = list(_rates((optimizer.init, optimizer.update), set()))
-    if rates:
-        # fmax skips NaN, such as of (1 - count / n)**0.9 after n steps
-        rate = float(np.prod([np.fmax.reduce(values) for values in rates]))
-        varies = any(not np.allclose(v, v[0], rtol=1e-5, atol=0.0) for v in rates)
-        limit = PEAK if varies else CONSTANT
-    else:
-        rate, limit = _first_update(optimizer), FAR
+    try:
+        rate, limit = _rate_and_limit(optimizer)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
+        return
     if not 1 / limit <= rate <= limit:
         built = f"was built with learning rate {rate:.6g}"
-        found = built if rates else f"has first updates of size {rate:.3g}"
+        found = f"has first updates of size {rate:.3g}" if limit == FAR else built
         raise ValueError(
             f"{where}: the optimizer {found}; build it with learning rate 1.0 and give "
             "the learning rate to the strategy (learning_rate=...), which multiplies "
             "the updates by it"
         )
+
+
+def _rate_and_limit(
+    optimizer: optax.GradientTransformation,
+) -> tuple[float, float]:
+    """The learning rate, or the first update's size, and its allowed factor from 1."""
+    rates = list(_rates((optimizer.init, optimizer.update), set()))
+    if rates:
+        # fmax skips NaN, such as of (1 - count / n)**0.9 after n steps
+        rate = float(np.prod([np.fmax.reduce(values) for values in rates]))
+        varies = any(not np.allclose(v, v[0], rtol=1e-5, atol=0.0) for v in rates)
+        return rate, PEAK if varies else CONSTANT
+    return _first_update(optimizer), FAR
 
 
 def _rates(found: Any, seen: set[int]) -> Iterator[np.ndarray]:

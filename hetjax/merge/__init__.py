@@ -4,18 +4,33 @@ merges        `average`, `sma`, ...: pairs of functions, `m.init(params)` and
               `m.apply(state, replicas, stats(local_steps=[8, 4]))`
 formulas      the functions that merges consist of, on any pytrees: `weighted_mean`,
               `normalized_weights`, `sma_correction`, `elastic_move`, ...
-on a mesh     `over_axis(m, "workers")` inside `jax.shard_map`
 custom        `Merge` and `masked` on tuples of replicas; `group_merge` on a `Group`
+
+A `hetjax.Replica` is a worker's params, model state, optimizer state and buffers, which
+`m.requires` lists. Both `local.new_replica` and `local.step_fn` take `requires`.
+
+>>> import hetjax as hj
+>>> m, params = hj.merge.sma(), {"w": 1.0}
+>>> r = hj.local.new_replica(hj.local.sgd(), params, requires=m.requires)
+>>> state, (r, _) = m.apply(m.init(params), (r, r), hj.merge.stats(local_steps=[8, 4]))
+
+On a mesh, with P = jax.sharding.PartitionSpec and leaves [8, ...] of all replicas:
+
+    mesh = jax.make_mesh((8,), ("workers",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, own = P(), P("workers")  # state and statistics; replicas
+    @jax.shard_map(mesh=mesh, in_specs=(whole, own, whole),
+                   out_specs=(whole, own), check_vma=False)
+    def merged(state, replicas, stats):
+        r = jax.tree.map(lambda x: x[0], replicas)  # of this device
+        state, (r,) = hj.merge.over_axis(m, "workers").apply(state, (r,), stats)
+        return state, jax.tree.map(lambda x: x[None], r)
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.asynchronous import downpour, easgd, gossip, magma_async
+from hetjax.merge.asynchronous import downpour, easgd, magma_async
 from hetjax.merge.averaging import average
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
-from hetjax.merge.gradient import gradient_aggregation, hierarchical
-from hetjax.merge.group import Group
-from hetjax.merge.masking import masked
-from hetjax.merge.moves import (
+from hetjax.merge.formulas.moves import (
     elastic_move,
     mean_correction,
     momentum_mean,
@@ -24,24 +39,14 @@ from hetjax.merge.moves import (
     weighted_mean,
     weighted_move,
 )
-from hetjax.merge.normalized import normalized
-from hetjax.merge.sma import replica_mean, sma
-from hetjax.merge.steps import (
+from hetjax.merge.formulas.steps import (
     gradient_sum_step,
     magma_steps,
     nova_step,
     optimizer_step,
     pair_average,
 )
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
-    group_merge,
-    over_axis,
-    reset_to,
-    stats,
-)
-from hetjax.merge.weights import (
+from hetjax.merge.formulas.weights import (
     accuracy_weights,
     angle_weights,
     angles,
@@ -50,6 +55,20 @@ from hetjax.merge.weights import (
     normalized_weights,
     nova_weights,
     proportional_weights,
+)
+from hetjax.merge.gradient import gradient_aggregation, hierarchical
+from hetjax.merge.group import Group
+from hetjax.merge.masking import masked
+from hetjax.merge.normalized import normalized
+from hetjax.merge.pairs import gossip
+from hetjax.merge.sma import replica_mean, sma
+from hetjax.merge.types import (
+    Merge,
+    WorkerStats,
+    group_merge,
+    over_axis,
+    reset_to,
+    stats,
 )
 from hetjax.replica import Buffer
 

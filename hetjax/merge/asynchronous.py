@@ -1,9 +1,9 @@
-"""Merges of one worker at a time: EASGD, Downpour, MagmaDNN, gossip.
+"""Merges of one worker at a time: EASGD, Downpour, MagmaDNN.
 
-(The parameter server and Hogwild! are `gradient_aggregation` of a single member.)
+(Gossip is in `hetjax.merge.pairs`. The parameter server and Hogwild! are
+`gradient_aggregation` of a single member.)
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,15 +12,16 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.checks import check_fraction, check_not_negative
+from hetjax.merge.formulas.moves import elastic_force, moved
+from hetjax.merge.formulas.steps import magma_steps, optimizer_step
+from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.moves import elastic_force, moved, plain_mean
-from hetjax.merge.steps import descent, magma_steps, optimizer_step
 from hetjax.merge.types import (
     Merge,
     WorkerStats,
     buffer_of,
     centered_model,
-    check_op,
     emptied,
     group_merge,
     mean_learning_rate,
@@ -29,7 +30,6 @@ from hetjax.merge.types import (
     reset_to,
     with_buffer,
 )
-from hetjax.merge.weights import proportional_weights
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
@@ -43,7 +43,8 @@ class ServerState(NamedTuple):
     memory: Any = ()
 
 
-def _init(params: Params, model_state: ModelState = ()) -> ServerState:
+def server_state(params: Params, model_state: ModelState = ()) -> ServerState:
+    """A center without memory."""
     return ServerState(tree.float32(params), tree.float32(model_state))
 
 
@@ -59,6 +60,7 @@ def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     consensus is an exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1;
     ALGORITHMS G.2. The formula is `elastic_move`.
     """
+    check_not_negative("easgd", alpha=alpha, beta=beta)
 
     def apply(
         state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
@@ -72,7 +74,9 @@ def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
         group = group.each(lambda r, a: _with_delayed_move(r, z, a), pulls)
         return ServerState(center, statistics), group
 
-    return group_merge(_init, apply, centered_model, requires=("delayed_update",))
+    return group_merge(
+        server_state, apply, centered_model, requires=("delayed_update",)
+    )
 
 
 def _with_delayed_move(replica: Replica, center: Params, pull: jax.Array) -> Replica:
@@ -106,6 +110,7 @@ def downpour(
     """
     tx = optax.sgd(1.0) if server is None else server
     check_unit_rate(tx, "downpour(server)")
+    check_not_negative("downpour", server_learning_rate=server_learning_rate)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
@@ -179,6 +184,7 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
     "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F. The formula
     is `magma_steps`.
     """
+    check_fraction("magma_async", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
         center = tree.float32(params)
@@ -246,48 +252,3 @@ def _added(state: ServerState, group: Group, buffer: str, sign: float) -> Server
         total = group.total(of, jnp.ones(group.size))
         g = jax.tree.map(lambda g, x: g + sign * x, g, total)
     return state._replace(memory=state.memory._replace(g=g))
-
-
-def gossip() -> Merge:
-    """Averages a worker with its partner, then applies the worker's gradient: AD-PSGD.
-
-        x_i, x_j <- (x_i + x_j) / 2;   x_i <- x_i - gamma g_i
-
-    The first member is the worker that arrived, the others are its partners; g_i is the
-    gradient at the copy that i started from. The node keeps the mean of all models,
-    which only gradients change: x <- x - gamma g_i / p, for p workers in the run. Model
-    state is averaged between partners, too, and the node's moves towards that of i by
-    1/p of the way. Needs the local update `gradient`. This is the only merge that
-    addresses a member by its position, so along a mesh axis it runs on gathered
-    replicas. Promises: the sum of all models moves by -gamma g_i. Source: AD-PSGD (Lian
-    et al. 2018); ALGORITHMS G.6. The formula is `pair_average`.
-    """
-
-    def apply(
-        state: ServerState,
-        replicas: Sequence[Replica],
-        stats: WorkerStats,
-        op: MergeOp = PUSH_FETCH,
-    ) -> tuple[ServerState, tuple[Replica, ...]]:
-        check_op("gossip", op, PUSH_FETCH)
-        first = replicas[0]
-        here = stats.present[:1]
-        gamma = jnp.where(here[0], stats.learning_rate[0], 0.0)
-        g = tree.weighted_sum([first.carry["grad_sum"]], jnp.where(here, 1.0, 0.0))
-        mean = plain_mean([r.params for r in replicas])
-        statistics = plain_mean([r.model_state for r in replicas])
-        others = tuple(reset_to(r, mean, statistics) for r in replicas[1:])
-        stepped = reset_to(first, descent(mean, g, gamma), statistics)
-        center = descent(state.center, g, gamma / stats.num_workers)
-        share = jnp.where(here, 1.0 / stats.num_workers, 0.0)
-        own = mean_statistics(state, Group((first,)), share)
-        return ServerState(center, own), (stepped, *others)
-
-    return Merge(
-        _init,
-        apply,
-        centered_model,
-        ("grad_sum",),
-        broadcasts=True,
-        updates_busy_workers=True,
-    )

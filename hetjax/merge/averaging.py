@@ -8,8 +8,10 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_fraction
+from hetjax.merge.formulas.moves import momentum_mean, weighted_move
+from hetjax.merge.formulas.weights import is_given, proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.moves import momentum_mean, weighted_move
 from hetjax.merge.types import (
     Merge,
     WorkerStats,
@@ -20,7 +22,6 @@ from hetjax.merge.types import (
     reset_to,
     without_momentum,
 )
-from hetjax.merge.weights import is_given, proportional_weights
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params
 
@@ -63,6 +64,7 @@ def average(
         raise ValueError(
             f"average: weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}"
         )
+    check_fraction("average", momentum=momentum)
     raw = WEIGHTS[weights] if isinstance(weights, str) else weights
 
     def init(params: Params, model_state: ModelState = ()) -> AveragingState:

@@ -8,9 +8,18 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_fraction, check_not_negative
+from hetjax.merge.formulas.moves import moved
+from hetjax.merge.formulas.steps import nova_step
+from hetjax.merge.formulas.weights import (
+    accuracy_weights,
+    angle_weights,
+    angles,
+    is_given,
+    nova_weights,
+    proportional_weights,
+)
 from hetjax.merge.group import Group
-from hetjax.merge.moves import moved
-from hetjax.merge.steps import nova_step
 from hetjax.merge.types import (
     Merge,
     WorkerStats,
@@ -25,14 +34,6 @@ from hetjax.merge.types import (
     reset_to,
     with_buffer,
     without_momentum,
-)
-from hetjax.merge.weights import (
-    accuracy_weights,
-    angle_weights,
-    angles,
-    is_given,
-    nova_weights,
-    proportional_weights,
 )
 from hetjax.tree import ModelState, Params, PyTree
 
@@ -85,6 +86,8 @@ def fed_nova(
     is an average. Source: FedNova (Wang et al. 2020); ALGORITHMS I. The formulas are
     `nova_weights` and `nova_step`.
     """
+    check_fraction("fed_nova", momentum=momentum, server_momentum=server_momentum)
+    check_not_negative("fed_nova", mu=mu)
     if is_given(momentum) and is_given(mu):
         raise ValueError("fed_nova: give momentum or mu; both have no published form")
 
@@ -137,8 +140,7 @@ def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
     formula is not published: this is the interpretation in ALGORITHMS I. The formula is
     `accuracy_weights`.
     """
-    if not power >= 0:
-        raise ValueError(f"power={power}: give a number of at least 0")
+    check_not_negative("fed_acc", power=power)
 
     def apply(
         state: FederatedState, group: Group, stats: WorkerStats, op: MergeOp
@@ -152,7 +154,7 @@ def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
         )
         return _moved(state, group, alpha, alpha)
 
-    return _federated(_init, apply)._replace(required_metrics=("accuracy",))
+    return _federated(_init, apply, required_metrics=("accuracy",))
 
 
 def fed_adp(*, alpha: float = 5.0) -> Merge:
@@ -169,6 +171,7 @@ def fed_adp(*, alpha: float = 5.0) -> Merge:
     point; a member without local steps is absent. Source: FedAdp (Wu & Wang 2021);
     ALGORITHMS I. The formulas are `angles` and `angle_weights`.
     """
+    check_not_negative("fed_adp", alpha=alpha)
 
     def apply(
         state: FederatedState, group: Group, stats: WorkerStats, op: MergeOp
@@ -180,7 +183,7 @@ def fed_adp(*, alpha: float = 5.0) -> Merge:
         psi = angle_weights(theta, stats.share, alpha=alpha, present=stats.present)
         return _moved(state, group, psi, psi)
 
-    return _federated(_init, apply)._replace(requires=("angle",))
+    return _federated(_init, apply, requires=("angle",))
 
 
 def _smoothed(
@@ -194,7 +197,9 @@ def _smoothed(
     return smooth, group.each(lambda r, n: with_buffer(r, "angle", n), new)
 
 
-def _federated(init: Callable[..., FederatedState], apply: Callable[..., Any]) -> Merge:
+def _federated(
+    init: Callable[..., FederatedState], apply: Callable[..., Any], **fields: Any
+) -> Merge:
     return group_merge(
         init,
         apply,
@@ -202,4 +207,5 @@ def _federated(init: Callable[..., FederatedState], apply: Callable[..., Any]) -
         broadcasts=True,
         as_member=centered_member,
         from_parent=moved_center,
+        **fields,
     )

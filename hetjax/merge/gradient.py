@@ -8,8 +8,10 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_not_negative
+from hetjax.merge.formulas.steps import gradient_sum_step, optimizer_step
+from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.steps import gradient_sum_step, optimizer_step
 from hetjax.merge.types import (
     Merge,
     WorkerStats,
@@ -23,7 +25,6 @@ from hetjax.merge.types import (
     moved_center,
     reset_to,
 )
-from hetjax.merge.weights import proportional_weights
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, OptState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
@@ -111,6 +112,7 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
     Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1. The formula is
     `gradient_sum_step`.
     """
+    check_not_negative("hierarchical", gamma=gamma)
 
     def init(params: Params, model_state: ModelState = ()) -> HierarchicalState:
         center = tree.float32(params)

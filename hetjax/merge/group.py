@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax import tree
+from hetjax.merge.checks import check_alike
 from hetjax.tree import PyTree
 
 
@@ -56,7 +57,9 @@ class Group:
     def total(self, of: Callable[[PyTree], PyTree], weights: jax.Array) -> PyTree:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
         own = self.own(weights)
-        here = tree.weighted_sum([of(x) for x in self.members], own)
+        trees = [of(x) for x in self.members]
+        check_alike(trees)
+        here = tree.weighted_sum(trees, own)
         if self.axis is None:
             return here
         return tree.map_floats(lambda x: lax.psum(x, self.axis), here)

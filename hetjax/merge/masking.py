@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.checks import check_count, check_op
 from hetjax.merge.group import unstacked
-from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
+from hetjax.merge.types import APPLY, Merge, WorkerStats, reset_to
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, PyTree
 
@@ -34,6 +35,7 @@ def masked(merge: Merge) -> Merge:
     ) -> tuple[MergeState, tuple[Replica, ...]]:
         check_op("masked", op, merge.ops)
         replicas, n = tuple(replicas), len(replicas)
+        check_count("masked", n, stats)
         if n > MOST:
             raise ValueError(
                 f"masked: {n} members, but at most {MOST} are supported: write the "
@@ -49,6 +51,7 @@ def masked(merge: Merge) -> Merge:
         )
         return state, _picked(chosen, place)
 
+    apply.__doc__ = APPLY
     return merge._replace(apply=apply, takes_groups=False)
 
 

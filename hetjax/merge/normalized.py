@@ -8,15 +8,8 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.machine.types import MergeOp
 from hetjax.merge.averaging import AveragingState, average_from_parent, averaged
-from hetjax.merge.group import Group
-from hetjax.merge.types import (
-    Merge,
-    WorkerStats,
-    centered_member,
-    centered_model,
-    group_merge,
-)
-from hetjax.merge.weights import (
+from hetjax.merge.checks import check_fraction, check_not_negative
+from hetjax.merge.formulas.weights import (
     NORMS,
     RULES,
     all_below,
@@ -25,6 +18,14 @@ from hetjax.merge.weights import (
     perturbed,
     proportional_weights,
     unnormalized,
+)
+from hetjax.merge.group import Group
+from hetjax.merge.types import (
+    Merge,
+    WorkerStats,
+    centered_member,
+    centered_model,
+    group_merge,
 )
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params
@@ -64,6 +65,8 @@ def normalized(
         raise ValueError(f"weights={weights!r}: choose one of {RULES}")
     if reg_measure not in NORMS:
         raise ValueError(f"reg_measure={reg_measure!r}: choose one of {NORMS}")
+    check_not_negative("normalized", delta=delta, pert_thr=pert_thr)
+    check_fraction("normalized", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> NormalizedState:
         previous = tree.float32(params) if is_given(momentum) else ()

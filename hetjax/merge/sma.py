@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.checks import check_fraction, check_not_negative
+from hetjax.merge.formulas.moves import mean_correction, sma_correction
+from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
-from hetjax.merge.moves import mean_correction, sma_correction
 from hetjax.merge.types import (
     Merge,
     WorkerStats,
@@ -21,7 +23,6 @@ from hetjax.merge.types import (
     reset_to,
     without_momentum,
 )
-from hetjax.merge.weights import proportional_weights
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params, PyTree
 
@@ -69,6 +70,8 @@ def sma(
         raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
     if statistics not in STATISTICS:
         raise ValueError(f"statistics={statistics!r}: choose one of {STATISTICS}")
+    check_not_negative("sma", alpha=alpha, beta=beta)
+    check_fraction("sma", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> SmaState:
         center = tree.float32(params)
@@ -130,6 +133,7 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
     neither moves nor counts. Source: KungFu's SMA; ALGORITHMS C.1. The formula is
     `mean_correction`.
     """
+    check_not_negative("replica_mean", alpha=alpha)
 
     def init(params: Params, model_state: ModelState = ()) -> SmaState:
         return SmaState(tree.float32(params), (), tree.float32(model_state))

@@ -1,7 +1,6 @@
 """The `Merge` interface: pure functions from a group's replicas to a common model."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +9,10 @@ from jax.typing import ArrayLike
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
+from hetjax.merge.checks import check_buffers, check_count, check_op, check_steps
+from hetjax.merge.formulas.moves import moved
+from hetjax.merge.formulas.weights import Numbers
 from hetjax.merge.group import Group
-from hetjax.merge.moves import moved
-from hetjax.merge.weights import Numbers
 from hetjax.replica import Replica, Requires
 from hetjax.tree import MergeState, ModelState, Params, PyTree
 
@@ -78,6 +78,7 @@ def stats(
     >>> stats(local_steps=[8, 4], batch_size=32).examples.tolist()
     [256.0, 128.0]
     """
+    check_steps("stats", local_steps)
     steps = jnp.asarray(local_steps, jnp.float32)
     if steps.ndim != 1:
         raise ValueError(
@@ -142,14 +143,13 @@ class Merge(NamedTuple):
     takes_groups: bool = False
 
 
-def check_op(name: str, op: MergeOp, ops: MergeOp) -> None:
-    """Raises a ValueError for an operation that the merge `name` does not support."""
-    missing = op & ~ops
-    if missing:
-        raise ValueError(
-            f"{name}: the merge has no operation {missing.name}; it has {ops.name}: "
-            "take a merge or a policy that fits (Merge(..., ops=...) declares them)"
-        )
+APPLY = """Merges replicas: (state, replicas, stats, op) -> (state, replicas).
+
+`state` is what `init` or the last `apply` returned. `replicas` are a sequence of
+`hetjax.Replica`, one for each worker, with the buffers in the merge's `requires`.
+`stats` tells what each worker did since the last merge: `hetjax.merge.stats(...)`. `op`
+is one of the merge's `ops`, by default to push all replicas and to fetch the result.
+"""
 
 
 def group_merge(
@@ -166,20 +166,22 @@ def group_merge(
     of replicas and an operation, `PUSH_FETCH` by default; `over_axis` passes it a Group
     along a mesh axis. `fields` are the other fields of `Merge`.
     """
-    name = rule.__qualname__.split(".")[0]
+    name, requires = rule.__qualname__.split(".")[0], fields.get("requires", ())
 
-    @wraps(rule)
     def apply(
         state: MergeState,
         replicas: Group | Sequence[Replica],
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
     ) -> tuple[MergeState, tuple[Replica, ...]]:
-        check_op(name, op, ops)
         group = replicas if isinstance(replicas, Group) else Group(tuple(replicas))
+        check_op(name, op, ops)
+        check_buffers(name, group.members, requires)
+        check_count(name, group.size, stats)
         state, group = rule(state, group, stats, op)
         return state, group.members
 
+    apply.__doc__, apply.__qualname__ = APPLY, f"{name}.apply"
     return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
 
 
@@ -212,6 +214,7 @@ def over_axis(merge: Merge, axis: str) -> Merge:
         state, members = merge.apply(state, group.gathered(), stats, op)
         return state, group.scattered(members)
 
+    apply.__doc__ = APPLY
     return merge._replace(apply=apply, takes_groups=False)
 
 

@@ -14,7 +14,7 @@ import pytest
 from absl.testing import parameterized
 
 from hetjax import merge
-from hetjax.merge.weights import momentum_norm
+from hetjax.merge.formulas.weights import momentum_norm
 
 SHAPES = {
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),

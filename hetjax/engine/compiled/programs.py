@@ -14,7 +14,8 @@ from hetjax.data.dataset import Split
 from hetjax.engine.compiled.compilations import FirstCalls
 from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
 from hetjax.machine.types import MergeOp
-from hetjax.merge.types import Merge, WorkerStats, check_op, reset_to
+from hetjax.merge.checks import check_op
+from hetjax.merge.types import Merge, WorkerStats, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.task.types import Task, make_grad_fn
 from hetjax.tree import MergeState, ModelState, Params

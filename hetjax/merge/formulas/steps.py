@@ -1,6 +1,6 @@
 """Server steps on what the workers sent, as stateless functions on pytrees.
 
-Arguments and promises are as in `hetjax.merge.moves`.
+Arguments and promises are as in `hetjax.merge.formulas.moves`.
 """
 
 import jax
@@ -9,9 +9,9 @@ import optax
 from jax.typing import ArrayLike
 
 from hetjax import tree
+from hetjax.merge.formulas.moves import Trees, plain_mean, weighted_move
+from hetjax.merge.formulas.weights import Numbers, everybody, floats
 from hetjax.merge.group import as_group
-from hetjax.merge.moves import Trees, plain_mean, weighted_move
-from hetjax.merge.weights import Numbers, everybody, floats
 from hetjax.tree import PyTree
 
 

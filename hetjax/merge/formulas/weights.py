@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
+from hetjax.merge.checks import check_steps
 from hetjax.merge.group import Group
 from hetjax.tree import PyTree
 
@@ -52,6 +53,7 @@ def bias_weights(local_steps: Numbers, present: ArrayLike | None = None) -> jax.
     >>> bias_weights([4, 12]).tolist()
     [0.25, 0.75]
     """
+    check_steps("bias_weights", local_steps, True if present is None else present)
     return proportional_weights(local_steps, present)
 
 
@@ -93,7 +95,7 @@ def unnormalized(
 ) -> jax.Array:
     """[n] the weights of a rule before normalisation."""
     if rule not in RULES:
-        raise ValueError(f"weights={rule!r}: choose one of {RULES}")
+        raise ValueError(f"rule={rule!r}: choose one of {RULES}")
     if rule == "local_steps":
         return u
     if rule == "local_steps_x_batch":

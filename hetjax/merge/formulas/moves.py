@@ -15,8 +15,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
+from hetjax.merge.checks import check_structure, per_member
+from hetjax.merge.formulas.weights import (
+    Numbers,
+    everybody,
+    floats,
+    proportional_weights,
+)
 from hetjax.merge.group import Group, as_group, like
-from hetjax.merge.weights import Numbers, everybody, floats, proportional_weights
 from hetjax.tree import PyTree
 
 Trees: TypeAlias = Group | Sequence[PyTree]
@@ -27,13 +33,14 @@ def weighted_mean(trees: Trees, weights: Numbers) -> PyTree:
 
     If all trees with weight are equal, the mean is exactly that tree: it is computed as
     x_1 + sum_i w_i (x_i - x_1), where x_1 is the first tree with weight. If all weights
-    are zero, the result is the first tree.
+    are zero, the result is the first tree. Only floating leaves are averaged: any other
+    leaf, such as an integer counter, is that of the first tree.
 
     >>> weighted_mean([jnp.array(1.0), jnp.array(5.0)], [3, 1]).item()
     2.0
     """
     group = as_group(trees)
-    weights = floats(weights)
+    weights = per_member("weighted_mean", weights, group.size)
     first = jnp.arange(group.size) == jnp.argmax(weights != 0)
     base = group.total(lambda x: x, jnp.where(first, 1.0, 0.0))
     mean = moved(base, group, proportional_weights(weights))
@@ -46,7 +53,10 @@ def weighted_move(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
     The difference is taken first, so that trees equal to the center give exactly zero,
     also under jit.
     """
-    return as_group(trees).total(lambda x: tree.difference(x, center), floats(weights))
+    group = as_group(trees)
+    weights = per_member("weighted_move", weights, group.size)
+    check_structure("the center", center, "tree 0", group.members[0])
+    return group.total(lambda x: tree.difference(x, center), weights)
 
 
 def moved(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
@@ -114,8 +124,8 @@ def sma_correction(
     C.1.
     """
     group = as_group(trees)
-    olds = group if prev_trees is None else as_group(prev_trees)
-    alpha = _per_member(alpha, group.size)
+    olds = _before("sma_correction", group, prev_trees)
+    alpha = per_member("sma_correction", alpha, group.size)
     here = everybody(alpha, present)
     pull = jnp.where(here, alpha, 0.0)
     merges = jnp.any(here)  # a merge without members is no momentum step
@@ -145,8 +155,8 @@ def mean_correction(
     SMA; ALGORITHMS C.1.
     """
     group = as_group(trees)
-    olds = group if prev_trees is None else as_group(prev_trees)
-    here = everybody(jnp.ones(group.size), present)
+    olds = _before("mean_correction", group, prev_trees)
+    here = everybody(per_member("mean_correction", 1.0, group.size), present)
     share = proportional_weights(jnp.ones(group.size), here)
     mean = moved(center, olds, share)
     pull = jnp.where(here, alpha, 0.0)
@@ -176,12 +186,19 @@ def _pulled(params: PyTree, old: PyTree, center: PyTree, alpha: jax.Array) -> Py
     """w - alpha (w_old - z), in the dtypes of w; w itself where alpha is 0."""
 
     def move(w: jax.Array, c: jax.Array) -> jax.Array:
+        w = jnp.asarray(w)
         moved = (w.astype(jnp.float32) - c).astype(w.dtype)
         return jnp.where(alpha > 0, moved, w)
 
     return tree.map_floats(move, params, elastic_force(center, old, alpha))
 
 
-def _per_member(value: Numbers, n: int) -> jax.Array:
-    """[n] one number for each member; a single number is repeated."""
-    return jnp.broadcast_to(floats(value), (n,))
+def _before(name: str, group: Group, prev_trees: Trees | None) -> Group:
+    """The trees before their last step, by default the trees themselves."""
+    olds = group if prev_trees is None else as_group(prev_trees)
+    if olds.size != group.size:
+        raise ValueError(
+            f"{name}: {group.size} trees, {olds.size} prev_trees: give one of each "
+            "for every member"
+        )
+    return olds

@@ -1,0 +1,1 @@
+"""The formulas that merges consist of: stateless functions on pytrees and arrays."""
