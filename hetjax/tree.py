@@ -3,6 +3,8 @@
 Only floating leaves take part; any other leaf (a counter, a key) is left as it is.
 """
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -87,7 +89,10 @@ def size(tree: PyTree) -> int:
 def num_bytes(tree: PyTree) -> int:
     """Bytes of all floating leaves, which is what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    return sum(jnp.size(x) * jnp.result_type(x).itemsize for x in leaves)
+    # not `jnp.size`, which refuses the shapes of an abstract evaluation
+    sizes = [math.prod(getattr(x, "shape", ())) for x in leaves]
+    bytes_each = [jnp.result_type(x).itemsize for x in leaves]
+    return sum(map(operator.mul, sizes, bytes_each))
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
