@@ -1,4 +1,4 @@
-"""Checks of what a user gives to merges and formulas.
+"""Checks of what a user gives to merges and formulas, and of strategies' settings.
 
 They look at shapes, names and concrete numbers, never at values that JAX traces.
 """
@@ -27,22 +27,33 @@ def concrete(value: Any) -> np.ndarray | None:
     return np.asarray(value, np.float64)
 
 
-def check_not_negative(merge: str, **settings: ArrayLike | None) -> None:
+def check_positive(where: str = "", /, **settings: ArrayLike | None) -> None:
+    """Raises a ValueError that names the first setting that is not above 0."""
+    for name, value in settings.items():
+        numbers = None if value is None else concrete(value)
+        if numbers is not None and not np.all(numbers > 0):
+            raise _refused(where, name, value, "above 0")
+
+
+def check_not_negative(where: str = "", /, **settings: ArrayLike | None) -> None:
     """Raises a ValueError that names the first setting that is not at least 0."""
     for name, value in settings.items():
         numbers = None if value is None else concrete(value)
         if numbers is not None and not np.all(numbers >= 0):
-            raise ValueError(f"{merge}: {name}={value}: give a number of at least 0")
+            raise _refused(where, name, value, "of at least 0")
 
 
-def check_fraction(merge: str, **settings: ArrayLike) -> None:
+def check_fraction(where: str = "", /, **settings: ArrayLike) -> None:
     """Raises a ValueError that names the first setting that is not in [0, 1)."""
     for name, value in settings.items():
         numbers = concrete(value)
         if numbers is not None and not np.all((numbers >= 0) & (numbers < 1)):
-            raise ValueError(
-                f"{merge}: {name}={value}: give a number from 0 to below 1"
-            )
+            raise _refused(where, name, value, "from 0 to below 1")
+
+
+def _refused(where: str, name: str, value: Any, wanted: str) -> ValueError:
+    prefix = f"{where}: " if where else ""
+    return ValueError(f"{prefix}{name}={value}: give a number {wanted}")
 
 
 def check_steps(where: str, local_steps: Any, present: Any = True) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from hetjax import local, merge, sampling, schedule
+from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import (
     START,
     LearningRate,
@@ -12,13 +13,7 @@ from hetjax.schedule import (
     Scaling,
     learning_rate_at,
 )
-from hetjax.strategies.types import (
-    Strategy,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    settings,
-)
+from hetjax.strategies.types import Strategy, settings
 
 SCALINGS = ("paper", "hgpu_code", "measured", "none")
 # settings of the authors' public code where it differs from the paper

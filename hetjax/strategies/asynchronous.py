@@ -3,14 +3,10 @@
 import optax
 
 from hetjax import local, merge, schedule
+from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.baselines import central
-from hetjax.strategies.types import (
-    Strategy,
-    check_fraction,
-    check_positive,
-    settings,
-)
+from hetjax.strategies.types import Strategy, settings
 
 SERVERS = ("adagrad", "sgd")
 

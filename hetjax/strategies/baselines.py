@@ -5,14 +5,9 @@ from typing import Any
 import optax
 
 from hetjax import local, merge, schedule
+from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import (
-    Strategy,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    settings,
-)
+from hetjax.strategies.types import Strategy, settings
 
 
 def sequential_sgd(

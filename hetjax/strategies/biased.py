@@ -5,8 +5,9 @@ from typing import Any
 
 from hetjax import local, merge, sampling, schedule
 from hetjax.merge import Merge
+from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, WorkerInfo
-from hetjax.strategies.types import Strategy, check_fraction, check_positive, settings
+from hetjax.strategies.types import Strategy, settings
 
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str

@@ -1,8 +1,9 @@
 """CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019), and EA-SGD."""
 
 from hetjax import local, merge, schedule
+from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, Policy
-from hetjax.strategies.types import Strategy, check_fraction, check_positive, settings
+from hetjax.strategies.types import Strategy, settings
 
 CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")

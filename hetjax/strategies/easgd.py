@@ -1,14 +1,9 @@
 """Asynchronous EASGD and EAMSGD (Zhang et al. 2015): an elastic force to a center."""
 
 from hetjax import local, merge, schedule
+from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import (
-    Strategy,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    settings,
-)
+from hetjax.strategies.types import Strategy, settings
 
 
 def easgd(

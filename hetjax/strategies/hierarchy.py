@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from hetjax import local, merge, schedule
+from hetjax.merge.checks import check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, check_positive, settings
+from hetjax.strategies.types import Strategy, settings
 
 COUNTS = ("minibatches", "rounds")
 Sizes = int | tuple[int, ...]

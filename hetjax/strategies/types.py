@@ -41,24 +41,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(map(_plain, value))
     return getattr(value, "__qualname__", type(value).__name__)
-
-
-def check_positive(**values: float | None) -> None:
-    """Raises a ValueError that names the first setting that is not positive."""
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: give a number above 0")
-
-
-def check_not_negative(**values: float | None) -> None:
-    """Raises a ValueError that names the first setting that is below zero."""
-    for name, value in values.items():
-        if value is not None and not value >= 0:
-            raise ValueError(f"{name}={value}: give a number of at least 0")
-
-
-def check_fraction(**values: float) -> None:
-    """Raises a ValueError that names the first setting that is not in [0, 1)."""
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}={value}: give a number from 0 to below 1")
