@@ -13,7 +13,8 @@ from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, split_off
 from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.compiled.programs import Programs, evaluation_batches
+from hetjax.engine.compiled.metrics import evaluation_batches
+from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.records.history import History

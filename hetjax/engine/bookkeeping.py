@@ -65,10 +65,10 @@ class Bookkeeping:
         """Stop the run early; of several reasons the first is kept."""
         self.history.stopped = self.history.stopped or reason
 
-    def fail(self, error: Exception) -> None:
-        """Stop the run because of an exception, which is kept."""
+    def fail(self, error: Exception, by: str = "") -> None:
+        """Stop the run because of an exception, which is kept; `by` says whose."""
         self.history.error = self.history.error or error
-        self.stop(f"{type(error).__name__}: {error}")
+        self.stop(f"{by}{type(error).__name__}: {error}")
 
     # -- rounds ---------------------------------------------------------------------
 
@@ -176,8 +176,7 @@ class Bookkeeping:
         try:
             return self._on_eval(point)
         except Exception as error:
-            self.stop(f"on_eval raised {type(error).__name__}: {error}")
-            self.fail(error)
+            self.fail(error, "on_eval raised ")
             return False
 
     def _last_members(self) -> str:
@@ -213,8 +212,8 @@ class Bookkeeping:
         # the model of the last evaluation, unless the run went on after it; after an
         # exception the replicas may be amid a merge
         evals = history.evals
-        ends_there = evals and evals[-1]["seconds"] == history.duration
-        ends_there = ends_there or history.error is not None
-        model = self._visible if ends_there else self.store.model()
+        ends_there = bool(evals) and evals[-1]["seconds"] == history.duration
+        last = ends_there or history.error is not None
+        model = self._visible if last else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)

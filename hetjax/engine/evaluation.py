@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Any
 
-from hetjax.engine.compiled.programs import mean_metrics
+from hetjax.engine.compiled.metrics import mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Clock

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from hetjax.data.batching import bucket_of
-from hetjax.engine.compiled.programs import mean_metrics
+from hetjax.engine.compiled.metrics import mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.records.ledger import Ledger
