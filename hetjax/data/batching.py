@@ -125,12 +125,11 @@ def make_batch(
     models in which padding would change the batch statistics).
     """
     n = len(rows)
-    entries = _entries(split.x, rows) if sp.issparse(split.x) else None
-    targets = _entries(split.y, rows) if sp.issparse(split.y) else None
-    bucket = bucket_of(buckets, n, _length(entries), _length(targets))
+    entries, targets = entries_of(split.x, rows), entries_of(split.y, rows)
+    bucket = bucket_of(buckets, n, length_of(entries), length_of(targets))
     if exact:
         bucket = bucket._replace(size=n)
-    return _filled(split, rows, bucket, entries, targets)
+    return filled(split, rows, bucket, entries, targets)
 
 
 def make_batches(
@@ -146,62 +145,64 @@ def make_batches(
         bucket = bucket_of(buckets, size, 0, 0).size if not exact else size
         weight = np.zeros((len(rows), bucket), np.float32)
         weight[:, :size] = 1.0
-        taken = np.stack([_repeated(r, bucket) for r in rows])
+        taken = np.stack([repeated(r, bucket) for r in rows])
         count = np.full(len(rows), size, np.float32)
         return Batch(split.x[taken], split.y[taken], weight, count)
-    found = [
-        (
-            _entries(split.x, r) if sp.issparse(split.x) else None,
-            _entries(split.y, r) if sp.issparse(split.y) else None,
-        )
-        for r in rows
-    ]
-    nonzeros, labels = (max(_length(e) for e in es) for es in zip(*found, strict=True))
+    found = [(entries_of(split.x, r), entries_of(split.y, r)) for r in rows]
+    nonzeros, labels = (
+        max(length_of(e) for e in es) for es in zip(*found, strict=True)
+    )
     bucket = bucket_of(buckets, size, nonzeros, labels)
     if exact:
         bucket = bucket._replace(size=size)
-    batches = [_filled(split, r, bucket, *e) for r, e in zip(rows, found, strict=True)]
+    batches = [filled(split, r, bucket, *e) for r, e in zip(rows, found, strict=True)]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
-def _filled(
+def filled(
     split: Split,
     rows: np.ndarray,
     bucket: Bucket,
-    entries: "_Entries | None",
-    targets: "_Entries | None",
+    entries: "Entries | None",
+    targets: "Entries | None",
 ) -> Batch:
     """A batch in the shape of a bucket, from the entries of its sparse parts."""
     n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
     if targets is None:
-        y = split.y[_repeated(rows, bucket.size)]
+        y = split.y[repeated(rows, bucket.size)]
     else:
         weight[:n] = targets.lengths > 0
         share = (1.0 / np.maximum(targets.lengths, 1)).astype(np.float32)
         even = targets._replace(data=np.repeat(share, targets.lengths))
         y = _bcoo(even, (bucket.size, split.y.shape[1]), bucket.labels)
     if entries is None:
-        x = split.x[_repeated(rows, bucket.size)]
+        x = split.x[repeated(rows, bucket.size)]
     else:
         x = _bcoo(entries, (bucket.size, split.x.shape[1]), bucket.nonzeros)
     return Batch(x, y, weight, np.float32(n))
 
 
-def _repeated(rows: np.ndarray, size: int) -> np.ndarray:
+def repeated(rows: np.ndarray, size: int) -> np.ndarray:
     """The rows, repeated from the first on if there are fewer than `size`."""
     return rows if len(rows) == size else np.resize(rows, size)
 
 
-def _length(entries: "_Entries | None") -> int:
+def length_of(entries: "Entries | None") -> int:
+    """The number of entries, 0 of a dense matrix."""
     return 0 if entries is None else len(entries.data)
 
 
 def nonzeros_of(split: Split, rows: np.ndarray) -> int:
     """The number of non-zeros in the inputs of these rows, for costs; 0 if dense."""
-    if not sp.issparse(split.x):
+    return count_stored(split.x, rows)
+
+
+def count_stored(matrix: Any, rows: np.ndarray) -> int:
+    """The number of stored entries of these rows; 0 if the matrix is dense."""
+    if not sp.issparse(matrix):
         return 0
-    return int((split.x.indptr[rows + 1] - split.x.indptr[rows]).sum())
+    return int((matrix.indptr[rows + 1] - matrix.indptr[rows]).sum())
 
 
 def nonzeros_per_example(split: Split) -> float:
@@ -209,7 +210,7 @@ def nonzeros_per_example(split: Split) -> float:
     return split.x.nnz / split.x.shape[0] if sp.issparse(split.x) else 0.0
 
 
-class _Entries(NamedTuple):
+class Entries(NamedTuple):
     """The stored entries of some rows of a CSR matrix, row after row."""
 
     data: np.ndarray
@@ -217,16 +218,19 @@ class _Entries(NamedTuple):
     lengths: np.ndarray  # [rows]
 
 
-def _entries(matrix: sp.csr_array, rows: np.ndarray) -> _Entries:
+def entries_of(matrix: Any, rows: np.ndarray) -> Entries | None:
+    """The stored entries of these rows; None if the matrix is dense."""
+    if not sp.issparse(matrix):
+        return None
     start = matrix.indptr[rows]
     lengths = matrix.indptr[rows + 1] - start
     # position of every entry: its row's start, plus its place in the row
     first = np.cumsum(lengths) - lengths
     place = np.arange(lengths.sum()) + np.repeat(start - first, lengths)
-    return _Entries(matrix.data[place], matrix.indices[place], lengths)
+    return Entries(matrix.data[place], matrix.indices[place], lengths)
 
 
-def _bcoo(entries: _Entries, shape: tuple[int, int], capacity: int) -> BCOO:
+def _bcoo(entries: Entries, shape: tuple[int, int], capacity: int) -> BCOO:
     n = len(entries.data)
     data = np.zeros(capacity, np.float32)
     data[:n] = entries.data

@@ -10,11 +10,10 @@ import numpy as np
 
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment, Outcome, Runtime
+from hetjax.engine.protocols import Assignment, RoundResult, Runtime
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
-from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import Arrival, Event, Leave, LocalRound
 from hetjax.schedule.learning_rates import Progress, learning_rate_at
 from hetjax.strategies.types import Strategy
@@ -36,7 +35,7 @@ class Bookkeeping:
         self._clock = clock = runtime.clock
         self.topology = strategy.policy.topology(clock.workers)
         self.ledger = Ledger(clock.workers, self.topology)
-        self.store = ReplicaStore(
+        self.store = runtime.open_store(
             strategy,
             job,
             runtime.placement,
@@ -45,6 +44,7 @@ class Bookkeeping:
         )
         self.losses = Losses()
         self.evaluations = Evaluations(name, job, clock, runtime.placement, self.store)
+        self._corrected = runtime.corrected
         self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
         self.history = History(
             name,
@@ -54,6 +54,7 @@ class Bookkeeping:
             real=runtime.real,
             step_modes=runtime.step_modes,
             trace=runtime.recording,
+            placement=runtime.note,
         )
 
     @property
@@ -102,19 +103,27 @@ class Bookkeeping:
         self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
         return Assignment(worker, replica, rows, learning_rate, first_step)
 
-    def check_in(self, arrival: Arrival, outcome: Outcome) -> None:
-        """Take back a worker's replica after its round; reset it if not finite."""
+    def check_in(self, arrival: Arrival, outcome: RoundResult) -> None:
+        """Take back a worker's replica after its round; reset it if not finite.
+
+        Where it is not known yet whether it is finite, the program resets it, and
+        `check_losses` tells later.
+        """
         worker = arrival.worker
-        finite = self._job.on_nan == "stop" or bool(np.asarray(outcome.finite))
+        resets = self._job.on_nan == "reset" and outcome.known
+        finite = not resets or bool(np.asarray(outcome.finite))
         self.store.check_in(worker, outcome.replica)
         self.ledger.record_arrival(arrival, outcome.padded, finite=finite)
         if not finite:
             self.store.reset_to_center(worker)
-            why = f"its loss was {float(outcome.mean):.6g}; it is reset to the center"
-            self.note(arrival, "nan", why)
+            self._note_nan(arrival, float(outcome.mean))
             return
         self.check_losses()
         self.losses.add(arrival, outcome)
+
+    def _note_nan(self, arrival: Arrival, loss: float) -> None:
+        why = f"its loss was {loss:.6g}; it is reset to the center"
+        self.note(arrival, "nan", why)
 
     def forget(self, leave: Leave) -> None:
         """Drop a lost worker's replica and what it did since its last merge."""
@@ -138,15 +147,20 @@ class Bookkeeping:
                 self.sampler = observe(self.sampler, worker, rows, losses)
 
     def check_losses(self) -> None:
-        """Stop the run if the round that arrived last diverged."""
-        diverged = self.losses.take_diverged()
-        if diverged:
-            arrival, loss = diverged
-            self.stop(
-                f"{self.history.strategy}: the loss of worker "
-                f"{self.name_of(arrival.worker)} became {loss} at {arrival.time:.6g} "
-                "s; a smaller learning rate may help"
-            )
+        """Stop the run if a round diverged whose loss is known by now."""
+        for arrival, loss, late in self.losses.take_known():
+            resets = self._job.on_nan == "reset"
+            if late is not None and resets and not bool(np.asarray(late.finite)):
+                self.ledger.take_back(arrival, late.padded)
+                self._note_nan(arrival, loss)
+                continue
+            self.losses.count(arrival, loss)
+            if not math.isfinite(loss):
+                self.stop(
+                    f"{self.history.strategy}: the loss of worker "
+                    f"{self.name_of(arrival.worker)} became {loss} at "
+                    f"{arrival.time:.6g} s; a smaller learning rate may help"
+                )
 
     # -- evaluations ----------------------------------------------------------------
 
@@ -203,6 +217,12 @@ class Bookkeeping:
         if not history.stopped:
             self.check_losses()
         history.stuck = [self.name_of(k) for k in stuck]
+        if self._corrected:
+            history.correct(self._corrected)
+            if not history.ends_at_evaluation:
+                end = np.array(history.duration)
+                history.duration = float(self._corrected(end))
+            self.ledger.correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
         history.timeline = self.ledger.timeline
         counts = compilations.programs
@@ -211,9 +231,7 @@ class Bookkeeping:
         history.compile_seconds = compilations.seconds
         # the model of the last evaluation, unless the run went on after it; after an
         # exception the replicas may be amid a merge
-        evals = history.evals
-        ends_there = bool(evals) and evals[-1]["seconds"] == history.duration
-        last = ends_there or history.error is not None
+        last = history.ends_at_evaluation or history.error is not None
         model = self._visible if last else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)

@@ -59,7 +59,7 @@ class Merging(NamedTuple):
     def _look_at_members(self, action: MergeAction) -> tuple[list[float] | None, float]:
         """The members' held-out metrics if the merge needs them, and their seconds."""
         wanted = self.store.merge_of(action.node).required_metrics
-        if not wanted or MergeOp.PUSH not in action.op:
+        if not wanted or MergeOp.PUSH not in action.op or self.store.measures_members:
             return None, 0.0
         return self.evaluations.of_members(action)
 

@@ -4,7 +4,7 @@
 returns a `Runtime`; nothing else has to change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hetjax.engine.placement import Placement
+from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import (
     Arrival,
     Event,
@@ -95,6 +96,45 @@ class Assignment(NamedTuple):
     first_step: int  # its number, counted over all rounds of the worker
 
 
+class RoundResult(Protocol):
+    """The result of an assignment, as the loop sees it; `Outcome` is one.
+
+    Where the host runs ahead of the devices, a result is not `known` yet when its
+    arrival is handled: `mean`, `finite` and `losses` then wait for it, and the program
+    itself has to keep a replica that is not finite out of the next merge.
+    """
+
+    @property
+    def known(self) -> bool:
+        """Can the numbers below be read without launching a program?"""
+        ...
+
+    @property
+    def replica(self) -> Any:
+        """The replica, as the run's store takes it back."""
+        ...
+
+    @property
+    def losses(self) -> Iterable[tuple[np.ndarray, Any]]:
+        """Rows and losses of one step, or of all; read when they are observed."""
+        ...
+
+    @property
+    def mean(self) -> Any:
+        """The mean loss of the last step."""
+        ...
+
+    @property
+    def padded(self) -> int:
+        """The number of padding examples that were computed too."""
+        ...
+
+    @property
+    def finite(self) -> Any:
+        """Are all numbers of the replica finite?"""
+        ...
+
+
 class Outcome(NamedTuple):
     """The result of an assignment."""
 
@@ -103,6 +143,11 @@ class Outcome(NamedTuple):
     mean: jax.Array | np.ndarray  # mean loss of the last step
     padded: int  # number of padding examples that were computed too
     finite: Any = True  # are all numbers of the replica finite?
+
+    @property
+    def known(self) -> bool:
+        """Its program was launched."""
+        return True
 
     def wait(self) -> "Outcome":
         """Wait until the arrays are computed; return the outcome itself."""
@@ -131,7 +176,7 @@ class Executor(Protocol):
         """End a turn: begin all assignments that were started but still wait."""
         ...
 
-    def finish(self, worker: int) -> Outcome:
+    def finish(self, worker: int) -> RoundResult:
         """Return the outcome of a worker's assignment, which has arrived."""
         ...
 
@@ -153,3 +198,8 @@ class Runtime(NamedTuple):
     step_modes: dict[str, str]  # how K local steps run, by kind of device
     real: bool = False  # are its seconds wall-clock time?
     recording: Any = None  # a `hetjax.tracing.Recording` of the run
+    # makes the store of replicas; another one than `ReplicaStore` has its methods
+    open_store: Callable[..., Any] = ReplicaStore
+    # the clock's times, corrected when the run is over; None: they were final
+    corrected: Callable[[np.ndarray], np.ndarray] | None = None
+    note: str = ""  # how replicas were placed, for the history

@@ -26,6 +26,8 @@ Model = tuple[Any, Any]  # params, model_state
 class ReplicaStore:
     """Replicas by worker and states by node, each made when it is first needed."""
 
+    measures_members = False  # the loop measures what a merge requires of members
+
     def __init__(
         self,
         strategy: Strategy,

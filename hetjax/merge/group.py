@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,12 @@ class Group:
     device come first; `total` ends in a `psum` and `values` in an `all_gather`. Weights
     and other arrays with one entry per member always have all n entries.
 
+    Along an axis that is divided into `parts` (tuples of device indices), several
+    groups merge at the same time, each with its own totals. Entries still stand for all
+    n members along the axis: those of other parts have weight zero. Where devices hold
+    copies of the same member, `holds` are the numbers of the members that they hold,
+    one each; a copy is treated as its member is, and counts once.
+
     Promises: a member of weight zero is absent, and even its NaNs do not count in a
     total; totals accumulate in float32. Exactness where all members agree is up to the
     formulas, which sum differences from a center.
@@ -36,10 +43,16 @@ class Group:
 
     members: tuple[PyTree, ...]
     axis: str | None = flax.struct.field(pytree_node=False, default=None)
+    parts: tuple[tuple[int, ...], ...] | None = flax.struct.field(
+        pytree_node=False, default=None
+    )
+    holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
 
     @property
     def size(self) -> int:
-        """The number n of all members."""
+        """The number n of all members along the axis."""
+        if self.holds is not None:
+            return max(self.holds) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
         return len(self.members) * devices
 
@@ -49,10 +62,8 @@ class Group:
         A value is another Group, or an array with one entry per member.
         """
         own = [v.members if isinstance(v, Group) else self.own(v) for v in values]
-        return Group(
-            tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True)),
-            self.axis,
-        )
+        members = tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True))
+        return dataclasses.replace(self, members=members)
 
     def total(self, of: Callable[[PyTree], PyTree], weights: jax.Array) -> PyTree:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
@@ -62,21 +73,45 @@ class Group:
         here = tree.weighted_sum(trees, own)
         if self.axis is None:
             return here
-        return tree.map_floats(lambda x: lax.psum(x, self.axis), here)
+        if self.holds is not None:
+            counts = self._here([self._first[m] == d for d, m in enumerate(self.holds)])
+            here = tree.map_floats(lambda x: jnp.where(counts, x, 0.0), here)
+        return tree.map_floats(
+            lambda x: lax.psum(x, self.axis, axis_index_groups=self.parts), here
+        )
 
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
         """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here
-        return lax.all_gather(here, self.axis, tiled=True)
+        return self._of_members(lax.all_gather(here, self.axis, tiled=True))
 
     def own(self, values: jax.Array) -> jax.Array:
         """The entries of a per-member array [n] that belong to `members`."""
         if self.axis is None:
             return values
         k = len(self.members)
-        return lax.dynamic_slice_in_dim(values, lax.axis_index(self.axis) * k, k)
+        first = (
+            lax.axis_index(self.axis) if self.holds is None else self._here(self.holds)
+        )
+        return lax.dynamic_slice_in_dim(values, first * k, k)
+
+    @property
+    def _first(self) -> list[int]:
+        """The first device that holds each member, where devices hold copies."""
+        holds = self.holds or ()
+        return [holds.index(m) for m in range(max(holds) + 1)]
+
+    def _of_members(self, gathered: jax.Array) -> jax.Array:
+        """The entries of all members, without those of copies."""
+        if self.holds is None:
+            return gathered
+        return gathered[jnp.array(self._first)]
+
+    def _here(self, of_devices: Sequence[Any]) -> jax.Array:
+        """This device's entry of a static list."""
+        return jnp.array(of_devices)[lax.axis_index(self.axis)]
 
     def gathered(self) -> tuple[PyTree, ...]:
         """All n members on every device, which takes n times the memory."""
@@ -84,7 +119,8 @@ class Group:
             return self.members
 
         def gather(*leaves: jax.Array) -> jax.Array:
-            return lax.all_gather(jnp.stack(leaves), self.axis, tiled=True)
+            stacked = lax.all_gather(jnp.stack(leaves), self.axis, tiled=True)
+            return self._of_members(stacked)
 
         stacked = jax.tree.map(gather, *self.members)
         return unstacked(stacked, self.size)

@@ -185,7 +185,13 @@ def group_merge(
     return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
 
 
-def over_axis(merge: Merge, axis: str) -> Merge:
+def over_axis(
+    merge: Merge,
+    axis: str,
+    *,
+    parts: tuple[tuple[int, ...], ...] | None = None,
+    holds: tuple[int, ...] | None = None,
+) -> Merge:
     """The merge of the replicas along a mesh axis, for use inside `jax.shard_map`.
 
     Its `apply` takes a tuple of this device's replicas, equally many on every device,
@@ -193,6 +199,11 @@ def over_axis(merge: Merge, axis: str) -> Merge:
     of the devices) are the same on all devices. A merge that is written for a `Group`
     needs one `psum`; any other merge runs on all replicas, gathered on every device,
     which takes n times the memory. `shard_map` needs `check_vma=False`.
+
+    `parts` divide the devices among several nodes that merge at the same time, and with
+    `holds` several devices hold copies of one member (see `Group`). The state and the
+    statistics are then the same on the devices of a part, and members of other parts
+    are absent from the statistics.
     """
 
     def apply(
@@ -201,7 +212,7 @@ def over_axis(merge: Merge, axis: str) -> Merge:
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
     ) -> tuple[MergeState, tuple[Replica, ...]]:
-        group = Group(tuple(replicas), axis)
+        group = Group(tuple(replicas), axis, parts, holds)
         n = stats.local_steps.shape[0]
         if group.size != n:
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
+from hetjax.runtimes.mesh.opening import open_mesh
 from hetjax.runtimes.recorded import open_recorded
 from hetjax.runtimes.simulated import open_simulated
 from hetjax.runtimes.threads.machine import RealMachine
@@ -17,9 +18,17 @@ from hetjax.runtimes.threads.preparation import open_threads
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.trace import Trace
 
+
+def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+    """Return the runtime of real workers, as the machine places them."""
+    if machine.placement == "mesh":
+        return open_mesh(machine, strategy, job)
+    return open_threads(machine, strategy, job)
+
+
 _OPENERS: dict[type, Any] = {
     Machine: open_simulated,
-    RealMachine: open_threads,
+    RealMachine: open_real,
     Trace: open_recorded,
 }
 

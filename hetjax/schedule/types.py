@@ -28,8 +28,13 @@ class Policy(NamedTuple):
     `react(state, event) -> (state, actions)`. A policy never gives a local round to a
     worker that has one, and ignores events that do not concern it. `topology(workers)`
     is the tree of the nodes that its merges name; by default it is only the root.
+
+    `bulk_synchronous`: do its actions depend on neither times nor the order of arrivals
+    of the same round? All rounds under way, and the merges that follow their arrivals,
+    can then run as one program (a machine with placement="mesh").
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int], tuple[Any, Actions]]
     react: Callable[[Any, Event], tuple[Any, Actions]]
     topology: Callable[[tuple[WorkerInfo, ...]], Topology] = flat
+    bulk_synchronous: bool = False

@@ -29,7 +29,7 @@ class Programs:
         self.first_calls = FirstCalls()
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
-        self.evaluate = jax.jit(self._evaluate)
+        self.evaluate = jax.jit(self.evaluate_fn)
         self.finite = jax.jit(tree.all_finite)
         self.check_in = jax.jit(_check_in, donate_argnums=0)
 
@@ -60,7 +60,7 @@ class Programs:
         return self.once(
             ("step", local_update, kept_buffers(local_update, requires), donate),
             lambda: jax.jit(
-                self._step_fn(local_update, requires),
+                self.step_fn(local_update, requires),
                 donate_argnums=(0,) if donate else (),
             ),
         )
@@ -123,7 +123,7 @@ class Programs:
     def _steps_fn(
         self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool
     ) -> Callable:
-        step = self._step_fn(local_update, requires)
+        step = self.step_fn(local_update, requires)
 
         def steps(
             replica: Replica,
@@ -157,7 +157,8 @@ class Programs:
 
         return self.once(("replica", local_update, requires), lambda: jax.jit(begin))
 
-    def _step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+    def step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """As `step`, not jitted: for use inside a larger program."""
         stepping = with_buffers(local_update, requires)
 
         def step(
@@ -238,7 +239,7 @@ class Programs:
         adopt = merge.from_parent
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
 
-    def _evaluate(
+    def evaluate_fn(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, Any]:
         """Sums over a batch's true examples; "loss" over those with a weight."""

@@ -5,9 +5,11 @@ files read them.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Segment(NamedTuple):
@@ -41,6 +43,12 @@ class Timeline:
             if finish > start:
                 kept.extend((k, self.kinds.index(kind), start, finish))
         self.numbers = kept
+
+    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Replace all times by what they turned out to be."""
+        table = np.array(self.numbers).reshape(-1, 4)
+        table[:, 2:] = corrected(table[:, 2:])
+        self.numbers = array("d", table.ravel())
 
     def __iter__(self) -> Iterator[Segment]:
         n = self.numbers
@@ -112,6 +120,7 @@ class History:
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
     # how K local steps ran on each kind of device (see `hetjax.engine.steps`)
+    placement: str = ""  # how a real run placed its replicas on the devices
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)
     replayed: str = ""  # after a replay: "equal", or what differs
     params: Any = None  # final parameters
@@ -124,6 +133,22 @@ class History:
             f"<History of {self.strategy}, seed {self.seed}: {len(self.evals)} points "
             f"over {self.duration:g} s, best {self.metric} {self.best():.4g}{end}>"
         )
+
+    @property
+    def ends_at_evaluation(self) -> bool:
+        """Was an evaluation the last thing that happened?"""
+        return bool(self.evals) and self.evals[-1]["seconds"] == self.duration
+
+    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Replace the times of merges and events by what they turned out to be.
+
+        The evaluations' instants and the duration are final.
+        """
+        self.merge_times = array("d", corrected(np.array(self.merge_times)))
+        self.events = [
+            event._replace(seconds=float(corrected(np.array(event.seconds))))
+            for event in self.events
+        ]
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""

@@ -1,6 +1,6 @@
 """The ledger of a run: what each worker did since its last merge, and in total."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +105,15 @@ class Ledger:
             Recent(local_round.local_steps, local_round.examples),
         )
 
+    def take_back(self, arrival: Arrival, padded: int) -> None:
+        """No longer count a round that turns out not to have been finite."""
+        record, local_round = self.records[arrival.worker], arrival.local_round
+        record.nans += 1
+        record.padded -= padded
+        for counter in (record, self):
+            counter.updates -= local_round.local_steps
+            counter.examples -= local_round.examples
+
     def record_loss(self, worker: int, time: float) -> None:
         """Record that a worker was lost, with what it did since its last merge."""
         self._recent.pop(worker, None)
@@ -190,6 +199,17 @@ class Ledger:
                 self._mail[member] = version
         self._versions[node] = version
         return staleness
+
+    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Replace all times by what they turned out to be, before `close`."""
+        self.timeline.correct(corrected)
+        for k, start in self._under_way.items():
+            self._under_way[k] = float(corrected(np.array(start)))
+        for record in self.records:
+            record.batch_size_over_time = [
+                (float(corrected(np.array(time))), size)
+                for time, size in record.batch_size_over_time
+            ]
 
     def close(self, duration: float) -> list[WorkerRecord]:
         """Return each worker's record; its five kinds of time sum to the duration.

@@ -1,13 +1,21 @@
 """The losses of steps: checked, averaged between evaluations, shown to the sampler."""
 
-import math
+from collections import deque
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from hetjax.engine.protocols import Outcome
+from hetjax.engine.protocols import RoundResult
 from hetjax.machine import Arrival
+
+
+class Unchecked(NamedTuple):
+    """A round that arrived, whose loss was not looked at yet."""
+
+    arrival: Arrival
+    mean: Any  # [] on a device
+    late: RoundResult | None  # where its numbers were not known when it arrived
 
 
 class Losses:
@@ -15,33 +23,41 @@ class Losses:
 
     def __init__(self):
         """Start without losses."""
-        self._unchecked: tuple[Arrival, jax.Array | np.ndarray] | None = None
+        self._unchecked: deque[Unchecked] = deque()
         self._unobserved: dict[int, list] = {}  # by worker
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
 
-    def add(self, arrival: Arrival, outcome: Outcome) -> None:
-        """Add an arrived round; call `take_diverged` for the previous one before."""
-        self._unobserved.setdefault(arrival.worker, []).extend(outcome.losses)
-        self._unchecked = (arrival, outcome.mean)
+    def add(self, arrival: Arrival, outcome: RoundResult) -> None:
+        """Add an arrived round; take the previous ones that are known before."""
+        self._unobserved.setdefault(arrival.worker, []).append(outcome.losses)
+        if outcome.known:
+            self._unchecked.append(Unchecked(arrival, outcome.mean, None))
+        else:
+            self._unchecked.append(Unchecked(arrival, None, outcome))
 
     def forget(self, worker: int) -> None:
         """Drop the losses of a worker since its last merge."""
         self._unobserved.pop(worker, None)
 
-    def take_diverged(self) -> tuple[Arrival, float] | None:
-        """Return the round that arrived last and its loss, if that is not finite.
+    def take_known(self) -> Iterator[tuple[Arrival, float, RoundResult | None]]:
+        """Yield (arrival, loss, late result) of rounds whose loss is known, once.
 
         It is called one arrival late, so that reading the loss does not delay the
         rounds that were just dispatched.
         """
-        if self._unchecked is None:
-            return None
-        (arrival, mean), self._unchecked = self._unchecked, None
-        loss = float(np.asarray(mean))
+        while self._unchecked:
+            arrival, mean, late = self._unchecked[0]
+            if late is not None and not late.known:
+                return
+            self._unchecked.popleft()
+            loss = float(np.asarray(mean if late is None else late.mean))
+            yield arrival, loss, late
+
+    def count(self, arrival: Arrival, loss: float) -> None:
+        """Count a round's loss in the mean since the last evaluation."""
         if arrival.local_round.local_steps:
             self._total += loss
             self._rounds += 1
-        return None if math.isfinite(loss) else (arrival, loss)
 
     def take_mean(self) -> dict[str, float]:
         """{"train_loss": mean over the rounds since the last call}; {} without any."""
@@ -51,7 +67,10 @@ class Losses:
 
     def take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (rows, losses) of the worker's steps since its last merge, once."""
-        for indices, values in self._unobserved.pop(worker, ()):
-            # of one step, or of several steps that ran in one program
-            several = zip(np.atleast_2d(indices), np.atleast_2d(values), strict=True)
-            yield from ((rows, losses[: len(rows)]) for rows, losses in several)
+        for losses in self._unobserved.pop(worker, ()):
+            for indices, values in losses:
+                # of one step, or of several steps that ran in one program
+                several = zip(
+                    np.atleast_2d(indices), np.atleast_2d(values), strict=True
+                )
+                yield from ((rows, found[: len(rows)]) for rows, found in several)

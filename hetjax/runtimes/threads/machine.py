@@ -15,6 +15,8 @@ from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 
+PLACEMENTS = ("threads", "mesh", "auto")
+
 
 @dataclass(frozen=True)
 class RealWorker:
@@ -44,6 +46,7 @@ class RealMachine:
     workers: tuple[RealWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
+    placement: str = "threads"  # one of PLACEMENTS
 
     def __post_init__(self):
         if not self.workers:
@@ -58,6 +61,10 @@ class RealMachine:
         if self.step_mode is not None and self.step_mode not in STEP_MODES:
             raise ValueError(
                 f"step_mode={self.step_mode!r}: choose one of {', '.join(STEP_MODES)}"
+            )
+        if self.placement not in PLACEMENTS:
+            raise ValueError(
+                f"placement={self.placement!r}: choose one of {', '.join(PLACEMENTS)}"
             )
 
     @property
@@ -109,6 +116,7 @@ def local_machine(
     slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
     faults: Sequence[ScriptedFault] = (),
     step_mode: str | None = None,
+    placement: str = "threads",
 ) -> RealMachine:
     """Return the devices of this process as a machine on which runs are real.
 
@@ -141,7 +149,7 @@ def local_machine(
         RealWorker(*fields)
         for fields in zip(names, repeated, _slowdowns(slowdown, names), strict=True)
     )
-    return RealMachine(workers, tuple(faults), step_mode)
+    return RealMachine(workers, tuple(faults), step_mode, placement)
 
 
 def all_devices() -> list[Device]:

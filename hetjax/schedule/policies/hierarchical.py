@@ -192,7 +192,9 @@ def hierarchical(
         state = state._replace(groups=groups, num_waiting=waiting)
         return state, actions._replace(merges=merges, dispatch=dispatch)
 
-    return Policy(init, react, topology)
+    each = (inner,) if isinstance(inner, Policy) else inner
+    together = all(policy.bulk_synchronous for policy in each)
+    return Policy(init, react, topology, together)
 
 
 def _with_roster(group: Group, event: Arrival | Join | Leave) -> Group:

@@ -114,7 +114,7 @@ def rounds(
             merges, tuple((k, state.local_rounds[k]) for k in members)
         )
 
-    return Policy(init, react)
+    return Policy(init, react, bulk_synchronous=True)
 
 
 def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:

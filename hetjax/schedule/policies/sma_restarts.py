@@ -75,7 +75,7 @@ def sma_restarts(inner: Policy, condition: Condition) -> Policy:
         state = state._replace(inner=inner_state, progress=progress)
         return state._replace(memory=memory, due=due), actions
 
-    return Policy(init, react, inner.topology)
+    return Policy(init, react, inner.topology, inner.bulk_synchronous)
 
 
 def _advance(progress: Progress, event: Event, num_examples: int) -> Progress:

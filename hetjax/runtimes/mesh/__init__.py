@@ -1,0 +1,8 @@
+"""Replicas on a mesh: all local rounds of a wave, and the merges after them, in one
+program.
+
+`opening` prepares a run, `placing` says which strategies and machines fit. `layout` is
+where workers are, `plan` orders a wave's merges, `programs` compiles a wave, `feed`
+sends its batches, `waves` launches it and reads its numbers. `clock`, `executor` and
+`store` are what the loop sees of that.
+"""

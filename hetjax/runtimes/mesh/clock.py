@@ -1,0 +1,199 @@
+"""The clock of a mesh: wall-clock seconds, in which whole waves pass.
+
+The host handles a wave's arrivals before the devices have done its steps, so their
+times are planned: the wave begins when the one before it is expected to end, and takes
+the seconds that the workers were measured to need, times the ratio at which recent
+waves took longer. When a wave is done, its true end is known, and `corrected` maps
+planned times to true ones. Within a wave only the end is measured: when a worker was
+busy is worked out from its measured step times, and the longest worker counts as busy
+during the whole wave, merges included.
+"""
+
+import heapq
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from hetjax.machine import (
+    Arrival,
+    Event,
+    LocalRound,
+    Merged,
+    PlannedMerge,
+    Stamps,
+    Timer,
+    WorkerInfo,
+)
+from hetjax.runtimes.mesh.waves import Wave, Waves
+
+_NEW = 0.3  # weight of the last wave in the ratio of true to planned seconds
+
+
+class MeshClock:
+    """The clock of one run on a mesh.
+
+    Events of a wave come in the order of the workers, with the merges behind. A timer
+    comes between two waves: before the first wave that is expected to end after it.
+    """
+
+    has_pending_joins = False
+
+    def __init__(self, infos: Sequence[WorkerInfo], waves: Waves):
+        """`infos` hold the measured seconds of every worker's steps."""
+        self.workers = tuple(infos)
+        self.now = 0.0  # [s] planned time of the last event
+        self.wave: Wave | None = None  # whose arrivals are handled
+        self._waves = waves
+        self._events: deque[Event] = deque()
+        self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
+        self._timers: list[tuple[float, int, str]] = []
+        self._origin = self._paused = 0.0
+        self._under_way: deque[_Planned] = deque()  # waves that are not done
+        self._ratio = 1.0  # true over measured seconds of recent waves
+        self._last_end = 0.0  # [s] planned, of the last wave
+        self._done = 0.0  # [s] true, of the last wave that is known to be done
+        self._planned: list[float] = [0.0]  # begins and ends of waves
+        self._true: list[float] = [0.0]
+        waves.seconds, waves.paused = self._seconds, self.paused
+        waves.on_done = self._learn
+
+    # -- time --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Set the clock to 0 s."""
+        self._origin, self._paused = time.perf_counter(), 0.0
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._origin - self._paused
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock within the context."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused += time.perf_counter() - began
+
+    def corrected(self, planned: np.ndarray) -> np.ndarray:
+        """The true times of planned ones, once all waves are done."""
+        return np.interp(planned, self._planned, self._true)
+
+    def _learn(self, wave: Wave) -> None:
+        """A wave is done: note when it ended, and how long it took."""
+        if not self._under_way or self._under_way[0].wave is not wave:
+            self._done = self._true[-1] = wave.done  # merges that were launched later
+            return
+        planned = self._under_way.popleft()
+        took = wave.done - max(self._done, wave.launched)
+        self._ratio += _NEW * (took / planned.seconds - self._ratio)
+        self._planned += [planned.start, planned.end]
+        self._true += [self._true[-1], wave.done]
+        self._done = wave.done
+
+    def _expected_start(self) -> float:
+        """When the wave that is forming can begin [s]."""
+        seconds = sum(p.seconds for p in self._under_way) * self._ratio
+        return max(self._last_end, self._done + seconds)
+
+    # -- actions -----------------------------------------------------------------------
+
+    def dispatch(
+        self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
+    ) -> Arrival:
+        """Give a worker a round in the next wave; only its start is planned so far."""
+        del nonzeros
+        self._rounds[worker] = local_round
+        return Arrival(worker, local_round, self._last_end, math.inf)
+
+    def carry_out(self, planned: PlannedMerge) -> Stamps:
+        """Let a merge join the wave; it takes no time of its own."""
+        planned.run(self.now)
+        action = planned.action
+        merged = Merged(action.node, self.now, action.members, action.op)
+        self._events.append(merged)
+        return Stamps(*[self.now] * 4)
+
+    def start(self, worker: int) -> None:
+        """Refuse: the workers of a run on a mesh are fixed."""
+        raise _fixed_workers(self.workers[worker])
+
+    def stop(self, worker: int) -> None:
+        """Refuse: the workers of a run on a mesh are fixed."""
+        raise _fixed_workers(self.workers[worker])
+
+    def set_timer(self, name: str, time: float) -> None:
+        """Ask for a Timer event between two waves, at about `time` [s]."""
+        heapq.heappush(self._timers, (time, len(self._timers), name))
+
+    # -- events ------------------------------------------------------------------------
+
+    def next(self) -> Event | None:
+        """The next event of the wave, a timer, or the first event of the next wave."""
+        if not self._events:
+            self._waves.launch()
+            if self._timer_is_due():
+                seconds, _, name = heapq.heappop(self._timers)
+                return Timer(name, seconds)
+            self._begin_wave()
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        self.now = max(self.now, event.time)
+        return event
+
+    def _timer_is_due(self) -> bool:
+        """Is a timer due before the wave that is forming ends? Then no wave runs on."""
+        while self._timers and self._timers[0][0] < self._expected_end():
+            if not self._under_way:
+                return True
+            self._waves.wait()  # which tells better when the next wave will end
+        return False
+
+    def _expected_end(self) -> float:
+        if not self._rounds:
+            return math.inf
+        return self._expected_start() + self._ratio * max(self._busy().values())
+
+    def _busy(self) -> dict[int, float]:
+        """Measured seconds of each round of the wave that is forming."""
+        return {
+            k: max(r.local_steps * self.workers[k].seconds(r.size), 1e-9)
+            for k, r in self._rounds.items()
+        }
+
+    def _begin_wave(self) -> None:
+        """Plan the times of the wave that was forming."""
+        busy, start = self._busy(), self._expected_start()
+        self.wave = self._waves.next()
+        if self.wave is None:
+            return
+        finish = {k: start + self._ratio * seconds for k, seconds in busy.items()}
+        end = max(finish.values())
+        self._under_way.append(_Planned(self.wave, start, end, max(busy.values())))
+        self._last_end = end
+        self._events += [
+            Arrival(k, r, start, finish[k]) for k, r in sorted(self._rounds.items())
+        ]
+        self._rounds = {}
+
+
+class _Planned(NamedTuple):
+    """The planned times of a wave."""
+
+    wave: Wave
+    start: float
+    end: float
+    seconds: float  # that the longest round was measured to need
+
+
+def _fixed_workers(info: WorkerInfo) -> ValueError:
+    return ValueError(
+        f"the policy starts or stops {info.name}, but on a mesh the workers of a run "
+        'are fixed: take placement="threads"'
+    )

@@ -1,0 +1,88 @@
+"""Where workers are on a mesh: so many devices, with equally many workers on each."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from hetjax.tree import PyTree
+
+AXIS = "workers"  # of the mesh
+
+
+class Layout(NamedTuple):
+    """The devices of a mesh, and the number of workers on each.
+
+    Worker k is in slot k % slots of device k // slots. A tree that lies on the mesh has
+    leaves [devices, ...], whose entry i is on device i alone.
+    """
+
+    devices: tuple[Any, ...]
+    slots: int
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers on all devices."""
+        return len(self.devices) * self.slots
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh, of one axis."""
+        return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
+
+    @property
+    def split(self) -> NamedSharding:
+        """The sharding of what each device has its own of."""
+        return NamedSharding(self.mesh, PartitionSpec(AXIS))
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        """The sharding of what is the same on all devices."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def local(self) -> list[int]:
+        """The indices of this process's devices."""
+        here = jax.process_index()
+        return [i for i, d in enumerate(self.devices) if d.process_index == here]
+
+    def everyone(self, tree: PyTree) -> PyTree:
+        """The tree, the same on all devices."""
+        return jax.device_put(tree, self.everywhere)
+
+    def put(self, tree: PyTree) -> PyTree:
+        """The tree with leaves [devices, ...] on the host, each part on its device."""
+        local = self.local
+        return self.put_local(jax.tree.map(lambda x: x[local], tree))
+
+    def put_local(self, tree: PyTree) -> PyTree:
+        """As `put`, of leaves [local devices, ...] with this process's parts alone."""
+        return jax.device_put(tree, self.split)
+
+    def place(self, worker: int) -> tuple[int, int]:
+        """The (device, slot) of a worker."""
+        return divmod(worker, self.slots)
+
+    def devices_of(self, workers: Iterable[int]) -> tuple[int, ...] | None:
+        """The devices whose workers these are; None if they are not whole devices."""
+        chosen = frozenset(workers)
+        devices = sorted({k // self.slots for k in chosen})
+        whole = len(devices) * self.slots == len(chosen)
+        return tuple(devices) if whole else None
+
+
+def on_device(tree: PyTree) -> PyTree:
+    """Inside `shard_map`: a device's own part [1, ...] of a tree, without that axis."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def off_device(tree: PyTree) -> PyTree:
+    """The inverse of `on_device`."""
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def first_part(tree: PyTree) -> PyTree:
+    """The part [1, ...] of a tree that is on the first device of this process."""
+    return jax.tree.map(lambda x: x.addressable_shards[0].data, tree)

@@ -1,0 +1,57 @@
+"""Which strategies, jobs and machines fit on a mesh, and what to do if they do not."""
+
+from collections import Counter
+
+from hetjax.engine.job import Job
+from hetjax.runtimes.mesh.layout import Layout
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.strategies.types import Strategy
+
+
+def layout_of(machine: RealMachine) -> Layout:
+    """The layout of a machine's workers; ValueError if they make no mesh."""
+    why = misfit_of_machine(machine)
+    if why:
+        raise ValueError(f'{why}: take placement="threads"')
+    counts = Counter(w.device for w in machine.workers)
+    return Layout(tuple(counts), next(iter(counts.values())))
+
+
+def misfit_of_machine(machine: RealMachine) -> str:
+    """Why these workers make no mesh; "" if they do."""
+    kinds = dict.fromkeys(w.kind for w in machine.workers)
+    if len(kinds) > 1:
+        return (
+            f"a mesh has devices of one kind, but there are {' and '.join(kinds)}: one "
+            "program cannot span them"
+        )
+    counts = Counter(w.device for w in machine.workers)
+    if len(set(counts.values())) > 1:
+        return "on a mesh every device has equally many workers"
+    slow = [w.name for w in machine.workers if w.slowdown != 1]
+    if slow:
+        return f"{slow[0]} is slowed down on purpose, which a program cannot do"
+    if machine.faults:
+        return "scripted faults concern single workers, but a mesh runs all as one"
+    return ""
+
+
+def misfit_of_strategy(strategy: Strategy, job: Job) -> str:
+    """Why a strategy cannot run as one program per wave; "" if it can."""
+    if not strategy.policy.bulk_synchronous:
+        return (
+            "its policy is not bulk-synchronous: what it does next depends on which "
+            "worker arrives first"
+        )
+    if any(merge.updates_busy_workers for merge in strategy.merges):
+        return "its merge changes replicas while their workers compute"
+    return ""
+
+
+def check_fits(strategy: Strategy, job: Job) -> None:
+    """Raise a ValueError if a strategy cannot run on a mesh."""
+    why = misfit_of_strategy(strategy, job)
+    if why:
+        raise ValueError(
+            f'{job.name} cannot be placed on a mesh: {why}; take placement="threads"'
+        )

@@ -1,0 +1,219 @@
+"""The merges of a wave as stages, each of which all devices run at the same time.
+
+A policy asks for one merge after the other: a node of a tree, its sibling, their
+parent. Merges that concern different workers and nodes commute, so siblings go into one
+stage: one collective, in which every part of the mesh merges on its own. That needs
+nodes that consist of whole devices; other nodes merge one by one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
+from hetjax.merge.types import WorkerStats
+from hetjax.runtimes.mesh.layout import Layout
+
+_WORKER = WorkerStats._fields.index("worker")
+_OF_NODE = [WorkerStats._fields.index(n) for n in ("server_steps", "num_workers")]
+
+
+class Asked(NamedTuple):
+    """A merge that the policy asked for, with its members' packed statistics."""
+
+    action: MergeAction
+    stats: np.ndarray  # [fields, members]
+
+
+class Stage(NamedTuple):
+    """Merges that run at the same time; static, so that equal stages share a program.
+
+    A stage is along the axis, where each device knows the state of the one node above
+    it (`state` names the level), or of a single node, whose state all devices know.
+    """
+
+    level: int  # of the merge, among those of the strategy
+    op: MergeOp
+    state: str  # the key of the nodes' states
+    members: tuple[str, ...]  # keys of the member nodes' states; (): workers
+    along_axis: bool
+    parts: tuple[tuple[int, ...], ...] | None  # of the axis; None: all devices merge
+    holds: tuple[int, ...] | None  # the member node that each device is below
+    whole: bool  # does every worker, or device, take part?
+
+
+class Plan(NamedTuple):
+    """The stages of a wave, and what varies from wave to wave."""
+
+    stages: tuple[Stage, ...]
+    stats: tuple[np.ndarray, ...]  # of each stage: [devices, fields, members]
+    taking_part: tuple[np.ndarray, ...]  # of each stage: [devices, members of it] bool
+
+
+class Planner:
+    """Plans the merges of the waves of one run."""
+
+    def __init__(self, layout: Layout, topology: Topology, num_levels: int):
+        """`num_levels` is the number of merges that the strategy has."""
+        self._layout, self._topology = layout, topology
+        self._last_level = num_levels - 1
+        self._aligned = _aligned_levels(layout, topology)
+
+    @property
+    def state_keys(self) -> dict[str, int]:
+        """The keys of all states, and the level of the merge that each belongs to."""
+        return {self._key(n): self.level_of(n) for n in self._topology.nodes}
+
+    @property
+    def root_key(self) -> str:
+        """The key of the root's state."""
+        return self._key(ROOT)
+
+    def level_of(self, node: str) -> int:
+        """The level of a node's merge; the root has the last one."""
+        if node == ROOT:
+            return self._last_level
+        return min(self._topology.level(node), self._last_level)
+
+    def _key(self, node: str) -> str:
+        level = self._topology.level(node)
+        return f"level {level}" if level in self._aligned else node
+
+    def plan(self, asked: Sequence[Asked]) -> Plan:
+        """The plan of these merges, which have the same result in their order."""
+        stages, stats, taking_part = [], [], []
+        for together in self._commuting(asked):
+            stage = self._stage([a.action for a in together])
+            table, present = self._tables(stage, together)
+            stages.append(stage._replace(whole=bool(present.all())))
+            stats.append(table)
+            taking_part.append(present)
+        return Plan(tuple(stages), tuple(stats), tuple(taking_part))
+
+    def _commuting(self, asked: Sequence[Asked]) -> list[list[Asked]]:
+        """The merges in groups: of one kind, on different workers and nodes."""
+        groups: list[dict[tuple, list[Asked]]] = []
+        depth: dict[int | str, int] = {}  # groups that must come before, per member
+        for each in asked:
+            action = each.action
+            touched = (action.node, *action.members)
+            first = max((depth.get(m, 0) for m in touched), default=0)
+            while len(groups) <= first:
+                groups.append({})
+            groups[first].setdefault(self._kind(action), []).append(each)
+            for member in touched:
+                depth[member] = first + 1
+        return [together for group in groups for together in group.values()]
+
+    def _kind(self, action: MergeAction) -> tuple:
+        level = self._topology.level(action.node)
+        along = level in self._aligned
+        members = any(isinstance(m, str) for m in action.members)
+        return (action.op, level, members, "" if along else action.node)
+
+    def _stage(self, actions: Sequence[MergeAction]) -> Stage:
+        first, topology = actions[0], self._topology
+        level = topology.level(first.node)
+        along = level in self._aligned
+        nodes = [m for m in first.members if isinstance(m, str)]
+        parts = self._parts(level) if along else None
+        keys = dict.fromkeys(map(self._key, nodes))
+        return Stage(
+            level=self.level_of(first.node),
+            op=first.op,
+            state=self._key(first.node),
+            members=tuple(keys),
+            along_axis=along,
+            parts=parts,
+            holds=tuple(self._nodes_above(nodes)) if along and nodes else None,
+            whole=False,
+        )
+
+    def _parts(self, level: int) -> tuple[tuple[int, ...], ...] | None:
+        """The devices of each node of an aligned level; the other devices are last."""
+        nodes = [n for n in self._topology.nodes.values() if n.level == level]
+        parts = [self._layout.devices_of(n.workers) or () for n in nodes]
+        others = set(range(len(self._layout.devices))) - {d for p in parts for d in p}
+        parts += [(d,) for d in sorted(others)]
+        return tuple(parts) if len(parts) > 1 else None
+
+    def _tables(
+        self, stage: Stage, together: Sequence[Asked]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The statistics of a stage for every device, and which members take part."""
+        devices, fields = len(self._layout.devices), len(WorkerStats._fields)
+        if not stage.along_axis and stage.members:  # the same tuple on every device
+            (only,) = together
+            shape = (devices, *only.stats.shape)
+            present = np.ones((devices, len(only.action.members)), bool)
+            return np.broadcast_to(only.stats, shape).copy(), present
+        names = self._member_names(stage)
+        slots = self._layout.slots if stage.holds is None else 1
+        tables = np.zeros((devices, fields, len(names)), np.float32)
+        tables[:, _WORKER] = names
+        present = np.zeros((devices, slots), bool)
+        for action, stats in together:
+            table = np.zeros((fields, len(names)), np.float32)
+            table[_OF_NODE] = stats[_OF_NODE, :1]
+            table[_WORKER] = names
+            concerned = set()
+            for member, column in zip(action.members, stats.T, strict=True):
+                place = self._devices(member)
+                concerned.update(place)
+                if isinstance(member, int):
+                    table[:, member] = column
+                    present[place[0], member % slots] = True
+                elif stage.holds is not None:
+                    table[:, stage.holds[place[0]]] = column
+                    present[list(place)] = True
+            tables[sorted(concerned) if stage.along_axis else slice(None)] = table
+        return tables, present
+
+    def _member_names(self, stage: Stage) -> np.ndarray:
+        """The numbers of all members along the axis, as in `WorkerStats.worker`."""
+        if stage.holds is None:
+            return np.arange(self._layout.num_workers)
+        return np.full(max(stage.holds) + 1, -1)
+
+    def _nodes_above(self, some: Sequence[str]) -> list[int]:
+        """For each device, the number of the node above it at the level of `some`.
+
+        Devices without one get numbers of their own, of members that are never there.
+        """
+        nodes = self._topology.nodes
+        level = nodes[some[0]].level
+        numbers: dict[int, int] = {}
+        of_level = [n for n in nodes.values() if n.level == level]
+        for number, node in enumerate(of_level):
+            for device in self._layout.devices_of(node.workers) or ():
+                numbers[device] = number
+        spare = iter(range(len(of_level), len(of_level) + len(self._layout.devices)))
+        return [
+            numbers[d] if d in numbers else next(spare)
+            for d in range(len(self._layout.devices))
+        ]
+
+    def _devices(self, member: int | str) -> tuple[int, ...]:
+        """The devices of a worker, or of the workers below a node."""
+        workers = self._topology.workers_of(member)
+        return tuple(sorted({self._layout.place(k)[0] for k in workers}))
+
+
+def _aligned_levels(layout: Layout, topology: Topology) -> frozenset[int]:
+    """The levels at which all nodes, and all nodes below, consist of whole devices."""
+    aligned = set()
+    for level in sorted({n.level for n in topology.nodes.values()}):
+        nodes = [n for n in topology.nodes.values() if n.level == level]
+        fits = all(layout.devices_of(n.workers) is not None for n in nodes)
+        # of member nodes every device must have exactly one
+        below = {
+            topology.nodes[m].level
+            for n in nodes
+            for m in n.children
+            if isinstance(m, str)
+        }
+        if not fits or not below <= aligned or len(below) > 1:
+            break
+        aligned.add(level)
+    return frozenset(aligned)

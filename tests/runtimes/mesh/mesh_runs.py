@@ -1,0 +1,92 @@
+"""Runs of so many waves on a mesh, in a time that is scripted."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from real_runs import DATA, TASK
+
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
+from hetjax.engine.compiled.programs import Programs
+from hetjax.machine import Cost, Link, Machine, Profile, WorkerInfo
+from hetjax.runtimes.mesh.layout import Layout
+from hetjax.runtimes.mesh.opening import mesh_runtime
+
+WORKERS = 8
+LAYOUTS = {"8 x 1": (8, 1), "4 x 2": (4, 2), "2 x 4": (2, 4), "1 x 8": (1, 8)}
+_PROGRAMS = {}  # of a task, shared by all tests
+
+
+def layout(name):
+    devices, slots = LAYOUTS[name]
+    return Layout(tuple(jax.devices("cpu")[:devices]), slots)
+
+
+@dataclasses.dataclass
+class MeshMachine:
+    """A machine whose runs are on a mesh; a step takes a second."""
+
+    where: Layout
+    step_mode: str = "fused"
+    real = True
+
+    def open_runtime(self, strategy, job):
+        infos = tuple(
+            WorkerInfo(k, f"w{k}", "cpu", (), 1.0, 0.0, f"d{k // self.where.slots}")
+            for k in range(self.where.num_workers)
+        )
+        runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)
+        waves, now = runtime.executor._waves, 0.0
+        learn = waves.on_done
+
+        def on_done(wave):
+            nonlocal now
+            now += wave.most
+            wave.done = now
+            learn(wave)
+
+        waves.on_done, waves.seconds = on_done, lambda: 0.0
+        self.runtime = runtime
+        return runtime
+
+
+def simulated_machine(workers=WORKERS, seconds=1.0):
+    """Equal workers on the virtual clock, whose steps all take a second."""
+    profiles = tuple(
+        Profile(f"w{k}", "cpu", Cost(seconds, 0.0)) for k in range(workers)
+    )
+    return Machine("equal", profiles, {"": Link(0.0, 1e30)})
+
+
+def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **options):
+    """A run as `hj.train` does it."""
+    settings = {k: options.pop(k) for k in ("on_nan",) if k in options}
+    session = Session(
+        task, data, machine, seconds=seconds, num_evals=num_evals, **settings
+    )
+    session.programs = _PROGRAMS.setdefault(id(task), Programs(task))
+    bar = ProgressBar(seconds, shown=False)
+    return session.run(strategy.name, strategy, 0, bar, **options)
+
+
+def on_mesh(strategy, where, waves, steps=1, *, step_mode="fused", **options):
+    """The history of so many waves, of `steps` steps each, on a mesh."""
+    machine = MeshMachine(layout(where), step_mode)
+    history = run(machine, strategy, (waves + 0.5) * steps, **options)
+    history.machine = machine
+    return history
+
+
+def simulated(strategy, waves, steps=1, **options):
+    """The history of so many rounds on the virtual clock, of `steps` steps each."""
+    return run(simulated_machine(), strategy, (waves + 0.5) * steps, **options)
+
+
+def close(actual, expected, tolerance=0.0):
+    """Equal leaf by leaf, or within a tolerance."""
+    leaves = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    for a, b in leaves:
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=0, atol=tolerance
+        )

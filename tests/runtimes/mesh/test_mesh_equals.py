@@ -1,0 +1,59 @@
+"""Every strategy on every mesh equals the same strategy with its workers one by one.
+
+With one worker per device, and with all workers on one device, sums have the order that
+they have on a tuple: equal bit for bit, but where XLA contracts other products and sums
+(`ROUNDED`). With several workers on several devices each device adds its own first:
+within 1e-6.
+"""
+
+import numpy as np
+import pytest
+from mesh_runs import LAYOUTS, close, on_mesh, simulated
+
+import hetjax as hj
+
+COMMON = {"batch_size": 4, "learning_rate": 0.1}
+STEPS = (4, 2, 1, 4, 1, 3, 4, 2)  # of eight workers
+SIZES = (4, 2, 3, 4, 1, 4, 2, 4)
+WAVES = 5
+TABLE = {  # strategy, steps of a wave
+    "sync": (hj.sync_sgd(**COMMON, server_momentum=0.5, ema=True), 1),
+    "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
+    "local steps": (hj.local_sgd(**COMMON, local_steps=STEPS, momentum=0.5), 4),
+    "biased": (hj.biased_local_sgd(**COMMON, local_steps=STEPS), 4),
+    "fed_nova": (hj.fed_nova(**COMMON, local_steps=STEPS, momentum=0.5), 4),
+    "fed_acc": (hj.fed_acc(**COMMON, local_steps=2), 2),
+    "fed_adp": (hj.fed_adp(**COMMON, local_steps=STEPS), 4),
+    "sma": (hj.sma(**COMMON), 1),
+    "sma tau": (hj.sma(**COMMON, local_steps=3, momentum=0.5), 3),
+    "sma two levels": (hj.sma(**COMMON, two_level=4), 1),
+    "sma mean": (hj.sma(**COMMON, center="mean", merge_momentum=0), 1),
+    "easgd_sync": (hj.easgd_sync(**COMMON, momentum=0.5, local_steps=2), 2),
+    "hier flat": (hj.hier_sgd(**COMMON, levels=(), local_steps=(2,)), 2),
+    "hier two levels": (hj.hier_sgd(**COMMON, levels=(4,), local_steps=(1, 2)), 1),
+    "hier uneven": (hj.hier_sgd(**COMMON, levels=((3, 5),), local_steps=(1, 2)), 1),
+    "sequential": (hj.sequential_sgd(**COMMON), 1),
+}
+TREES = {"hier three levels": (2, 2)}
+ROUNDED = ("biased", "fed_nova", "fed_acc", "fed_adp", "easgd_sync")
+
+
+def tolerance(name, where):
+    exact = where in ("8 x 1", "1 x 8") and name not in ROUNDED
+    return 0.0 if exact else 1e-6
+
+
+def same(name, where, strategy, steps):
+    expected = simulated(strategy, WAVES, steps)
+    waves = WAVES if name != "fed_acc" else expected.merges  # it takes time to look
+    actual = on_mesh(strategy, where, waves, steps)
+    assert (actual.stopped, actual.merges) == ("", expected.merges)
+    close(actual.params, expected.params, tolerance(name, where))
+    metrics = [[p["loss"] for p in h.evals] for h in (actual, expected)]
+    np.testing.assert_allclose(*metrics, rtol=1e-5)
+
+
+@pytest.mark.parametrize("where", LAYOUTS)
+@pytest.mark.parametrize("name", TABLE)
+def test_a_mesh_equals_workers_one_by_one(name, where):
+    same(name, where, *TABLE[name])
