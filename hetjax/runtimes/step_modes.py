@@ -29,6 +29,11 @@ def step_mode_of_table(job: Job, platform: str) -> str:
     return job.programs.once("step mode of the table", lambda: _mode_on_cpu(job))
 
 
+def loops_are_fast(job: Job, platform: str) -> bool:
+    """Do steps lose nothing inside a loop? On a CPU convolutions do."""
+    return step_mode_of_table(job, platform) == "fused"
+
+
 def _mode_on_cpu(job: Job) -> str:
     names = list(_primitives(_loss_of(job).jaxpr))
     if not any(name.startswith("conv_general") for name in names):

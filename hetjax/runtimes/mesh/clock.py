@@ -29,8 +29,12 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
-from hetjax.runtimes.mesh.waves import Wave, Waves
+from hetjax.runtimes.mesh.wave import Wave
+from hetjax.runtimes.mesh.waves import Waves
 
+AT_ONCE = 5e-3  # [s] of waves that are launched as one program, if they are shorter
+MOST_AT_ONCE = 16  # waves of a launch, at most
+_LOOKS = 8  # launches that are measured before the number of waves is chosen
 _NEW = 0.3  # weight of the last wave in the ratio of true to planned seconds
 
 
@@ -43,12 +47,18 @@ class MeshClock:
 
     has_pending_joins = False
 
-    def __init__(self, infos: Sequence[WorkerInfo], waves: Waves):
-        """`infos` hold the measured seconds of every worker's steps."""
+    def __init__(
+        self, infos: Sequence[WorkerInfo], waves: Waves, *, several: bool = False
+    ):
+        """`infos` hold the measured seconds of every worker's steps.
+
+        `several`: may waves be launched several at a time, in a loop?
+        """
         self.workers = tuple(infos)
         self.now = 0.0  # [s] planned time of the last event
         self.wave: Wave | None = None  # whose arrivals are handled
-        self._waves = waves
+        self._waves, self._several = waves, several
+        self._at_once: int | None = None  # once it is chosen
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
         self._timers: list[tuple[float, int, str]] = []
@@ -84,17 +94,34 @@ class MeshClock:
         """The true times of planned ones, once all waves are done."""
         return np.interp(planned, self._planned, self._true)
 
-    def _learn(self, wave: Wave) -> None:
-        """A wave is done: note when it ended, and how long it took."""
-        if not self._under_way or self._under_way[0].wave is not wave:
-            self._done = self._true[-1] = wave.done  # merges that were launched later
+    def _learn(self, waves: tuple[Wave, ...], done: float) -> None:
+        """Waves are done: note when they ended, and how long they took."""
+        planned = []
+        while self._under_way and self._under_way[0].wave in waves:
+            planned.append(self._under_way.popleft())
+        if not planned:  # more steps or merges of a wave that was launched in parts
+            self._done = self._true[-1] = done
             return
-        planned = self._under_way.popleft()
-        took = wave.done - max(self._done, wave.launched)
-        self._ratio += _NEW * (took / planned.seconds - self._ratio)
-        self._planned += [planned.start, planned.end]
-        self._true += [self._true[-1], wave.done]
-        self._done = wave.done
+        began = max(self._done, waves[0].launched)
+        each = (done - began) / sum(p.seconds for p in planned)
+        self._ratio += _NEW * (each - self._ratio)
+        last = self._true[-1]  # a gap before the launch counts for the wave behind it
+        each = (done - last) / sum(p.seconds for p in planned)
+        for p in planned:
+            self._planned += [p.start, p.end]
+            self._true += [last, last + each * p.seconds]
+            last = self._true[-1]
+        self._done = self._true[-1] = done
+        self._waves.at_once = self._choose_at_once(self._ratio * planned[0].seconds)
+
+    def _choose_at_once(self, seconds: float) -> int:
+        """How many waves of so many seconds to launch at a time; chosen once."""
+        if len(self._true) < 2 * _LOOKS or not self._several:
+            return 1
+        if self._at_once is None:
+            number = max(1.0, min(MOST_AT_ONCE, AT_ONCE / seconds))
+            self._at_once = 2 ** int(math.log2(number))
+        return self._at_once
 
     def _expected_start(self) -> float:
         """When the wave that is forming can begin [s]."""
@@ -136,7 +163,7 @@ class MeshClock:
     def next(self) -> Event | None:
         """The next event of the wave, a timer, or the first event of the next wave."""
         if not self._events:
-            self._waves.launch()
+            self._waves.complete()
             if self._timer_is_due():
                 seconds, _, name = heapq.heappop(self._timers)
                 return Timer(name, seconds)

@@ -2,7 +2,8 @@
 
 from hetjax.engine.protocols import Assignment, TakeTurns
 from hetjax.runtimes.mesh.clock import MeshClock
-from hetjax.runtimes.mesh.waves import LateOutcome, Waves
+from hetjax.runtimes.mesh.wave import LateOutcome
+from hetjax.runtimes.mesh.waves import Waves
 
 
 class MeshExecutor:
@@ -27,7 +28,7 @@ class MeshExecutor:
     def finish(self, worker: int) -> LateOutcome:
         """The outcome of a round, whose numbers are known later."""
         assert self._clock.wave is not None  # it has arrived
-        return LateOutcome(self._clock.wave, worker, self._waves)
+        return LateOutcome(self._clock.wave, worker, self._waves.read)
 
     def drop(self, worker: int) -> None:
         """Do nothing: no worker is lost on a mesh."""

@@ -15,6 +15,7 @@ from hetjax.runtimes.mesh.plan import Planner
 from hetjax.runtimes.mesh.programs import Algorithm
 from hetjax.runtimes.mesh.store import MeshStore
 from hetjax.runtimes.mesh.waves import Waves
+from hetjax.runtimes.step_modes import loops_are_fast
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.runtimes.threads.preparation import measure_costs
 from hetjax.runtimes.threads.step_mode_choice import choose_step_mode
@@ -59,7 +60,9 @@ def mesh_runtime(
     waves = Waves(
         algorithm, layout, planner, job, step_mode=step_mode, ahead=int(queues)
     )
-    clock = MeshClock(infos, waves)
+    # where losses are observed, the next round cannot be drawn before they are known
+    several = not algorithm.keeps and loops_are_fast(job, device.platform)
+    clock = MeshClock(infos, waves, several=several)
     return Runtime(
         clock,
         MeshExecutor(waves, clock),

@@ -44,10 +44,11 @@ class Spec(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of a wave; leaves [devices, ...], and inside `shard_map` without that.
+    """The inputs of waves: leaves [devices, waves, ...].
 
-    Of L slots with up to K steps each: batches have leaves [L, K, ...], numbers are [L,
-    4] uint32 (local steps, seed, worker, first step), learning rates [L].
+    For a device and a wave, of L slots with up to K steps each: batches have leaves
+    [L, K, ...], numbers are [L, 4] uint32 (local steps, seed, worker, first step), and
+    learning rates [L].
     """
 
     batches: Any
@@ -99,11 +100,12 @@ def begin_program(algorithm: Algorithm, layout: Layout) -> Callable:
 
 
 def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
-    """(replicas, states, inputs, held out) -> (replicas, states, numbers).
+    """(replicas, states, inputs [waves], held out) -> (replicas, states, numbers).
 
     Replicas and states are donated. The numbers are the same on all devices: of all
     workers "means" [N], "finite" [N] if that is checked, and "losses" [N, K, B] if they
-    are kept; and "accuracy", the members' of every merge that requires it.
+    are kept; and "accuracy", the members' of every merge that requires it. Inputs and
+    numbers are those of several waves, one after the other.
     """
     wave = _Wave(algorithm, spec)
 
@@ -111,7 +113,12 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
         replicas: Replicas, states: States, inputs: Inputs, held_out: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
         replicas, states, inputs = on_device((replicas, states, inputs))
-        replicas, states, numbers = wave.run(replicas, states, inputs, held_out)
+
+        def one(carry: tuple, inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
+            replicas, states, numbers = wave.run(*carry, inputs, held_out)
+            return (replicas, states), numbers
+
+        (replicas, states), numbers = _over_waves(one, (replicas, states), inputs)
         return off_device(replicas), off_device(states), numbers
 
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
@@ -125,6 +132,18 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
         ),
         donate_argnums=(0, 1),
     )
+
+
+def _over_waves(wave: Callable, carry: Any, inputs: Inputs) -> tuple[Any, Any]:
+    """`lax.scan`, but without a loop for a single wave.
+
+    In a loop, XLA's CPU backend has no fast convolution.
+    """
+    (count,) = {x.shape[0] for x in jax.tree.leaves(inputs)} or {1}
+    if count > 1:
+        return lax.scan(wave, carry, inputs)
+    carry, numbers = wave(carry, on_device(inputs))
+    return carry, off_device(numbers)
 
 
 class _Wave:

@@ -4,21 +4,20 @@ A wave is all local rounds that run side by side, and the merges that follow the
 arrivals. The host runs ahead of the devices: it handles the arrivals of a wave, with
 all that the policy asks for, before the wave is launched, and prepares the next one
 while it runs. What only the devices know (losses, whether a replica is finite) is read
-when the wave is done.
+when the wave is done. Waves of one shape may be launched several at a time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hetjax.data.batching import Batch, Bucket
-from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
+from hetjax.runtimes.mesh.feed import Feed, several
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.plan import Asked, Plan, Planner
 from hetjax.runtimes.mesh.programs import (
@@ -28,26 +27,29 @@ from hetjax.runtimes.mesh.programs import (
     begin_program,
     wave_program,
 )
+from hetjax.runtimes.mesh.wave import Numbers, Wave
 
-Numbers = dict[str, Any]
+
+class Part(NamedTuple):
+    """What is to be launched of a wave: its steps, merges, or both."""
+
+    wave: Wave
+    spec: Spec
+    plan: Plan
+    steps: Any  # the inputs of its steps, on the host; () if they run already
+
+    def is_like(self, other: "Part") -> bool:
+        """Can both be launched by one program?"""
+        same = self.spec == other.spec and self.wave.bucket == other.wave.bucket
+        return same and self.wave.most == other.wave.most
 
 
-class Wave:
-    """Local rounds side by side, and the merges after them."""
+class Launch(NamedTuple):
+    """Waves that run as one program, or whose last program runs."""
 
-    def __init__(self, assignments: dict[int, Assignment], bucket: Bucket):
-        """`bucket` is the shape of all batches."""
-        self.assignments, self.bucket = assignments, bucket
-        self.most = max(len(a.rows) for a in assignments.values())
-        self.asked: list[Asked] = []  # merges that are not launched yet
-        self.batches: Any = None  # on the devices, until the steps are launched
-        self.numbers: Numbers | None = None  # on the devices, once launched
-        self.known: Numbers | None = None  # on the host, once it is done
-        self.launched = self.done = float("nan")  # [s]
-
-    def outcome(self, worker: int, waves: "Waves") -> "LateOutcome":
-        """The outcome of a worker's round, whose numbers are read when needed."""
-        return LateOutcome(self, worker, waves)
+    waves: tuple[Wave, ...]
+    numbers: Numbers  # on the devices, of each wave: [waves, ...]
+    step: int | None  # the only step that it makes, if more follow
 
 
 class Waves:
@@ -63,22 +65,25 @@ class Waves:
         step_mode: str,
         ahead: int,
     ):
-        """`ahead` waves may be launched behind the one that runs."""
+        """`ahead` launches may wait behind the one that runs."""
         self.algorithm, self.layout, self._planner = algorithm, layout, planner
         self._job, self._step_mode, self._ahead = job, step_mode, ahead
+        self._feed = Feed(layout, job)
         self._forming: dict[int, Assignment] = {}
         self._current: Wave | None = None  # its arrivals are being handled
-        self._in_flight: deque[Wave] = deque()
+        self._held: list[Part] = []  # complete, but not launched
+        self._in_flight: deque[Launch] = deque()
         self._compiled: set[Any] = set()
         self._replicas: Any = None
         self._states: Any = None
-        self._held_out = self._measured_on()
-        # set by the clock
+        self._held_out = self._feed.held_out()
+        self.at_once = 1  # waves of a launch; set by the clock
+        # these are set by the clock, too
         self.seconds: Callable[[], float] = lambda: 0.0
-        self.paused: Callable[[], AbstractContextManager[Any]] = (
-            job.compilations.waiting
+        self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.on_done: Callable[[tuple[Wave, ...], float], None] = lambda waves, done: (
+            None
         )
-        self.on_done: Callable[[Wave], None] = lambda wave: None
 
     def begin(self, model: tuple[Any, Any]) -> None:
         """Make all replicas and states from the initial model."""
@@ -91,7 +96,7 @@ class Waves:
     def root_state(self) -> Any:
         """The root's state after all merges so far, [1, ...] on a local device."""
         if self._current is not None and self._current.asked:
-            self.launch()
+            self.flush()
         self.wait()
         return self._states[self.algorithm.root]
 
@@ -102,77 +107,107 @@ class Waves:
         self._forming[assignment.worker] = assignment
 
     def next(self) -> Wave | None:
-        """The wave that was forming, whose batches are on their way to the devices."""
+        """The wave that was forming: its arrivals are handled from now on."""
         if not self._forming:
             return None
-        chosen = dict(sorted(self._forming.items()))
+        self._current = self._feed.wave(self._forming)
         self._forming = {}
-        job = self._job
-        bucket = common_bucket(
-            job.train,
-            [a.rows for a in chosen.values()],
-            job.buckets,
-            exact=job.programs.has_statistics,
-        )
-        wave = self._current = Wave(chosen, bucket)
-        wave.batches = self._send(wave)
-        return wave
-
-    def expected_steps(self) -> dict[int, tuple[int, int]]:
-        """(steps, batch size) of each worker in the wave that is forming."""
-        return {
-            k: (len(a.rows), len(a.rows[0]) if a.rows else 0)
-            for k, a in self._forming.items()
-        }
+        return self._current
 
     def ask(self, asked: Asked) -> None:
         """Add a merge to the wave whose arrivals are being handled."""
         assert self._current is not None  # merges follow arrivals
         self._current.asked.append(asked)
 
-    # -- launching ---------------------------------------------------------------------
-
-    def launch(self) -> None:
-        """Launch the current wave: its steps, unless they run already, and merges."""
-        wave = self._current
-        if wave is None or not (wave.batches is not None or wave.asked):
+    def complete(self) -> None:
+        """All arrivals of the current wave are handled: launch it, now or soon."""
+        wave, self._current = self._current, None
+        if wave is None or wave.is_launched:
             return
-        while len(self._in_flight) > self._ahead and self._in_flight[0] is not wave:
-            self._finish(self._in_flight.popleft())
-        plan = self._planner.plan(wave.asked)
-        wave.asked = []
-        for spec, inputs in self._programs_of(wave, plan):
-            self._run(wave, spec, inputs)
-        wave.batches = None
-        if wave not in self._in_flight:
-            self._in_flight.append(wave)
+        part = self._part(wave)
+        if self._held and not self._held[-1].is_like(part):
+            self._launch_held()
+        self._held.append(part)
+        if len(self._held) >= self.at_once:
+            self._launch_held()
 
-    def _programs_of(self, wave: Wave, plan: Plan) -> Iterator[tuple[Spec, Inputs]]:
-        """The programs of a wave: one, or one for each step and one for the merges."""
-        merging = self.layout.put((plan.stats, plan.taking_part))
-        fresh = wave.batches is not None
+    def flush(self) -> None:
+        """Launch what is complete, and of the current wave what there is so far."""
+        self._launch_held()
+        if self._current is not None and not self._current.is_launched:
+            self._launch([self._part(self._current)])
+
+    def _part(self, wave: Wave) -> Part:
+        """What is to be launched of a wave, which counts as launched from now on."""
+        plan = self._planner.plan(wave.asked)
         equal = len(wave.assignments) == self.layout.num_workers and all(
             len(a.rows) == wave.most for a in wave.assignments.values()
         )
-        checks = fresh and self.algorithm.resets
-        mode = self._step_mode
-        if fresh and mode == "dispatch":
-            for i in range(wave.most):
-                running = equal or all(
-                    len(a.rows) > i for a in wave.assignments.values()
-                )
-                one = Spec(self.layout, "unrolled", running, True, False, ())
-                yield one, Inputs(*self._one_step(wave, i), (), ())
-            fresh = False
-        spec = Spec(self.layout, mode, equal, fresh, checks, plan.stages)
-        steps = wave.batches if fresh else ((), (), ())
-        yield spec, Inputs(*steps, *merging)
+        fresh, wave.fresh, wave.asked = wave.fresh, False, []
+        spec = Spec(
+            layout=self.layout,
+            step_mode=self._step_mode,
+            equal=equal,
+            steps=fresh,
+            checks=fresh and self.algorithm.resets,
+            stages=plan.stages,
+        )
+        return Part(wave, spec, plan, self._feed.steps(wave) if fresh else ())
 
-    def _one_step(self, wave: Wave, i: int) -> tuple[Any, Any, Any]:
-        """The inputs of step i alone."""
-        raise NotImplementedError
+    # -- launching ---------------------------------------------------------------------
 
-    def _run(self, wave: Wave, spec: Spec, inputs: Inputs) -> None:
+    def _launch_held(self) -> None:
+        """Launch what is held: together if it is as many as planned, or one by one."""
+        held, self._held = self._held, []
+        if len(held) > 1 and len(held) == self.at_once:
+            self._launch(held)
+            return
+        for part in held:
+            self._launch([part])
+
+    def _launch(self, parts: Sequence[Part]) -> None:
+        """Launch parts that are alike as one program; wait for older launches."""
+        layout, spec = self.layout, parts[0].spec
+        merging = several([(p.plan.stats, p.plan.taking_part) for p in parts])
+        if spec.steps and spec.step_mode == "dispatch":
+            spec = self._launch_steps(parts[0])
+        steps = ((), (), ())
+        if spec.steps:
+            steps = layout.put_local(several([p.steps for p in parts]))
+        if not (spec.steps or spec.stages or spec.checks):
+            return
+        inputs = Inputs(*steps, *layout.put(merging))
+        self._make_room()
+        self._run(tuple(p.wave for p in parts), spec, inputs)
+
+    def _launch_steps(self, part: Part) -> Spec:
+        """Launch a wave's steps one by one; return the spec of what is left."""
+        longest = [len(a.rows) for a in part.wave.assignments.values()]
+        everyone = len(longest) == self.layout.num_workers
+        for i in range(part.wave.most):
+            spec = part.spec._replace(
+                step_mode="unrolled",
+                equal=everyone and min(longest) > i,
+                checks=False,
+                stages=(),
+            )
+            steps = self.layout.put_local(several([self._feed.step(part.steps, i)]))
+            self._make_room()
+            self._run((part.wave,), spec, Inputs(*steps, (), ()), step=i)
+        return part.spec._replace(steps=False)
+
+    def _make_room(self) -> None:
+        """Wait until no more launches are in flight than may be."""
+        while len(self._in_flight) > self._ahead:
+            self._finish()
+
+    def _run(
+        self,
+        waves: tuple[Wave, ...],
+        spec: Spec,
+        inputs: Inputs,
+        step: int | None = None,
+    ) -> None:
         """Launch a program; before, compile it if need be, while the clock stands."""
         programs, compilations = self._job.programs, self._job.compilations
         key = ("mesh wave", self.algorithm, spec)
@@ -181,128 +216,57 @@ class Waves:
         arguments = (self._replicas, self._states, inputs, self._held_out)
         purpose = "step" if spec.steps else "merge"
         if (key, shapes) not in self._compiled:
+            self.wait()  # what runs meanwhile would not be measured
             with self.paused(), compilations.of(purpose):
                 program.lower(*arguments).compile()
             self._compiled.add((key, shapes))
-        if wave.launched != wave.launched:
-            wave.launched = self.seconds()
+        for wave in waves:
+            wave.launched = min(wave.launched, self.seconds())
         with compilations.of(purpose):
             self._replicas, self._states, numbers = program(*arguments)
-        accuracy = (*(wave.numbers or {}).get("accuracy", ()), *numbers["accuracy"])
-        wave.numbers = {**(wave.numbers or {}), **numbers, "accuracy": accuracy}
-
-    # -- batches -----------------------------------------------------------------------
-
-    def _send(self, wave: Wave) -> tuple[Any, Any, Any]:
-        """Batches, numbers and learning rates of this process's workers, on devices."""
-        layout, job = self.layout, self._job
-        devices, slots = len(layout.local), layout.slots
-        mine = [d * slots + s for d in layout.local for s in range(slots)]
-        found = [wave.assignments.get(k) for k in mine]
-        batches: Batch = make_uneven_batches(
-            job.train, [a.rows if a else () for a in found], wave.most, wave.bucket
-        )
-        numbers = np.array(
-            [
-                (len(a.rows), job.seed, k, a.first_step) if a else (0, 0, k, 0)
-                for k, a in zip(mine, found, strict=True)
-            ],
-            np.uint32,
-        )
-        rates = np.array([a.learning_rate if a else 0 for a in found], np.float32)
-        tree = jax.tree.map(
-            lambda x: x.reshape(devices, slots, *x.shape[1:]),
-            (batches, numbers, rates),
-        )
-        return layout.put_local(tree)
-
-    def _measured_on(self) -> Any:
-        """The held-out batches [n, ...], for merges that require metrics; or ()."""
-        job = self._job
-        if not job.held_out:
-            return ()
-        stacked = jax.tree.map(
-            lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *job.held_out
-        )
-        return self.layout.everyone((stacked, np.float32(job.num_held_out)))
+        self._in_flight.append(Launch(waves, numbers, step))
 
     # -- reading -----------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait until everything that was launched is done."""
+        """Launch what is complete, and wait until everything launched is done."""
+        self._launch_held()
         while self._in_flight:
-            self._finish(self._in_flight.popleft())
+            self._finish()
 
     def read(self, wave: Wave) -> Numbers:
         """The numbers of a wave; launches it, and waits, if need be."""
-        if wave.known is None:
-            if wave.numbers is None:
-                self.launch()
-            while wave.known is None:
-                self._finish(self._in_flight.popleft())
-        return wave.known
+        if not wave.known:
+            self.flush()
+            while not wave.known:
+                self._finish()
+        return wave.numbers
 
-    def _finish(self, wave: Wave) -> None:
-        """Wait for a wave; keep its numbers on the host."""
-        assert wave.numbers is not None
-        wave.known = {**(wave.known or {}), **jax.tree.map(_on_host, wave.numbers)}
-        jax.block_until_ready(self._states)
-        wave.done, wave.numbers = self.seconds(), None
-        self.on_done(wave)
-        for accuracy in wave.known["accuracy"]:
-            if accuracy.min() < 0:
-                raise ValueError(
-                    f"{self._job.name}: {self._job.programs.task.metric} is used as a "
-                    "weight and must be at least 0, but a worker's is "
-                    f"{accuracy.min():.4g}"
-                )
+    def _finish(self) -> None:
+        """Wait for the oldest launch; keep its numbers on the host."""
+        launch = self._in_flight.popleft()
+        found = jax.tree.map(_on_host, launch.numbers)
+        if not self._in_flight:
+            jax.block_until_ready(self._states)
+        for i, wave in enumerate(launch.waves):
+            own = jax.tree.map(lambda x, i=i: x[i], found)
+            for accuracy in own.pop("accuracy"):
+                self._check_weights(accuracy)
+            wave.add(own, launch.step)
+            wave.known = launch.step is None
+        if launch.step is None:
+            self.on_done(launch.waves, self.seconds())
+
+    def _check_weights(self, accuracy: np.ndarray) -> None:
+        """Raise a ValueError for a metric that cannot be a weight."""
+        if accuracy.min() < 0:
+            raise ValueError(
+                f"{self._job.name}: {self._job.programs.task.metric} is used as a "
+                "weight and must be at least 0, but a worker's is "
+                f"{accuracy.min():.4g}"
+            )
 
 
 def _on_host(x: jax.Array) -> np.ndarray:
     """An array that is the same on all devices."""
     return np.asarray(x.addressable_shards[0].data)
-
-
-class LateOutcome:
-    """The outcome of a local round on a mesh, whose numbers are known later.
-
-    See `hetjax.engine.protocols.RoundResult`.
-    """
-
-    replica = None  # it stays on its device
-
-    def __init__(self, wave: Wave, worker: int, waves: Waves):
-        """Of a worker's round in this wave."""
-        self._wave, self._worker, self._waves = wave, worker, waves
-        rows = wave.assignments[worker].rows
-        self.padded = sum(wave.bucket.size - len(r) for r in rows)
-
-    @property
-    def known(self) -> bool:
-        """Is the wave done, and are its numbers on the host?"""
-        return self._wave.known is not None
-
-    @property
-    def mean(self) -> float:
-        """The mean loss of the last step."""
-        return float(self._number("means", 0.0))
-
-    @property
-    def finite(self) -> bool:
-        """Are all numbers of the replica finite? If not, the program has reset it."""
-        return bool(self._number("finite", True))
-
-    @property
-    def losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Rows and losses of all steps, if the sampler observes them."""
-        rows = self._wave.assignments[self._worker].rows
-        if not (self._waves.algorithm.keeps and len(rows)):
-            return
-        losses = self._number("losses", None)
-        if self.finite:
-            yield np.stack(rows), losses[: len(rows)]
-
-    def _number(self, name: str, default: Any) -> Any:
-        """This worker's number; the default where it was not asked for."""
-        found = self._waves.read(self._wave)
-        return found[name][self._worker] if name in found else default

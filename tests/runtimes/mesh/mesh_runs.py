@@ -29,6 +29,7 @@ class MeshMachine:
 
     where: Layout
     step_mode: str = "fused"
+    at_once: int = 1
     real = True
 
     def open_runtime(self, strategy, job):
@@ -40,13 +41,18 @@ class MeshMachine:
         waves, now = runtime.executor._waves, 0.0
         learn = waves.on_done
 
-        def on_done(wave):
+        def on_done(done_waves, done):
             nonlocal now
-            now += wave.most
-            wave.done = now
-            learn(wave)
+            for wave in done_waves:
+                if wave not in seen:
+                    now += wave.most
+                    seen.append(wave)
+            learn(done_waves, now)
 
-        waves.on_done, waves.seconds = on_done, lambda: 0.0
+        seen = []
+        waves.on_done, waves.seconds = on_done, lambda: now
+        waves.at_once = self.at_once
+        runtime.clock._choose_at_once = lambda seconds: self.at_once
         self.runtime = runtime
         return runtime
 
@@ -70,9 +76,11 @@ def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **opti
     return session.run(strategy.name, strategy, 0, bar, **options)
 
 
-def on_mesh(strategy, where, waves, steps=1, *, step_mode="fused", **options):
+def on_mesh(
+    strategy, where, waves, steps=1, *, step_mode="fused", at_once=1, **options
+):
     """The history of so many waves, of `steps` steps each, on a mesh."""
-    machine = MeshMachine(layout(where), step_mode)
+    machine = MeshMachine(layout(where), step_mode, at_once)
     history = run(machine, strategy, (waves + 0.5) * steps, **options)
     history.machine = machine
     return history
