@@ -5,13 +5,16 @@
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
     python experiments/compare.py --all                             (three minutes)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
+    python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
 
 The default trains on scikit-learn's handwritten digits, on the simulated machine
 v100x4. It prints a table and writes results.json, results.csv and three plots to --out.
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM. Image data
 sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded. With
 --machine=local the strategies run on this host's own devices, in real seconds, and a
-trace of each run is written to the folder traces in --out.
+trace of each run is written to the folder traces in --out. With --machine=mesh all
+workers run as one program, on devices of one kind; auto takes a mesh for the strategies
+that fit.
 """
 
 import sys
@@ -32,7 +35,9 @@ DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
 flags.DEFINE_string(
     "data", "digits", "digits, synthetic_xmc, mnist, fashion_mnist, ..., a folder"
 )
-flags.DEFINE_string("machine", "v100x4", "a preset, a machine's JSON file, or local")
+flags.DEFINE_string(
+    "machine", "v100x4", "a preset, a machine's JSON file, local, mesh, or auto"
+)
 flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
@@ -91,9 +96,9 @@ def with_shards(
 def compare() -> tuple[hj.Comparison, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
     traces = None
-    if FLAGS.machine == "local":
-        machine = local_devices.machine()
-        traces = Path(FLAGS.out) / "traces"
+    if FLAGS.machine in local_devices.MACHINES:
+        machine = local_devices.machine(local_devices.MACHINES[FLAGS.machine])
+        traces = Path(FLAGS.out) / "traces" if FLAGS.machine == "local" else None
     else:
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies

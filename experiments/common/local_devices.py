@@ -19,18 +19,23 @@ bounded("cpu_devices", *DEVICES)
 bounded("workers_per_device", *DEVICES)
 
 
-def machine() -> RealMachine:
+MACHINES = {"local": "threads", "mesh": "mesh", "auto": "auto"}  # their placements
+
+
+def machine(placement: str = "threads") -> RealMachine:
     """The real machine that the flags describe. Call this before JAX lists devices."""
     if FLAGS.cpu_devices is not None:
         jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
-    # a worker's thread runs its own steps: JAX's dispatch thread would only add
-    # latency, a tenth of a millisecond per program
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if placement == "threads":
+        # a worker's thread runs its own steps: JAX's dispatch thread would only add
+        # latency, a tenth of a millisecond per program
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     return hj.local_machine(
         FLAGS.devices or None,
         workers_per_device=FLAGS.workers_per_device,
         slowdown=dict(map(_slowdown, FLAGS.slowdown)),
         step_mode=FLAGS.step_mode,
+        placement=placement,
     )
 
 

@@ -97,7 +97,8 @@ def calibrate(
         history = train(
             task,
             data,
-            dataclasses.replace(machine, faults=()),
+            # worker by worker
+            dataclasses.replace(machine, faults=(), placement="threads"),
             strategy,
             seconds=_LONG,
             num_evals=1,

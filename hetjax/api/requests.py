@@ -28,7 +28,7 @@ from hetjax.data.held_out import FEW, num_held_out
 from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
 from hetjax.machine import Machine
 from hetjax.merge.types import Merge
-from hetjax.runtimes import check_machine, is_real_machine
+from hetjax.runtimes import check_machine, check_placement, is_real_machine
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
 from hetjax.strategies.types import Strategy
@@ -64,7 +64,9 @@ def check_train(
             f"trace={str(trace)!r}: only real runs are recorded, not one on a "
             "simulated machine"
         )
-    check_strategy(getattr(strategy, "name", "strategy"), strategy, len(data.train))
+    name = getattr(strategy, "name", "strategy")
+    check_strategy(name, strategy, len(data.train))
+    check_placement(machine, {name: strategy}, recorded=trace is not None)
     check_seconds(seconds)
     check_seed(seed)
     check_num_evals(num_evals)
@@ -106,6 +108,7 @@ def check_compare(
     if len(learning_rates):
         num_examples -= num_held_out(num_examples)
     check_strategies(strategies, num_examples)
+    check_placement(machine, strategies, recorded=traces is not None)
     check_seconds(seconds)
     check_num_evals(num_evals)
     check_target(target)

@@ -55,6 +55,7 @@ class Bookkeeping:
             step_modes=runtime.step_modes,
             trace=runtime.recording,
             placement=runtime.note,
+            estimates_busy=runtime.estimates_busy,
         )
 
     @property

@@ -202,4 +202,5 @@ class Runtime(NamedTuple):
     open_store: Callable[..., Any] = ReplicaStore
     # the clock's times, corrected when the run is over; None: they were final
     corrected: Callable[[np.ndarray], np.ndarray] | None = None
-    note: str = ""  # how replicas were placed, for the history
+    estimates_busy: bool = False  # are busy times worked out, not measured?
+    note: str = ""  # how replicas are placed, for the history

@@ -114,6 +114,7 @@ class Comparison:
             lines[0] += f": {share} of the best median that any strategy reached"
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        lines += _placements(self.histories)
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
         for h in self.histories:
@@ -168,6 +169,18 @@ class Comparison:
                 for row in self.summary()
             ],
         }
+
+
+def _placements(histories: list[History]) -> list[str]:
+    """A line for each way in which runs were placed on devices, if it is not usual."""
+    named: dict[str, dict[str, None]] = {}
+    for h in histories:
+        if h.placement not in ("", "threads"):
+            named.setdefault(h.placement, {})[h.strategy] = None
+    lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
+    if any(h.estimates_busy for h in histories):
+        lines.append("on a mesh, busy and waiting are worked out from measured steps")
+    return lines
 
 
 def _check(histories: list[History]) -> None:

@@ -30,6 +30,8 @@ def panel_title(history: History, rows: list[int], start: float, finish: float) 
     text = f"{history.strategy}: {first} to {last} s of {duration} s"
     if len(rows) < len(history.workers):
         text += f", {len(rows)} of {len(history.workers)} workers"
+    if history.estimates_busy:
+        text += ", busy worked out"
     return text + (", stopped early" if history.stopped else "")
 
 

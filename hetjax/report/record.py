@@ -62,6 +62,8 @@ def run_record(history: History) -> dict[str, Any]:
         "host_seconds": plain(history.host_seconds),
         "stopped": history.stopped,
         "real": history.real,
+        "placement": history.placement,
+        "estimates_busy": history.estimates_busy,
         "step_modes": plain(history.step_modes),
         "events": plain(history.events),
         "stuck": plain(history.stuck),

@@ -5,12 +5,14 @@
 `open_runtime(strategy, job)` that returns a `hetjax.engine.protocols.Runtime`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
 from hetjax.runtimes.mesh.opening import open_mesh
+from hetjax.runtimes.mesh.placing import check_fits, misfit
 from hetjax.runtimes.recorded import open_recorded
 from hetjax.runtimes.simulated import open_simulated
 from hetjax.runtimes.threads.machine import RealMachine
@@ -20,10 +22,17 @@ from hetjax.tracing.trace import Trace
 
 
 def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
-    """Return the runtime of real workers, as the machine places them."""
+    """Return the runtime of real workers, as the machine's `placement` says."""
     if machine.placement == "mesh":
         return open_mesh(machine, strategy, job)
-    return open_threads(machine, strategy, job)
+    if machine.placement == "threads":
+        return open_threads(machine, strategy, job)
+    why = misfit(machine, strategy, recorded=job.trace is not None)
+    if why:
+        opened = open_threads(machine, strategy, job)
+        return opened._replace(note=f"{opened.note}, since {why}")
+    opened = open_mesh(machine, strategy, job)
+    return opened._replace(note=f"{opened.note}, since devices and rounds are alike")
 
 
 _OPENERS: dict[type, Any] = {
@@ -51,6 +60,15 @@ def check_machine(machine: Any) -> None:
             f"machine is {machine!r}: give a Machine, such as machine.preset(...), or "
             "local_machine()"
         )
+
+
+def check_placement(
+    machine: Any, strategies: Mapping[str, Strategy], *, recorded: bool
+) -> None:
+    """Raise a ValueError for the first strategy that the machine cannot place."""
+    if isinstance(machine, RealMachine) and machine.placement == "mesh":
+        for name, strategy in strategies.items():
+            check_fits(name, machine, strategy, recorded=recorded)
 
 
 def is_real_machine(machine: Any) -> bool:

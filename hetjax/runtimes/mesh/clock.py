@@ -34,7 +34,7 @@ from hetjax.runtimes.mesh.waves import Waves
 
 AT_ONCE = 5e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
-_LOOKS = 8  # launches that are measured before the number of waves is chosen
+_LOOKS = 10  # waves that are measured before their number in a launch is chosen
 _NEW = 0.3  # weight of the last wave in the ratio of true to planned seconds
 
 
@@ -58,7 +58,7 @@ class MeshClock:
         self.now = 0.0  # [s] planned time of the last event
         self.wave: Wave | None = None  # whose arrivals are handled
         self._waves, self._several = waves, several
-        self._at_once: int | None = None  # once it is chosen
+        self._at_once = 1
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
         self._timers: list[tuple[float, int, str]] = []
@@ -116,11 +116,9 @@ class MeshClock:
 
     def _choose_at_once(self, seconds: float) -> int:
         """How many waves of so many seconds to launch at a time; chosen once."""
-        if len(self._true) < 2 * _LOOKS or not self._several:
-            return 1
-        if self._at_once is None:
+        if self._at_once == 1 and self._several and len(self._true) > 2 * _LOOKS:
             number = max(1.0, min(MOST_AT_ONCE, AT_ONCE / seconds))
-            self._at_once = 2 ** int(math.log2(number))
+            self._at_once, self._several = 2 ** int(math.log2(number)), False
         return self._at_once
 
     def _expected_start(self) -> float:

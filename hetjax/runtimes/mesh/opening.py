@@ -25,7 +25,7 @@ from hetjax.strategies.types import Strategy
 
 def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
-    check_fits(strategy, job)
+    check_fits(job.name, machine, strategy, recorded=job.trace is not None)
     layout = layout_of(machine)
     timer = StepTimer(strategy, job)
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
@@ -71,6 +71,7 @@ def mesh_runtime(
         real=True,
         open_store=partial(MeshStore, waves=waves, planner=planner),
         corrected=clock.corrected,
+        estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers",
     )
 

@@ -1,8 +1,7 @@
-"""Which strategies, jobs and machines fit on a mesh, and what to do if they do not."""
+"""Which strategies and machines fit on a mesh, and what to do if they do not."""
 
 from collections import Counter
 
-from hetjax.engine.job import Job
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
@@ -36,7 +35,7 @@ def misfit_of_machine(machine: RealMachine) -> str:
     return ""
 
 
-def misfit_of_strategy(strategy: Strategy, job: Job) -> str:
+def misfit_of_strategy(strategy: Strategy) -> str:
     """Why a strategy cannot run as one program per wave; "" if it can."""
     if not strategy.policy.bulk_synchronous:
         return (
@@ -48,10 +47,19 @@ def misfit_of_strategy(strategy: Strategy, job: Job) -> str:
     return ""
 
 
-def check_fits(strategy: Strategy, job: Job) -> None:
-    """Raise a ValueError if a strategy cannot run on a mesh."""
-    why = misfit_of_strategy(strategy, job)
+def misfit(machine: RealMachine, strategy: Strategy, *, recorded: bool) -> str:
+    """Why a strategy does not fit on a mesh of this machine; "" if it does."""
+    if recorded:
+        return "only runs on threads are recorded"
+    return misfit_of_machine(machine) or misfit_of_strategy(strategy)
+
+
+def check_fits(
+    name: str, machine: RealMachine, strategy: Strategy, *, recorded: bool
+) -> None:
+    """Raise a ValueError if the strategy of this name does not fit on a mesh."""
+    why = misfit(machine, strategy, recorded=recorded)
     if why:
         raise ValueError(
-            f'{job.name} cannot be placed on a mesh: {why}; take placement="threads"'
+            f'{name} cannot be placed on a mesh: {why}; take placement="threads"'
         )

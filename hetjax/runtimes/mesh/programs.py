@@ -46,14 +46,12 @@ class Spec(NamedTuple):
 class Inputs(NamedTuple):
     """The inputs of waves: leaves [devices, waves, ...].
 
-    For a device and a wave, of L slots with up to K steps each: batches have leaves
-    [L, K, ...], numbers are [L, 4] uint32 (local steps, seed, worker, first step), and
-    learning rates [L].
+    `steps` are batches, numbers and learning rates. For a device and a wave, of L slots
+    with up to K steps each: batches have leaves [L, K, ...], numbers are [L, 4] uint32
+    (local steps, seed, worker, first step), and learning rates [L].
     """
 
-    batches: Any
-    numbers: Any
-    learning_rates: Any
+    steps: Any  # (): none
     stats: tuple[Any, ...]  # of each stage: [fields, members]
     taking_part: tuple[Any, ...]  # of each stage: [members of this device]
 
@@ -115,7 +113,8 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
         replicas, states, inputs = on_device((replicas, states, inputs))
 
         def one(carry: tuple, inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
-            replicas, states, numbers = wave.run(*carry, inputs, held_out)
+            replicas, states = carry
+            replicas, states, numbers = wave.run(replicas, states, inputs, held_out)
             return (replicas, states), numbers
 
         (replicas, states), numbers = _over_waves(one, (replicas, states), inputs)
@@ -189,9 +188,10 @@ class _Wave:
             replicas, losses, means = self._vmapped(replicas, inputs)
         else:
             each = [
-                self._steps(replicas[i], *jax.tree.map(lambda x, i=i: x[i], own))
+                self._steps(
+                    replicas[i], *jax.tree.map(lambda x, i=i: x[i], inputs.steps)
+                )
                 for i in slots
-                for own in [_of_slots(inputs)]
             ]
             replicas = tuple(replica for replica, _, _ in each)
             losses = jnp.stack([found for _, found, _ in each])
@@ -242,7 +242,7 @@ class _Wave:
             return lax.fori_loop(0, most, masked, (replica, losses, jnp.zeros(())))
 
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-        stacked, losses, means = jax.vmap(steps)(stacked, *_of_slots(inputs))
+        stacked, losses, means = jax.vmap(steps)(stacked, *inputs.steps)
         several = range(len(replicas))
         after = [jax.tree.map(lambda x, i=i: x[i], stacked) for i in several]
         return tuple(after), losses, means
@@ -366,9 +366,9 @@ class _Wave:
         return sums / total
 
 
-def _of_slots(inputs: Inputs) -> tuple[Any, Any, Any]:
-    return inputs.batches, inputs.numbers, inputs.learning_rates
-
-
 def _select(chosen: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jnp.where(chosen, n, o), new, old)
+
+
+def _at(stacked: PyTree, i: int) -> PyTree:
+    return jax.tree.map(lambda x: x[i], stacked)

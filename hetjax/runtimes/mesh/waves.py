@@ -171,12 +171,12 @@ class Waves:
         merging = several([(p.plan.stats, p.plan.taking_part) for p in parts])
         if spec.steps and spec.step_mode == "dispatch":
             spec = self._launch_steps(parts[0])
-        steps = ((), (), ())
+        steps: Any = ()
         if spec.steps:
             steps = layout.put_local(several([p.steps for p in parts]))
         if not (spec.steps or spec.stages or spec.checks):
             return
-        inputs = Inputs(*steps, *layout.put(merging))
+        inputs = Inputs(steps, *layout.put(merging))
         self._make_room()
         self._run(tuple(p.wave for p in parts), spec, inputs)
 
@@ -193,7 +193,7 @@ class Waves:
             )
             steps = self.layout.put_local(several([self._feed.step(part.steps, i)]))
             self._make_room()
-            self._run((part.wave,), spec, Inputs(*steps, (), ()), step=i)
+            self._run((part.wave,), spec, Inputs(steps, (), ()), step=i)
         return part.spec._replace(steps=False)
 
     def _make_room(self) -> None:

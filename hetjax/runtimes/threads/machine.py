@@ -130,6 +130,12 @@ def local_machine(
     same time, with the same slowdown, run in one program); by default a short
     measurement decides.
 
+    `placement="threads"` runs every worker in a thread of its own: any strategy on any
+    devices. With "mesh" all workers run as one program on devices of one kind, with
+    equally many workers on each; it takes bulk-synchronous strategies, neither
+    slowdowns nor faults, and is not recorded. "auto" takes a mesh where that is
+    possible, and the history's `placement` says what it chose and why.
+
     For several CPU devices call `jax.config.update("jax_num_cpu_devices", 4)` before
     any other use of JAX. Errors: ValueError for a device that does not exist, or an
     invalid slowdown.

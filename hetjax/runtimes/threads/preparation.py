@@ -70,6 +70,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
         step_modes,
         real=True,
         recording=recorder.recording,
+        note="threads",
     )
 
 

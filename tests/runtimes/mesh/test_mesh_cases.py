@@ -1,0 +1,203 @@
+"""Kinds of workers, models and data on a mesh, against the same workers one by one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from mesh_runs import LAYOUTS, close, on_mesh, simulated
+from real_runs import DATA, FEATURES, TASK, poisoned_task, what_happened
+
+import hetjax as hj
+from hetjax import local, merge, schedule
+from hetjax.strategies import Strategy
+
+COMMON = {"batch_size": 4, "learning_rate": 0.1}
+STEPS = (4, 2, 1, 4, 1, 3, 4, 2)
+POISONED = poisoned_task()
+SPARSE = hj.data.synthetic_xmc(
+    rows=200,
+    test_rows=50,
+    features=60,
+    labels=12,
+    nonzeros=6.0,
+    labels_per_row=2.0,
+    seed=0,
+)
+SPARSE_TASK = hj.classification(hj.models.sparse_mlp(hidden=8), SPARSE)
+EVERYWHERE = pytest.mark.parametrize("where", LAYOUTS)
+UNEVEN = hj.local_sgd(**COMMON, local_steps=STEPS)
+
+
+def strategy(merging, **settings):
+    policy = schedule.rounds(**{"local_steps": 2, "batch_size": 4, **settings})
+    return Strategy(policy, local.sgd(momentum=0.5), merging, 4, 0.1)
+
+
+def both(chosen, where, waves, steps, *, tolerance=1e-6, **options):
+    expected = simulated(chosen, waves, steps, **options)
+    actual = on_mesh(chosen, where, waves, steps, **options)
+    assert (actual.stopped, actual.merges) == ("", expected.merges)
+    close(actual.params, expected.params, tolerance)
+    close(actual.model_state, expected.model_state, tolerance)
+    return actual, expected
+
+
+@EVERYWHERE
+def test_batches_of_unequal_sizes_are_padded_and_masked(where):
+    sizes = (4, 2, 3, 4, 1, 4, 2, 4)
+    chosen = strategy(
+        merge.average(weights="examples"), local_steps=STEPS, batch_size=sizes
+    )
+    actual, expected = both(chosen, where, 5, 4)
+    rounds = 5 * np.array(STEPS)
+    for worker, padded in zip(
+        actual.workers, rounds * (4 - np.array(sizes)), strict=True
+    ):
+        assert worker.padded == padded
+    assert [w.padded for w in expected.workers] == [0] * 8
+
+
+@EVERYWHERE
+def test_workers_that_take_no_part_stay_as_they_are(where):
+    chosen = strategy(merge.sma(), workers=lambda workers: (0, 3, 4, 6))
+    actual, _ = both(chosen, where, 5, 2)
+    assert [w.updates for w in actual.workers] == [10, 0, 0, 10, 10, 0, 10, 0]
+    assert [k for k, w in enumerate(actual.workers) if w.idle] == [1, 2, 5, 7]
+
+
+@EVERYWHERE
+def test_sparse_inputs_and_row_views(where):
+    both(UNEVEN, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
+
+
+@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+def test_sparse_updates_of_rows(where):
+    momentum = local.sgd(momentum=0.9, sparse_updates=True)
+    chosen = UNEVEN._replace(local=momentum)
+    both(chosen, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_nan_is_kept_out_and_named(where, at_once):
+    chosen = hj.elastic_sgd(**COMMON, local_steps=2)
+    options = {"task": POISONED, "on_nan": "reset"}
+    expected = simulated(chosen, 9, 2, **options)
+    actual = on_mesh(chosen, where, 9, 2, at_once=at_once, **options)
+    close(actual.params, expected.params, 1e-6)
+    assert np.all([np.isfinite(x).all() for x in jax.tree.leaves(actual.params)])
+    assert "nan" in {what for _, what in what_happened(actual)}
+    assert actual.events == expected.events  # at the same times, too
+    for counter in ("nans", "updates", "examples", "padded"):
+        numbers = [[getattr(w, counter) for w in h.workers] for h in (actual, expected)]
+        assert numbers[0] == numbers[1], counter
+
+
+def test_a_nan_ends_the_run_if_asked():
+    chosen = hj.elastic_sgd(**COMMON, local_steps=2)
+    history = on_mesh(chosen, "4 x 2", 9, 2, task=POISONED, on_nan="stop")
+    assert "the loss of worker w5 became nan at 2 s" in history.stopped
+
+
+def test_a_nan_below_a_node_is_kept_out():
+    chosen = hj.hier_sgd(**COMMON, levels=(4,), local_steps=(1, 2))
+    options = {"task": POISONED, "on_nan": "reset"}
+    expected = simulated(chosen, 12, 1, **options)
+    actual = on_mesh(chosen, "8 x 1", 12, 1, **options)
+    assert actual.events == expected.events != []
+    close(actual.params, expected.params, 1e-6)
+
+
+class Half(nnx.Module):
+    """Weights in bfloat16."""
+
+    def __init__(self, features, classes, *, rngs):
+        self.linear = nnx.Linear(features, classes, rngs=rngs, param_dtype=jnp.bfloat16)
+
+    def __call__(self, x):
+        return self.linear(x.astype(jnp.bfloat16)).astype(jnp.float32)
+
+
+class Normed(nnx.Module):
+    """A model with batch statistics."""
+
+    def __init__(self, features, classes, *, rngs):
+        self.norm = nnx.BatchNorm(features, rngs=rngs)
+        self.linear = nnx.Linear(features, classes, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(self.norm(x))
+
+
+@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+def test_parameters_in_bfloat16(where):
+    task = hj.classification(Half, DATA)
+    actual, _ = both(UNEVEN, where, 5, 4, task=task, tolerance=1e-2)
+    assert {x.dtype for x in jax.tree.leaves(actual.params)} == {
+        jnp.dtype(jnp.bfloat16)
+    }
+
+
+@EVERYWHERE
+def test_batch_statistics(where):
+    both(UNEVEN, where, 5, 4, task=hj.classification(Normed, DATA))
+
+
+def test_batch_statistics_want_equal_batches():
+    task = hj.classification(Normed, DATA)
+    chosen = strategy(merge.average(), batch_size=(4, 4, 4, 2, 4, 4, 4, 4))
+    with pytest.raises(ValueError, match=r"batches of 2, 4 .* batch statistics"):
+        on_mesh(chosen, "8 x 1", 2, 2, task=task)
+
+
+@EVERYWHERE
+def test_a_merge_written_on_tuples_sees_all_replicas(where):
+    """A user's own merge, which asks for its members one by one."""
+    plain = merge.average()
+
+    def apply(state, replicas, stats, op=merge.PUSH_FETCH):
+        heaviest = jnp.argmax(stats.local_steps)
+        chosen = jax.tree.map(lambda *x: jnp.stack(x)[heaviest], *replicas)
+        center = jax.tree.map(lambda x: x.astype(jnp.float32), chosen.params)
+        state = state._replace(center=center)
+        return state, tuple(r._replace(params=chosen.params) for r in replicas)
+
+    own = plain._replace(apply=apply, takes_groups=False)
+    both(strategy(own, local_steps=STEPS), where, 5, 4, tolerance=0.0)
+
+
+@pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
+@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+def test_step_modes(where, step_mode):
+    expected = simulated(UNEVEN, 5, 4)
+    actual = on_mesh(UNEVEN, where, 5, 4, step_mode=step_mode)
+    close(actual.params, expected.params, 1e-6)
+    losses = [h.evals[-1]["loss"] for h in (actual, expected)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert actual.evals[-1]["updates"] == 5 * sum(STEPS)
+
+
+@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+def test_losses_reach_the_sampler(step_mode):
+    """Each wave's losses choose the next wave's examples."""
+    chosen = hj.biased_local_sgd(**COMMON, local_steps=STEPS)
+    expected = simulated(chosen, 6, 4)
+    actual = on_mesh(chosen, "4 x 2", 6, 4, step_mode=step_mode, at_once=3)
+    close(actual.params, expected.params, 1e-6)
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 16])
+def test_several_waves_in_one_launch(at_once):
+    expected = simulated(UNEVEN, 7, 4, num_evals=3)
+    actual = on_mesh(UNEVEN, "8 x 1", 7, 4, at_once=at_once, num_evals=3)
+    close(actual.params, expected.params)
+    close([p["loss"] for p in actual.evals], [p["loss"] for p in expected.evals], 1e-6)
+    assert actual.merge_times.tolist() == expected.merge_times.tolist()
+
+
+def test_a_task_is_learned():
+    history = on_mesh(hj.local_sgd(**COMMON, local_steps=4), "8 x 1", 40, 4, task=TASK)
+    assert history.best() > history.evals[0]["accuracy"]
+    assert history.placement == "mesh of 8 x 1 workers"
+    assert DATA.num_features == FEATURES
