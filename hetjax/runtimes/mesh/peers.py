@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _ANSWER = 2.0  # [s] for one answer; then the process is silent
+_QUESTION = 0.5  # [s] for one question, which is sent at once
+_SHOWN = 4000  # characters of a reason
+_LONGEST = 1 << 16  # bytes of a question
 
 
 class Peer(NamedTuple):
@@ -104,7 +107,7 @@ class Peers:
 
     def tell(self, reason: str) -> None:
         """Tell all other processes why the run ends; what they know already stays."""
-        self.known = self.known or reason
+        self.known = self.known or reason[:_SHOWN]
         for peer in self._watched:
             self.ask(peer.index)
 
@@ -117,26 +120,23 @@ class Peers:
             time.sleep(0.1)
 
     def _serve(self) -> None:
+        """Answer one after the other: at its exit, Python starts no more threads."""
         while True:
             try:
                 link, _ = self._server.accept()
-            except OSError:  # too many open files, for a moment
-                time.sleep(0.1)
-                continue
-            answer = threading.Thread(target=self._answer, args=(link,), daemon=True)
-            answer.start()
+                with link:
+                    self._answer(link)
+            except (OSError, ValueError, TypeError):
+                time.sleep(0.01)  # the other has gone, or is no process of this run
 
     def _answer(self, link: socket.socket) -> None:
         """Answer one question with this process's index and what it knows."""
-        link.settimeout(_ANSWER)
-        try:
-            with link, link.makefile("rb") as file:
-                token, known = json.loads(file.readline())
-                if token == self._token:
-                    self.known = self.known or known
-                    link.sendall(_line([token, self.me.index, self.known]))
-        except (OSError, ValueError, TypeError):
-            pass  # the other has gone, or is no process of this run
+        link.settimeout(_QUESTION)
+        with link.makefile("rb") as file:
+            token, known = json.loads(file.readline(_LONGEST))
+        if token == self._token:
+            self.known = self.known or known
+            link.sendall(_line([token, self.me.index, self.known]))
 
 
 def _listen() -> socket.socket:

@@ -46,6 +46,14 @@ def exchange(here):
         processes.end(1, str(error))
 
 
+def disagree(here):
+    """All end with the same error, also those that need process 0 to learn it."""
+    try:
+        here.agree({"data": f"of {here.index > 1}"})
+    except ValueError as error:
+        processes.end(2, str(error))
+
+
 def sum_for_ever(here):
     """Collectives, until one fails."""
     mesh = Mesh(np.array(jax.devices()), ("processes",))
@@ -75,7 +83,8 @@ def fail(here):
 
 
 if __name__ == "__main__":
-    task = {"exchange": exchange, "sum": sum_for_ever, "fail": fail}[sys.argv[1]]
+    tasks = {"exchange": exchange, "disagree": disagree, "fail": fail}
+    task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick
         processes._PATIENCE = processes._GRACE = float(sys.argv[2])
     task(processes.initialize(timeout=60, heartbeat=5))

@@ -353,6 +353,23 @@ def test_launch_says_what_is_wrong(arguments, message):
 
 
 @pytest.mark.slow
+def test_all_processes_of_a_launch_end_with_their_disagreement():
+    command = [sys.executable, str(LAUNCH), "--processes=3", "--", str(WORKER)]
+    found = subprocess.run(
+        [*command, "disagree"],
+        env=PLAIN,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 2
+    message = "process_worker.py: the processes disagree about the data: process 2 has "
+    lines = [line for line in found.stderr.splitlines() if message in line]
+    assert sorted(line[:4] for line in lines) == ["[1] ", "[2] ", "proc"]
+
+
+@pytest.mark.slow
 def test_a_script_prints_and_writes_once(tmp_path):
     command = [sys.executable, str(LAUNCH), "--processes=2", "--", "compare.py"]
     flags = ["--strategies=sma", "--seconds=0.02", "--num_evals=2", f"--out={tmp_path}"]
