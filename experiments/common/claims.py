@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 import hetjax as hj
 from experiments.common.bounds import bounded
 from hetjax.report.table import Table
+from hetjax.runtimes.mesh.processes import is_first
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "folder of claims.json and the figures")
@@ -67,7 +68,7 @@ def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
     train nothing, so --quick does not change them.
     """
     path = Path(FLAGS.out) / "claims.json"
-    if path.exists() and not FLAGS.overwrite:
+    if is_first() and path.exists() and not FLAGS.overwrite:
         raise ValueError(f"{path} exists: use --overwrite, or choose another --out")
     only = FLAGS.only.split("/")[0]
     if only and only not in sections:
@@ -94,6 +95,8 @@ def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
 
 
 def _write(found: list[Claim], path: Path) -> None:
+    if not is_first():
+        return
     records = [claim._asdict() for claim in found]
     path.write_text(
         json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8"
@@ -129,7 +132,8 @@ def picture(
     id_: str, file: str, figure: Figure, what: str, paper: str, setting: str
 ) -> Claim:
     """Save a figure beside claims.json, and return its row without a verdict."""
-    figure.savefig(Path(FLAGS.out) / file, dpi=120)
+    if is_first():
+        figure.savefig(Path(FLAGS.out) / file, dpi=120)
     return Claim(id_, what, paper, file, "", OWN, setting)
 
 

@@ -1,44 +1,66 @@
-"""How every script starts and ends: user errors are one line, with exit status 2."""
+"""How every script starts and ends: user errors are one line, with exit status 2.
+
+A script may be one of several processes (see launch.py): process 0 alone prints to
+standard output, and whatever ends one process ends all of them.
+"""
 
 import logging
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from absl import app, flags
+
+from hetjax.runtimes.mesh import processes
 
 
 def run(main: Callable[[], int | None]) -> None:
     """Parse the flags and run a script's main function, which returns the exit status.
 
     Errors that a user can make (ValueError, OSError, a wrong flag) are reported in one
-    line on standard error, with status 2. Ctrl-C before any result is status 130.
+    line on standard error, with status 2. Ctrl-C before any result is status 130. If
+    another process of the run has died, that line names it, and the status is 1.
     """
-    # JAX tells, under absl's handler, of every kind of device that is not here
-    logging.getLogger("jax._src.xla_bridge").setLevel(logging.WARNING)
+    # JAX tells, under absl's handler, of every kind of device that is not here, and of
+    # each step of joining the processes
+    for name in ("jax._src.xla_bridge", "jax._src.distributed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
 
 
 def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     if len(argv) > 1:
-        _fail(f"{argv[1]!r} is not a flag; settings are given as --name=value")
+        message = f"{argv[1]!r} is not a flag; settings are given as --name=value"
+        processes.end(2, message)
     try:
+        if processes.initialize().count > 1:
+            _leave_output_to_first()
         status = main()
-    except (ValueError, OSError) as error:
-        _fail(str(error))
     except KeyboardInterrupt:
-        _fail("interrupted before there was a result", 130)
+        processes.end(130, "interrupted before there was a result")
+    except Exception as error:
+        blamed = processes.blame(error)
+        if isinstance(blamed, processes.ProcessDied):
+            processes.end(1, str(blamed))
+        if isinstance(error, (ValueError, OSError)):
+            processes.end(2, str(error))
+        raise
     sys.exit(status)
+
+
+def _leave_output_to_first() -> None:
+    """Let process 0 alone print to standard output, and only what the script prints.
+
+    What libraries write there (gloo tells of its connections) goes to standard error.
+    """
+    sys.stdout.flush()
+    output = os.dup(1) if processes.is_first() else os.open(os.devnull, os.O_WRONLY)
+    sys.stdout = os.fdopen(output, "w", encoding=sys.stdout.encoding)
+    os.dup2(2, 1)
 
 
 def _parse(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        _fail(f"{error} (--help lists the flags)")
-        raise
-
-
-def _fail(message: str, status: int = 2) -> None:
-    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
-    sys.exit(status)
+        processes.end(2, f"{error} (--help lists the flags)")

@@ -18,6 +18,7 @@ from hetjax.engine.loop import INTERRUPTED
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.report.comparison import Comparison
+from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
@@ -83,7 +84,8 @@ def compare(
     )
     session = Session(task, data, machine, seconds=seconds, num_evals=num_evals)
     total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
-    if traces and session.real:
+    traces = traces if session.real and is_first() else None
+    if traces:
         Path(traces).mkdir(parents=True, exist_ok=True)
     bar = ProgressBar(total, shown=progress, real=session.real)
     histories: list[History] = []
@@ -97,7 +99,7 @@ def compare(
         # seed by seed, so that after Ctrl-C every strategy has some runs
         for seed, name in itertools.product(seeds, strategies):
             strategy = strategies[name]
-            if traces and session.real:
+            if traces:
                 session.trace = Path(traces) / f"{name}_{seed}.jsonl"
             histories.append(session.run(name, strategy, seed, bar, epochs=epochs))
             if on_history:

@@ -4,16 +4,21 @@ from typing import Any
 
 from tqdm import tqdm
 
+from hetjax.runtimes.mesh.processes import is_first
+
 
 class ProgressBar:
-    """A tqdm bar on standard error over all runs of a call; hidden if not `shown`."""
+    """A tqdm bar on standard error over all runs of a call; hidden if not `shown`.
+
+    Of several processes, process 0 alone shows it.
+    """
 
     def __init__(self, seconds: float, *, shown: bool = True, real: bool = False):
         """`seconds` of the clock, virtual or `real`, are the sum over all runs."""
         unit = "s" if real else "virtual s"
         self._bar = tqdm(
             total=round(seconds, 9),
-            disable=not shown,
+            disable=not (shown and is_first()),
             unit="s",
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} "
             f"{unit} "

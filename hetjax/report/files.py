@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hetjax.report.comparison import Comparison
+from hetjax.runtimes.mesh.processes import is_first
 
 NAMES = (
     "results.json",
@@ -41,9 +42,15 @@ def write_results(
     overwrite: bool = False,
     version: str | None = None,
 ) -> list[Path]:
-    """Write all files of a comparison; return their paths."""
-    check_out(out_dir, overwrite)
+    """Write all files of a comparison; return their paths.
+
+    Of several processes, process 0 alone writes them.
+    """
     folder = Path(out_dir)
+    paths = [folder / name for name in NAMES]
+    if not is_first():
+        return paths
+    check_out(folder, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     writers = (
         partial(runs.to_json, version=version),
@@ -52,7 +59,6 @@ def write_results(
         lambda path: _save(runs.plot_batch_sizes(), path),
         lambda path: _save(runs.plot_timeline(), path),
     )
-    paths = [folder / name for name in NAMES]
     for path, write in zip(paths, writers, strict=True):
         _write_whole(path, write)
     return paths

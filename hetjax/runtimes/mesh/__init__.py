@@ -5,4 +5,8 @@ program.
 where workers are, `plan` orders a wave's merges, `programs` compiles a wave, `feed`
 sends its batches, `waves` launches it and reads its numbers. `clock`, `executor` and
 `store` are what the loop sees of that.
+
+A run may have several processes: `processes` is all that the other modules need to know
+of them. `joining` starts JAX's distributed runtime, `peers` finds out who is alive, and
+`last_words` says it where that runtime aborts the process.
 """

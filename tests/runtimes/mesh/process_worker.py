@@ -1,0 +1,90 @@
+"""One process of a run, as a script: what it does is its first argument."""
+
+import os
+import sys
+import time
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from hetjax.runtimes.mesh import processes
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def exchange(here):
+    """Every method once or more, equal and unequal; process 1 ends before the rest."""
+    for i in range(2):
+        say("gather", here.gather("numbers", [i, here.index]))
+    say("first", here.first("name", f"of {here.index}"))
+    say("is first", processes.is_first())
+    here.agree({"data": "digits", "settings": "a" * 500})
+    for facts in (
+        {"jax version": "1", "data": "x" * 200 + ("y" if here.index == 2 else "z")},
+        {"settings": str(here.index)},
+    ):
+        try:
+            here.agree(facts)
+        except ValueError as error:
+            say("unequal", error)
+    try:
+        if here.index == 2:
+            time.sleep(3)  # comes too late
+        here.gather("late", 0, timeout=1)
+    except processes.NoAnswer as error:
+        say("late", error)
+    if here.index == 1:
+        processes.end(2, "its file is missing")
+    start = time.monotonic()
+    try:
+        here.agree({}, timeout=60)
+    except processes.ProcessDied as error:
+        say("died", round(time.monotonic() - start), error)
+        processes.end(1, str(error))
+
+
+def disagree(here):
+    """All end with the same error, also those that need process 0 to learn it."""
+    try:
+        here.agree({"data": f"of {here.index > 1}"})
+    except ValueError as error:
+        processes.end(2, str(error))
+
+
+def sum_for_ever(here):
+    """Collectives, until one fails."""
+    mesh = Mesh(np.array(jax.devices()), ("processes",))
+    split = PartitionSpec("processes")
+    add = jax.shard_map(
+        lambda x: jax.lax.psum(x, "processes"),
+        mesh=mesh,
+        in_specs=split,
+        out_specs=PartitionSpec(),
+    )
+    program = jax.jit(add)
+    x = jax.device_put(np.ones((here.count, 100)), NamedSharding(mesh, split))
+    program(x).block_until_ready()
+    here.gather("ready", 0)
+    say("summing", os.getpid())
+    try:
+        while True:
+            program(x).block_until_ready()
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        processes.end(1, str(processes.blame(error)))
+
+
+def fail(here):
+    """Process 1 ends by an exception, while the others wait for it at the exit."""
+    if here.index == 1:
+        raise RuntimeError("no memory left")
+
+
+if __name__ == "__main__":
+    tasks = {"exchange": exchange, "disagree": disagree, "fail": fail}
+    task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
+    if len(sys.argv) > 2:  # be quick
+        processes._PATIENCE = processes._GRACE = float(sys.argv[2])
+    task(processes.initialize(timeout=60, heartbeat=5))
