@@ -43,7 +43,10 @@ class Bookkeeping:
             on_fetch=self.ledger.record_fetch,
         )
         self.losses = Losses()
-        self.evaluations = Evaluations(name, job, clock, runtime.placement, self.store)
+        self._shared = runtime.shared
+        self.evaluations = Evaluations(
+            name, job, clock, runtime.placement, self.store, self._shared
+        )
         self._corrected = runtime.corrected
         self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
         self.history = History(
@@ -184,6 +187,7 @@ class Bookkeeping:
             )
         if not self.history.stopped and self._asks_to_stop(point):
             self.stop(f"stopped at {instant:.6g} s as asked")
+        self.history.stopped = self._shared(self.history.stopped)
         return metrics
 
     def _asks_to_stop(self, point: dict[str, float]) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from hetjax.engine.compiled.metrics import mean_metrics
@@ -26,8 +27,13 @@ class Evaluations:
         clock: Clock,
         placement: Placement,
         store: ReplicaStore,
+        shared: Callable[[Any], Any] = lambda value: value,
     ):
-        """Start without evaluations; `name` is the strategy's name, for errors."""
+        """Start without evaluations; `name` is the strategy's name, for errors.
+
+        `shared` returns the metrics that process 0 has found.
+        """
+        self._shared = shared
         self._name, self._job = name, job
         self._clock, self._store = clock, store
         self._test = placement.to_nodes(job.test)
@@ -87,4 +93,4 @@ class Evaluations:
             evaluate = job.programs.evaluate
             metrics = mean_metrics(evaluate, model, self._test, job.num_test)
             metrics |= self._store.report()
-        return model, metrics
+            return model, self._shared(metrics)

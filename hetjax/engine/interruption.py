@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C
+
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:

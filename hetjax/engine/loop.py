@@ -13,7 +13,7 @@ import numpy as np
 
 from hetjax.data.batching import nonzeros_of
 from hetjax.engine.bookkeeping import Bookkeeping
-from hetjax.engine.interruption import interruptible
+from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.merging import Merging
 from hetjax.engine.protocols import Runtime
@@ -35,7 +35,6 @@ from hetjax.machine import (
 from hetjax.schedule.types import Actions
 from hetjax.strategies.types import Strategy
 
-INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C
 _EVALUATE = "evaluate"  # the loop's timer; it comes after all arrivals of its time
 
 
@@ -53,6 +52,7 @@ class Loop:
         """`on_eval` is called with each evaluation and returns whether to stop."""
         self._policy, self._job = strategy.policy, job
         self._clock, self._executor = runtime.clock, runtime.executor
+        self._hear_interrupt = runtime.hear_interrupt
         self._set_up = lambda: Bookkeeping(name, strategy, job, runtime, on_eval)
         self._roster = Roster.of(runtime.clock.workers)
         self._awaited = 0  # merges and timers of which the policy will be told
@@ -62,8 +62,9 @@ class Loop:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
         began = time.perf_counter()
         compilations = self._job.compilations
-        with compilations.counting(), interruptible() as self._interrupted:
+        with compilations.counting(), interruptible() as pressed:
             stuck: list[int] = []
+            self._interrupted = self._hear_interrupt(pressed)
             try:
                 self._books = self._set_up()
                 self._begin()
@@ -77,7 +78,7 @@ class Loop:
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)
-            if self._interrupted():  # too late for this run, but a comparison must stop
+            if pressed():  # too late for this run, but a comparison must stop
                 self._books.stop(INTERRUPTED)
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds

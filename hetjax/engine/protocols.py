@@ -202,5 +202,11 @@ class Runtime(NamedTuple):
     open_store: Callable[..., Any] = ReplicaStore
     # the clock's times, corrected when the run is over; None: they were final
     corrected: Callable[[np.ndarray], np.ndarray] | None = None
+    # of several processes that run the same loop: the value that process 0 has, and
+    # whether Ctrl-C was pressed, as the first process tells it
+    shared: Callable[[Any], Any] = lambda value: value
+    hear_interrupt: Callable[[Callable[[], bool]], Callable[[], bool]] = (
+        lambda pressed: pressed
+    )
     estimates_busy: bool = False  # are busy times worked out, not measured?
     note: str = ""  # how replicas are placed, for the history

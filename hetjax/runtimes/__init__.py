@@ -8,6 +8,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
@@ -28,6 +30,11 @@ def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     if machine.placement == "threads":
         return open_threads(machine, strategy, job)
     why = misfit(machine, strategy, recorded=job.trace is not None)
+    if why and jax.process_count() > 1:
+        raise ValueError(
+            f"{job.name} cannot be placed on the mesh of all processes: {why}; take "
+            "another strategy, or one process"
+        )
     if why:
         opened = open_threads(machine, strategy, job)
         return opened._replace(note=f"{opened.note}, since {why}")

@@ -13,29 +13,32 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
+from hetjax.engine.interruption import INTERRUPTED
 from hetjax.machine import (
     Arrival,
     Event,
     LocalRound,
     Merged,
     PlannedMerge,
+    RunEnded,
     Stamps,
     Timer,
     WorkerInfo,
 )
+from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave
 from hetjax.runtimes.mesh.waves import Waves
 
 AT_ONCE = 5e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
 _LOOKS = 10  # waves that are measured before their number in a launch is chosen
-_NEW = 0.3  # weight of the last wave in the ratio of true to planned seconds
+_MICRO = 1_000_000
 
 
 class MeshClock:
@@ -64,13 +67,14 @@ class MeshClock:
         self._timers: list[tuple[float, int, str]] = []
         self._origin = self._paused = 0.0
         self._under_way: deque[_Planned] = deque()  # waves that are not done
-        self._ratio = 1.0  # true over measured seconds of recent waves
+        self._pace = Pace()
         self._last_end = 0.0  # [s] planned, of the last wave
-        self._done = 0.0  # [s] true, of the last wave that is known to be done
+        self._stops = False  # did process 0 say so?
+        self._pressed: Callable[[], bool] = lambda: False  # Ctrl-C
         self._planned: list[float] = [0.0]  # begins and ends of waves
         self._true: list[float] = [0.0]
         waves.seconds, waves.paused = self._seconds, self.paused
-        waves.on_done = self._learn
+        waves.on_done, waves.word = self._learn, self._word
 
     # -- time --------------------------------------------------------------------------
 
@@ -94,25 +98,42 @@ class MeshClock:
         """The true times of planned ones, once all waves are done."""
         return np.interp(planned, self._planned, self._true)
 
-    def _learn(self, waves: tuple[Wave, ...], done: float) -> None:
-        """Waves are done: note when they ended, and how long they took."""
+    def _learn(
+        self, waves: tuple[Wave, ...], done: float, word: np.ndarray | None
+    ) -> None:
+        """Waves are done: note when they ended, and what process 0 said at launch."""
         planned = []
         while self._under_way and self._under_way[0].wave in waves:
             planned.append(self._under_way.popleft())
-        if not planned:  # more steps or merges of a wave that was launched in parts
-            self._done = self._true[-1] = done
+        if not planned:  # more merges of a wave that was launched in parts
+            self._true[-1] = done
+            if word is None:
+                self._pace.done = done
             return
-        began = max(self._done, waves[0].launched)
-        each = (done - began) / sum(p.seconds for p in planned)
-        self._ratio += _NEW * (each - self._ratio)
+        seconds = sum(p.seconds for p in planned)
+        if word is None:
+            self._pace.measure(seconds, waves[0].launched, done)
+        else:
+            self._pace.hear(seconds, word[0] + word[1] / _MICRO)
+            self._stops = self._stops or bool(word[2])
         last = self._true[-1]  # a gap before the launch counts for the wave behind it
-        each = (done - last) / sum(p.seconds for p in planned)
+        each = (done - last) / seconds
         for p in planned:
             self._planned += [p.start, p.end]
             self._true += [last, last + each * p.seconds]
             last = self._true[-1]
-        self._done = self._true[-1] = done
-        self._waves.at_once = self._choose_at_once(self._ratio * planned[0].seconds)
+        each = self._pace.ratio * planned[0].seconds
+        self._waves.at_once = self._choose_at_once(each)
+
+    def _word(self) -> tuple[int, int, int]:
+        """What process 0 says with a launch: its seconds and microseconds, Ctrl-C."""
+        microseconds = int(_MICRO * self._seconds())
+        return *divmod(microseconds, _MICRO), int(self._pressed())
+
+    def hear_interrupt(self, pressed: Callable[[], bool]) -> Callable[[], bool]:
+        """Let process 0 tell all of Ctrl-C; no process stops by itself."""
+        self._pressed = pressed
+        return lambda: False
 
     def _choose_at_once(self, seconds: float) -> int:
         """How many waves of so many seconds to launch at a time; chosen once."""
@@ -123,8 +144,8 @@ class MeshClock:
 
     def _expected_start(self) -> float:
         """When the wave that is forming can begin [s]."""
-        seconds = sum(p.seconds for p in self._under_way) * self._ratio
-        return max(self._last_end, self._done + seconds)
+        seconds = sum(p.seconds for p in self._under_way) * self._pace.ratio
+        return max(self._last_end, self._pace.done + seconds)
 
     # -- actions -----------------------------------------------------------------------
 
@@ -162,6 +183,8 @@ class MeshClock:
         """The next event of the wave, a timer, or the first event of the next wave."""
         if not self._events:
             self._waves.complete()
+            if self._stops:
+                raise RunEnded(INTERRUPTED)
             if self._timer_is_due():
                 seconds, _, name = heapq.heappop(self._timers)
                 return Timer(name, seconds)
@@ -183,7 +206,7 @@ class MeshClock:
     def _expected_end(self) -> float:
         if not self._rounds:
             return math.inf
-        return self._expected_start() + self._ratio * max(self._busy().values())
+        return self._expected_start() + self._pace.ratio * max(self._busy().values())
 
     def _busy(self) -> dict[int, float]:
         """Measured seconds of each round of the wave that is forming."""
@@ -198,7 +221,7 @@ class MeshClock:
         self.wave = self._waves.next()
         if self.wave is None:
             return
-        finish = {k: start + self._ratio * seconds for k, seconds in busy.items()}
+        finish = {k: start + self._pace.ratio * seconds for k, seconds in busy.items()}
         end = max(finish.values())
         self._under_way.append(_Planned(self.wave, start, end, max(busy.values())))
         self._last_end = end

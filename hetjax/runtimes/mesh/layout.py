@@ -1,6 +1,7 @@
 """Where workers are on a mesh: so many devices, with equally many workers on each."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -30,17 +31,22 @@ class Layout(NamedTuple):
     @property
     def mesh(self) -> Mesh:
         """The mesh, of one axis."""
-        return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
+        return _mesh(self.devices)
 
     @property
     def split(self) -> NamedSharding:
         """The sharding of what each device has its own of."""
-        return NamedSharding(self.mesh, PartitionSpec(AXIS))
+        return _sharding(self.devices, AXIS)
 
     @property
     def everywhere(self) -> NamedSharding:
         """The sharding of what is the same on all devices."""
-        return NamedSharding(self.mesh, PartitionSpec())
+        return _sharding(self.devices)
+
+    @property
+    def is_alone(self) -> bool:
+        """Are all devices those of this process?"""
+        return len(self.local) == len(self.devices)
 
     @property
     def local(self) -> list[int]:
@@ -49,8 +55,15 @@ class Layout(NamedTuple):
         return [i for i, d in enumerate(self.devices) if d.process_index == here]
 
     def everyone(self, tree: PyTree) -> PyTree:
-        """The tree, the same on all devices."""
-        return jax.device_put(tree, self.everywhere)
+        """The tree, which every process has, on all devices."""
+        if self.is_alone:
+            return jax.device_put(tree, self.everywhere)
+        return jax.tree.map(
+            lambda x: jax.make_array_from_process_local_data(
+                self.everywhere, np.asarray(x)
+            ),
+            tree,
+        )
 
     def put(self, tree: PyTree) -> PyTree:
         """The tree with leaves [devices, ...] on the host, each part on its device."""
@@ -59,7 +72,14 @@ class Layout(NamedTuple):
 
     def put_local(self, tree: PyTree) -> PyTree:
         """As `put`, of leaves [local devices, ...] with this process's parts alone."""
-        return jax.device_put(tree, self.split)
+        if self.is_alone:
+            return jax.device_put(tree, self.split)
+        return jax.tree.map(
+            lambda x: jax.make_array_from_process_local_data(
+                self.split, x, (len(self.devices), *x.shape[1:])
+            ),
+            tree,
+        )
 
     def place(self, worker: int) -> tuple[int, int]:
         """The (device, slot) of a worker."""
@@ -71,6 +91,16 @@ class Layout(NamedTuple):
         devices = sorted({k // self.slots for k in chosen})
         whole = len(devices) * self.slots == len(chosen)
         return tuple(devices) if whole else None
+
+
+@lru_cache
+def _mesh(devices: tuple[Any, ...]) -> Mesh:
+    return Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+@lru_cache
+def _sharding(devices: tuple[Any, ...], *axes: str) -> NamedSharding:
+    return NamedSharding(_mesh(devices), PartitionSpec(*axes))
 
 
 def on_device(tree: PyTree) -> PyTree:

@@ -2,6 +2,11 @@
 
 from collections import Counter
 from functools import partial
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
@@ -12,6 +17,7 @@ from hetjax.runtimes.mesh.executor import MeshExecutor
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.placing import check_fits, layout_of
 from hetjax.runtimes.mesh.plan import Planner
+from hetjax.runtimes.mesh.processes import blame, here
 from hetjax.runtimes.mesh.programs import Algorithm
 from hetjax.runtimes.mesh.store import MeshStore
 from hetjax.runtimes.mesh.waves import Waves
@@ -21,16 +27,44 @@ from hetjax.runtimes.threads.preparation import measure_costs
 from hetjax.runtimes.threads.step_mode_choice import choose_step_mode
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import header
 
 
 def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
-    layout = layout_of(machine)
+    layout, processes = layout_of(machine), here()
+    if not layout.is_alone:
+        processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(strategy, job)
-    infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
+    mine = machine.subset(
+        [w.name for w in machine.workers if w.device in jax.local_devices()]
+    )
+    measured = measure_costs(mine, timer, strategy.batch_size)
+    costs = {
+        k: v for each in processes.gather("costs", measured) for k, v in each.items()
+    }
+    infos = machine.infos(costs)
     step_mode = machine.step_mode or _choose(timer, layout, strategy, job, infos)
+    step_mode = processes.first("step mode", step_mode)
     return mesh_runtime(layout, strategy, job, infos, step_mode)
+
+
+def _facts(machine: RealMachine, strategy: Strategy, job: Job) -> dict[str, str]:
+    """What all processes of a run must have in common."""
+    about = header(strategy, job, {}, 0, [])
+    versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
+    names = {
+        "versions": versions,
+        "data": about["data"],
+        "model": about["model"],
+        "strategy": (strategy.name, about["settings"], strategy.batch_size),
+        "seed": job.seed,
+        "instants": job.instants,
+        "settings": (job.on_nan, job.on_lost_worker, machine.step_mode),
+        "workers": [(w.name, w.kind) for w in machine.workers],
+    }
+    return {name: repr(value) for name, value in names.items()}
 
 
 def mesh_runtime(
@@ -53,12 +87,18 @@ def mesh_runtime(
         resets=job.on_nan == "reset",
         keeps=strategy.sampler.observe is not None,
     )
-    device = layout.devices[0]
+    device = layout.devices[layout.local[0]]
     # programs with collectives that queue on several CPU devices can block each other:
     # each device needs a thread of its own until all have arrived
     queues = device.platform != "cpu" or len(layout.devices) == 1
     waves = Waves(
-        algorithm, layout, planner, job, step_mode=step_mode, ahead=int(queues)
+        algorithm,
+        layout,
+        planner,
+        job,
+        step_mode=step_mode,
+        ahead=int(queues),
+        explain=blame,
     )
     # where losses are observed, the next round cannot be drawn before they are known
     several = not algorithm.keeps and loops_are_fast(job, device.platform)
@@ -71,9 +111,18 @@ def mesh_runtime(
         real=True,
         open_store=partial(MeshStore, waves=waves, planner=planner),
         corrected=clock.corrected,
+        **_shared(clock, layout),
         estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers",
     )
+
+
+def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
+    """What makes all processes do the same: process 0 decides."""
+    if layout.is_alone:
+        return {}
+    share = partial(here().first, "evaluation")
+    return {"shared": share, "hear_interrupt": clock.hear_interrupt}
 
 
 def _choose(

@@ -40,6 +40,7 @@ class Spec(NamedTuple):
     equal: bool  # do all workers make as many steps as there are batches?
     steps: bool  # are there local steps?
     checks: bool  # are they the last ones, after which replicas must be finite?
+    hears: bool  # are there other processes than process 0, which hear its word?
     stages: tuple[Stage, ...]
 
 
@@ -54,6 +55,7 @@ class Inputs(NamedTuple):
     steps: Any  # (): none
     stats: tuple[Any, ...]  # of each stage: [fields, members]
     taking_part: tuple[Any, ...]  # of each stage: [members of this device]
+    word: Any  # [3] int32 of process 0, zeros of other devices; () of a process alone
 
 
 class Algorithm(NamedTuple):
@@ -102,8 +104,9 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
 
     Replicas and states are donated. The numbers are the same on all devices: of all
     workers "means" [N], "finite" [N] if that is checked, and "losses" [N, K, B] if they
-    are kept; and "accuracy", the members' of every merge that requires it. Inputs and
-    numbers are those of several waves, one after the other.
+    are kept; "accuracy", the members' of every merge that requires it; and the "word"
+    of process 0 [3], if there are others. Inputs and numbers are those of several
+    waves, one after the other.
     """
     wave = _Wave(algorithm, spec)
 
@@ -176,7 +179,10 @@ class _Wave:
                 stage, replicas, states, stats, here, held_out
             )
             found += accuracy
-        return replicas, states, numbers | {"accuracy": tuple(found)}
+        numbers["accuracy"] = tuple(found)
+        if self._spec.hears:
+            numbers["word"] = lax.psum(inputs.word, AXIS)
+        return replicas, states, numbers
 
     # -- local steps -------------------------------------------------------------------
 

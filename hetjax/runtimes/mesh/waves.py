@@ -8,8 +8,8 @@ when the wave is done. Waves of one shape may be launched several at a time.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -64,8 +64,13 @@ class Waves:
         *,
         step_mode: str,
         ahead: int,
+        explain: Callable[[Exception], Exception] = lambda error: error,
     ):
-        """`ahead` launches may wait behind the one that runs."""
+        """`ahead` launches may wait behind the one that runs.
+
+        `explain` returns the true reason of an error that a collective raised.
+        """
+        self._explain = explain
         self.algorithm, self.layout, self._planner = algorithm, layout, planner
         self._job, self._step_mode, self._ahead = job, step_mode, ahead
         self._feed = Feed(layout, job)
@@ -77,13 +82,13 @@ class Waves:
         self._replicas: Any = None
         self._states: Any = None
         self._held_out = self._feed.held_out()
+        self._is_broken = False  # has a program failed?
         self.at_once = 1  # waves of a launch; set by the clock
         # these are set by the clock, too
         self.seconds: Callable[[], float] = lambda: 0.0
         self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self.on_done: Callable[[tuple[Wave, ...], float], None] = lambda waves, done: (
-            None
-        )
+        self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None
+        self.word: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
 
     def begin(self, model: tuple[Any, Any]) -> None:
         """Make all replicas and states from the initial model."""
@@ -150,6 +155,7 @@ class Waves:
             equal=equal,
             steps=fresh,
             checks=fresh and self.algorithm.resets,
+            hears=not self.layout.is_alone,
             stages=plan.stages,
         )
         return Part(wave, spec, plan, self._feed.steps(wave) if fresh else ())
@@ -168,7 +174,7 @@ class Waves:
     def _launch(self, parts: Sequence[Part]) -> None:
         """Launch parts that are alike as one program; wait for older launches."""
         layout, spec = self.layout, parts[0].spec
-        merging = several([(p.plan.stats, p.plan.taking_part) for p in parts])
+        plans = several([(p.plan.stats, p.plan.taking_part) for p in parts])
         if spec.steps and spec.step_mode == "dispatch":
             spec = self._launch_steps(parts[0])
         steps: Any = ()
@@ -176,8 +182,9 @@ class Waves:
             steps = layout.put_local(several([p.steps for p in parts]))
         if not (spec.steps or spec.stages or spec.checks):
             return
-        inputs = Inputs(steps, *layout.put(merging))
+        stats, taking_part = layout.put(plans)
         self._make_room()
+        inputs = Inputs(steps, stats, taking_part, self._spoken(len(parts)))
         self._run(tuple(p.wave for p in parts), spec, inputs)
 
     def _launch_steps(self, part: Part) -> Spec:
@@ -189,12 +196,23 @@ class Waves:
                 step_mode="unrolled",
                 equal=everyone and min(longest) > i,
                 checks=False,
+                hears=False,
                 stages=(),
             )
             steps = self.layout.put_local(several([self._feed.step(part.steps, i)]))
             self._make_room()
-            self._run((part.wave,), spec, Inputs(steps, (), ()), step=i)
+            self._run((part.wave,), spec, Inputs(steps, (), (), ()), step=i)
         return part.spec._replace(steps=False)
+
+    def _spoken(self, waves: int) -> Any:
+        """The word of process 0, as the input of its first device; () if alone."""
+        layout = self.layout
+        if layout.is_alone:
+            return ()
+        words = np.zeros((len(layout.local), waves, 3), np.int32)
+        if layout.local[0] == 0:
+            words[0] = self.word()
+        return layout.put_local(words)
 
     def _make_room(self) -> None:
         """Wait until no more launches are in flight than may be."""
@@ -222,7 +240,7 @@ class Waves:
             self._compiled.add((key, shapes))
         for wave in waves:
             wave.launched = min(wave.launched, self.seconds())
-        with compilations.of(purpose):
+        with self._watched(), compilations.of(purpose):
             self._replicas, self._states, numbers = program(*arguments)
         self._in_flight.append(Launch(waves, numbers, step))
 
@@ -230,6 +248,8 @@ class Waves:
 
     def wait(self) -> None:
         """Launch what is complete, and wait until everything launched is done."""
+        if self._is_broken:
+            return
         self._launch_held()
         while self._in_flight:
             self._finish()
@@ -245,9 +265,10 @@ class Waves:
     def _finish(self) -> None:
         """Wait for the oldest launch; keep its numbers on the host."""
         launch = self._in_flight.popleft()
-        found = jax.tree.map(_on_host, launch.numbers)
-        if not self._in_flight:
-            jax.block_until_ready(self._states)
+        with self._watched():
+            found = jax.tree.map(_on_host, launch.numbers)
+            if not self._in_flight:
+                jax.block_until_ready(self._states)
         for i, wave in enumerate(launch.waves):
             own = jax.tree.map(lambda x, i=i: x[i], found)
             for accuracy in own.pop("accuracy"):
@@ -255,7 +276,17 @@ class Waves:
             wave.add(own, launch.step)
             wave.known = launch.step is None
         if launch.step is None:
-            self.on_done(launch.waves, self.seconds())
+            word = found["word"][0] if "word" in found else None
+            self.on_done(launch.waves, self.seconds(), word)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """If a collective fails, nothing runs any more; say which process died."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            self._is_broken = True
+            raise self._explain(error) from error
 
     def _check_weights(self, accuracy: np.ndarray) -> None:
         """Raise a ValueError for a metric that cannot be a weight."""

@@ -134,13 +134,15 @@ def local_machine(
     devices. With "mesh" all workers run as one program on devices of one kind, with
     equally many workers on each; it takes bulk-synchronous strategies, neither
     slowdowns nor faults, and is not recorded. "auto" takes a mesh where that is
-    possible, and the history's `placement` says what it chose and why.
+    possible, and the history's `placement` says what it chose and why. In a run of
+    several processes (`jax.distributed`) a mesh has the devices of all of them, and
+    threads those of one.
 
     For several CPU devices call `jax.config.update("jax_num_cpu_devices", 4)` before
     any other use of JAX. Errors: ValueError for a device that does not exist, or an
     invalid slowdown.
     """
-    chosen = _chosen(devices)
+    chosen = _chosen(devices, _devices_for(placement))
     if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
         raise ValueError(
             f"workers_per_device={workers_per_device}: give a whole number, at least 1"
@@ -169,8 +171,15 @@ def device_name(device: Device) -> str:
     return f"{device.platform}:{device.id}"
 
 
-def _chosen(devices: Sequence[Device | str] | None) -> list[Device]:
-    known = all_devices()
+def _devices_for(placement: str) -> list[Device]:
+    """The devices to choose from: a mesh may have those of several processes."""
+    several = placement != "threads" and jax.process_count() > 1
+    return jax.devices() if several else all_devices()
+
+
+def _chosen(
+    devices: Sequence[Device | str] | None, known: list[Device]
+) -> list[Device]:
     if devices is None:
         return known
     chosen: list[Device] = []

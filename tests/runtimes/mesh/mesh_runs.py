@@ -41,13 +41,13 @@ class MeshMachine:
         waves, now = runtime.executor._waves, 0.0
         learn = waves.on_done
 
-        def on_done(done_waves, done):
+        def on_done(done_waves, done, word):
             nonlocal now
             for wave in done_waves:
                 if wave not in seen:
                     now += wave.most
                     seen.append(wave)
-            learn(done_waves, now)
+            learn(done_waves, now, word)
 
         seen = []
         waves.on_done, waves.seconds = on_done, lambda: now

@@ -1,0 +1,218 @@
+"""The clock of a mesh: planned and true times, timers, and what process 0 says."""
+
+import numpy as np
+import pytest
+
+from hetjax.machine import Arrival, LocalRound, RunEnded, Timer, WorkerInfo
+from hetjax.runtimes.mesh import clock as module
+from hetjax.runtimes.mesh.clock import MeshClock
+from hetjax.runtimes.mesh.pace import Pace
+
+STEP = LocalRound(1, 1)
+
+
+class FakeWave:
+    def __init__(self, number):
+        self.number, self.launched = number, 0.0
+
+
+class FakeWaves:
+    """Devices that run every wave in the next of the scripted `seconds`."""
+
+    def __init__(self, *seconds, ahead=0, says=None):
+        self.script, self.ahead, self.says = list(seconds), ahead, says
+        self.at_once, self.formed, self.count = 1, False, 0
+        self.current, self.in_flight = None, []
+        self.device = 0.0  # [s] until when the devices are busy
+
+    def next(self):
+        if not self.formed:
+            return None
+        self.formed, self.count = False, self.count + 1
+        self.current = FakeWave(self.count)
+        return self.current
+
+    def complete(self):
+        if self.current is None:
+            return
+        while len(self.in_flight) > self.ahead:
+            self.finish()
+        wave, self.current = self.current, None
+        wave.launched = self.device
+        self.in_flight.append((wave, self.script.pop(0), self.says and self.word()))
+
+    def finish(self):
+        wave, seconds, word = self.in_flight.pop(0)
+        self.device += seconds
+        heard = None if word is None else np.array(self.says(wave.number))
+        self.on_done((wave,), self.device, heard)
+
+    def wait(self):
+        while self.in_flight:
+            self.finish()
+
+
+def clock_of(waves, *seconds, **settings):
+    infos = tuple(
+        WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0) for k, s in enumerate(seconds)
+    )
+    return MeshClock(infos, waves, **settings)
+
+
+def dispatch(clock, waves, *rounds):
+    """Give each worker a round; the wave forms."""
+    waves.formed = True
+    for k, local_round in enumerate(rounds):
+        clock.dispatch(k, local_round, ())
+
+
+def play(clock, waves, number, *rounds):
+    """So many waves, all of these rounds; every event."""
+    dispatch(clock, waves, *rounds)
+    events = []
+    while (event := clock.next()) is not None:
+        events.append(event)
+        if isinstance(event, Arrival) and event.worker == len(rounds) - 1:
+            number -= 1
+            if number:
+                dispatch(clock, waves, *rounds)
+    waves.wait()
+    return events
+
+
+def test_arrivals_come_in_the_order_of_workers_at_planned_times():
+    waves = FakeWaves(2.0, 2.0)
+    clock = clock_of(waves, 1.0, 0.5)
+    events = play(clock, waves, 1, STEP, LocalRound(3, 1))
+    assert [(e.worker, e.start, e.finish) for e in events] == [
+        (0, 0.0, 1.0),
+        (1, 0.0, 1.5),
+    ]
+
+
+def test_planned_times_are_corrected_to_true_ones():
+    """The longest worker is busy during the whole wave, others in proportion."""
+    waves = FakeWaves(3.0, 6.0)
+    clock = clock_of(waves, 1.0, 0.5)
+    events = play(clock, waves, 2, STEP, STEP)
+    starts = clock.corrected(np.array([e.start for e in events]))
+    finishes = clock.corrected(np.array([e.finish for e in events]))
+    np.testing.assert_allclose(starts, [0, 0, 3, 3])
+    np.testing.assert_allclose(finishes, [3, 1.5, 9, 6])
+
+
+def test_a_timer_comes_before_the_wave_that_ends_after_it():
+    waves = FakeWaves(*[1.0] * 9)
+    clock = clock_of(waves, 1.0)
+    for t in (0.0, 2.5, 6.0):
+        clock.set_timer("look", t)
+    events = play(clock, waves, 7, STEP)
+    kinds = ["timer" if isinstance(e, Timer) else e.finish for e in events]
+    assert kinds == ["timer", 1, 2, "timer", 3, 4, 5, 6, "timer", 7]
+
+
+def test_a_timer_waits_for_what_runs_before_it_is_decided():
+    """Waves turn out faster than planned: one more fits before the timer."""
+    waves = FakeWaves(0.5, 0.5, 0.5, 0.5, 0.5, ahead=1)
+    clock = clock_of(waves, 1.0)
+    clock.set_timer("look", 1.9)
+    events = play(clock, waves, 4, STEP)
+    place = [isinstance(e, Timer) for e in events].index(True)
+    assert place in (2, 3)
+    assert waves.count == 4
+
+
+def test_timers_that_are_long_due_come_one_after_the_other():
+    waves = FakeWaves(10.0, 10.0)
+    clock = clock_of(waves, 1.0)
+    for t in (1.5, 2.5, 3.5):
+        clock.set_timer("look", t)
+    events = play(clock, waves, 2, STEP)
+    assert [isinstance(e, Timer) for e in events] == [False, True, True, True, False]
+
+
+def test_without_rounds_only_timers_come():
+    waves = FakeWaves()
+    clock = clock_of(waves, 1.0)
+    clock.set_timer("look", 3.0)
+    assert clock.next() == Timer("look", 3.0)
+    assert clock.next() is None
+
+
+def test_pauses_do_not_count(monkeypatch):
+    now = [10.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    waves = FakeWaves()
+    clock = clock_of(waves, 1.0)
+    clock.begin()
+    now[0] = 12.0
+    with clock.paused():
+        now[0] = 20.0
+    now[0] = 21.0
+    assert waves.seconds() == pytest.approx(3.0)
+    assert waves.word()[:2] == (3, 0)
+
+
+def test_short_waves_are_launched_several_at_a_time():
+    waves = FakeWaves(*[1e-3] * 60)
+    clock = clock_of(waves, 1e-3, several=True)
+    chosen = []
+    original = clock._choose_at_once
+    clock._choose_at_once = lambda seconds: chosen.append(original(seconds)) or 1
+    play(clock, waves, 30, STEP)
+    assert chosen[0] == 1
+    assert chosen[-1] == 4  # 4 ms, at most 5
+
+
+def test_where_losses_are_observed_waves_are_launched_one_by_one():
+    waves = FakeWaves(*[1e-3] * 60)
+    clock = clock_of(waves, 1e-3)
+    play(clock, waves, 30, STEP)
+    assert waves.at_once == 1
+
+
+def test_the_word_of_process_0_decides_alone():
+    """Two processes whose devices differ expect the same, from process 0's stamps."""
+
+    def says(number):
+        return (2 * (number - 1), 500_000, 0)
+
+    found = []
+    for seconds in (1.9, 2.3):
+        waves = FakeWaves(*[seconds] * 9, says=says)
+        clock = clock_of(waves, 1.0)
+        clock.set_timer("look", 7.0)
+        events = play(clock, waves, 6, STEP)
+        found.append([(type(e).__name__, e.time) for e in events])
+    assert found[0] == found[1]
+
+
+def test_ctrl_c_is_process_0s_word():
+    waves = FakeWaves(*[1.0] * 9, says=lambda number: (number, 0, int(number == 3)))
+    clock = clock_of(waves, 1.0)
+    assert clock.hear_interrupt(lambda: True)() is False  # it does not stop by itself
+    assert waves.word()[2] == 1
+    with pytest.raises(RunEnded, match="interrupted"):
+        play(clock, waves, 8, STEP)
+    assert 3 <= waves.count <= 5
+
+
+class TestPace:
+    def test_it_follows_what_is_measured(self):
+        pace = Pace()
+        for k in range(40):
+            pace.measure(1.0, launched=2.0 * k, done=2.0 * k + 2.0)
+        assert pace.ratio == pytest.approx(2.0, abs=1e-4)
+        assert pace.done == 80.0
+
+    def test_a_gap_before_the_launch_does_not_count(self):
+        pace = Pace()
+        pace.measure(1.0, launched=5.0, done=6.0)
+        assert (pace.ratio, pace.done) == (1.0, 6.0)
+
+    def test_stamps_of_process_0_are_one_launch_late(self):
+        pace = Pace()
+        for k in range(40):
+            pace.hear(1.0, stamp=3.0 * k)
+        assert pace.ratio == pytest.approx(3.0, abs=1e-4)
+        assert pace.done == pytest.approx(120.0, abs=1e-3)
