@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
-from jax.extend import backend
-
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import STEP_MODES
 from hetjax.machine import ScriptedFault
 from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
+from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
 
 PLACEMENTS = ("threads", "mesh", "auto")
 
@@ -134,7 +132,7 @@ def local_machine(
     any other use of JAX. Errors: ValueError for a device that does not exist, or an
     invalid slowdown.
     """
-    chosen = _chosen(devices)
+    chosen = all_devices() if devices is None else chosen_devices(devices)
     if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
         raise ValueError(
             f"workers_per_device={workers_per_device}: give a whole number, at least 1"
@@ -150,44 +148,6 @@ def local_machine(
         for fields in zip(names, repeated, _slowdowns(slowdown, names), strict=True)
     )
     return RealMachine(workers, tuple(faults), step_mode, placement)
-
-
-def all_devices() -> list[Device]:
-    """Return every device of this process, of every platform, accelerators first."""
-    platforms = sorted(backend.backends(), key=lambda p: (p == "cpu", p))
-    return [d for p in platforms for d in jax.local_devices(backend=p)]
-
-
-def device_name(device: Device) -> str:
-    """Return a device's name, such as "cpu:0" or "gpu:1"."""
-    return f"{device.platform}:{device.id}"
-
-
-def _chosen(devices: Sequence[Device | str] | None) -> list[Device]:
-    known = all_devices()
-    if devices is None:
-        return known
-    chosen: list[Device] = []
-    for device in [devices] if isinstance(devices, str) else devices:
-        found = [device] if not isinstance(device, str) else _named(device, known)
-        if not found:
-            names = ", ".join(map(device_name, known))
-            raise ValueError(f"there is no device {device!r}; there are: {names}")
-        chosen += found
-    if len(set(chosen)) < len(chosen):
-        raise ValueError(f"devices={devices}: give every device once")
-    return chosen
-
-
-def _named(name: str, known: Sequence[Device]) -> list[Device]:
-    """One device by name, or all of a platform; JAX calls CUDA and ROCm "gpu"."""
-    platform, colon, number = name.partition(":")
-    platform = "gpu" if platform in ("cuda", "rocm") else platform
-    return [
-        d
-        for d in known
-        if d.platform == platform and (not colon or str(d.id) == number)
-    ]
 
 
 def _slowdowns(
