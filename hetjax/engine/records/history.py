@@ -120,7 +120,7 @@ class History:
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
     # how K local steps ran on each kind of device (see `hetjax.engine.steps`)
-    placement: str = ""  # how a real run placed its replicas on the devices
+    placement: str = ""  # the devices of the replicas, or how a mesh placed them
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)
     replayed: str = ""  # after a replay: "equal", or what differs
     params: Any = None  # final parameters
