@@ -90,11 +90,13 @@ def with_shards(
 
 def compare() -> tuple[hj.Comparison, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
-    traces = None
+    traces = devices = None
     if FLAGS.machine == "local":
         machine = local_devices.machine()
         traces = Path(FLAGS.out) / "traces"
     else:
+        local_devices.divide_cpu()
+        devices = FLAGS.devices or None
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
     strategies = build_strategies(
@@ -119,6 +121,7 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,
         traces=traces,
+        devices=devices,
     )
     return comparison, write_results(comparison, FLAGS.out, overwrite=FLAGS.overwrite)
 
