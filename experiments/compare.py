@@ -95,11 +95,13 @@ def with_shards(
 
 def compare() -> tuple[hj.Comparison, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
-    traces = None
+    traces = devices = None
     if FLAGS.machine in local_devices.MACHINES:
         machine = local_devices.machine(local_devices.MACHINES[FLAGS.machine])
         traces = Path(FLAGS.out) / "traces" if FLAGS.machine == "local" else None
     else:
+        local_devices.divide_cpu()
+        devices = FLAGS.devices or None
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
     strategies = build_strategies(
@@ -124,6 +126,7 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,
         traces=traces,
+        devices=devices,
     )
     return comparison, write_results(comparison, FLAGS.out, overwrite=FLAGS.overwrite)
 

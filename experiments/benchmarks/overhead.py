@@ -34,7 +34,7 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import PUSH_FETCH, MergeAction
-from hetjax.runtimes.threads.machine import device_name
+from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.threads.step_timer import StepTimer
 
 FLAGS = flags.FLAGS

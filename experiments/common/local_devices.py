@@ -1,4 +1,4 @@
-"""Real workers from flags: the devices, the workers on each, and their slowdowns."""
+"""Devices of this host from flags: as real workers, or to simulate workers on."""
 
 import jax
 from absl import flags
@@ -8,7 +8,12 @@ from experiments.common.bounds import DEVICES, bounded
 from hetjax.api import RealMachine
 
 FLAGS = flags.FLAGS
-flags.DEFINE_list("devices", [], "cpu:0, gpu, ...; default: all devices of this host")
+flags.DEFINE_list(
+    "devices",
+    [],
+    "cpu:0, gpu, ...; default: all devices of this host, or to compare on a "
+    "simulated machine, all GPUs or one CPU device",
+)
 flags.DEFINE_integer("cpu_devices", None, "devices that the CPU is divided into")
 flags.DEFINE_integer("workers_per_device", 1, "workers on every device")
 flags.DEFINE_list("slowdown", [], "workers to slow down on purpose, as cpu:1=3")
@@ -19,13 +24,18 @@ bounded("cpu_devices", *DEVICES)
 bounded("workers_per_device", *DEVICES)
 
 
+def divide_cpu() -> None:
+    """Divide the CPU as --cpu_devices says. Call this before JAX lists devices."""
+    if FLAGS.cpu_devices is not None:
+        jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
+
+
 MACHINES = {"local": "threads", "mesh": "mesh", "auto": "auto"}  # their placements
 
 
 def machine(placement: str = "threads") -> RealMachine:
     """The real machine that the flags describe. Call this before JAX lists devices."""
-    if FLAGS.cpu_devices is not None:
-        jax.config.update("jax_num_cpu_devices", FLAGS.cpu_devices)
+    divide_cpu()
     if placement == "threads":
         # a worker's thread runs its own steps: JAX's dispatch thread would only add
         # latency, a tenth of a millisecond per program

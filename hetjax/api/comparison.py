@@ -15,6 +15,7 @@ from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
 from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.report.comparison import Comparison
@@ -40,6 +41,7 @@ def compare(
     learning_rates: Sequence[float] = (),
     tune: str = "common",
     traces: str | Path | None = None,
+    devices: Sequence[Device | str] | None = None,
     progress: bool = True,
     on_history: Callable[[History], object] | None = None,
 ) -> Comparison:
@@ -47,6 +49,8 @@ def compare(
 
     The seconds are virtual, or wall-clock time on a `local_machine`. Real runs differ
     from one another, and each is recorded in the folder `traces` if one is given.
+    `devices` are those of this host that simulated workers are spread over, as in
+    `train`.
 
     Runs of one seed start from the same parameters, draw from the same shuffled order,
     and are evaluated at the same instants. `seeds` is a number of seeds (0, 1, ...) or
@@ -80,9 +84,12 @@ def compare(
         tune=tune,
         tunes=TUNE,
         traces=traces,
+        devices=devices,
         on_history=on_history,
     )
-    session = Session(task, data, machine, seconds=seconds, num_evals=num_evals)
+    session = Session(
+        task, data, machine, seconds=seconds, num_evals=num_evals, devices=devices
+    )
     total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
     traces = traces if session.real and is_first() else None
     if traces:

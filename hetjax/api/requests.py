@@ -29,6 +29,7 @@ from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
 from hetjax.machine import Machine
 from hetjax.merge.types import Merge
 from hetjax.runtimes import check_machine, check_placement, is_real_machine
+from hetjax.runtimes.devices import simulation_devices
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
 from hetjax.strategies.types import Strategy
@@ -54,10 +55,12 @@ def check_train(
     on_nan: Any,
     on_lost_worker: Any,
     trace: Any,
+    devices: Any,
 ) -> None:
     """Raise a ValueError if an argument of `train` is not valid."""
     check_task_and_data(task, data)
     check_machine(machine)
+    check_devices(devices, machine)
     check_path("trace", trace)
     if trace is not None and not is_real_machine(machine):
         raise ValueError(
@@ -94,6 +97,7 @@ def check_compare(
     tune: Any,
     tunes: Sequence[str],
     traces: Any,
+    devices: Any,
     on_history: Any,
 ) -> None:
     """Raise a ValueError if an argument of `compare` is not valid.
@@ -102,6 +106,7 @@ def check_compare(
     """
     check_task_and_data(task, data)
     check_machine(machine)
+    check_devices(devices, machine)
     check_choice("tune", tune, tunes)
     check_learning_rates(learning_rates)
     num_examples = len(data.train)
@@ -117,6 +122,18 @@ def check_compare(
     check_callback("on_history", on_history)
     # last: the task's functions are traced, which takes a moment
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
+
+
+def check_devices(devices: Any, machine: Any) -> None:
+    """Raise a ValueError unless `devices` is None, or fits a simulated machine."""
+    if devices is None:
+        return
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"devices={devices!r}: only simulated workers are spread over devices; "
+            "give a real machine its own, as local_machine(devices)"
+        )
+    simulation_devices(devices)
 
 
 def check_replay(task: Any, data: Any, strategy: Any) -> None:

@@ -17,6 +17,7 @@ from hetjax.engine.compiled.metrics import evaluation_batches
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
+from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.runtimes import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
@@ -39,6 +40,7 @@ class Session:
         on_nan: str | None = None,
         on_lost_worker: str = "continue",
         trace: str | Path | None = None,
+        devices: Sequence[Device | str] | None = None,
     ):
         """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
 
@@ -47,6 +49,7 @@ class Session:
         self._on_nan, self._on_lost_worker = on_nan, on_lost_worker
         self.trace = trace  # file of the next real run's trace; None: a temporary one
         self.data, self.machine = data, machine
+        self._devices = devices  # for simulated workers
         # rounding must not move the end: seconds * 3 / 3 may differ from seconds
         before = tuple(seconds * k / num_evals for k in range(num_evals))
         self.instants = tuple(instants or (*before, seconds))
@@ -147,4 +150,5 @@ class Session:
             on_nan=self._on_nan or ("reset" if self.real else "stop"),
             on_lost_worker=self._on_lost_worker,
             trace=self.trace,
+            devices=self._devices,
         )

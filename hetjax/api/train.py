@@ -1,12 +1,13 @@
 """`train`: one run, from a task, data, a machine and a strategy to a history."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_train
 from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
+from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.threads.machine import RealMachine
@@ -30,6 +31,7 @@ def train(
     on_nan: str | None = None,
     on_lost_worker: str = "continue",
     trace: str | Path | None = None,
+    devices: Sequence[Device | str] | None = None,
     progress: bool = True,
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
@@ -59,6 +61,14 @@ def train(
     A real run is recorded in the file `trace`, or in a temporary file; `history.trace`
     is the recording, which `replay` runs again.
 
+    `devices` are those of this host over which simulated workers are spread in turn: a
+    list of devices of one kind, or of names, as in `local_machine`. By default these
+    are all GPUs or other accelerators (only one if a single worker computes, or if it
+    was chosen with `jax.default_device`), or one CPU device, since CPU devices share
+    the cores. Merges and evaluations run on the first one. The results are the same bit
+    for bit as on one device (on CUDA with `--xla_gpu_deterministic_ops=true` in
+    XLA_FLAGS).
+
     The history holds the evaluations, each worker's time, and the final model:
     `params`, `model_state`, and `model`, the user's own module with both put back.
 
@@ -80,6 +90,7 @@ def train(
         on_nan=on_nan,
         on_lost_worker=on_lost_worker,
         trace=trace,
+        devices=devices,
     )
     session = Session(
         task,
@@ -90,6 +101,7 @@ def train(
         on_nan=on_nan,
         on_lost_worker=on_lost_worker,
         trace=trace,
+        devices=devices,
     )
     bar = ProgressBar(seconds, shown=progress, real=session.real)
     try:

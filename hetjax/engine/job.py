@@ -1,5 +1,6 @@
 """The job of a run: data, batches, programs, settings and evaluation instants."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ from hetjax.data.batching import Batch, Bucket
 from hetjax.data.dataset import Dataset, Split
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.placement import Device
 
 ON_NAN = ("stop", "reset")
 ON_LOST_WORKER = ("continue", "stop")
@@ -30,3 +32,5 @@ class Job(NamedTuple):
     on_nan: str = "stop"  # one of ON_NAN
     on_lost_worker: str = "continue"  # one of ON_LOST_WORKER
     trace: str | Path | None = None  # the file in which a real run is recorded
+    # of this host, over which simulated workers are spread; None: they are chosen
+    devices: Sequence[Device | str] | None = None

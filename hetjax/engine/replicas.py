@@ -169,7 +169,7 @@ class ReplicaStore:
         return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:
-        """Return the time; on named devices, first wait for the trees."""
+        """Return the time; if it is asked for, first wait for the trees."""
         if self._placement.timed:
             jax.block_until_ready(trees)
         return time.perf_counter()

@@ -16,8 +16,8 @@ from hetjax.machine import (
     RunEnded,
     Stamps,
 )
+from hetjax.runtimes.devices import all_devices
 from hetjax.runtimes.inline import Grouped
-from hetjax.runtimes.threads.machine import all_devices
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_same
 from hetjax.tracing.recorder import event_of, op_text

@@ -1,17 +1,16 @@
-"""A simulated machine: the virtual clock, and steps on this host's default device."""
+"""A simulated machine: the virtual clock, and steps on devices of this host."""
 
 import os
-from functools import partial
-
-import jax
 
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
-from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Executor, Runtime
+from hetjax.engine.placement import Device, Placement
+from hetjax.engine.protocols import Assignment, Executor, Outcome, Runtime
 from hetjax.engine.steps import Steps
-from hetjax.machine import Machine, SimulatedClock
+from hetjax.machine import Machine, SimulatedClock, WorkerInfo
+from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import Inline, Pooled
+from hetjax.runtimes.spread import Spread
 from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
@@ -20,21 +19,64 @@ from hetjax.tracing.fingerprint import check_calibration
 def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a simulated machine: virtual clock and local executor."""
     check_calibration(machine, job.programs.task)
-    (device, *_) = jax.devices()
-    step_mode = step_mode_of_table(job, device.platform)
     clock = SimulatedClock(
         machine,
         seed=job.seed,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
-    run = partial(Steps(strategy, job).run, step_mode=step_mode)
-    executor: Executor = Inline(run)
-    if device.platform == "cpu" and cores() > 1:
-        # one more than there are cores: it prepares the next batches
-        threads = min(len(clock.workers), cores() + 1)
-        executor = Pooled(run, threads) if threads > 1 else executor
-    step_modes = {device.device_kind: step_mode}
-    return Runtime(clock, executor, Placement(), step_modes)
+    devices = _devices(strategy, job, clock.workers)
+    placement = _place(devices, len(clock.workers))
+    step_mode = step_mode_of_table(job, devices[0].platform)
+    executor = _executor(
+        Steps(strategy, job), step_mode, devices, placement, len(clock.workers)
+    )
+    step_modes = {devices[0].device_kind: step_mode}
+    note = f"on {', '.join(map(device_name, devices))}"
+    return Runtime(clock, executor, placement, step_modes, note=note)
+
+
+def _devices(
+    strategy: Strategy, job: Job, workers: tuple[WorkerInfo, ...]
+) -> tuple[Device, ...]:
+    """Return the devices over which the workers are spread.
+
+    Unless the user names them, only one is used if a single worker computes: several
+    would only add moves.
+    """
+    devices = simulation_devices(job.devices)[: len(workers)]
+    if job.devices is not None or len(devices) == 1:
+        return devices
+    _, actions = strategy.policy.init(workers, len(job.train))
+    several = len({worker for worker, _ in actions.dispatch}) > 1
+    return devices if several else devices[:1]
+
+
+def _place(devices: tuple[Device, ...], workers: int) -> Placement:
+    """Place worker k on device k % D; merges and evaluations run on the first one."""
+    if devices == (default_device(),):
+        return Placement()
+    return Placement([devices[k % len(devices)] for k in range(workers)], devices[0])
+
+
+def _executor(
+    steps: Steps,
+    step_mode: str,
+    devices: tuple[Device, ...],
+    placement: Placement,
+    workers: int,
+) -> Executor:
+    """Return an executor of steps on the workers' devices."""
+
+    def run(assignment: Assignment) -> Outcome:
+        return steps.run(assignment, step_mode, placement.of_worker(assignment.worker))
+
+    # on a CPU, one more thread than cores: it prepares the next batches
+    threads = min(workers, cores() + 1) if devices[0].platform == "cpu" else 1
+    pooled = threads > 1 and cores() > 1
+    executor = Pooled(run, threads) if pooled else Inline(run)
+    if len(devices) == 1:
+        return executor
+    return Spread(run, placement.workers, executor)
 
 
 def cores() -> int:

@@ -255,3 +255,15 @@ def test_programs_of_different_devices_are_compiled_side_by_side():
         thread.join(timeout=10)
     assert results == [6, 6]
     assert program.traced == 1
+
+
+def test_seconds_in_which_several_threads_compile_count_once(monkeypatch):
+    """By hand: [1, 3] and [2, 4], then [5, 6], then [4.5, 7], which contains it."""
+    counts, phase = Compilations(), "/jax/core/compile/jaxpr_trace_duration"
+    seconds = []
+    for start, end in ((1.0, 3.0), (2.0, 4.0), (5.0, 6.0), (4.5, 7.0)):
+        monkeypatch.setattr(time, "perf_counter", lambda end=end: end)
+        counts._listen(phase, end - start)
+        seconds.append(counts.seconds)
+    assert seconds == [2.0, 3.0, 4.0, 5.5]
+    assert counts.own_seconds == 7.5  # this thread's own are a plain sum

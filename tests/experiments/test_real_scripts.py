@@ -84,14 +84,15 @@ def test_compare_on_this_machine_leaves_traces(folder):
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("machine", "flag", "message"),
     [
-        ("--slowdown=cpu:1", "--slowdown=cpu:1: write worker=factor"),
-        ("--devices=gpu:7", "there is no device 'gpu:7'"),
+        ("local", "--slowdown=cpu:1", "--slowdown=cpu:1: write worker=factor"),
+        ("local", "--devices=gpu:7", "there is no device 'gpu:7'"),
+        ("v100x4", "--devices=gpu:7", "there is no device 'gpu:7'"),
     ],
 )
-def test_wrong_devices_are_a_one_line_error(folder, flag, message):
-    found = run(folder, "compare.py", "--machine=local", flag, "--out=other")
+def test_wrong_devices_are_a_one_line_error(folder, machine, flag, message):
+    found = run(folder, "compare.py", f"--machine={machine}", flag, "--out=other")
     assert found.returncode == 2
     assert message in found.stderr
     assert "Traceback" not in found.stderr

@@ -35,7 +35,7 @@ def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
         )
         assert found.merges
         dry_run.compile_merges(
-            strategy, job, infos, Placement(devices, devices[0]), found
+            strategy, job, infos, Placement(devices, devices[0], timed=True), found
         )
 
 

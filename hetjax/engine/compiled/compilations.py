@@ -25,13 +25,15 @@ _PHASES = (  # the phases of a compilation; they are not charged to a worker
 class Compilations:
     """Compilations while counting, and the seconds of tracing and compiling.
 
-    Threads compile at the same time: each has its own purpose and its own seconds.
+    Threads compile at the same time: each has its own purpose and its own seconds. In
+    `seconds`, the time in which several of them compile counts once.
     """
 
     def __init__(self):
         """Start with all counts at zero."""
         self.programs: Counter[str] = Counter()
-        self.seconds = 0.0  # of all threads
+        self.seconds = 0.0  # of the wall clock in which any thread compiled
+        self._spans: list[tuple[float, float]] = []  # these, disjoint and rising
         self._lock = threading.Lock()
         self._own = threading.local()
         # threads that compile now, or that wait for a program of another thread
@@ -82,12 +84,25 @@ class Compilations:
             return
         self._own.seconds = self.own_seconds + duration_secs
         with self._lock:
-            self.seconds += duration_secs
+            now = time.perf_counter()
+            self._add(now - duration_secs, now)
             if event == _LOWERED:
                 self._lowered.add(threading.get_ident())
             if event == _COMPILED:
                 self._lowered.discard(threading.get_ident())
                 self.programs[self.purpose] += 1
+
+    def _add(self, start: float, end: float) -> None:
+        """Count a span; it ends later than all others but may contain or overlap some.
+
+        Phases contain others where a program calls another jitted function.
+        """
+        while self._spans and self._spans[-1][1] > start:
+            first, last = self._spans.pop()
+            self.seconds -= last - first
+            start = min(start, first)
+        self._spans.append((start, end))
+        self.seconds += end - start
 
     @contextmanager
     def counting(self) -> Iterator["Compilations"]:

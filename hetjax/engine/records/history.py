@@ -120,7 +120,9 @@ class History:
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
     # how K local steps ran on each kind of device (see `hetjax.engine.steps`)
-    placement: str = ""  # how replicas were placed on the devices, and why
+    placement: str = (
+        ""  # the devices of the replicas, or how a mesh placed them, and why
+    )
     estimates_busy: bool = False
     # are busy times worked out from measured steps, since one program hides them?
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)

@@ -21,9 +21,9 @@ import jax
 
 from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
 from hetjax.engine.steps import Steps
+from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import grouped
 from hetjax.runtimes.threads.crew import Crew
-from hetjax.runtimes.threads.machine import device_name
 from hetjax.runtimes.threads.wall_clock import Completion, WallClock
 
 END = 5.0  # [s] that threads have to end, on top of their usual remaining time

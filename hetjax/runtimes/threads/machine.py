@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
-from jax.extend import backend
 
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import STEP_MODES
@@ -14,6 +13,7 @@ from hetjax.machine import ScriptedFault
 from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
+from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
 
 PLACEMENTS = ("threads", "mesh", "auto")
 
@@ -142,7 +142,8 @@ def local_machine(
     any other use of JAX. Errors: ValueError for a device that does not exist, or an
     invalid slowdown.
     """
-    chosen = _chosen(devices, _devices_for(placement))
+    known = _devices_for(placement)
+    chosen = known if devices is None else chosen_devices(devices, known)
     if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
         raise ValueError(
             f"workers_per_device={workers_per_device}: give a whole number, at least 1"
@@ -160,49 +161,10 @@ def local_machine(
     return RealMachine(workers, tuple(faults), step_mode, placement)
 
 
-def all_devices() -> list[Device]:
-    """Return every device of this process, of every platform, accelerators first."""
-    platforms = sorted(backend.backends(), key=lambda p: (p == "cpu", p))
-    return [d for p in platforms for d in jax.local_devices(backend=p)]
-
-
-def device_name(device: Device) -> str:
-    """Return a device's name, such as "cpu:0" or "gpu:1"."""
-    return f"{device.platform}:{device.id}"
-
-
 def _devices_for(placement: str) -> list[Device]:
     """The devices to choose from: a mesh may have those of several processes."""
     several = placement != "threads" and jax.process_count() > 1
     return jax.devices() if several else all_devices()
-
-
-def _chosen(
-    devices: Sequence[Device | str] | None, known: list[Device]
-) -> list[Device]:
-    if devices is None:
-        return known
-    chosen: list[Device] = []
-    for device in [devices] if isinstance(devices, str) else devices:
-        found = [device] if not isinstance(device, str) else _named(device, known)
-        if not found:
-            names = ", ".join(map(device_name, known))
-            raise ValueError(f"there is no device {device!r}; there are: {names}")
-        chosen += found
-    if len(set(chosen)) < len(chosen):
-        raise ValueError(f"devices={devices}: give every device once")
-    return chosen
-
-
-def _named(name: str, known: Sequence[Device]) -> list[Device]:
-    """One device by name, or all of a platform; JAX calls CUDA and ROCm "gpu"."""
-    platform, colon, number = name.partition(":")
-    platform = "gpu" if platform in ("cuda", "rocm") else platform
-    return [
-        d
-        for d in known
-        if d.platform == platform and (not colon or str(d.id) == number)
-    ]
 
 
 def _slowdowns(

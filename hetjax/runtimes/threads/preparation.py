@@ -32,7 +32,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
     fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index
     devices = [w.device for w in machine.workers]
-    placement = Placement(devices, devices[fastest])
+    placement = Placement(devices, devices[fastest], timed=True)
     found = dry_run(
         strategy,
         infos,
