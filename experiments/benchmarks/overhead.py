@@ -102,9 +102,11 @@ def compare(
     job = step_times.job_of(task, data, strategy, device)
     contenders = {
         "bare": by_hand(job, strategy, device, local_steps),
-        "hetjax": turns.trained(task, data, machine, strategy),
+        "hetjax": turns.trained(turns.session(task, data, machine), strategy),
     }
-    found = turns.in_turn(contenders, FLAGS.seconds, FLAGS.turns, strategy.name)
+    found = turns.in_turn(
+        contenders, FLAGS.seconds, FLAGS.turns, strategy.name, window=1
+    )
     ours, bare = found["hetjax"], found["bare"]
     return median(ours), median(bare), turns.ratio(ours, bare) - 1
 

@@ -1,6 +1,6 @@
 """Contenders that take turns: the usual seconds of a round of each, turn by turn.
 
-A contender runs rounds for some seconds and returns their usual time [s].
+A contender runs rounds for some seconds and returns when they ended [s].
 """
 
 import sys
@@ -16,15 +16,22 @@ import hetjax as hj
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
 
-Contender = Callable[[float], float]
+Contender = Callable[[float], Sequence[float]]
 FEWEST = 5  # rounds of a turn
+WINDOW = 8  # rounds
 LONGEST = 1000.0  # [s] of a turn: longer ones hold no rounds at all
 
 
-def usual_gap(times: Sequence[float]) -> float:
-    """Median seconds between successive times, without the first two (cold caches)."""
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
-    return median(gaps[2:] or gaps)
+def usual_gap(times: Sequence[float], window: int = WINDOW) -> float:
+    """Median seconds between successive times, without the first two (cold caches).
+
+    Each is a mean over `window` rounds, if there are so many: of rounds that queue, the
+    host sees some ends late.
+    """
+    rest = times[2:] if len(times) > 3 else times
+    width = min(window, len(rest) - 1)
+    pairs = zip(rest, rest[width:], strict=False)
+    return median((later - earlier) / width for earlier, later in pairs)
 
 
 def by_hand(one_round: Callable[[int], Any], *, ahead: int = 0) -> Contender:
@@ -34,7 +41,7 @@ def by_hand(one_round: Callable[[int], Any], *, ahead: int = 0) -> Contender:
     then not be donated to the next.
     """
 
-    def run(seconds: float) -> float:
+    def run(seconds: float) -> list[float]:
         ends, queued, number = [time.perf_counter()], deque(), 0
         # the first two rounds, which may compile, do not count
         while len(ends) <= FEWEST or ends[-1] - ends[2] < seconds:
@@ -44,45 +51,52 @@ def by_hand(one_round: Callable[[int], Any], *, ahead: int = 0) -> Contender:
                 jax.block_until_ready(queued.popleft())
                 ends.append(time.perf_counter())
         jax.block_until_ready(list(queued))
-        return usual_gap(ends)
+        return ends
 
     return run
 
 
-def trained(
-    task: hj.Task, data: hj.data.Dataset, machine: Any, strategy: hj.Strategy
-) -> Contender:
+def session(task: hj.Task, data: hj.data.Dataset, machine: Any) -> Session:
+    """Runs that share their compiled programs."""
+    return Session(task, data, machine, seconds=1.0, num_evals=1)
+
+
+def trained(session: Session, strategy: hj.Strategy) -> Contender:
     """The contender that trains as `hj.train` does, on a real machine.
 
     Programs are compiled in its first turn, while the run's clock stands. Turns with
     fewer than FEWEST rounds are made longer.
     """
-    session = Session(task, data, machine, seconds=1.0, num_evals=1)
     needed = 0.0
 
-    def run(seconds: float) -> float:
+    def run(seconds: float) -> Sequence[float]:
         nonlocal needed
         while True:
             session.instants = (0.0, max(seconds, needed))
             bar = ProgressBar(1.0, shown=False)
             history = session.run(strategy.name, strategy, 0, bar)
             if len(history.merge_times) > FEWEST:
-                return usual_gap(history.merge_times)
+                return history.merge_times
             needed = 3 * session.instants[-1]
             if needed > LONGEST:
-                raise ValueError(f"{strategy.name} does not merge on {machine}")
+                raise ValueError(f"{strategy.name} does not merge")
 
     return run
 
 
 def in_turn(
-    contenders: Mapping[str, Contender], seconds: float, turns: int, about: str
+    contenders: Mapping[str, Contender],
+    seconds: float,
+    turns: int,
+    about: str,
+    *,
+    window: int = WINDOW,
 ) -> dict[str, list[float]]:
     """The usual seconds of a round of every contender, in each turn."""
     found: dict[str, list[float]] = {who: [] for who in contenders}
     for number in range(turns):
         for who, run in contenders.items():
-            found[who].append(run(seconds))
+            found[who].append(usual_gap(run(seconds), window))
         last = {who: f"{1e6 * gaps[-1]:.1f} us" for who, gaps in found.items()}
         print(f"{about}, turn {number + 1} of {turns}: {last}", file=sys.stderr)
     return found
@@ -93,9 +107,12 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return median(a / b for a, b in zip(above, below, strict=True))
 
 
-def fastest(found: Mapping[str, Sequence[float]]) -> str:
-    """The contender with the smallest median."""
-    return min(found, key=lambda who: median(found[who]))
+def fastest(found: Mapping[str, Sequence[float]], prefix: str = "") -> str:
+    """The contender with the smallest median, among those of a prefix."""
+    chosen = {
+        who: median(gaps) for who, gaps in found.items() if who.startswith(prefix)
+    }
+    return min(chosen, key=lambda who: chosen[who])
 
 
 def microseconds(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
