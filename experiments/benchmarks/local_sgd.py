@@ -23,7 +23,6 @@ from statistics import median
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 
 import hetjax as hj
@@ -42,16 +41,6 @@ bounded("seed", *bounds.SEED)
 
 SETTINGS = {"mlp": (32, 8, 32), "cnn": (8, 4, 32)}  # K, T, B
 PEERS = ("fedjax", "drjax", "torch_1_thread", "torch_2_threads")
-EXAMPLES = 4096
-
-
-def make_data(name: str) -> hj.data.Dataset:
-    """Random images; the test split is one batch, so that evaluation is cheap."""
-    rng = np.random.default_rng(FLAGS.seed)
-    shape = (784,) if name == "mlp" else (28, 28, 1)
-    x = rng.normal(size=(EXAMPLES, *shape)).astype(np.float32)
-    y = rng.integers(10, size=EXAMPLES)
-    return hj.data.from_arrays((x, y), (x[:32], y[:32]), num_classes=10, name=name)
 
 
 def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
@@ -88,7 +77,7 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
 
 def contenders(name: str) -> dict[str, Callable[[], float] | None]:
     """A function per contender that runs a round and returns its seconds."""
-    data = make_data(name)
+    data = peers.make_data(name, FLAGS.seed)
     k, t, b = SETTINGS[name]
     chosen: dict[str, Any] = {"hetjax": hetjax_rounds(name, data)}
     for variant in ("scan", "unrolled", "dispatch"):

@@ -1,30 +1,35 @@
 """Rounds of local SGD without hetjax: hand-written JAX, FedJAX, DrJAX, PyTorch.
 
-Each function here returns a function that runs a round, waits for it, and returns its
-seconds.
+Each function `*_rounds` returns a function that runs a round, waits for it, and returns
+its seconds. Models and data of these benchmarks are here, too.
 """
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import hetjax as hj
+
 RATE = 0.01
 SIZES = (784, 128, 64, 10)
+SMALL = (64, 16, 10)
+EXAMPLES = 4096
 
 
 def _dense(key: jax.Array, n: int, m: int) -> tuple[jax.Array, jax.Array]:
     return jax.random.normal(key, (n, m)) * np.sqrt(2 / n), jnp.zeros(m)
 
 
-def mlp_init(key: jax.Array) -> Any:
-    """Parameters of the MLP 784-128-64-10."""
-    keys = jax.random.split(key, 3)
-    return [_dense(k, n, m) for k, n, m in zip(keys, SIZES, SIZES[1:], strict=False)]
+def mlp_init(key: jax.Array, sizes: Sequence[int] = SIZES) -> Any:
+    """Parameters of an MLP of these layers, by default 784-128-64-10."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [_dense(k, n, m) for k, n, m in zip(keys, sizes, sizes[1:], strict=False)]
 
 
 def mlp_apply(params: Any, x: jax.Array) -> jax.Array:
@@ -66,10 +71,24 @@ def cnn_apply(params: Any, x: jax.Array) -> jax.Array:
     return jax.nn.relu(x @ w + b[None]) @ v + c[None]
 
 
-MODELS = {"mlp": (mlp_init, mlp_apply), "cnn": (cnn_init, cnn_apply)}
+MODELS = {
+    "mlp": (mlp_init, mlp_apply),
+    "mlp64": (partial(mlp_init, sizes=SMALL), mlp_apply),
+    "cnn": (cnn_init, cnn_apply),
+}
+SHAPES = {"mlp": SIZES[:1], "mlp64": SMALL[:1], "cnn": (28, 28, 1)}  # of an example
 
 
-def _loss(name: str) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
+def make_data(name: str, seed: int) -> hj.data.Dataset:
+    """Random images; the test split is one batch, so that evaluation is cheap."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(EXAMPLES, *SHAPES[name])).astype(np.float32)
+    y = rng.integers(10, size=EXAMPLES)
+    return hj.data.from_arrays((x, y), (x[:32], y[:32]), num_classes=10, name=name)
+
+
+def loss_of(name: str) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
+    """The mean cross-entropy of a batch: (params, x, y) -> loss."""
     apply = MODELS[name][1]
 
     def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -93,7 +112,7 @@ def jax_rounds(
     name: str, data: Any, k: int, t: int, b: int, variant: str
 ) -> Callable[[], float]:
     """Hand-written JAX, worker by worker; steps in a scan, unrolled, or dispatched."""
-    loss = _loss(name)
+    loss = loss_of(name)
     x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
     params = MODELS[name][0](jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -126,7 +145,7 @@ def jax_rounds(
     def run() -> Any:
         nonlocal params
         rows = rng.integers(len(data.train), size=(k, t, b))
-        if variant == "scan" and name == "mlp":
+        if variant == "scan" and name != "cnn":
             params = at_once(params, rows)
         elif variant == "dispatch":
             replicas = []
@@ -149,7 +168,7 @@ def fedjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], 
     jax.tree_map = jax.tree.map  # pyright: ignore
     fedjax = importlib.import_module("fedjax")
 
-    loss = _loss(name)
+    loss = loss_of(name)
 
     def grad_fn(params: Any, batch: Any, rng: Any) -> Any:
         del rng
@@ -187,7 +206,7 @@ def drjax_rounds(name: str, data: Any, k: int, t: int, b: int) -> Callable[[], f
     """DrJAX: broadcast, map over the clients (vmapped), reduce."""
     drjax = importlib.import_module("drjax")
 
-    loss = _loss(name)
+    loss = loss_of(name)
     x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
     params = MODELS[name][0](jax.random.key(0))
     rng = np.random.default_rng(0)

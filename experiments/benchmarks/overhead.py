@@ -15,8 +15,6 @@ hand, minus 1), "arrival_us", and the raw medians. Targets: 0.10, 0.03 and 0.01;
 
 import json
 import sys
-import time
-from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -25,9 +23,10 @@ import numpy as np
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, scripts
+from experiments.benchmarks import step_times, turns
+from experiments.benchmarks.step_times import BATCH, STEPS
+from experiments.common import scripts
 from experiments.common.bounds import bounded
-from hetjax.api.session import Session
 from hetjax.data.batching import make_batch
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
@@ -35,7 +34,6 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import PUSH_FETCH, MergeAction
 from hetjax.runtimes.devices import device_name
-from hetjax.runtimes.threads.step_timer import StepTimer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("step_ms", ["0.1", "1", "10"], "step times [ms] to measure with")
@@ -44,40 +42,12 @@ flags.DEFINE_integer("turns", 5, "runs of each contender")
 flags.DEFINE_string("device", None, "a device, as cpu:0; default: JAX's first")
 bounded("seconds", 1e-3, 10**6, "it is a time that passes")
 bounded("turns", 1, 1000, "every turn is run")
-STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10
-WIDTHS = [2**k for k in range(4, 17)]
 
 
-def make_data() -> hj.data.Dataset:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(4096, FEATURES)).astype(np.float32)
-    y = rng.integers(CLASSES, size=4096)
-    return hj.data.from_arrays((x, y), (x[:32], y[:32]), num_classes=CLASSES)
-
-
-def job_of(task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy) -> Job:
-    """Return the job of a real run of the strategy."""
-    machine = hj.local_machine(FLAGS.device and [FLAGS.device])
-    return Session(task, data, machine, seconds=1.0, num_evals=1).job(
-        "job", strategy, 0
-    )
-
-
-def width_for(milliseconds: float, data: hj.data.Dataset, device: Any) -> int:
-    """The MLP width whose step time is closest to the one given."""
-    strategy = hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
-    found = {}
-    for width in WIDTHS:
-        task = hj.classification(hj.models.mlp(hidden=width), data)
-        timer = StepTimer(strategy, job_of(task, data, strategy))
-        found[width] = 1e3 * median(timer.seconds(device, BATCH, local_steps=STEPS))
-        if found[width] > 2 * milliseconds:
-            break
-    return min(found, key=lambda w: abs(np.log(found[w] / milliseconds)))
-
-
-def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> Any:
-    """A function that runs rounds for some seconds and returns their median time."""
+def by_hand(
+    job: Job, strategy: hj.Strategy, device: Any, local_steps: int
+) -> turns.Contender:
+    """Rounds of the same compiled steps and merge, called in a loop."""
     infos = hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
     topology = strategy.policy.topology(infos)
     ledger = Ledger(infos, topology)
@@ -117,20 +87,7 @@ def by_hand(job: Job, strategy: hj.Strategy, device: Any, local_steps: int) -> A
         state, (replica,) = merged(state, (replica,), stats, PUSH_FETCH)
         jax.block_until_ready((state, replica))
 
-    def run(seconds: float) -> float:
-        ends = [time.perf_counter()]
-        while ends[-1] - ends[0] < seconds:
-            one_round(len(ends))
-            ends.append(time.perf_counter())
-        return usual_gap(ends)
-
-    return run
-
-
-def usual_gap(times: Sequence[float]) -> float:
-    """Median seconds between successive times, without the first two (cold caches)."""
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
-    return median(gaps[2:] or gaps)
+    return turns.by_hand(one_round)
 
 
 def compare(
@@ -142,38 +99,30 @@ def compare(
 ) -> tuple[float, float, float]:
     """Seconds per round (or arrival) of hetjax and by hand, and their ratio minus 1."""
     machine = hj.local_machine([device], step_mode="dispatch")
-    bare = by_hand(job_of(task, data, strategy), strategy, device, local_steps)
-    ours, theirs = [], []
-    for _ in range(FLAGS.turns):
-        theirs.append(bare(FLAGS.seconds))
-        history = hj.train(
-            task,
-            data,
-            machine,
-            strategy,
-            seconds=FLAGS.seconds,
-            num_evals=1,
-            progress=False,
-        )
-        ours.append(usual_gap(history.merge_times))
-    added = median(a / b - 1 for a, b in zip(ours, theirs, strict=True))
-    return median(ours), median(theirs), added
+    job = step_times.job_of(task, data, strategy, device)
+    contenders = {
+        "bare": by_hand(job, strategy, device, local_steps),
+        "hetjax": turns.trained(turns.session(task, data, machine), strategy),
+    }
+    found = turns.in_turn(
+        contenders, FLAGS.seconds, FLAGS.turns, strategy.name, window=1
+    )
+    ours, bare = found["hetjax"], found["bare"]
+    return median(ours), median(bare), turns.ratio(ours, bare) - 1
 
 
 def main() -> None:
     # for both contenders: a step runs on the thread that dispatches it
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    wanted = bounds.numbers("step_ms", FLAGS.step_ms)
-    if not all(1e-3 <= ms <= 1e4 for ms in wanted):  # NaN is refused
-        raise ValueError(f"--step_ms={','.join(FLAGS.step_ms)}: give 0.001 to 10,000")
-    data = make_data()
+    wanted = step_times.milliseconds(FLAGS.step_ms)
+    data = step_times.make_data()
     device = hj.local_machine(FLAGS.device and [FLAGS.device]).workers[0].device
     ratios: dict[str, float] = {}
     raw: dict[str, Any] = {}
     for ms in wanted:
-        width = width_for(ms, data, device)
+        width = step_times.width_for(ms, data, device)
         task = hj.classification(hj.models.mlp(hidden=width), data)
-        rounds = hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
+        rounds = step_times.rounds_strategy()
         ours, bare, added = compare(task, data, rounds, device, STEPS)
         ratios[f"rounds/{ms:g}ms"] = round(added, 4)
         raw[f"rounds/{ms:g}ms"] = {

@@ -1,0 +1,66 @@
+"""Models whose steps take a given time: random data, and the width of an MLP."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import hetjax as hj
+from experiments.common import bounds
+from hetjax.api.session import Session
+from hetjax.engine.job import Job
+from hetjax.runtimes.threads.step_timer import StepTimer
+
+STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10
+WIDTHS = [2**k for k in range(4, 17)]
+
+
+def make_data() -> hj.data.Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4096, FEATURES)).astype(np.float32)
+    y = rng.integers(CLASSES, size=4096)
+    return hj.data.from_arrays((x, y), (x[:32], y[:32]), num_classes=CLASSES)
+
+
+def milliseconds(texts: Sequence[str]) -> list[float]:
+    """The step times [ms] of --step_ms."""
+    wanted = bounds.numbers("step_ms", texts)
+    if not all(1e-3 <= ms <= 1e4 for ms in wanted):  # NaN is refused
+        raise ValueError(f"--step_ms={','.join(texts)}: give 0.001 to 10,000")
+    return wanted
+
+
+def rounds_strategy() -> hj.Strategy:
+    """Rounds of STEPS steps of BATCH examples, then a merge."""
+    return hj.elastic_sgd(batch_size=BATCH, learning_rate=1e-3, local_steps=STEPS)
+
+
+def job_of(
+    task: hj.Task, data: hj.data.Dataset, strategy: hj.Strategy, device: Any
+) -> Job:
+    """Return the job of a real run of the strategy on one device."""
+    machine = hj.local_machine([device])
+    return Session(task, data, machine, seconds=1.0, num_evals=1).job(
+        "job", strategy, 0
+    )
+
+
+def width_for(
+    milliseconds: float,
+    data: hj.data.Dataset,
+    device: Any,
+    *,
+    step_mode: str = "dispatch",
+) -> int:
+    """The MLP width whose step time is closest to the one given."""
+    strategy = rounds_strategy()
+    found = {}
+    for width in WIDTHS:
+        task = hj.classification(hj.models.mlp(hidden=width), data)
+        timer = StepTimer(strategy, job_of(task, data, strategy, device))
+        seconds = timer.seconds(device, BATCH, local_steps=STEPS, step_mode=step_mode)
+        found[width] = 1e3 * median(seconds)
+        if found[width] > 2 * milliseconds:
+            break
+    return min(found, key=lambda w: abs(np.log(found[w] / milliseconds)))
