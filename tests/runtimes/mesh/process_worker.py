@@ -31,11 +31,11 @@ def exchange(here):
         except ValueError as error:
             say("unequal", error)
     try:
-        if here.index == 2:
-            time.sleep(3)  # comes too late
-        here.gather("late", 0, timeout=1)
+        if here.index != 2:
+            here.gather("late", 0, timeout=1)
     except processes.NoAnswer as error:
         say("late", error)
+    here.gather("after that", 0)  # process 2 waits here
     if here.index == 1:
         processes.end(2, "its file is missing")
     start = time.monotonic()

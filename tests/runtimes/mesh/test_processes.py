@@ -208,7 +208,7 @@ def test_every_process_tells_what_they_disagree_about(exchanged):
 
 def test_a_late_process_is_named(exchanged):
     late = said(exchanged, "late")
-    assert late[2] == []  # the values of the others were there
+    assert late[2] == []
     for line in (*late[0], *late[1]):
         assert re.match(r"process 2 \(.*, pid \d+\) did not come to \"late\"", line)
         assert "it is alive" in line
