@@ -281,10 +281,13 @@ class Waves:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """If a collective fails, nothing runs any more; say which process died."""
+        """If a program fails, nothing runs any more; say which process died, if any.
+
+        What a failed collective leaves raises a ValueError where it is used.
+        """
         try:
             yield
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
             self._is_broken = True
             raise self._explain(error) from error
 

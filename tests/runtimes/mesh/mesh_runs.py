@@ -50,7 +50,8 @@ class MeshMachine:
             learn(done_waves, now, word)
 
         seen = []
-        waves.on_done, waves.seconds = on_done, lambda: now
+        waves.on_done = on_done
+        waves.seconds = runtime.clock._seconds = lambda: now
         waves.at_once = self.at_once
         runtime.clock._choose_at_once = lambda seconds: self.at_once
         self.runtime = runtime

@@ -21,14 +21,14 @@ PLAIN = {k: v for k, v in os.environ.items() if k not in joining.NAMES}
 PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
 
 
-def start(count, *arguments, environment=None):
-    """Start the worker as so many processes; without the launcher."""
+def start(count, *arguments, script=WORKER, environment=None):
+    """Start a script as so many processes; without the launcher."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
     return [
         subprocess.Popen(
-            [sys.executable, str(WORKER), *arguments],
+            [sys.executable, str(script), *arguments],
             env={
                 **PLAIN,
                 joining.ADDRESS: f"localhost:{port}",
@@ -48,7 +48,7 @@ def finish(children):
     """The (status, lines of stdout, lines of stderr) of all."""
     found = []
     for child in children:
-        out, err = child.communicate(timeout=90)
+        out, err = child.communicate(timeout=120)
         found.append((child.returncode, out.splitlines(), err.splitlines()))
     return found
 

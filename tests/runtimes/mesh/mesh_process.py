@@ -1,0 +1,124 @@
+"""One process of a run on a mesh, as a script: what it prints is compared.
+
+Usage: mesh_process.py TASK DEVICES, where a run's time is scripted but for "die".
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+
+import jax
+import numpy as np
+
+from hetjax.runtimes.mesh import processes
+
+HERE = processes.initialize(timeout=60, heartbeat=5)
+
+from mesh_runs import MeshMachine, run  # noqa: E402  they use JAX
+from real_runs import DATA, TASK, poisoned_task  # noqa: E402
+
+import hetjax as hj  # noqa: E402
+from hetjax.runtimes.mesh.layout import Layout  # noqa: E402
+
+COMMON = {"batch_size": 4, "learning_rate": 0.1}
+STEPS = (4, 2, 1, 4)
+STRATEGIES = {  # strategy, steps of a wave
+    "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
+    "biased": (hj.biased_local_sgd(**COMMON, local_steps=STEPS), 4),
+    "fed_acc": (hj.fed_acc(**COMMON, local_steps=2), 2),
+    "sma two levels": (hj.sma(**COMMON, two_level=2), 1),
+    "hier": (hj.hier_sgd(**COMMON, levels=(2,), local_steps=(1, 2)), 1),
+}
+
+
+def digest(history):
+    leaves = [np.asarray(x) for x in jax.tree.leaves(history.params)]
+    bits = b"".join(x.tobytes() for x in leaves)
+    return {
+        "bits": hashlib.sha256(bits).hexdigest()[:16],
+        "params": [x.astype(float).ravel().tolist() for x in leaves],
+        "losses": [p["loss"] for p in history.evals],
+        "updates": [p["updates"] for p in history.evals],
+        "stopped": history.stopped,
+        "events": [(e.worker, e.what) for e in history.events],
+    }
+
+
+def layout():
+    return Layout(tuple(jax.devices()), 1)
+
+
+def equal():
+    """Every strategy, and a NaN."""
+    found = {}
+    for name, (strategy, steps) in STRATEGIES.items():
+        machine = MeshMachine(layout())
+        history = run(machine, strategy, 5.5 * steps, num_evals=2)
+        found[name] = digest(history)
+    poisoned = poisoned_task()
+    strategy, steps = STRATEGIES["elastic"]
+    options = {"task": poisoned, "on_nan": "reset"}
+    found["nan"] = digest(run(MeshMachine(layout()), strategy, 5.5 * steps, **options))
+    print(json.dumps(found))
+
+
+def train(strategy=STRATEGIES["elastic"][0], seconds=1.0, **options):
+    machine = hj.local_machine(placement="mesh", step_mode="fused")
+    return hj.train(TASK, DATA, machine, strategy, seconds=seconds, **options)
+
+
+def disagree():
+    """Process 1 was started with another setting."""
+    learning_rate = 0.1 + (HERE.index == 1)
+    train(hj.elastic_sgd(batch_size=4, learning_rate=learning_rate, local_steps=2))
+
+
+def real():
+    """Wall-clock time: what happens when is process 0's word."""
+    history = train(num_evals=4)
+    print(json.dumps(digest(history)))
+
+
+def interrupt():
+    """Ctrl-C reaches the processes at different times; only process 0's counts."""
+    calls = []
+
+    def on_eval(point):
+        calls.append(point)
+        if len(calls) == 2 + HERE.index:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    history = train(seconds=60.0, num_evals=240, on_eval=on_eval)
+    print(json.dumps(digest(history)))
+
+
+def callback():
+    """An exception in process 0's callback ends the run of all."""
+
+    def on_eval(point):
+        if HERE.index == 0 and point["updates"]:
+            raise RuntimeError("the disk is full")
+
+    history = train(on_eval=on_eval, on_error="keep", seconds=60.0, num_evals=240)
+    print(json.dumps(digest(history)))
+
+
+def die():
+    """Process 1 is killed amid the run."""
+
+    def on_eval(point):
+        if HERE.index == 1 and point["seconds"] >= 0.5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(seconds=60.0, num_evals=240, on_eval=on_eval)
+
+
+if __name__ == "__main__":
+    tasks = (equal, disagree, real, interrupt, callback, die)
+    task = {t.__name__: t for t in tasks}[sys.argv[1]]
+    try:
+        task()
+    except (ValueError, processes.ProcessDied) as error:
+        processes.end(2, str(error))
