@@ -62,6 +62,9 @@ def make_uneven_batches(
     """
     if split.sparse:
         return _sparse(split, rows, most, bucket)
+    sizes = {len(r) for of_worker in rows for r in of_worker}
+    if sizes == {bucket.size} and all(len(of_worker) == most for of_worker in rows):
+        return _full(split, rows, (len(rows), most, bucket.size))
     taken = np.zeros((len(rows), most, bucket.size), np.int64)
     weight = np.zeros(taken.shape, np.float32)
     count = np.ones(taken.shape[:2], np.float32)
@@ -70,6 +73,14 @@ def make_uneven_batches(
             taken[k, i] = repeated(r, bucket.size)
             weight[k, i, : len(r)] = 1.0
             count[k, i] = len(r)
+    return Batch(split.x[taken], split.y[taken], weight, count)
+
+
+def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, int, int]) -> Batch:
+    """Dense batches without any padding."""
+    taken = np.concatenate([r for of_worker in rows for r in of_worker]).reshape(shape)
+    weight = np.ones(shape, np.float32)
+    count = np.full(shape[:2], shape[2], np.float32)
     return Batch(split.x[taken], split.y[taken], weight, count)
 
 

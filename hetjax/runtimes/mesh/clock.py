@@ -35,7 +35,7 @@ from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave
 from hetjax.runtimes.mesh.waves import Waves
 
-AT_ONCE = 5e-3  # [s] of waves that are launched as one program, if they are shorter
+AT_ONCE = 8e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
 _LOOKS = 10  # waves that are measured before their number in a launch is chosen
 _MICRO = 1_000_000
@@ -62,6 +62,7 @@ class MeshClock:
         self.wave: Wave | None = None  # whose arrivals are handled
         self._waves, self._several = waves, several
         self._at_once = 1
+        self._shortest = math.inf  # [s] of a wave so far
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
         self._timers: list[tuple[float, int, str]] = []
@@ -122,8 +123,8 @@ class MeshClock:
             self._planned += [p.start, p.end]
             self._true += [last, last + each * p.seconds]
             last = self._true[-1]
-        each = self._pace.ratio * planned[0].seconds
-        self._waves.at_once = self._choose_at_once(each)
+        self._shortest = min(self._shortest, each * planned[0].seconds)
+        self._waves.at_once = self._choose_at_once(self._shortest)
 
     def _word(self) -> tuple[int, int, int]:
         """What process 0 says with a launch: its seconds and microseconds, Ctrl-C."""

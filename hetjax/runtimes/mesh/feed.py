@@ -1,6 +1,5 @@
 """The inputs of waves, gathered on the host: batches, step numbers, learning rates."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -72,10 +71,3 @@ class Feed:
             lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *job.held_out
         )
         return self._layout.everyone((stacked, np.float32(job.num_held_out)))
-
-
-def several(inputs: Sequence[Any]) -> Any:
-    """Inputs [devices, ...] of R waves as [devices, R, ...]."""
-    if len(inputs) == 1:
-        return jax.tree.map(lambda x: x[:, None], inputs[0])
-    return jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *inputs)

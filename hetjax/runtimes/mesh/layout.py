@@ -65,13 +65,8 @@ class Layout(NamedTuple):
             tree,
         )
 
-    def put(self, tree: PyTree) -> PyTree:
-        """The tree with leaves [devices, ...] on the host, each part on its device."""
-        local = self.local
-        return self.put_local(jax.tree.map(lambda x: x[local], tree))
-
     def put_local(self, tree: PyTree) -> PyTree:
-        """As `put`, of leaves [local devices, ...] with this process's parts alone."""
+        """The tree with leaves [local devices, ...] on the host, each part there."""
         if self.is_alone:
             return jax.device_put(tree, self.split)
         return jax.tree.map(

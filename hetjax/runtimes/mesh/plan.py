@@ -7,7 +7,7 @@ nodes that consist of whole devices; other nodes merge one by one.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,26 @@ class Plan(NamedTuple):
     taking_part: tuple[np.ndarray, ...]  # of each stage: [devices, members of it] bool
 
 
+class _Outline(NamedTuple):
+    """A stage without its statistics; merges that recur have the same outline."""
+
+    stage: Stage
+    numbers: list[int]  # of its merges, among all that were asked for
+    table: np.ndarray  # [devices, fields, members], of absent members
+    where: list[tuple[Any, np.ndarray]]  # of each merge: devices, members' columns
+    taking_part: np.ndarray  # [devices, members of a device] bool
+
+    def filled(self, stats: Sequence[np.ndarray]) -> np.ndarray:
+        """The table with the members' statistics [fields, members] of each merge."""
+        table = self.table.copy()
+        for (devices, columns), own in zip(self.where, stats, strict=True):
+            part = self.table[0].copy()
+            part[_OF_NODE] = own[_OF_NODE, :1]
+            part[:, columns] = own
+            table[devices] = part
+        return table
+
+
 class Planner:
     """Plans the merges of the waves of one run."""
 
@@ -59,6 +79,7 @@ class Planner:
         self._layout, self._topology = layout, topology
         self._last_level = num_levels - 1
         self._aligned = _aligned_levels(layout, topology)
+        self._known: dict[tuple[MergeAction, ...], list[_Outline]] = {}
 
     @property
     def state_keys(self) -> dict[str, int]:
@@ -82,26 +103,35 @@ class Planner:
 
     def plan(self, asked: Sequence[Asked]) -> Plan:
         """The plan of these merges, which have the same result in their order."""
-        stages, stats, taking_part = [], [], []
-        for together in self._commuting(asked):
-            stage = self._stage([a.action for a in together])
-            table, present = self._tables(stage, together)
-            stages.append(stage._replace(whole=bool(present.all())))
-            stats.append(table)
-            taking_part.append(present)
-        return Plan(tuple(stages), tuple(stats), tuple(taking_part))
+        actions = tuple(a.action for a in asked)
+        if actions not in self._known:  # the same merges come wave after wave
+            self._known[actions] = self._outline(actions)
+        outlines = self._known[actions]
+        return Plan(
+            tuple(o.stage for o in outlines),
+            tuple(o.filled([asked[i].stats for i in o.numbers]) for o in outlines),
+            tuple(o.taking_part for o in outlines),
+        )
 
-    def _commuting(self, asked: Sequence[Asked]) -> list[list[Asked]]:
-        """The merges in groups: of one kind, on different workers and nodes."""
-        groups: list[dict[tuple, list[Asked]]] = []
+    def _outline(self, actions: Sequence[MergeAction]) -> list["_Outline"]:
+        """The stages of these merges, without their statistics."""
+        outlines = []
+        for numbers in self._commuting(actions):
+            together = [actions[i] for i in numbers]
+            stage = self._stage(together)
+            outlines.append(self._tables(stage, together, numbers))
+        return outlines
+
+    def _commuting(self, actions: Sequence[MergeAction]) -> list[list[int]]:
+        """The numbers of merges in groups: of one kind, on different workers, nodes."""
+        groups: list[dict[tuple, list[int]]] = []
         depth: dict[int | str, int] = {}  # groups that must come before, per member
-        for each in asked:
-            action = each.action
+        for number, action in enumerate(actions):
             touched = (action.node, *action.members)
             first = max((depth.get(m, 0) for m in touched), default=0)
             while len(groups) <= first:
                 groups.append({})
-            groups[first].setdefault(self._kind(action), []).append(each)
+            groups[first].setdefault(self._kind(action), []).append(number)
             for member in touched:
                 depth[member] = first + 1
         return [together for group in groups for together in group.values()]
@@ -139,36 +169,39 @@ class Planner:
         return tuple(parts) if len(parts) > 1 else None
 
     def _tables(
-        self, stage: Stage, together: Sequence[Asked]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The statistics of a stage for every device, and which members take part."""
+        self, stage: Stage, together: Sequence[MergeAction], numbers: list[int]
+    ) -> "_Outline":
+        """Which members of which merges take part in a stage, on which devices."""
         devices, fields = len(self._layout.devices), len(WorkerStats._fields)
         if not stage.along_axis and stage.members:  # the same tuple on every device
             (only,) = together
-            shape = (devices, *only.stats.shape)
-            present = np.ones((devices, len(only.action.members)), bool)
-            return np.broadcast_to(only.stats, shape).copy(), present
+            n = len(only.members)
+            present = np.ones((devices, n), bool)
+            where = [(slice(None), np.arange(n))]
+            table = np.zeros((devices, fields, n), np.float32)
+            return _Outline(stage._replace(whole=True), numbers, table, where, present)
         names = self._member_names(stage)
         slots = self._layout.slots if stage.holds is None else 1
-        tables = np.zeros((devices, fields, len(names)), np.float32)
-        tables[:, _WORKER] = names
+        table = np.zeros((devices, fields, len(names)), np.float32)
+        table[:, _WORKER] = names
         present = np.zeros((devices, slots), bool)
-        for action, stats in together:
-            table = np.zeros((fields, len(names)), np.float32)
-            table[_OF_NODE] = stats[_OF_NODE, :1]
-            table[_WORKER] = names
-            concerned = set()
-            for member, column in zip(action.members, stats.T, strict=True):
+        where = []
+        for action in together:
+            concerned: set[int] = set()
+            columns = []
+            for member in action.members:
                 place = self._devices(member)
                 concerned.update(place)
                 if isinstance(member, int):
-                    table[:, member] = column
+                    columns.append(member)
                     present[place[0], member % slots] = True
                 elif stage.holds is not None:
-                    table[:, stage.holds[place[0]]] = column
+                    columns.append(stage.holds[place[0]])
                     present[list(place)] = True
-            tables[sorted(concerned) if stage.along_axis else slice(None)] = table
-        return tables, present
+            here = sorted(concerned) if stage.along_axis else slice(None)
+            where.append((here, np.array(columns)))
+        whole = bool(present.all())
+        return _Outline(stage._replace(whole=whole), numbers, table, where, present)
 
     def _member_names(self, stage: Stage) -> np.ndarray:
         """The numbers of all members along the axis, as in `WorkerStats.worker`."""

@@ -23,6 +23,7 @@ from hetjax.merge.group import Group
 from hetjax.merge.types import Merge, WorkerStats, over_axis, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.mesh.layout import AXIS, Layout, off_device, on_device
+from hetjax.runtimes.mesh.packing import Packed, Packing, unpack
 from hetjax.runtimes.mesh.plan import Stage
 from hetjax.tree import PyTree
 
@@ -45,11 +46,11 @@ class Spec(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of waves: leaves [devices, waves, ...].
+    """The inputs of a wave; on the host, leaves [devices, ...].
 
-    `steps` are batches, numbers and learning rates. For a device and a wave, of L slots
-    with up to K steps each: batches have leaves [L, K, ...], numbers are [L, 4] uint32
-    (local steps, seed, worker, first step), and learning rates [L].
+    `steps` are batches, numbers and learning rates. For a device of L slots with up to
+    K steps each: batches have leaves [L, K, ...], numbers are [L, 4] uint32 (local
+    steps, seed, worker, first step), and learning rates [L].
     """
 
     steps: Any  # (): none
@@ -99,8 +100,8 @@ def begin_program(algorithm: Algorithm, layout: Layout) -> Callable:
     )
 
 
-def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
-    """(replicas, states, inputs [waves], held out) -> (replicas, states, numbers).
+def wave_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable:
+    """(replicas, states, packed inputs, held out) -> (replicas, states, numbers).
 
     Replicas and states are donated. The numbers are the same on all devices: of all
     workers "means" [N], "finite" [N] if that is checked, and "losses" [N, K, B] if they
@@ -111,16 +112,17 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
     wave = _Wave(algorithm, spec)
 
     def body(
-        replicas: Replicas, states: States, inputs: Inputs, held_out: Any
+        replicas: Replicas, states: States, packed: Packed, held_out: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
-        replicas, states, inputs = on_device((replicas, states, inputs))
+        replicas, states, packed = on_device((replicas, states, packed))
 
-        def one(carry: tuple, inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
+        def one(carry: tuple, packed: Packed) -> tuple[tuple, dict[str, Any]]:
             replicas, states = carry
+            inputs = unpack(packed, packing)
             replicas, states, numbers = wave.run(replicas, states, inputs, held_out)
             return (replicas, states), numbers
 
-        (replicas, states), numbers = _over_waves(one, (replicas, states), inputs)
+        (replicas, states), numbers = _over_waves(one, (replicas, states), packed)
         return off_device(replicas), off_device(states), numbers
 
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
@@ -136,13 +138,12 @@ def wave_program(algorithm: Algorithm, spec: Spec) -> Callable:
     )
 
 
-def _over_waves(wave: Callable, carry: Any, inputs: Inputs) -> tuple[Any, Any]:
+def _over_waves(wave: Callable, carry: Any, inputs: Packed) -> tuple[Any, Any]:
     """`lax.scan`, but without a loop for a single wave.
 
     In a loop, XLA's CPU backend has no fast convolution.
     """
-    (count,) = {x.shape[0] for x in jax.tree.leaves(inputs)} or {1}
-    if count > 1:
+    if len(inputs.words) > 1:
         return lax.scan(wave, carry, inputs)
     carry, numbers = wave(carry, on_device(inputs))
     return carry, off_device(numbers)

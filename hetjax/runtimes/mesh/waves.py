@@ -10,6 +10,7 @@ when the wave is done. Waves of one shape may be launched several at a time.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +18,9 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
-from hetjax.runtimes.mesh.feed import Feed, several
+from hetjax.runtimes.mesh.feed import Feed
 from hetjax.runtimes.mesh.layout import Layout
+from hetjax.runtimes.mesh.packing import pack
 from hetjax.runtimes.mesh.plan import Asked, Plan, Planner
 from hetjax.runtimes.mesh.programs import (
     Algorithm,
@@ -173,18 +175,20 @@ class Waves:
 
     def _launch(self, parts: Sequence[Part]) -> None:
         """Launch parts that are alike as one program; wait for older launches."""
-        layout, spec = self.layout, parts[0].spec
-        plans = several([(p.plan.stats, p.plan.taking_part) for p in parts])
+        spec, local = parts[0].spec, self.layout.local
         if spec.steps and spec.step_mode == "dispatch":
             spec = self._launch_steps(parts[0])
-        steps: Any = ()
-        if spec.steps:
-            steps = layout.put_local(several([p.steps for p in parts]))
         if not (spec.steps or spec.stages or spec.checks):
             return
-        stats, taking_part = layout.put(plans)
-        self._make_room()
-        inputs = Inputs(steps, stats, taking_part, self._spoken(len(parts)))
+        inputs = [
+            Inputs(
+                p.steps if spec.steps else (),
+                tuple(stats[local] for stats in p.plan.stats),
+                tuple(here[local] for here in p.plan.taking_part),
+                self._spoken(),
+            )
+            for p in parts
+        ]
         self._run(tuple(p.wave for p in parts), spec, inputs)
 
     def _launch_steps(self, part: Part) -> Spec:
@@ -199,20 +203,19 @@ class Waves:
                 hears=False,
                 stages=(),
             )
-            steps = self.layout.put_local(several([self._feed.step(part.steps, i)]))
-            self._make_room()
-            self._run((part.wave,), spec, Inputs(steps, (), (), ()), step=i)
+            inputs = Inputs(self._feed.step(part.steps, i), (), (), ())
+            self._run((part.wave,), spec, [inputs], step=i)
         return part.spec._replace(steps=False)
 
-    def _spoken(self, waves: int) -> Any:
+    def _spoken(self) -> Any:
         """The word of process 0, as the input of its first device; () if alone."""
         layout = self.layout
         if layout.is_alone:
             return ()
-        words = np.zeros((len(layout.local), waves, 3), np.int32)
+        words = np.zeros((len(layout.local), 3), np.int32)
         if layout.local[0] == 0:
             words[0] = self.word()
-        return layout.put_local(words)
+        return words
 
     def _make_room(self) -> None:
         """Wait until no more launches are in flight than may be."""
@@ -223,21 +226,28 @@ class Waves:
         self,
         waves: tuple[Wave, ...],
         spec: Spec,
-        inputs: Inputs,
+        inputs: Sequence[Inputs],
         step: int | None = None,
     ) -> None:
-        """Launch a program; before, compile it if need be, while the clock stands."""
+        """Launch a program when there is room; `inputs` are those of each wave.
+
+        A new program is compiled before, while the clock stands.
+        """
         programs, compilations = self._job.programs, self._job.compilations
-        key = ("mesh wave", self.algorithm, spec)
-        program = programs.once(key, lambda: wave_program(self.algorithm, spec))
-        shapes = tuple(x.shape for x in jax.tree.leaves(inputs))
-        arguments = (self._replicas, self._states, inputs, self._held_out)
+        packed, packing = pack(inputs)
+        key = ("mesh wave", self.algorithm, spec, packing)
+        make = partial(wave_program, self.algorithm, spec, packing)
+        program = programs.once(key, make)
+        sent = self.layout.put_local(packed)
+        self._make_room()
+        shapes = (key, *(x.shape for x in jax.tree.leaves(packed)))
+        arguments = (self._replicas, self._states, sent, self._held_out)
         purpose = "step" if spec.steps else "merge"
-        if (key, shapes) not in self._compiled:
+        if shapes not in self._compiled:
             self.wait()  # what runs meanwhile would not be measured
             with self.paused(), compilations.of(purpose):
                 program.lower(*arguments).compile()
-            self._compiled.add((key, shapes))
+            self._compiled.add(shapes)
         for wave in waves:
             wave.launched = min(wave.launched, self.seconds())
         with self._watched(), compilations.of(purpose):

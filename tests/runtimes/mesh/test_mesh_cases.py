@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from mesh_runs import LAYOUTS, close, on_mesh, simulated
+from mesh_runs import ON_ALL, close, on_mesh, simulated
 from real_runs import DATA, FEATURES, TASK, poisoned_task, what_happened
 
 import hetjax as hj
@@ -25,7 +25,7 @@ SPARSE = hj.data.synthetic_xmc(
     seed=0,
 )
 SPARSE_TASK = hj.classification(hj.models.sparse_mlp(hidden=8), SPARSE)
-EVERYWHERE = pytest.mark.parametrize("where", LAYOUTS)
+EVERYWHERE = pytest.mark.parametrize("where", ON_ALL)
 UNEVEN = hj.local_sgd(**COMMON, local_steps=STEPS)
 
 
@@ -71,7 +71,7 @@ def test_sparse_inputs_and_row_views(where):
     both(UNEVEN, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
 
 
-@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+@pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_sparse_updates_of_rows(where):
     momentum = local.sgd(momentum=0.9, sparse_updates=True)
     chosen = UNEVEN._replace(local=momentum)
@@ -130,7 +130,7 @@ class Normed(nnx.Module):
         return self.linear(self.norm(x))
 
 
-@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+@pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_parameters_in_bfloat16(where):
     task = hj.classification(Half, DATA)
     actual, _ = both(UNEVEN, where, 5, 4, task=task, tolerance=1e-2)
@@ -168,7 +168,7 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
 
 
 @pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
-@pytest.mark.parametrize("where", ["8 x 1", "2 x 4"])
+@pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_step_modes(where, step_mode):
     expected = simulated(UNEVEN, 5, 4)
     actual = on_mesh(UNEVEN, where, 5, 4, step_mode=step_mode)

@@ -161,7 +161,7 @@ def test_short_waves_are_launched_several_at_a_time():
     clock._choose_at_once = lambda seconds: chosen.append(original(seconds)) or 1
     play(clock, waves, 30, STEP)
     assert chosen[0] == 1
-    assert chosen[-1] == 4  # 4 ms, at most 5
+    assert chosen[-1] == 8  # 8 ms
 
 
 def test_where_losses_are_observed_waves_are_launched_one_by_one():

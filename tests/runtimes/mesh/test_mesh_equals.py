@@ -8,7 +8,7 @@ within 1e-6.
 
 import numpy as np
 import pytest
-from mesh_runs import LAYOUTS, close, on_mesh, simulated
+from mesh_runs import ON_ALL, close, on_mesh, simulated
 
 import hetjax as hj
 
@@ -34,7 +34,6 @@ TABLE = {  # strategy, steps of a wave
     "hier uneven": (hj.hier_sgd(**COMMON, levels=((3, 5),), local_steps=(1, 2)), 1),
     "sequential": (hj.sequential_sgd(**COMMON), 1),
 }
-TREES = {"hier three levels": (2, 2)}
 ROUNDED = ("biased", "fed_nova", "fed_acc", "fed_adp", "easgd_sync")
 
 
@@ -53,7 +52,28 @@ def same(name, where, strategy, steps):
     np.testing.assert_allclose(*metrics, rtol=1e-5)
 
 
-@pytest.mark.parametrize("where", LAYOUTS)
+@pytest.mark.parametrize("where", ON_ALL)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_mesh_equals_workers_one_by_one(name, where):
     same(name, where, *TABLE[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("elastic", "1 x 8"),
+        ("local steps", "4 x 2"),
+        ("sma two levels", "2 x 4"),
+        ("hier uneven", "4 x 2"),  # nodes that are no whole devices
+    ],
+)
+def test_several_workers_on_each_device(name, where):
+    """A few of the combinations that are marked slow above."""
+    same(name, where, *TABLE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ON_ALL)
+def test_a_tree_of_three_levels(where):
+    tree = hj.hier_sgd(**COMMON, levels=(2, 2), local_steps=(1, 2, 4))
+    same("hier three levels", where, tree, 1)
