@@ -105,6 +105,8 @@ def test_the_fields_of_a_run(twice):
             "host_seconds": float,
             "stopped": str,
             "real": bool,
+            "placement": str,
+            "estimates_busy": bool,
             "step_modes": dict,
             "events": list,
             "stuck": list,

@@ -34,7 +34,7 @@ def test_json_schema(runs):
     assert list(run) == [
         *("strategy", "seed", "settings", "evals", "workers", "staleness", "merges"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
-        *("real", "step_modes", "events", "stuck"),
+        *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),
     ]
     assert list(run["evals"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")
