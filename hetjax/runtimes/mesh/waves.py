@@ -212,6 +212,7 @@ class Waves:
         layout = self.layout
         if layout.is_alone:
             return ()
+        self._make_room()  # so that the stamp is that of the launch
         words = np.zeros((len(layout.local), 3), np.int32)
         if layout.local[0] == 0:
             words[0] = self.word()
