@@ -21,7 +21,7 @@ from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
-from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.interruption import INTERRUPTED
 from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table

@@ -13,7 +13,7 @@ from hetjax.api.requests import check_task_and_data
 from hetjax.api.train import train
 from hetjax.data.checks import is_whole
 from hetjax.data.dataset import Dataset
-from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine

@@ -14,7 +14,7 @@ from hetjax.api.requests import check_compare
 from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
-from hetjax.engine.loop import INTERRUPTED
+from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine

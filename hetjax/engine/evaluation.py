@@ -27,7 +27,7 @@ class Evaluations:
         clock: Clock,
         placement: Placement,
         store: ReplicaStore,
-        shared: Callable[[Any], Any] = lambda value: value,
+        shared: Callable[[Any], Any],
     ):
         """Start without evaluations; `name` is the strategy's name, for errors.
 

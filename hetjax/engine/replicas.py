@@ -14,7 +14,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.local import own_buffers
+from hetjax.local import with_own_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
@@ -65,16 +65,11 @@ class ReplicaStore:
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
-        report = self._merges[-1].report
-        if not report:
-            return {}
-        return {k: float(v) for k, v in report(self._nodes[ROOT]).items()}
+        return counters(self._merges[-1], self._nodes[ROOT])
 
     def merge_of(self, node: str) -> Merge:
         """Return the merge of a node's level; the root has the last one."""
-        last = len(self._merges) - 1
-        level = last if node == ROOT else min(self._topology.level(node), last)
-        return self._merges[level]
+        return self._merges[self._topology.merge_level(node, len(self._merges))]
 
     def replica(self, worker: int) -> Replica:
         """Return a worker's replica; a new one copies the root's current model."""
@@ -92,18 +87,11 @@ class ReplicaStore:
         self._checked_out.pop(worker, None)
 
     def reset_to_center(self, worker: int) -> None:
-        """Reset a worker's replica to the root's model.
-
-        The merge's own buffers, which no step changes, are kept: a model in the
-        worker's mailbox, or its last gradient, which the server's sum still contains.
-        """
-        before = self._replicas[worker].carry
+        """Reset a worker's replica to the root's model, but for the merge's buffers."""
+        before = self._replicas[worker]
         self.forget(worker)
         replica = self.replica(worker)
-        names = own_buffers(self._requires)
-        own = {k: v for k, v in before.items() if k in names and k != "round_start"}
-        kept = {**replica.carry, **own}
-        self._replicas[worker] = replica._replace(carry=kept)
+        self._replicas[worker] = with_own_buffers(replica, before, self._requires)
 
     def check_out(self, worker: int) -> Replica:
         """Return the replica with which a worker begins its round."""
@@ -193,3 +181,8 @@ class ReplicaStore:
         else:
             from_parent = self._programs.from_parent(self.merge_of(member))
             self._nodes[member] = from_parent(self._nodes[member], replica)
+
+
+def counters(merge: Merge, state: Any) -> dict[str, float]:
+    """The counters of a merge's state; {} if it has none."""
+    return {k: float(v) for k, v in merge.report(state).items()} if merge.report else {}

@@ -6,6 +6,7 @@ from hetjax.local.buffers import (
     kept_buffers,
     own_buffers,
     with_buffers,
+    with_own_buffers,
 )
 from hetjax.local.by_hand import new_replica, step_fn
 from hetjax.local.decay import with_lr_decay
@@ -35,4 +36,5 @@ __all__ = [
     "step_fn",
     "with_buffers",
     "with_lr_decay",
+    "with_own_buffers",
 ]

@@ -78,6 +78,17 @@ def own_buffers(requires: Requires) -> tuple[str, ...]:
     return tuple(_name(b) for b in requires if isinstance(b, Buffer) or b in OWN)
 
 
+def with_own_buffers(new: Replica, old: Replica, requires: Requires) -> Replica:
+    """A replica that was reset, with the buffers that only the merge changes.
+
+    A model in the worker's mailbox is kept, or its last gradient, which the server's
+    sum still contains; but the round starts anew.
+    """
+    names = own_buffers(requires)
+    own = {k: v for k, v in old.carry.items() if k in names and k != "round_start"}
+    return new._replace(carry={**new.carry, **own})
+
+
 def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
     """The local update, extended to update the buffers that a merge requires.
 

@@ -32,6 +32,13 @@ class Topology(NamedTuple):
         """The height of a node: 0 merges workers, 1 merges such nodes, ..."""
         return self.node(name).level
 
+    def merge_level(self, name: str, merges: int) -> int:
+        """Which of so many merges, from the lowest level up, a node has.
+
+        The root has the last one.
+        """
+        return merges - 1 if name == ROOT else min(self.level(name), merges - 1)
+
     def workers_of(self, member: int | str) -> frozenset[int]:
         """The worker that a member is, or all workers below a member node."""
         return (

@@ -175,7 +175,7 @@ def _placements(histories: list[History]) -> list[str]:
     """A line for each way in which runs were placed on devices, if it is not usual."""
     named: dict[str, dict[str, None]] = {}
     for h in histories:
-        if h.placement not in ("", "threads"):
+        if h.real and h.placement != "threads":
             named.setdefault(h.placement, {})[h.strategy] = None
     lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
     if any(h.estimates_busy for h in histories):

@@ -28,8 +28,7 @@ class Inline:
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
-        if take_turns(lambda: False):
-            raise RuntimeError("the clock has no more events, but the run is not over")
+        lead_alone(take_turns)
 
     def flush(self) -> None:
         """Do nothing: `start` has begun every assignment."""
@@ -49,6 +48,12 @@ class Inline:
     def close(self) -> list[int]:
         """Do nothing: no thread has to end."""
         return []
+
+
+def lead_alone(take_turns: TakeTurns) -> None:
+    """Take all turns on the caller's thread."""
+    if take_turns(lambda: False):
+        raise RuntimeError("the clock has no more events, but the run is not over")
 
 
 def grouped(

@@ -1,6 +1,7 @@
 """The executor of a mesh: rounds join the wave that is forming."""
 
 from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.runtimes.inline import lead_alone
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.wave import LateOutcome
 from hetjax.runtimes.mesh.waves import Waves
@@ -15,8 +16,7 @@ class MeshExecutor:
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
-        if take_turns(lambda: False):
-            raise RuntimeError("the clock has no more events, but the run is not over")
+        lead_alone(take_turns)
 
     def start(self, assignment: Assignment) -> None:
         """Add the assignment to the wave that is forming."""

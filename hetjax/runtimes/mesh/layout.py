@@ -51,8 +51,7 @@ class Layout(NamedTuple):
     @property
     def local(self) -> list[int]:
         """The indices of this process's devices."""
-        here = jax.process_index()
-        return [i for i, d in enumerate(self.devices) if d.process_index == here]
+        return _local(self.devices)
 
     def everyone(self, tree: PyTree) -> PyTree:
         """The tree, which every process has, on all devices."""
@@ -86,6 +85,12 @@ class Layout(NamedTuple):
         devices = sorted({k // self.slots for k in chosen})
         whole = len(devices) * self.slots == len(chosen)
         return tuple(devices) if whole else None
+
+
+@lru_cache  # asked for at every launch
+def _local(devices: tuple[Any, ...]) -> list[int]:
+    here = jax.process_index()
+    return [i for i, d in enumerate(devices) if d.process_index == here]
 
 
 @lru_cache

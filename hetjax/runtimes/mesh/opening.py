@@ -11,6 +11,7 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
+from hetjax.engine.steps import LONGEST
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.executor import MeshExecutor
@@ -139,5 +140,5 @@ def _choose(
     device = layout.devices[layout.local[0]]
     mode, _ = choose_step_mode(timer, device, local_steps, size, layout.slots)
     # steps that were fastest one by one need no loop in the program
-    few = local_steps <= 16
+    few = local_steps <= LONGEST
     return mode if mode != "dispatch" else "unrolled" if few else "fused"

@@ -51,9 +51,8 @@ def pack(trees: Sequence[PyTree]) -> tuple[Packed, Packing]:
         for wave, leaf in enumerate(of_waves):
             wide = leaf if leaf.dtype.itemsize == 4 else leaf.astype(np.uint32)
             words[wave].append(_as_words(wide).reshape(devices, -1))
-    none = [
-        np.zeros((devices, 1), np.uint32)
-    ]  # a program must know the number of waves
+    # never empty: a program has to know the number of waves
+    none = [np.zeros((devices, 1), np.uint32)]
     buffer = np.stack([np.concatenate(none + w, axis=1) for w in words], axis=1)
     return Packed(buffer, tuple(large)), Packing(structure, tuple(about))
 

@@ -77,7 +77,7 @@ class Planner:
     def __init__(self, layout: Layout, topology: Topology, num_levels: int):
         """`num_levels` is the number of merges that the strategy has."""
         self._layout, self._topology = layout, topology
-        self._last_level = num_levels - 1
+        self._num_levels = num_levels
         self._aligned = _aligned_levels(layout, topology)
         self._known: dict[tuple[MergeAction, ...], list[_Outline]] = {}
 
@@ -93,9 +93,7 @@ class Planner:
 
     def level_of(self, node: str) -> int:
         """The level of a node's merge; the root has the last one."""
-        if node == ROOT:
-            return self._last_level
-        return min(self._topology.level(node), self._last_level)
+        return self._topology.merge_level(node, self._num_levels)
 
     def _key(self, node: str) -> str:
         level = self._topology.level(node)

@@ -17,10 +17,10 @@ from jax.sharding import PartitionSpec
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.compiled.programs import Programs
-from hetjax.local import LocalUpdate, own_buffers
+from hetjax.local import LocalUpdate, with_own_buffers
 from hetjax.machine import MergeOp
-from hetjax.merge.group import Group
-from hetjax.merge.types import Merge, WorkerStats, over_axis, reset_to
+from hetjax.merge.group import Group, unstacked
+from hetjax.merge.types import Merge, WorkerStats, over_axis
 from hetjax.replica import Replica, Requires
 from hetjax.runtimes.mesh.layout import AXIS, Layout, off_device, on_device
 from hetjax.runtimes.mesh.packing import Packed, Packing, unpack
@@ -190,15 +190,14 @@ class _Wave:
     def _all_steps(
         self, replicas: Replicas, inputs: Inputs
     ) -> tuple[Replicas, dict[str, Any]]:
-        slots = range(len(replicas))
         if self._spec.step_mode == "vmapped":
-            replicas, losses, means = self._vmapped(replicas, inputs)
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
+            stacked, losses, means = jax.vmap(self._steps)(stacked, *inputs.steps)
+            replicas = unstacked(stacked, len(replicas))
         else:
             each = [
-                self._steps(
-                    replicas[i], *jax.tree.map(lambda x, i=i: x[i], inputs.steps)
-                )
-                for i in slots
+                self._steps(replica, *jax.tree.map(lambda x, i=i: x[i], inputs.steps))
+                for i, replica in enumerate(replicas)
             ]
             replicas = tuple(replica for replica, _, _ in each)
             losses = jnp.stack([found for _, found, _ in each])
@@ -222,37 +221,18 @@ class _Wave:
         step = self._step_number(batches, numbers, learning_rate)
         carry = (replica, losses, jnp.zeros(()))
         local_steps = numbers[0].astype(jnp.int32)
+
+        def masked(i: Any, carry: tuple) -> tuple:
+            after = step(i, carry)
+            return after if equal else _select(i < local_steps, after, carry)
+
         if self._spec.step_mode == "unrolled":
             for i in range(most):
-                after = step(i, carry)
-                carry = after if equal else _select(i < local_steps, after, carry)
+                carry = masked(i, carry)
             return carry
-        trips = most if equal else local_steps
-        return lax.fori_loop(0, trips, step, carry)
-
-    def _vmapped(
-        self, replicas: Replicas, inputs: Inputs
-    ) -> tuple[Replicas, jax.Array, jax.Array]:
-        """As `_steps`, for all slots at the same time: stacked."""
-
-        def steps(replica: Replica, batches: Batch, numbers: Any, rate: Any) -> tuple:
-            most, size = batches.weight.shape
-            losses = jnp.zeros((most if self._algorithm.keeps else 0, size))
-            step = self._step_number(batches, numbers, rate)
-
-            def masked(i: Any, carry: tuple) -> tuple:
-                after = step(i, carry)
-                if self._spec.equal:
-                    return after
-                return _select(i < numbers[0].astype(jnp.int32), after, carry)
-
-            return lax.fori_loop(0, most, masked, (replica, losses, jnp.zeros(())))
-
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-        stacked, losses, means = jax.vmap(steps)(stacked, *inputs.steps)
-        several = range(len(replicas))
-        after = [jax.tree.map(lambda x, i=i: x[i], stacked) for i in several]
-        return tuple(after), losses, means
+        if self._spec.step_mode == "vmapped":  # one trip count for all slots
+            return lax.fori_loop(0, most, masked, carry)
+        return lax.fori_loop(0, most if equal else local_steps, step, carry)
 
     def _step_number(
         self, batches: Batch, numbers: jax.Array, learning_rate: jax.Array
@@ -274,21 +254,13 @@ class _Wave:
         return step
 
     def _reset(self, replicas: Replicas, finite: jax.Array, root: PyTree) -> Replicas:
-        """Reset replicas that are not finite to the root's model (on_nan="reset").
-
-        As `ReplicaStore.reset_to_center`: the merge's own buffers are kept.
-        """
-        names = own_buffers(self._algorithm.requires)
-        kept = [name for name in names if name != "round_start"]
+        """Reset replicas that are not finite to the root's model (on_nan="reset")."""
         center = self._algorithm.merges[-1].model(root)
 
         def reset(replica: Replica) -> Replica:
-            params, model_state = tree.cast_like(
-                center, (replica.params, replica.model_state)
-            )
-            new = self._new_replica(params, model_state)
-            own = {name: replica.carry[name] for name in kept}
-            return new._replace(carry={**new.carry, **own})
+            model = tree.cast_like(center, (replica.params, replica.model_state))
+            new = self._new_replica(*model)
+            return with_own_buffers(new, replica, self._algorithm.requires)
 
         return tuple(
             lax.cond(f, lambda r: r, reset, r)
@@ -307,7 +279,7 @@ class _Wave:
         held_out: Any,
     ) -> tuple[Replicas, States, list[jax.Array]]:
         """Run one stage; return the members' accuracies, too, if they were required."""
-        merge = self._algorithm.merges[stage.level]
+        merge, programs = self._algorithm.merges[stage.level], self._algorithm.programs
         state = states[stage.state]
         members = self._members(stage, replicas, states)
         accuracy = []
@@ -319,8 +291,7 @@ class _Wave:
             stats = stats.at[_ACCURACY].set(measured)
             accuracy = [measured]
         if stage.op == MergeOp.FETCH:
-            model = merge.model(state)
-            after, new = tuple(reset_to(m, *model) for m in members), state
+            after, new = programs.fetch(merge)(state, members), state
         elif stage.along_axis or not stage.members:
             along = over_axis(merge, AXIS, parts=stage.parts, holds=stage.holds)
             new, after = along.apply(
@@ -340,20 +311,15 @@ class _Wave:
         if not stage.members:
             return after, states, accuracy
         for key, member in zip(stage.members, after, strict=True):
-            of = self._algorithm.merge_of(key)
-            assert of.from_parent is not None  # checked when the run was opened
-            states[key] = of.from_parent(states[key], member)
+            from_parent = programs.from_parent(self._algorithm.merge_of(key))
+            states[key] = from_parent(states[key], member)
         return replicas, states, accuracy
 
     def _members(self, stage: Stage, replicas: Replicas, states: States) -> Replicas:
         if not stage.members:
             return replicas
-        nodes = []
-        for key in stage.members:
-            of = self._algorithm.merge_of(key)
-            assert of.as_member is not None  # checked when the run was opened
-            nodes.append(of.as_member(states[key]))
-        return tuple(nodes)
+        as_member, of = self._algorithm.programs.as_member, self._algorithm.merge_of
+        return tuple(as_member(of(key))(states[key]) for key in stage.members)
 
     def _accuracy(self, members: Sequence[Replica], held_out: Any) -> jax.Array:
         """[members] the main metric on the held-out data."""
@@ -375,7 +341,3 @@ class _Wave:
 
 def _select(chosen: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jnp.where(chosen, n, o), new, old)
-
-
-def _at(stacked: PyTree, i: int) -> PyTree:
-    return jax.tree.map(lambda x: x[i], stacked)

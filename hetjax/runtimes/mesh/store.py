@@ -13,7 +13,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.replicas import Model
+from hetjax.engine.replicas import Model, counters
 from hetjax.machine import MergeAction, Stamps, Topology
 from hetjax.merge.types import Merge
 from hetjax.runtimes.mesh.layout import first_part, on_device
@@ -62,11 +62,10 @@ class MeshStore:
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
-        report = self._strategy.merges[-1].report
-        if not report:
+        merge = self._strategy.merges[-1]
+        if not merge.report:
             return {}
-        state = on_device(first_part(self._waves.root_state()))
-        return {k: float(v) for k, v in report(state).items()}
+        return counters(merge, on_device(first_part(self._waves.root_state())))
 
     def merge_of(self, node: str) -> Merge:
         """Return the merge of a node's level; the root has the last one."""

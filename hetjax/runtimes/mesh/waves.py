@@ -300,7 +300,9 @@ class Waves:
             yield
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             self._is_broken = True
-            raise self._explain(error) from error
+            if (reason := self._explain(error)) is error:
+                raise
+            raise reason from error
 
     def _check_weights(self, accuracy: np.ndarray) -> None:
         """Raise a ValueError for a metric that cannot be a weight."""
