@@ -7,6 +7,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from quick import quick
 
 import hetjax as hj
 
@@ -51,7 +52,11 @@ def test_the_algorithm_of_the_readme_trains():
 
 
 @pytest.mark.parametrize(
-    "name", ["biased_adaptive", "tree_of_adaptive", "easgd_of_adapted_batches"]
+    "name",
+    quick(
+        ["biased_adaptive", "tree_of_adaptive", "easgd_of_adapted_batches"],
+        "biased_adaptive",
+    ),
 )
 def test_the_combinations_of_the_readme_train(name):
     names = {}
@@ -70,6 +75,7 @@ def test_the_combinations_of_the_readme_train(name):
     assert history.best() > 0.9
 
 
+@pytest.mark.slow
 def test_the_real_devices_of_the_readme(tmp_path, monkeypatch):
     """On two of the CPU devices, for less than a minute."""
     monkeypatch.chdir(tmp_path)
@@ -94,6 +100,7 @@ def test_the_real_devices_of_the_readme(tmp_path, monkeypatch):
     assert hj.machine.load_machine("machine.json") == names["profile"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name
 )

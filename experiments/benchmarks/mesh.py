@@ -4,8 +4,9 @@
     python experiments/benchmarks/mesh.py --parts=rounds --models=mlp64 --turns=3
 
 rounds     8 workers make 8 steps of 32 examples of plain SGD each and are averaged, on
-           one device and on all: hetjax's mesh and threads, hand-written JAX (model and
-           batches are on the devices already), FedJAX and DrJAX (null where not
+           one device and on all: hetjax's mesh and threads, hand-written JAX whose
+           batches are on the devices already ("by hand"), and that draws, gathers and
+           sends them for every round ("feeding"), FedJAX and DrJAX (null where not
            installed: pip install 'hetjax[bench]')
 overhead   rounds of 8 steps of 0.1, 1 and 10 ms and a merge, with one worker on one
            device, against one program of the same steps and merge, called by hand
@@ -18,6 +19,7 @@ rounds, and over turns. One JSON object on standard output: raw "medians", and "
 
 rounds/MODEL/8dev                   seconds of hetjax's mesh / by hand
 rounds/MODEL/8dev/us_above          microseconds of the mesh above by hand
+rounds/MODEL/8dev/over_feeding      seconds of the mesh / by hand, feeding
 rounds/MODEL/8dev/over_threads      seconds of the mesh / of hetjax's threads
 rounds/MODEL/1dev/over_best_peer    seconds of the mesh / of FedJAX or DrJAX
 overhead/1ms                        seconds of hetjax's mesh / by hand, minus 1

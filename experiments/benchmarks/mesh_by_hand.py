@@ -55,18 +55,28 @@ def contender(
     setting: Setting,
     devices: Sequence[Any],
     variant: str,
+    *,
+    feeds: bool = False,
 ) -> Contender:
-    """Rounds of one variant on these devices."""
+    """Rounds of one variant on these devices.
+
+    Batches are ready on the devices; or, if it `feeds`, drawn, gathered and sent for
+    every round, while the one before it runs.
+    """
     program, where, everywhere = programs(name, setting, devices, variant)
-    batches = [
-        jax.device_put(b, where) for b in make_batches(data, setting, number=READY)
-    ]
+    number = 0 if feeds else READY
+    ready = [jax.device_put(b, where) for b in make_batches(data, setting, number)]
+    rng = np.random.default_rng(0)
     params = peers.MODELS[name][0](jax.random.key(0))
     params = jax.device_put(params, everywhere)
 
     def one_round(number: int) -> jax.Array:
         nonlocal params
-        params, losses = program(params, batches[number % READY])
+        if feeds:
+            batches = jax.device_put(make_batch(data, setting, rng), where)
+        else:
+            batches = ready[number % READY]
+        params, losses = program(params, batches)
         return losses
 
     # programs with collectives that queue on several CPU devices can block each other
@@ -74,12 +84,18 @@ def contender(
     return turns.by_hand(one_round, ahead=int(queues))
 
 
-def make_batches(data: hj.data.Dataset, setting: Setting, *, number: int) -> list[Any]:
-    """So many rounds' batches (x [K, T, B, ...], y [K, T, B]), on the host."""
+def make_batches(data: hj.data.Dataset, setting: Setting, number: int) -> list[Any]:
+    """So many rounds' batches, on the host."""
     rng = np.random.default_rng(0)
-    drawn = rng.integers(len(data.train), size=(number, *setting))
-    y = np.asarray(data.train.y, np.int32)
-    return [(data.train.x[rows], y[rows]) for rows in drawn]
+    return [make_batch(data, setting, rng) for _ in range(number)]
+
+
+def make_batch(
+    data: hj.data.Dataset, setting: Setting, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """A round's batches (x [K, T, B, ...], y [K, T, B]), on the host."""
+    rows = rng.integers(len(data.train), size=setting)
+    return data.train.x[rows], data.train.y[rows].astype(np.int32)
 
 
 def programs(

@@ -5,6 +5,7 @@ See `mesh.py`, which runs this.
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -32,10 +33,10 @@ def measure(
     ratios, raw = {}, {}
     for count in sorted({1, len(jax.devices())}):
         devices, key = jax.devices()[:count], f"{model}/{count}dev"
-        contenders = {
-            f"by_hand_{v}": mesh_by_hand.contender(name, data, setting, devices, v)
-            for v in mesh_by_hand.variants_for(name, devices, setting)
-        }
+        variants = mesh_by_hand.variants_for(name, devices, setting)
+        by_hand = partial(mesh_by_hand.contender, name, data, setting, devices)
+        contenders = {f"by_hand_{v}": by_hand(v) for v in variants}
+        contenders |= {f"feeding_{v}": by_hand(v, feeds=True) for v in variants}
         contenders |= _hetjax(session, setting, devices)
         if count == 1:
             contenders |= _peers(name, data, setting)
@@ -85,12 +86,17 @@ def _peers(name: str, data: hj.data.Dataset, setting: Setting) -> dict[str, Cont
 
 
 def _ratios(key: str, found: Mapping[str, list[float]]) -> dict[str, float | None]:
-    """hetjax's mesh over the best program by hand, and over hetjax's threads."""
+    """hetjax's mesh over the best program by hand, and over hetjax's threads.
+
+    By hand, batches are ready on the devices ("by_hand") or sent round by round.
+    """
     ours, by_hand = found["mesh"], found[turns.fastest(found, "by_hand")]
+    feeding = found[turns.fastest(found, "feeding")]
     above = median(a - b for a, b in zip(ours, by_hand, strict=True))
     return {
         key: round(turns.ratio(ours, by_hand), 3),
         f"{key}/us_above": round(1e6 * above, 1),
+        f"{key}/over_feeding": round(turns.ratio(ours, feeding), 3),
         f"{key}/over_threads": round(turns.ratio(ours, found["threads"]), 3),
     }
 

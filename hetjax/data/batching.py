@@ -193,9 +193,11 @@ def length_of(entries: "Entries | None") -> int:
     return 0 if entries is None else len(entries.data)
 
 
-def nonzeros_of(split: Split, rows: np.ndarray) -> int:
-    """The number of non-zeros in the inputs of these rows, for costs; 0 if dense."""
-    return count_stored(split.x, rows)
+def nonzeros_of(split: Split, rows: Sequence[np.ndarray]) -> list[int]:
+    """The non-zeros in the inputs of each batch of rows, for costs; 0 if dense."""
+    if not sp.issparse(split.x):
+        return [0] * len(rows)
+    return [count_stored(split.x, r) for r in rows]
 
 
 def count_stored(matrix: Any, rows: np.ndarray) -> int:

@@ -44,57 +44,81 @@ def common_bucket(
             "give all workers one batch size, or run them apart "
             '(placement="threads")'
         )
-    every = [r for of_worker in rows for r in of_worker]
-    nonzeros, labels = (
-        max((count_stored(matrix, r) for r in every), default=0)
-        for matrix in (split.x, split.y)
-    )
-    bucket = bucket_of(buckets, max(sizes), nonzeros, labels)
-    return bucket._replace(size=max(sizes)) if exact else bucket
+    nonzeros = labels = 0
+    if split.sparse:
+        every = [r for of_worker in rows for r in of_worker]
+        nonzeros, labels = (
+            max((count_stored(matrix, r) for r in every), default=0)
+            for matrix in (split.x, split.y)
+        )
+    largest = max(sizes, default=1)
+    bucket = bucket_of(buckets, largest, nonzeros, labels)
+    return bucket._replace(size=largest) if exact else bucket
 
 
 def make_uneven_batches(
-    split: Split, rows: Sequence[Rows], most: int, bucket: Bucket
+    split: Split,
+    rows: Sequence[Rows],
+    most: int,
+    bucket: Bucket,
+    places: tuple[int, ...] | None = None,
 ) -> Batch:
-    """Batches [W, most, ...] of W workers with up to `most` steps, each with own rows.
+    """Batches [*places, most, ...] of workers with up to `most` steps, each its rows.
 
-    `bucket` is that of `common_bucket`.
+    `bucket` is that of `common_bucket`. The workers lie in `places`, a shape (default:
+    in a row).
     """
+    places = places or (len(rows),)
     if split.sparse:
-        return _sparse(split, rows, most, bucket)
+        return _sparse(split, rows, (*places, most), bucket)
     sizes = {len(r) for of_worker in rows for r in of_worker}
     if sizes == {bucket.size} and all(len(of_worker) == most for of_worker in rows):
-        return _full(split, rows, (len(rows), most, bucket.size))
-    taken = np.zeros((len(rows), most, bucket.size), np.int64)
-    weight = np.zeros(taken.shape, np.float32)
-    count = np.ones(taken.shape[:2], np.float32)
+        return _full(split, rows, (*places, most, bucket.size))
+    shape = len(rows), most, bucket.size
+    taken = np.zeros(shape, np.int64)
+    weight = np.zeros(shape, np.float32)
+    count = np.ones(shape[:2], np.float32)
     for k, of_worker in enumerate(rows):
         for i, r in enumerate(of_worker):
             taken[k, i] = repeated(r, bucket.size)
             weight[k, i, : len(r)] = 1.0
             count[k, i] = len(r)
-    return Batch(split.x[taken], split.y[taken], weight, count)
+    shape = *places, most, bucket.size
+    return _gathered(
+        split, taken.reshape(shape), weight.reshape(shape), count.reshape(shape[:-1])
+    )
 
 
-def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, int, int]) -> Batch:
+def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, ...]) -> Batch:
     """Dense batches without any padding."""
     taken = np.concatenate([r for of_worker in rows for r in of_worker]).reshape(shape)
     weight = np.ones(shape, np.float32)
-    count = np.full(shape[:2], shape[2], np.float32)
-    return Batch(split.x[taken], split.y[taken], weight, count)
+    count = np.full(shape[:-1], shape[-1], np.float32)
+    return _gathered(split, taken, weight, count)
 
 
-def _sparse(split: Split, rows: Sequence[Rows], most: int, bucket: Bucket) -> Batch:
+def _gathered(
+    split: Split, taken: np.ndarray, weight: np.ndarray, count: np.ndarray
+) -> Batch:
+    # `take` needs half the time of an index
+    x, y = (np.take(values, taken, axis=0) for values in (split.x, split.y))
+    return Batch(x, y, weight, count)
+
+
+def _sparse(
+    split: Split, rows: Sequence[Rows], shape: tuple[int, ...], bucket: Bucket
+) -> Batch:
     none = _batch(split, np.zeros(0, np.int64), bucket)
     none = none._replace(count=np.float32(1))
     each = [
-        [_batch(split, r, bucket) for r in of_worker] + [none] * (most - len(of_worker))
+        [_batch(split, r, bucket) for r in of_worker]
+        + [none] * (shape[-1] - len(of_worker))
         for of_worker in rows
     ]
     stacked = jax.tree.map(
         lambda *leaves: np.stack(leaves), *(b for row in each for b in row)
     )
-    return jax.tree.map(lambda x: x.reshape(len(rows), most, *x.shape[1:]), stacked)
+    return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), stacked)
 
 
 def _batch(split: Split, rows: np.ndarray, bucket: Bucket) -> Batch:

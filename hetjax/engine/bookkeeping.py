@@ -88,6 +88,8 @@ class Bookkeeping:
 
     def learning_rate(self) -> float:
         """The schedule's value now, at the largest batch size."""
+        if isinstance(self._strategy.learning_rate, float):  # asked at every arrival
+            return self._strategy.learning_rate
         examples, updates = self.ledger.examples, self.ledger.updates
         epochs = examples / len(self._job.train)
         progress = Progress(examples, epochs, updates, self._clock.now)
@@ -171,6 +173,7 @@ class Bookkeeping:
     def evaluate(self, instant: float) -> dict[str, float]:
         """Record the evaluation at this instant; stop the run if it has to end."""
         self._visible, metrics = self.evaluations.at(instant)
+        self.check_losses()  # first: a worker's loss tells more than the test loss
         point = {
             "seconds": instant,
             "updates": self.ledger.updates,
@@ -178,7 +181,6 @@ class Bookkeeping:
             **metrics,
         }
         self.history.evals.append(point)
-        self.check_losses()  # first: a worker's loss tells more than the test loss
         if not math.isfinite(metrics["loss"]):
             self.stop(
                 f"{self.history.strategy}: the test loss of the model became "

@@ -1,33 +1,37 @@
-"""Ctrl-C takes effect between two events, so that a run ends with a valid history."""
+"""Ctrl-C and SIGTERM take effect between two events: a run ends with a valid history.
+
+Queues and shells send SIGTERM before they kill a process.
+"""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C
+INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C or SIGTERM
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed inside the block.
+    """Yield a function that tells whether Ctrl-C or SIGTERM came inside the block.
 
-    The first Ctrl-C only sets that flag; a second one raises KeyboardInterrupt at once.
+    They only set that flag, but Ctrl-C once more raises KeyboardInterrupt at once.
     Outside the main thread signals cannot be handled, and the flag is never set.
     """
-    pressed: list[int] = []
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: object) -> None:
-        if pressed:
+        if came and number == signal.SIGINT:
             raise KeyboardInterrupt
-        pressed.append(number)
+        came.append(number)
 
-    signal.signal(signal.SIGINT, handle)
+    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(pressed)
+        yield lambda: bool(came)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            # None: a handler that no Python code has set, which only it can set again
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

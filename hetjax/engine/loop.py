@@ -52,7 +52,7 @@ class Loop:
         """`on_eval` is called with each evaluation and returns whether to stop."""
         self._policy, self._job = strategy.policy, job
         self._clock, self._executor = runtime.clock, runtime.executor
-        self._hear_interrupt = runtime.hear_interrupt
+        self._hear_interrupt, self._shared = runtime.hear_interrupt, runtime.shared
         self._set_up = lambda: Bookkeeping(name, strategy, job, runtime, on_eval)
         self._roster = Roster.of(runtime.clock.workers)
         self._awaited = 0  # merges and timers of which the policy will be told
@@ -78,7 +78,9 @@ class Loop:
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)
-            if pressed():  # too late for this run, but a comparison must stop
+            # too late for this run, but a comparison must stop, in all processes
+            failed = self._books.history.error is not None
+            if pressed() if failed else self._shared(pressed()):
                 self._books.stop(INTERRUPTED)
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds
@@ -238,7 +240,7 @@ class Loop:
         books = self._books
         rows = books.draw(worker, local_round)
         learning_rate = np.float32(books.learning_rate() * local_round.lr_scale)
-        nonzeros = [nonzeros_of(self._job.train, r) for r in rows]
+        nonzeros = nonzeros_of(self._job.train, rows)
         planned = self._clock.dispatch(worker, local_round, nonzeros)
         self._roster = self._roster.dispatched((worker,))
         self._executor.start(

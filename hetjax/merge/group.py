@@ -15,6 +15,8 @@ from hetjax import tree
 from hetjax.merge.checks import check_alike
 from hetjax.tree import PyTree
 
+SMALL = 2**14  # numbers of a leaf that is summed along an axis together with others
+
 
 @flax.struct.dataclass
 class Group:
@@ -76,8 +78,8 @@ class Group:
         if self.holds is not None:
             counts = self._here([self._first[m] == d for d, m in enumerate(self.holds)])
             here = tree.map_floats(lambda x: jnp.where(counts, x, 0.0), here)
-        return tree.map_floats(
-            lambda x: lax.psum(x, self.axis, axis_index_groups=self.parts), here
+        return _summed(
+            here, lambda x: lax.psum(x, self.axis, axis_index_groups=self.parts)
         )
 
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
@@ -134,6 +136,29 @@ class Group:
             return self.own(jnp.stack(leaves))
 
         return unstacked(jax.tree.map(choose, *trees), len(self.members))
+
+
+def _summed(trees: PyTree, psum: Callable) -> PyTree:
+    """Sum all floating leaves along the axis; small ones side by side, at once.
+
+    A collective takes devices, and more so processes, a while to agree on.
+    """
+    leaves, structure = jax.tree.flatten(trees)
+    floats = [i for i, x in enumerate(leaves) if tree.is_float(x)]
+    small = [i for i in floats if leaves[i].size <= SMALL]
+    for i in floats:
+        if i not in small:
+            leaves[i] = psum(leaves[i])
+    if small:
+        together = psum(jnp.concatenate([leaves[i].ravel() for i in small]))
+        start = 0
+        for i in small:
+            part, start = (
+                together[start : start + leaves[i].size],
+                start + leaves[i].size,
+            )
+            leaves[i] = part.reshape(leaves[i].shape)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def as_group(trees: Group | Sequence[PyTree]) -> Group:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _EVENTS: dict[str, Callable[..., Event]] = {
 _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 
+@lru_cache  # written at every merge
 def op_text(op: MergeOp) -> str:
     """Return a merge's operation as written in a trace, such as PUSH|FETCH."""
     return "|".join(flag.name or "" for flag in op)

@@ -115,7 +115,10 @@ def test_a_batch_holds_its_examples_and_no_others(request):
     assert (y[n:] == 0).all()
     np.testing.assert_array_equal(batch.weight[:n], labels.any(1))
     assert (batch.weight[n:] == 0).all()
-    assert nonzeros_of(split, rows) == split.x[rows].nnz
+    assert nonzeros_of(split, [rows, rows[:1]]) == [
+        split.x[rows].nnz,
+        split.x[rows[:1]].nnz,
+    ]
 
 
 @property_test
@@ -183,7 +186,7 @@ def test_dense_padding_repeats_the_batch(n):
     np.testing.assert_array_equal(batch.y, split.y[padded])
     np.testing.assert_array_equal(batch.weight, np.arange(size) < n)
     assert batch.count == n
-    assert nonzeros_of(split, rows) == 0
+    assert nonzeros_of(split, [rows]) == [0]
 
 
 def test_the_shapes_of_many_batches_are_few():

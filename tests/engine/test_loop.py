@@ -209,32 +209,35 @@ def test_a_value_returned_by_on_eval_does_not_stop_the_run():
 def ours():
     """A handler that records the signals that no other handler took."""
     taken = []
-    before = signal.signal(signal.SIGINT, lambda *args: taken.append(args))
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = {n: signal.signal(n, lambda *args: taken.append(args)) for n in numbers}
     yield taken
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def press():
-    signal.raise_signal(signal.SIGINT)  # in this thread: immediate
+def press(number=signal.SIGINT):
+    signal.raise_signal(number)  # in this thread: immediate
 
 
-def pressing_at(instant):
-    return lambda point: press() if point["seconds"] == instant else None
+def pressing_at(instant, number=signal.SIGINT):
+    return lambda point: press(number) if point["seconds"] == instant else None
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
-def test_ctrl_c_keeps_the_history_so_far(ours, end):
-    """The run ends with the evaluation in which Ctrl-C was pressed."""
-    handler = signal.getsignal(signal.SIGINT)
+def test_ctrl_c_and_sigterm_keep_the_history_so_far(ours, end, number):
+    """The run ends with the evaluation in which the signal came."""
+    handler = signal.getsignal(number)
     history = train(
-        machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end)
+        machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end, number)
     )
     assert history.stopped == "interrupted"
     assert column(history, "w") == list(range(int(end) + 1))
     assert (history.duration, float(history.params["w"][0])) == (end, end)
     assert seconds_of(history) == [(0.0, 0.0, 0.0, end), (end, 0.0, 0.0, 0.0)]
     assert history.workers[1].updates == end
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     assert ours == []
 
 
@@ -330,6 +333,18 @@ def test_a_second_ctrl_c_does_not_wait():
     with pytest.raises(KeyboardInterrupt):
         train(machine(2.0, 1.0), alone(), 4.0, on_eval=impatient)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_sigterm_twice_ends_the_run_once(ours):
+    """A queue may send it to a process and to its group."""
+
+    def terminate(point):
+        press(signal.SIGTERM)
+        press(signal.SIGTERM)
+
+    history = train(machine(2.0, 1.0), alone(), 4.0, on_eval=terminate)
+    assert history.stopped == "interrupted"
+    assert ours == []
 
 
 def test_a_thread_leaves_signals_alone():

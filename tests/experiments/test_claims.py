@@ -39,6 +39,7 @@ def claims_of(script, out, *flags):
     return {claim["id"]: claim for claim in claims}
 
 
+@pytest.mark.slow
 def test_all_fifteen_times_of_table_7(tmp_path):
     claims = claims_of("biased_local_sgd.py", tmp_path, "--only=table7")
     epochs = {"cifar10": (100, 200, 300), "cifar100": (200, 400, 600)}
@@ -61,6 +62,7 @@ def test_all_fifteen_times_of_table_7(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_tuners_choices(tmp_path):
     claims = claims_of("crossbow.py", tmp_path, "--only=tuner")
     assert {key: claim["ours"] for key, claim in claims.items()} == {
@@ -92,6 +94,7 @@ def test_batch_sizes_settle(tmp_path):
     assert claims["scaling/paper/v100x2/0.02"]["ours"] == "never"
 
 
+@pytest.mark.slow
 def test_a_quick_run_gives_no_verdicts(tmp_path):
     claims = claims_of("async_sgd.py", tmp_path, "--quick", "--only=sync")
     verdicts = {claim["verdict"] for claim in claims.values()}

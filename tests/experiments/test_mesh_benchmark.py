@@ -12,6 +12,7 @@ from benchmark_json import printed
 from experiments.benchmarks import local_sgd_peers as peers
 from experiments.benchmarks import memory, mesh_by_hand, mesh_processes, turns
 
+pytestmark = pytest.mark.slow  # every script imports JAX and compiles
 TINY = ("--seconds=0.02", "--turns=1")
 
 
@@ -27,6 +28,9 @@ def test_rounds_and_merges():
         assert len(by_hand) == variants
         ratios, best = result["ratios"], min(by_hand)
         assert ratios[key] == pytest.approx(row["mesh_us"] / best, rel=1e-2)
+        feeding = min(took for who, took in row.items() if who.startswith("feeding"))
+        over = row["mesh_us"] / feeding
+        assert ratios[f"{key}/over_feeding"] == pytest.approx(over, rel=1e-2)
         above = row["mesh_us"] - best
         assert ratios[f"{key}/us_above"] == pytest.approx(above, abs=0.2)
         over = row["mesh_us"] / row["threads_us"]

@@ -3,6 +3,7 @@
 import pytest
 from benchmark_json import printed
 
+pytestmark = pytest.mark.slow  # every script imports JAX and compiles
 TINY = ["--features=200", "--labels=4", "--batch=8", "--nonzeros=5", "--batches=2"]
 CASES = ["4/zipf", "4/uniform"]
 OTHERS = ("bcoo_dense_gradient", "torch_sparse")

@@ -9,6 +9,7 @@ import merge_cases as cases
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
+from quick import quick, quick_if
 from test_laws import APPLY, TABLE
 
 from hetjax import merge, tree
@@ -17,6 +18,7 @@ from hetjax.merge.group import unstacked
 N = 8
 STEPS = (3, 5, 2, 4, 8, 1, 6, 7)  # distinct
 SOME = (3, 0, 5, 4, 0, 1, 6, 7)
+CHOSEN = ("average", "fed_nova", "sma")  # tested always on every layout
 # layout: replicas per device, and whether the merge's rule is given a Group
 LAYOUTS = {"8 x 1": (1, True), "4 x 2": (2, True), "gathered": (2, False)}
 # MagmaDNN's server adds gradients one by one to its sum; a server's momentum is a long
@@ -32,10 +34,14 @@ def stack(trees):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
+def mesh_of(number):
+    devices = np.array(jax.devices("cpu")[:number])
+    return Mesh(devices, ("workers",), axis_types=(AxisType.Auto,))
+
+
 def on_mesh(body, per_device):
     """body(whole, members) -> (whole, members), with N members along a mesh axis."""
-    devices = np.array(jax.devices("cpu")[: N // per_device])
-    mesh = Mesh(devices, ("workers",), axis_types=(AxisType.Auto,))
+    mesh = mesh_of(N // per_device)
     everywhere, split = PartitionSpec(), PartitionSpec("workers")
 
     def local(whole, stacked):
@@ -122,8 +128,13 @@ def same(name, layout, inputs):
         assert np.all((here == jitted) | (here == plain))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    quick_if(
+        lambda row: row[1] == "8 x 1" or (row[1] == "4 x 2" and row[0] in CHOSEN),
+        [(name, layout) for layout in LAYOUTS for name in TABLE],
+    ),
+)
 class TestLaws:
     def test_a_mesh_axis_equals_a_tuple(self, name, layout):
         for steps in (STEPS, SOME):
@@ -171,6 +182,74 @@ class TestLaws:
         case = Case(name, (0,) * N)
         state, _ = applied(name, layout)(case.fresh, case.replicas, case.stats)
         chex.assert_trees_all_equal(state, case.fresh)
+
+
+PARTS = ((0, 1, 2), (3, 4, 5, 6, 7))  # unequal
+HOLDS = (0, 0, 0, 1, 1, 1, 1, 2)  # three members; copies lie side by side
+
+
+@cache
+def by_device(name, holds):
+    """(states, replicas, statistics) [N, ...] of each device -> the same, merged."""
+    row = TABLE[name]
+    parts = None if holds else PARTS
+    along = merge.over_axis(row.merge, "workers", parts=parts, holds=holds)
+
+    def local(*stacked):
+        state, replica, stats = jax.tree.map(lambda x: x[0], stacked)
+        state, (replica,) = along.apply(state, (replica,), stats, row.op)
+        return jax.tree.map(lambda x: x[None], (state, replica))
+
+    split = PartitionSpec("workers")
+    mapped = jax.shard_map(
+        local, mesh=mesh_of(N), in_specs=split, out_specs=split, check_vma=False
+    )
+    return jax.jit(mapped)
+
+
+def each_device(name, holds, states, replicas, stats):
+    """The merge, device by device: [(state, replica)]."""
+    stacked = by_device(name, holds)(*map(stack, (states, replicas, stats)))
+    return unstacked(stacked, N)
+
+
+@pytest.mark.parametrize(
+    "name",
+    quick(
+        [n for n, row in TABLE.items() if row.merge.takes_groups],
+        *CHOSEN,
+    ),
+)
+class TestDividedAxis:
+    def test_parts_merge_at_the_same_time_each_on_its_own(self, name):
+        """As if the members of the other parts were absent."""
+        if TABLE[name].inactive == "counts":
+            pytest.skip("members without steps take part")
+        case, other = Case(name, SOME), Case(name, SOME, seed=1)
+        steps = [[s if d in part else 0 for d, s in enumerate(SOME)] for part in PARTS]
+        stats = [cases.make_stats(s, server_steps=3) for s in steps]
+        states = case.fresh, other.fresh  # of the two nodes
+        part_of = [next(i for i, p in enumerate(PARTS) if d in p) for d in range(N)]
+        found = each_device(
+            name,
+            None,
+            [states[i] for i in part_of],
+            case.replicas,
+            [stats[i] for i in part_of],
+        )
+        for i, part in enumerate(PARTS):
+            state, replicas = on_tuple(name)(states[i], case.replicas, stats[i])
+            for d in part:
+                cases.assert_close(found[d], (state, replicas[d]))
+
+    def test_copies_of_a_member_count_once(self, name):
+        case = Case(name, STEPS[:3])
+        stats = [case.stats] * N
+        copies = [case.replicas[m] for m in HOLDS]
+        found = each_device(name, HOLDS, [case.fresh] * N, copies, stats)
+        state, replicas = on_tuple(name)(case.fresh, case.replicas, case.stats)
+        for d, m in enumerate(HOLDS):
+            cases.assert_close(found[d], (state, replicas[m]))
 
 
 @pytest.mark.parametrize("per_device", [1, 2])

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from quick import quick_if
 
 import hetjax as hj
 from hetjax import models
@@ -384,7 +385,10 @@ def runner(name):
     return lambda i: jax.device_get(run(i))
 
 
-@pytest.mark.parametrize("name", SMALL)
+LARGE = ("vgg16", "vgg16 torch", "nin", "wide_resnet")  # to compile
+
+
+@pytest.mark.parametrize("name", quick_if(lambda name: name not in LARGE, SMALL))
 def test_logits(name):
     found = runner(name)(0)
     for logits in (found["train"], *found["evaluated"]):

@@ -5,6 +5,7 @@ import json
 import chex
 import numpy as np
 import pytest
+from quick import quick
 from real_runs import DATA, TASK, own_threads, real, three_workers
 
 import hetjax as hj
@@ -15,6 +16,14 @@ from hetjax.runtimes.threads import step_mode_choice
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine
 
+CHOSEN = (  # replayed in every test run
+    "adaptive_sgd",
+    "async_sgd",
+    "biased_local_sgd",
+    "hier_sgd",
+    "hogwild",
+    "sma",
+)
 EPOCHS = 5  # at least; enough for a few merges of the longest rounds
 SETTINGS = {
     "elastic_sgd": {"local_steps": 2},
@@ -46,7 +55,7 @@ def session():
     return Session(TASK, DATA, three_workers(), seconds=60.0, num_evals=600)
 
 
-@pytest.mark.parametrize("name", hj.STRATEGIES)
+@pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
 def test_a_real_run_is_replayed(name, session):
     # stop after these examples, however fast this machine is
     length = {"epochs": EPOCHS}
@@ -150,7 +159,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", quick(LEARNERS, "one step", "async"))
 def test_learners_of_a_device_run_as_one_program(name):
     """Equal up to rounding to separate programs, and replayed bit by bit."""
     strategy_name, settings = LEARNERS[name]
@@ -207,7 +216,7 @@ def test_which_learners_run_together(monkeypatch):
     assert set(map(tuple, groups[begun:])) == {(2, 3)}
 
 
-@pytest.mark.parametrize("step_mode", ["dispatch", "vmapped"])
+@pytest.mark.parametrize("step_mode", quick(["dispatch", "vmapped"], "vmapped"))
 def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
     """No step is compiled meanwhile: the tuner would count its seconds as slow."""
     machine = hj.local_machine(

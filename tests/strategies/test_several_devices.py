@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quick import quick
 from tiny_problems import PROBLEMS, three_workers, two_places
 from zoo import SETTINGS, make
 
@@ -21,6 +22,7 @@ from hetjax.machine import ScriptedFault
 from hetjax.runtimes import inline, simulated
 from hetjax.sparse import matmul as sparse_matmul
 
+CHOSEN = ("sync_sgd", "async_sgd", "ad_psgd", "biased_local_sgd")  # tested always
 DEVICES = ("cpu:3", "cpu:1", "cpu:2")
 SECONDS, EVALS = 0.03, 3
 
@@ -110,7 +112,7 @@ def with_faults():
     return replace(three_workers(), faults=faults)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", quick(SETTINGS, *CHOSEN))
 def test_every_strategy(name):
     """Also with workers that are lost, rejoin, and join late."""
     one, several = on_one_and_on_three(make(name, 6), with_faults())
@@ -132,7 +134,7 @@ def test_workers_that_share_devices(name):
     on_one_and_on_three(make(name, 6, **TREES[name]), two_places())
 
 
-@pytest.mark.parametrize("name", ["elastic_sgd", "hogwild"])
+@pytest.mark.parametrize("name", quick(["elastic_sgd", "hogwild"], "hogwild"))
 def test_sparse_batches(name):
     on_one_and_on_three(make(name, 6), three_workers(), problem=sparse)
 

@@ -25,6 +25,9 @@ class Recent(NamedTuple):
     examples: int = 0
 
 
+_NOTHING = Recent()
+
+
 class Ledger:
     """Counters per worker. Only finished rounds count as updates and examples."""
 
@@ -95,14 +98,15 @@ class Ledger:
             record.nans += 1
             self._recent.pop(worker, None)
             return
-        record.updates += local_round.local_steps
-        record.examples += local_round.examples
+        steps, examples = local_round.local_steps, local_round.examples
+        record.updates += steps
+        record.examples += examples
         record.padded += padded
-        self.updates += local_round.local_steps
-        self.examples += local_round.examples
-        self._recent[worker] = _sum(
-            self._recent.get(worker, Recent()),
-            Recent(local_round.local_steps, local_round.examples),
+        self.updates += steps
+        self.examples += examples
+        before = self._recent.get(worker, _NOTHING)
+        self._recent[worker] = Recent(
+            before.updates + steps, before.examples + examples
         )
 
     def take_back(self, arrival: Arrival, padded: int) -> None:
@@ -141,15 +145,15 @@ class Ledger:
         staleness = self._take_staleness(action)
         pushes = MergeOp.PUSH in action.op
         recent = [
-            self._recent.pop(m, Recent())
+            self._recent.pop(m, _NOTHING)
             if pushes and m in action.members
-            else Recent()
+            else _NOTHING
             for m in members
         ]
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
         leaves = [self._topology.workers_of(m) for m in members]
         if pushes:
-            total = self._recent.get(action.node, Recent())
+            total = self._recent.get(action.node, _NOTHING)
             self._recent[action.node] = _sum(total, *recent)
             did = [x for x, r in zip(last, recent, strict=True) if r.updates]
             self._last[action.node] = _mean(did or last)

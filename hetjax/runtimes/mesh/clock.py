@@ -35,7 +35,7 @@ from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave
 from hetjax.runtimes.mesh.waves import Waves
 
-AT_ONCE = 8e-3  # [s] of waves that are launched as one program, if they are shorter
+AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
 _LOOKS = 10  # waves that are measured before their number in a launch is chosen
 _MICRO = 1_000_000
@@ -65,6 +65,7 @@ class MeshClock:
         self._shortest = math.inf  # [s] of a wave so far
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
+        self._busy: dict[int, float] = {}  # [s] that they were measured to need
         self._timers: list[tuple[float, int, str]] = []
         self._origin = self._paused = 0.0
         self._under_way: deque[_Planned] = deque()  # waves that are not done
@@ -124,15 +125,20 @@ class MeshClock:
             self._true += [last, last + each * p.seconds]
             last = self._true[-1]
         self._shortest = min(self._shortest, each * planned[0].seconds)
-        self._waves.at_once = self._choose_at_once(self._shortest)
+        # all processes have to launch the same waves together
+        own = self._choose_at_once(self._shortest)
+        self._waves.at_once = own if word is None else int(word[3])
 
-    def _word(self) -> tuple[int, int, int]:
-        """What process 0 says with a launch: its seconds and microseconds, Ctrl-C."""
-        microseconds = int(_MICRO * self._seconds())
-        return *divmod(microseconds, _MICRO), int(self._pressed())
+    def _word(self) -> tuple[int, int, int, int]:
+        """What process 0 says with a launch.
+
+        Its seconds and microseconds; Ctrl-C; how many waves to launch at a time.
+        """
+        seconds, micro = divmod(int(_MICRO * self._seconds()), _MICRO)
+        return seconds, micro, int(self._pressed()), self._at_once
 
     def hear_interrupt(self, pressed: Callable[[], bool]) -> Callable[[], bool]:
-        """Let process 0 tell all of Ctrl-C; no process stops by itself."""
+        """Tell all with the next launch that Ctrl-C came; none stops by itself."""
         self._pressed = pressed
         return lambda: False
 
@@ -155,7 +161,10 @@ class MeshClock:
     ) -> Arrival:
         """Give a worker a round in the next wave; only its start is planned so far."""
         del nonzeros
-        self._rounds[worker] = local_round
+        seconds = local_round.local_steps * self.workers[worker].seconds(
+            local_round.size
+        )
+        self._rounds[worker], self._busy[worker] = local_round, max(seconds, 1e-9)
         return Arrival(worker, local_round, self._last_end, math.inf)
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
@@ -207,18 +216,11 @@ class MeshClock:
     def _expected_end(self) -> float:
         if not self._rounds:
             return math.inf
-        return self._expected_start() + self._pace.ratio * max(self._busy().values())
-
-    def _busy(self) -> dict[int, float]:
-        """Measured seconds of each round of the wave that is forming."""
-        return {
-            k: max(r.local_steps * self.workers[k].seconds(r.size), 1e-9)
-            for k, r in self._rounds.items()
-        }
+        return self._expected_start() + self._pace.ratio * max(self._busy.values())
 
     def _begin_wave(self) -> None:
         """Plan the times of the wave that was forming."""
-        busy, start = self._busy(), self._expected_start()
+        busy, start = self._busy, self._expected_start()
         self.wave = self._waves.next()
         if self.wave is None:
             return
@@ -229,7 +231,7 @@ class MeshClock:
         self._events += [
             Arrival(k, r, start, finish[k]) for k, r in sorted(self._rounds.items())
         ]
-        self._rounds = {}
+        self._rounds, self._busy = {}, {}
 
 
 class _Planned(NamedTuple):

@@ -39,20 +39,22 @@ class Feed:
         """The inputs of a wave's steps, of this process's devices."""
         found = [wave.assignments.get(k) for k in self._mine]
         rows = [a.rows if a else () for a in found]
-        batches = make_uneven_batches(self._job.train, rows, wave.most, wave.bucket)
+        shape = len(self._layout.local), self._layout.slots
+        batches = make_uneven_batches(
+            self._job.train, rows, wave.most, wave.bucket, shape
+        )
         seed = self._job.seed
         numbers = np.array(
             [
-                (len(a.rows), seed, k, a.first_step) if a else (0, seed, k, 0)
+                (len(a.rows), seed, k, a.first_step, k in wave.late)
+                if a
+                else (0, seed, k, 0, False)
                 for k, a in zip(self._mine, found, strict=True)
             ],
             np.uint32,
-        )
+        ).reshape(*shape, -1)
         rates = np.array([a.learning_rate if a else 0 for a in found], np.float32)
-        shape = len(self._layout.local), self._layout.slots
-        return jax.tree.map(
-            lambda x: x.reshape(*shape, *x.shape[1:]), (batches, numbers, rates)
-        )
+        return batches, numbers, rates.reshape(shape)
 
     def step(self, steps: Steps, i: int) -> Steps:
         """The inputs of step i alone, of the inputs of a wave's steps."""

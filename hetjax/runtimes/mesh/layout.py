@@ -65,7 +65,12 @@ class Layout(NamedTuple):
         )
 
     def put_local(self, tree: PyTree) -> PyTree:
-        """The tree with leaves [local devices, ...] on the host, each part there."""
+        """The tree with leaves [local devices, ...] on the host, each part there.
+
+        For a single device it may stay on the host: a jitted call sends it sooner.
+        """
+        if len(self.devices) == 1:
+            return tree
         if self.is_alone:
             return jax.device_put(tree, self.split)
         return jax.tree.map(

@@ -8,18 +8,19 @@ import jax
 import jaxlib
 import numpy as np
 
+from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.steps import LONGEST
 from hetjax.machine import WorkerInfo
+from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.executor import MeshExecutor
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.placing import check_fits, layout_of
 from hetjax.runtimes.mesh.plan import Planner
 from hetjax.runtimes.mesh.processes import blame, here
-from hetjax.runtimes.mesh.programs import Algorithm
 from hetjax.runtimes.mesh.store import MeshStore
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.runtimes.step_modes import loops_are_fast
@@ -29,6 +30,9 @@ from hetjax.runtimes.threads.step_mode_choice import choose_step_mode
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
+
+# [s] that others wait for one that measures or evaluates; a death is noticed sooner
+_LONG = 3600.0
 
 
 def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
@@ -43,11 +47,15 @@ def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
     measured = measure_costs(mine, timer, strategy.batch_size)
     costs = {
-        k: v for each in processes.gather("costs", measured) for k, v in each.items()
+        k: v
+        for each in processes.gather("costs", measured, _LONG)
+        for k, v in each.items()
     }
     infos = machine.infos(costs)
-    step_mode = machine.step_mode or _choose(timer, layout, strategy, job, infos)
-    step_mode = processes.first("step mode", step_mode)
+    step_mode = machine.step_mode
+    if step_mode is None and processes.index == 0:
+        step_mode = _choose(timer, layout, strategy, job, infos)
+    step_mode = processes.first("step mode", step_mode, _LONG)
     return mesh_runtime(layout, strategy, job, infos, step_mode)
 
 
@@ -102,7 +110,8 @@ def mesh_runtime(
         explain=blame,
     )
     # where losses are observed, the next round cannot be drawn before they are known
-    several = not algorithm.keeps and loops_are_fast(job, device.platform)
+    fast = loops_are_fast(job, device.platform)
+    several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, waves, several=several)
     return Runtime(
         clock,
@@ -114,7 +123,29 @@ def mesh_runtime(
         corrected=clock.corrected,
         **_shared(clock, layout),
         estimates_busy=True,
-        note=f"mesh of {len(layout.devices)} x {layout.slots} workers",
+        note=f"mesh of {len(layout.devices)} x {layout.slots} workers"
+        + _gathered(algorithm, layout),
+    )
+
+
+def _gathered(algorithm: Algorithm, layout: Layout) -> str:
+    """What merges that are written on tuples cost; "" without any.
+
+    A merge of nodes above gathers fewer members than there are workers.
+    """
+    merges = algorithm.merges
+    if all(merge.takes_groups for merge in merges) or len(layout.devices) == 1:
+        return ""
+    programs, n = algorithm.programs, layout.num_workers
+
+    def replica(key: jax.Array) -> Any:
+        new = programs.replica(algorithm.local, algorithm.requires)
+        return new(*programs.init(key))
+
+    each = tree.num_bytes(jax.eval_shape(replica, jax.random.key(0)))
+    return (
+        f"; a merge written on tuples gathers all {n} replicas on every device: "
+        f"{n * each / 1e6:.3g} MB"
     )
 
 
@@ -122,7 +153,7 @@ def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
     """What makes all processes do the same: process 0 decides."""
     if layout.is_alone:
         return {}
-    share = partial(here().first, "evaluation")
+    share = partial(here().first, "evaluation", timeout=_LONG)
     return {"shared": share, "hear_interrupt": clock.hear_interrupt}
 
 
@@ -136,6 +167,8 @@ def _choose(
     """The step mode that is fastest for the most common round of the first wave."""
     _, actions = strategy.policy.init(infos, len(job.train))
     shapes = Counter((r.local_steps, r.size) for _, r in actions.dispatch)
+    if not shapes:  # the policy waits for something
+        return "fused"
     (local_steps, size), _ = shapes.most_common(1)[0]
     device = layout.devices[layout.local[0]]
     mode, _ = choose_step_mode(timer, device, local_steps, size, layout.slots)

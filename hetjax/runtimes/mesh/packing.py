@@ -33,27 +33,27 @@ class Packed(NamedTuple):
     large: tuple[Any, ...]
 
 
-def pack(trees: Sequence[PyTree]) -> tuple[Packed, Packing]:
+def pack(trees: Sequence[PyTree], devices: int) -> tuple[Packed, Packing]:
     """Pack the trees of several waves, with leaves [devices, ...] on the host."""
     columns = [jax.tree.leaves(tree) for tree in trees]
     structure = jax.tree.structure(trees[0])
-    devices = len(columns[0][0]) if columns[0] else 1
-    words: list[list[np.ndarray]] = [[] for _ in trees]
-    large, about = [], []
+    large, about, small = [], [], []
+    size = 1  # never empty: a program has to know the number of waves
     for of_waves in zip(*columns, strict=True):
         first = of_waves[0]
-        small = first.nbytes <= LARGE and first.dtype.itemsize in (1, 4)
-        about.append((first.shape[1:], first.dtype) if small else None)
-        if not small:
+        if first.nbytes <= LARGE and _fits(first.dtype):
+            about.append((first.shape[1:], first.dtype))
+            small.append((size, of_waves))
+            size += first.size // devices
+        else:
+            about.append(None)
             one = len(of_waves) == 1
             large.append(first[:, None] if one else np.stack(of_waves, axis=1))
-            continue
+    buffer = np.zeros((devices, len(trees), size), np.uint32)
+    for start, of_waves in small:
+        end = start + of_waves[0].size // devices
         for wave, leaf in enumerate(of_waves):
-            wide = leaf if leaf.dtype.itemsize == 4 else leaf.astype(np.uint32)
-            words[wave].append(_as_words(wide).reshape(devices, -1))
-    # never empty: a program has to know the number of waves
-    none = [np.zeros((devices, 1), np.uint32)]
-    buffer = np.stack([np.concatenate(none + w, axis=1) for w in words], axis=1)
+            buffer[:, wave, start:end] = _as_words(leaf).reshape(devices, -1)
     return Packed(buffer, tuple(large)), Packing(structure, tuple(about))
 
 
@@ -79,6 +79,13 @@ def unpack(packed: Packed, packing: Packing) -> PyTree:
     return jax.tree.unflatten(packing.structure, leaves)
 
 
+def _fits(dtype: np.dtype) -> bool:
+    """Does a number of this type fit into a word, and come back as it was?"""
+    return dtype.itemsize == 4 or (dtype.itemsize == 1 and dtype.kind in "biu")
+
+
 def _as_words(leaf: np.ndarray) -> np.ndarray:
-    """The bits of numbers of four bytes."""
+    """The bits of numbers of four bytes; smaller integers as such."""
+    if leaf.dtype.itemsize != 4:
+        return leaf.astype(np.uint32)
     return np.ascontiguousarray(leaf).view(np.uint32)

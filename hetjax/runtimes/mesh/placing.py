@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import jax
+
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
@@ -24,6 +26,12 @@ def misfit_of_machine(machine: RealMachine) -> str:
     counts = Counter(w.device for w in machine.workers)
     if len(set(counts.values())) > 1:
         return "on a mesh every device has equally many workers"
+    owners = [d.process_index for d in counts]
+    if owners[0] != 0 or set(owners) != set(range(jax.process_count())):
+        return (
+            f"there are {jax.process_count()} processes, and each needs a device of "
+            "the mesh, process 0 the first one"
+        )
     slow = [w.name for w in machine.workers if w.slowdown != 1]
     if slow:
         return f"{slow[0]} is slowed down on purpose, which a program cannot do"

@@ -48,7 +48,8 @@ class Plan(NamedTuple):
 
     stages: tuple[Stage, ...]
     stats: tuple[np.ndarray, ...]  # of each stage: [devices, fields, members]
-    taking_part: tuple[np.ndarray, ...]  # of each stage: [devices, members of it] bool
+    # of each stage: [devices, members of it + 1] bool; last: does the node above merge?
+    taking_part: tuple[np.ndarray, ...]
 
 
 class _Outline(NamedTuple):
@@ -58,10 +59,13 @@ class _Outline(NamedTuple):
     numbers: list[int]  # of its merges, among all that were asked for
     table: np.ndarray  # [devices, fields, members], of absent members
     where: list[tuple[Any, np.ndarray]]  # of each merge: devices, members' columns
-    taking_part: np.ndarray  # [devices, members of a device] bool
+    taking_part: np.ndarray  # [devices, members of a device + 1] bool, as in `Plan`
+    of_all: bool  # is it a single merge of everybody, in their order?
 
     def filled(self, stats: Sequence[np.ndarray]) -> np.ndarray:
         """The table with the members' statistics [fields, members] of each merge."""
+        if self.of_all:
+            return np.broadcast_to(stats[0], self.table.shape)
         table = self.table.copy()
         for (devices, columns), own in zip(self.where, stats, strict=True):
             part = self.table[0].copy()
@@ -174,32 +178,36 @@ class Planner:
         if not stage.along_axis and stage.members:  # the same tuple on every device
             (only,) = together
             n = len(only.members)
-            present = np.ones((devices, n), bool)
+            present = np.ones((devices, n + 1), bool)
             where = [(slice(None), np.arange(n))]
             table = np.zeros((devices, fields, n), np.float32)
-            return _Outline(stage._replace(whole=True), numbers, table, where, present)
+            stage = stage._replace(whole=True)
+            return _Outline(stage, numbers, table, where, present, of_all=True)
         names = self._member_names(stage)
         slots = self._layout.slots if stage.holds is None else 1
         table = np.zeros((devices, fields, len(names)), np.float32)
         table[:, _WORKER] = names
-        present = np.zeros((devices, slots), bool)
+        present = np.zeros((devices, slots + 1), bool)
         where = []
         for action in together:
-            concerned: set[int] = set()
             columns = []
             for member in action.members:
                 place = self._devices(member)
-                concerned.update(place)
                 if isinstance(member, int):
                     columns.append(member)
                     present[place[0], member % slots] = True
                 elif stage.holds is not None:
                     columns.append(stage.holds[place[0]])
-                    present[list(place)] = True
-            here = sorted(concerned) if stage.along_axis else slice(None)
-            where.append((here, np.array(columns)))
+                    present[place, 0] = True
+            # the node's state changes on all devices that know it
+            know = self._devices(action.node) if stage.along_axis else range(devices)
+            present[know, -1] = True
+            where.append((np.array(know), np.array(columns)))
         whole = bool(present.all())
-        return _Outline(stage._replace(whole=whole), numbers, table, where, present)
+        first, everybody = where[0][1].tolist(), list(range(table.shape[2]))
+        of_all = whole and len(where) == 1 and first == everybody
+        stage = stage._replace(whole=whole)
+        return _Outline(stage, numbers, table, where, present, of_all)
 
     def _member_names(self, stage: Stage) -> np.ndarray:
         """The numbers of all members along the axis, as in `WorkerStats.worker`."""
@@ -225,26 +233,28 @@ class Planner:
             for d in range(len(self._layout.devices))
         ]
 
-    def _devices(self, member: int | str) -> tuple[int, ...]:
+    def _devices(self, member: int | str) -> list[int]:
         """The devices of a worker, or of the workers below a node."""
         workers = self._topology.workers_of(member)
-        return tuple(sorted({self._layout.place(k)[0] for k in workers}))
+        return sorted({self._layout.place(k)[0] for k in workers})
 
 
 def _aligned_levels(layout: Layout, topology: Topology) -> frozenset[int]:
-    """The levels at which all nodes, and all nodes below, consist of whole devices."""
-    aligned = set()
-    for level in sorted({n.level for n in topology.nodes.values()}):
+    """All levels, if every node consists of whole devices; else none.
+
+    The members of a node must be of one level, so that each device is below one of
+    them.
+    """
+    levels = frozenset(n.level for n in topology.nodes.values())
+    for level in levels:
         nodes = [n for n in topology.nodes.values() if n.level == level]
         fits = all(layout.devices_of(n.workers) is not None for n in nodes)
-        # of member nodes every device must have exactly one
         below = {
             topology.nodes[m].level
             for n in nodes
             for m in n.children
             if isinstance(m, str)
         }
-        if not fits or not below <= aligned or len(below) > 1:
-            break
-        aligned.add(level)
-    return frozenset(aligned)
+        if not fits or len(below) > 1:
+            return frozenset()
+    return levels

@@ -6,7 +6,7 @@ workers is data: numbers of steps (each device has its own trip count), batch si
 `Spec`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,21 +16,18 @@ from jax.sharding import PartitionSpec
 
 from hetjax import tree
 from hetjax.data.batching import Batch
-from hetjax.engine.compiled.programs import Programs
-from hetjax.local import LocalUpdate, with_own_buffers
-from hetjax.machine import MergeOp
-from hetjax.merge.group import Group, unstacked
-from hetjax.merge.types import Merge, WorkerStats, over_axis
-from hetjax.replica import Replica, Requires
+from hetjax.local import with_own_buffers
+from hetjax.merge.group import unstacked
+from hetjax.merge.types import WorkerStats
+from hetjax.replica import Replica
+from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
 from hetjax.runtimes.mesh.layout import AXIS, Layout, off_device, on_device
 from hetjax.runtimes.mesh.packing import Packed, Packing, unpack
 from hetjax.runtimes.mesh.plan import Stage
+from hetjax.runtimes.mesh.stages import run_stage
 from hetjax.tree import PyTree
 
-_STEPS = WorkerStats._fields.index("local_steps")
-_ACCURACY = WorkerStats._fields.index("accuracy")
-Replicas = tuple[Replica, ...]  # of a device's slots
-States = dict[str, PyTree]
+STEPS = WorkerStats._fields.index("local_steps")
 
 
 class Spec(NamedTuple):
@@ -40,6 +37,7 @@ class Spec(NamedTuple):
     step_mode: str  # "fused", "unrolled" or "vmapped"
     equal: bool  # do all workers make as many steps as there are batches?
     steps: bool  # are there local steps?
+    begins: bool  # do some workers begin from the root's model, in their first round?
     checks: bool  # are they the last ones, after which replicas must be finite?
     hears: bool  # are there other processes than process 0, which hear its word?
     stages: tuple[Stage, ...]
@@ -49,31 +47,15 @@ class Inputs(NamedTuple):
     """The inputs of a wave; on the host, leaves [devices, ...].
 
     `steps` are batches, numbers and learning rates. For a device of L slots with up to
-    K steps each: batches have leaves [L, K, ...], numbers are [L, 4] uint32 (local
-    steps, seed, worker, first step), and learning rates [L].
+    K steps each: batches have leaves [L, K, ...], numbers are [L, 5] uint32 (local
+    steps, seed, worker, first step, begins from the root's model?), and learning rates
+    [L].
     """
 
     steps: Any  # (): none
     stats: tuple[Any, ...]  # of each stage: [fields, members]
-    taking_part: tuple[Any, ...]  # of each stage: [members of this device]
-    word: Any  # [3] int32 of process 0, zeros of other devices; () of a process alone
-
-
-class Algorithm(NamedTuple):
-    """The parts of a strategy and a job that programs are made of."""
-
-    programs: Programs
-    local: LocalUpdate
-    merges: tuple[Merge, ...]
-    requires: Requires  # buffers, of the lowest merge and of the local update
-    levels: tuple[tuple[str, int], ...]  # keys of states and their merges' levels
-    root: str  # the key of the root's state
-    resets: bool  # is a replica that is not finite reset to the center?
-    keeps: bool  # does the sampler observe every loss?
-
-    def merge_of(self, key: str) -> Merge:
-        """The merge of the nodes whose states have this key."""
-        return self.merges[dict(self.levels)[key]]
+    taking_part: tuple[Any, ...]  # of each stage: [members of this device + 1]
+    word: Any  # [4] int32, see `MeshClock`; zeros of most devices; () if all are local
 
 
 def begin_program(algorithm: Algorithm, layout: Layout) -> Callable:
@@ -106,7 +88,7 @@ def wave_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable
     Replicas and states are donated. The numbers are the same on all devices: of all
     workers "means" [N], "finite" [N] if that is checked, and "losses" [N, K, B] if they
     are kept; "accuracy", the members' of every merge that requires it; and the "word"
-    of process 0 [3], if there are others. Inputs and numbers are those of several
+    of process 0 [4], if there are others. Inputs and numbers are those of several
     waves, one after the other.
     """
     wave = _Wave(algorithm, spec)
@@ -162,34 +144,46 @@ class _Wave:
         self, replicas: Replicas, states: States, inputs: Inputs, held_out: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
         """Make the local steps, then one stage of merges after the other."""
-        numbers, finite = {}, None
+        numbers, told = {}, {}
+        root = states[self._algorithm.root]
+        if self._spec.begins:
+            replicas = self._begin(replicas, inputs.steps[1][:, -1] == 0, root)
         if self._spec.steps:
-            replicas, numbers = self._all_steps(replicas, inputs)
+            replicas, numbers, means = self._all_steps(replicas, inputs)
+            told["means"] = means.astype(jnp.float32)
         if self._spec.checks:
             here = jnp.stack([tree.all_finite(r) for r in replicas])
-            finite = lax.all_gather(here, AXIS, tiled=True)
-            numbers["finite"] = finite
-            replicas = self._reset(replicas, here, states[self._algorithm.root])
-        found = []
+            told["finite"] = here
+            replicas = self._reset(replicas, here, root)
+        if self._spec.hears:
+            told["word"] = inputs.word
+        numbers |= _heard(told)
+        finite, found = numbers.get("finite"), []
         for stage, stats, here in zip(
             self._spec.stages, inputs.stats, inputs.taking_part, strict=True
         ):
             if finite is not None and not stage.members:
-                stats = stats.at[_STEPS].multiply(finite)
-            replicas, states, accuracy = self._merge(
-                stage, replicas, states, stats, here, held_out
+                stats = stats.at[STEPS].multiply(finite)
+            replicas, states, accuracy = run_stage(
+                self._algorithm,
+                stage,
+                replicas,
+                states,
+                stats,
+                here[:-1],
+                held_out,
+                merges=here[-1],
             )
             found += accuracy
         numbers["accuracy"] = tuple(found)
-        if self._spec.hears:
-            numbers["word"] = lax.psum(inputs.word, AXIS)
         return replicas, states, numbers
 
     # -- local steps -------------------------------------------------------------------
 
     def _all_steps(
         self, replicas: Replicas, inputs: Inputs
-    ) -> tuple[Replicas, dict[str, Any]]:
+    ) -> tuple[Replicas, dict[str, Any], jax.Array]:
+        """(replicas, {"losses": of all workers} if kept, the means of this device)."""
         if self._spec.step_mode == "vmapped":
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
             stacked, losses, means = jax.vmap(self._steps)(stacked, *inputs.steps)
@@ -202,10 +196,9 @@ class _Wave:
             replicas = tuple(replica for replica, _, _ in each)
             losses = jnp.stack([found for _, found, _ in each])
             means = jnp.stack([mean for _, _, mean in each])
-        numbers = {"means": lax.all_gather(means, AXIS, tiled=True)}
-        if self._algorithm.keeps:
-            numbers["losses"] = lax.all_gather(losses, AXIS, tiled=True)
-        return replicas, numbers
+        if not self._algorithm.keeps:
+            return replicas, {}, means
+        return replicas, {"losses": lax.all_gather(losses, AXIS, tiled=True)}, means
 
     def _steps(
         self,
@@ -220,11 +213,13 @@ class _Wave:
         losses = jnp.zeros((most, size) if keeps else (0, size))
         step = self._step_number(batches, numbers, learning_rate)
         carry = (replica, losses, jnp.zeros(()))
+        if most == 0:  # rounds that only take what a merge gives
+            return carry
         local_steps = numbers[0].astype(jnp.int32)
 
         def masked(i: Any, carry: tuple) -> tuple:
             after = step(i, carry)
-            return after if equal else _select(i < local_steps, after, carry)
+            return after if equal else select(i < local_steps, after, carry)
 
         if self._spec.step_mode == "unrolled":
             for i in range(most):
@@ -245,7 +240,7 @@ class _Wave:
                 lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), batches
             )
             # (seed, worker, step), as in `hetjax.engine.steps`
-            key_data = numbers[1:].at[2].add(jnp.uint32(i))
+            key_data = numbers[1:4].at[2].add(jnp.uint32(i))
             replica, values, mean = self._step(replica, batch, learning_rate, key_data)
             if self._algorithm.keeps:
                 losses = losses.at[i].set(values)
@@ -253,13 +248,18 @@ class _Wave:
 
         return step
 
+    def _begin(self, replicas: Replicas, stays: jax.Array, root: PyTree) -> Replicas:
+        """Make new replicas of the root's model, but for those that stay."""
+        return tuple(
+            lax.cond(s, lambda r: r, lambda r: self._at_root(root, r), r)
+            for s, r in zip(stays, replicas, strict=True)
+        )
+
     def _reset(self, replicas: Replicas, finite: jax.Array, root: PyTree) -> Replicas:
         """Reset replicas that are not finite to the root's model (on_nan="reset")."""
-        center = self._algorithm.merges[-1].model(root)
 
         def reset(replica: Replica) -> Replica:
-            model = tree.cast_like(center, (replica.params, replica.model_state))
-            new = self._new_replica(*model)
+            new = self._at_root(root, replica)
             return with_own_buffers(new, replica, self._algorithm.requires)
 
         return tuple(
@@ -267,77 +267,34 @@ class _Wave:
             for f, r in zip(finite, replicas, strict=True)
         )
 
-    # -- merges ------------------------------------------------------------------------
-
-    def _merge(
-        self,
-        stage: Stage,
-        replicas: Replicas,
-        states: States,
-        stats: jax.Array,
-        here: jax.Array,
-        held_out: Any,
-    ) -> tuple[Replicas, States, list[jax.Array]]:
-        """Run one stage; return the members' accuracies, too, if they were required."""
-        merge, programs = self._algorithm.merges[stage.level], self._algorithm.programs
-        state = states[stage.state]
-        members = self._members(stage, replicas, states)
-        accuracy = []
-        if merge.required_metrics and MergeOp.PUSH in stage.op:
-            measured = self._accuracy(members, held_out)
-            if stage.along_axis or not stage.members:
-                group = Group(tuple(measured), AXIS, stage.parts, stage.holds)
-                measured = group.values(lambda x: x)
-            stats = stats.at[_ACCURACY].set(measured)
-            accuracy = [measured]
-        if stage.op == MergeOp.FETCH:
-            after, new = programs.fetch(merge)(state, members), state
-        elif stage.along_axis or not stage.members:
-            along = over_axis(merge, AXIS, parts=stage.parts, holds=stage.holds)
-            new, after = along.apply(
-                state, members, WorkerStats.unpacked(stats), stage.op
-            )
-        else:  # nodes whose states all devices know
-            new, after = merge.apply(
-                state, members, WorkerStats.unpacked(stats), stage.op
-            )
-        if not stage.whole:
-            after = tuple(
-                _select(h, a, m) for h, a, m in zip(here, after, members, strict=True)
-            )
-            if stage.along_axis:  # a device may be below a node that does not merge now
-                new = _select(jnp.any(here), new, state)
-        states = {**states, stage.state: new}
-        if not stage.members:
-            return after, states, accuracy
-        for key, member in zip(stage.members, after, strict=True):
-            from_parent = programs.from_parent(self._algorithm.merge_of(key))
-            states[key] = from_parent(states[key], member)
-        return replicas, states, accuracy
-
-    def _members(self, stage: Stage, replicas: Replicas, states: States) -> Replicas:
-        if not stage.members:
-            return replicas
-        as_member, of = self._algorithm.programs.as_member, self._algorithm.merge_of
-        return tuple(as_member(of(key))(states[key]) for key in stage.members)
-
-    def _accuracy(self, members: Sequence[Replica], held_out: Any) -> jax.Array:
-        """[members] the main metric on the held-out data."""
-        batches, total = held_out
-        programs = self._algorithm.programs
-
-        def look(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
-            found = [
-                programs.evaluate_fn(m.params, m.model_state, batch)[
-                    programs.task.metric
-                ]
-                for m in members
-            ]
-            return sums + jnp.stack(found), None
-
-        sums, _ = lax.scan(look, jnp.zeros(len(members)), batches)
-        return sums / total
+    def _at_root(self, root: PyTree, like: Replica) -> Replica:
+        """A new replica of the root's model."""
+        center = self._algorithm.merges[-1].model(root)
+        model = tree.cast_like(center, (like.params, like.model_state))
+        return self._new_replica(*model)
 
 
-def _select(chosen: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda n, o: jnp.where(chosen, n, o), new, old)
+def _heard(told: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """What every device tells all others, in a single collective.
+
+    Means and flags of its workers: [n] each -> [devices n]. Of words, the largest
+    numbers: those of process 0, and whether any process was interrupted.
+    """
+    if not told:
+        return {}
+    bits = [
+        lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.float32 else x
+        for x in told.values()
+    ]
+    row = jnp.concatenate([x.astype(jnp.int32) for x in bits])
+    table = lax.all_gather(row, AXIS)
+    heard, start = {}, 0
+    for name, x in told.items():
+        columns, start = table[:, start : start + len(x)], start + len(x)
+        if name == "word":
+            heard[name] = columns.max(axis=0)
+        elif x.dtype == jnp.float32:
+            heard[name] = lax.bitcast_convert_type(columns, x.dtype).ravel()
+        else:
+            heard[name] = columns.ravel() != 0
+    return heard

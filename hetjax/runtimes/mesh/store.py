@@ -14,7 +14,7 @@ from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.replicas import Model, counters
-from hetjax.machine import MergeAction, Stamps, Topology
+from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.types import Merge
 from hetjax.runtimes.mesh.layout import first_part, on_device
 from hetjax.runtimes.mesh.plan import Asked, Planner
@@ -40,7 +40,10 @@ class MeshStore:
         on_fetch: Callable[[int], None],
     ):
         """Initialize the model with the job's seed, and copy it to all devices."""
-        del placement, topology, on_fetch  # replicas begin with the initial model
+        del placement, topology
+        self._on_fetch = on_fetch
+        self._begun: set[int] = set()  # workers that have a replica of their own
+        self._moved = False  # has a merge changed the root's model?
         self._strategy, self._job, self._waves = strategy, job, waves
         self._planner = planner
         with job.compilations.of("init"):
@@ -72,15 +75,36 @@ class MeshStore:
         return self._strategy.merges[self._planner.level_of(node)]
 
     def replica(self, worker: int) -> None:
-        """Do nothing: every worker has had its replica since the run began."""
+        """Count a worker that merges among those that have a replica of their own."""
+        if self._begins(worker):
+            raise ValueError(
+                f"worker {worker} takes part in a merge before its first round, but "
+                "others have merged before: on a mesh a worker begins with a round; "
+                'give it one, or take placement="threads"'
+            )
 
     def check_out(self, worker: int) -> None:
-        """Do nothing: a worker's replica stays on its device."""
+        """Do nothing but once: a first round begins from the root's model."""
+        if self._begins(worker):
+            self._waves.begin_late(worker)
+
+    def _begins(self, worker: int) -> bool:
+        """Does a worker get its replica now, of a model that is not the initial one?"""
+        if worker in self._begun:
+            return False
+        self._begun.add(worker)
+        self._on_fetch(worker)
+        return self._moved
 
     def check_in(self, worker: int, replica: None) -> None:
         """Do nothing: a worker's replica stays on its device."""
 
+    def reset_to_center(self, worker: int) -> None:
+        """Do nothing: the program has reset a replica that is not finite."""
+
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Add a merge to the wave; the stamps mean nothing."""
+        changes = action.node == ROOT and action.op != MergeOp.FETCH
+        self._moved = self._moved or changes
         self._waves.ask(Asked(action, stats))
         return Stamps(0.0, 0.0, 0.0, 0.0)

@@ -19,6 +19,7 @@ class Wave:
     def __init__(self, assignments: dict[int, Assignment], bucket: Bucket):
         """`bucket` is the shape of all batches."""
         self.assignments, self.bucket = assignments, bucket
+        self.late: frozenset[int] = frozenset()  # they begin from the root's model
         self.most = max(len(a.rows) for a in assignments.values())
         self.asked: list[Asked] = []  # merges that are not launched yet
         self.fresh = True  # are its steps not launched yet?
@@ -56,7 +57,7 @@ class LateOutcome:
         """`read` waits for the numbers of a wave."""
         self._wave, self._worker, self._read = wave, worker, read
         rows = wave.assignments[worker].rows
-        self.padded = sum(wave.bucket.size - len(r) for r in rows)
+        self.padded = len(rows) * wave.bucket.size - sum(map(len, rows))
 
     @property
     def known(self) -> bool:

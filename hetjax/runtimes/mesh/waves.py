@@ -18,12 +18,13 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
+from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.feed import Feed
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.packing import pack
 from hetjax.runtimes.mesh.plan import Asked, Plan, Planner
 from hetjax.runtimes.mesh.programs import (
-    Algorithm,
+    STEPS,
     Inputs,
     Spec,
     begin_program,
@@ -77,6 +78,7 @@ class Waves:
         self._job, self._step_mode, self._ahead = job, step_mode, ahead
         self._feed = Feed(layout, job)
         self._forming: dict[int, Assignment] = {}
+        self._late: set[int] = set()  # of the wave that is forming
         self._current: Wave | None = None  # its arrivals are being handled
         self._held: list[Part] = []  # complete, but not launched
         self._in_flight: deque[Launch] = deque()
@@ -90,7 +92,7 @@ class Waves:
         self.seconds: Callable[[], float] = lambda: 0.0
         self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None
-        self.word: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
+        self.word: Callable[[], tuple[int, int, int, int]] = lambda: (0, 0, 0, 1)
 
     def begin(self, model: tuple[Any, Any]) -> None:
         """Make all replicas and states from the initial model."""
@@ -113,17 +115,35 @@ class Waves:
         """Add a local round to the wave that is forming."""
         self._forming[assignment.worker] = assignment
 
+    def begin_late(self, worker: int) -> None:
+        """Let a worker's round in the wave that is forming begin from the root's model.
+
+        All replicas were made before the first wave, and the root has moved since.
+        """
+        self._late.add(worker)
+
     def next(self) -> Wave | None:
         """The wave that was forming: its arrivals are handled from now on."""
         if not self._forming:
             return None
         self._current = self._feed.wave(self._forming)
-        self._forming = {}
+        self._current.late = frozenset(self._late)
+        self._forming, self._late = {}, set()
         return self._current
 
     def ask(self, asked: Asked) -> None:
         """Add a merge to the wave whose arrivals are being handled."""
-        assert self._current is not None  # merges follow arrivals
+        if asked.action.partners:
+            raise ValueError(
+                f"a merge with partners {asked.action.partners} changes replicas of "
+                'workers at work, which a mesh cannot: take placement="threads"'
+            )
+        if self._current is None:
+            raise ValueError(
+                f"the policy merges {asked.action.members} when no round has just "
+                "arrived, but on a mesh a merge is part of a round's program: merge on "
+                'an Arrival, or take placement="threads"'
+            )
         self._current.asked.append(asked)
 
     def complete(self) -> None:
@@ -135,7 +155,7 @@ class Waves:
         if self._held and not self._held[-1].is_like(part):
             self._launch_held()
         self._held.append(part)
-        if len(self._held) >= self.at_once:
+        if len(self._held) >= self.at_once or self._step_mode == "dispatch":
             self._launch_held()
 
     def flush(self) -> None:
@@ -151,16 +171,34 @@ class Waves:
             len(a.rows) == wave.most for a in wave.assignments.values()
         )
         fresh, wave.fresh, wave.asked = wave.fresh, False, []
+        if not fresh and self.algorithm.resets:
+            plan = self._without_reset(plan, wave)
         spec = Spec(
             layout=self.layout,
             step_mode=self._step_mode,
             equal=equal,
             steps=fresh,
+            begins=fresh and bool(wave.late),
             checks=fresh and self.algorithm.resets,
             hears=not self.layout.is_alone,
             stages=plan.stages,
         )
         return Part(wave, spec, plan, self._feed.steps(wave) if fresh else ())
+
+    def _without_reset(self, plan: Plan, wave: Wave) -> Plan:
+        """The plan of later merges of a wave: who was reset did no steps.
+
+        For merges that are launched with the steps, the program sees to that.
+        """
+        while not wave.known:
+            self._finish()
+        stats = []
+        for stage, table in zip(plan.stages, plan.stats, strict=True):
+            if not stage.members:
+                table = table.copy()
+                table[:, STEPS] *= wave.numbers["finite"]
+            stats.append(table)
+        return plan._replace(stats=tuple(stats))
 
     # -- launching ---------------------------------------------------------------------
 
@@ -176,10 +214,8 @@ class Waves:
     def _launch(self, parts: Sequence[Part]) -> None:
         """Launch parts that are alike as one program; wait for older launches."""
         spec, local = parts[0].spec, self.layout.local
-        if spec.steps and spec.step_mode == "dispatch":
+        if spec.steps and spec.step_mode == "dispatch" and parts[0].wave.most:
             spec = self._launch_steps(parts[0])
-        if not (spec.steps or spec.stages or spec.checks):
-            return
         inputs = [
             Inputs(
                 p.steps if spec.steps else (),
@@ -198,6 +234,7 @@ class Waves:
         for i in range(part.wave.most):
             spec = part.spec._replace(
                 step_mode="unrolled",
+                begins=part.spec.begins and i == 0,
                 equal=everyone and min(longest) > i,
                 checks=False,
                 hears=False,
@@ -205,17 +242,22 @@ class Waves:
             )
             inputs = Inputs(self._feed.step(part.steps, i), (), (), ())
             self._run((part.wave,), spec, [inputs], step=i)
-        return part.spec._replace(steps=False)
+        return part.spec._replace(steps=False, begins=False)
 
     def _spoken(self) -> Any:
-        """The word of process 0, as the input of its first device; () if alone."""
+        """The word of process 0, as the input of its first device; () if alone.
+
+        Other processes only say whether they were interrupted.
+        """
         layout = self.layout
         if layout.is_alone:
             return ()
         self._make_room()  # so that the stamp is that of the launch
-        words = np.zeros((len(layout.local), 3), np.int32)
+        words = np.zeros((len(layout.local), 4), np.int32)
+        seconds, micro, pressed, at_once = self.word()
+        words[0, 2] = pressed  # of any process
         if layout.local[0] == 0:
-            words[0] = self.word()
+            words[0] = seconds, micro, pressed, at_once
         return words
 
     def _make_room(self) -> None:
@@ -235,7 +277,7 @@ class Waves:
         A new program is compiled before, while the clock stands.
         """
         programs, compilations = self._job.programs, self._job.compilations
-        packed, packing = pack(inputs)
+        packed, packing = pack(inputs, len(self.layout.local))
         key = ("mesh wave", self.algorithm, spec, packing)
         make = partial(wave_program, self.algorithm, spec, packing)
         program = programs.once(key, make)

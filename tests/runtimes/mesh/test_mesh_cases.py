@@ -10,6 +10,8 @@ from real_runs import DATA, FEATURES, TASK, poisoned_task, what_happened
 
 import hetjax as hj
 from hetjax import local, merge, schedule
+from hetjax.machine import Arrival, LocalRound, MergeAction, Timer
+from hetjax.schedule.types import Actions
 from hetjax.strategies import Strategy
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
@@ -64,6 +66,92 @@ def test_workers_that_take_no_part_stay_as_they_are(where):
     actual, _ = both(chosen, where, 5, 2)
     assert [w.updates for w in actual.workers] == [10, 0, 0, 10, 10, 0, 10, 0]
     assert [k for k, w in enumerate(actual.workers) if w.idle] == [1, 2, 5, 7]
+
+
+def taking_turns(groups):
+    """Rounds of two steps; each time the next group of workers takes part."""
+    local_round = LocalRound(2, 4)
+
+    def round_of(turn, merges=()):
+        group = groups[turn % len(groups)]
+        dispatch = tuple((k, local_round) for k in group)
+        return (turn, len(group)), Actions(merges=merges, dispatch=dispatch)
+
+    def init(infos, num_examples):
+        del infos, num_examples
+        return round_of(0)
+
+    def react(state, event):
+        turn, pending = state
+        if not isinstance(event, Arrival):
+            return state, Actions()
+        if pending > 1:
+            return (turn, pending - 1), Actions()
+        merged = (MergeAction(groups[turn % len(groups)]),)
+        return round_of(turn + 1, merged)
+
+    return schedule.Policy(init, react, bulk_synchronous=True)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("merging", [merge.sma(), merge.average()], ids=["sma", "mean"])
+def test_other_workers_take_part_each_time(where, merging):
+    """The center moves on all devices, also where no worker takes part."""
+    policy = taking_turns(((3, 4, 6), (0, 1), (2, 5, 7), (7,)))
+    chosen = Strategy(policy, local.sgd(momentum=0.5), merging, 4, 0.1)
+    actual, expected = both(chosen, where, 7, 2)
+    updates = [w.updates for w in actual.workers]
+    assert updates == [4, 4, 4, 4, 4, 4, 4, 6]
+    assert [w.staleness for w in actual.workers] == [
+        w.staleness for w in expected.workers
+    ]
+
+
+def test_first_rounds_begin_from_the_center_also_step_by_step():
+    policy = taking_turns(((3, 4, 6), (0, 1)))
+    chosen = Strategy(policy, local.sgd(momentum=0.5), merge.sma(), 4, 0.1)
+    both(chosen, "8 x 1", 4, 2)
+    stepped = on_mesh(chosen, "8 x 1", 4, 2, step_mode="dispatch")
+    close(stepped.params, on_mesh(chosen, "8 x 1", 4, 2).params, 1e-6)
+
+
+def test_a_merge_before_a_workers_first_round_is_refused():
+    first, others = (0, 1), tuple(range(8))
+
+    def react(state, event):
+        if isinstance(event, Arrival) and event.worker == 1:
+            return state, Actions(merges=(MergeAction(first), MergeAction(others)))
+        return state, Actions()
+
+    rounds = tuple((k, LocalRound(2, 4)) for k in first)
+    policy = schedule.Policy(
+        lambda infos, num_examples: (1, Actions(dispatch=rounds)),
+        react,
+        bulk_synchronous=True,
+    )
+    chosen = Strategy(policy, local.sgd(), merge.average(), 4, 0.1)
+    with pytest.raises(ValueError, match="worker 2 .* before its first round"):
+        on_mesh(chosen, "8 x 1", 4, 2)
+
+
+def test_a_merge_without_a_round_is_refused():
+    """As here, on a timer, between two waves."""
+
+    def react(state, event):
+        if isinstance(event, Timer):
+            return state, Actions(merges=(MergeAction((0,)),))
+        return state, Actions()
+
+    policy = schedule.Policy(
+        lambda infos, num_examples: (0, Actions(timers=(("mine", 0.1),))),
+        react,
+        bulk_synchronous=True,
+    )
+    chosen = Strategy(policy, local.sgd(), merge.average(), 4, 0.1)
+    with pytest.raises(
+        ValueError, match=r"merges \(0,\) when no round has just arrived"
+    ):
+        on_mesh(chosen, "8 x 1", 4, 2)
 
 
 @EVERYWHERE
@@ -164,7 +252,13 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
         return state, tuple(r._replace(params=chosen.params) for r in replicas)
 
     own = plain._replace(apply=apply, takes_groups=False)
-    both(strategy(own, local_steps=STEPS), where, 5, 4, tolerance=0.0)
+    actual, _ = both(strategy(own, local_steps=STEPS), where, 5, 4, tolerance=0.0)
+    said = "gathers all 8 replicas on every device: " in actual.placement
+    assert said == (where != "1 x 8")  # one device has them all
+    assert actual.placement.count("gathers") <= 1
+    # parameters and momentum
+    megabytes = 8 * 2 * sum(4 * x.size for x in jax.tree.leaves(actual.params)) / 1e6
+    assert not said or actual.placement.endswith(f" {megabytes:.3g} MB")
 
 
 @pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])

@@ -161,7 +161,7 @@ def test_short_waves_are_launched_several_at_a_time():
     clock._choose_at_once = lambda seconds: chosen.append(original(seconds)) or 1
     play(clock, waves, 30, STEP)
     assert chosen[0] == 1
-    assert chosen[-1] == 8  # 8 ms
+    assert chosen[-1] == 16  # 16 ms
 
 
 def test_where_losses_are_observed_waves_are_launched_one_by_one():
@@ -175,7 +175,7 @@ def test_the_word_of_process_0_decides_alone():
     """Two processes whose devices differ expect the same, from process 0's stamps."""
 
     def says(number):
-        return (2 * (number - 1), 500_000, 0)
+        return (2 * (number - 1), 500_000, 0, 1)
 
     found = []
     for seconds in (1.9, 2.3):
@@ -187,8 +187,35 @@ def test_the_word_of_process_0_decides_alone():
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("seconds", [7.9e-3, 8.1e-3, 1.0])
+def test_process_0_says_how_many_waves_are_launched_at_a_time(seconds):
+    """A process whose own clock would choose another number launches as many.
+
+    Programs that differ would exchange numbers that do not belong together.
+    """
+    numbers = iter(range(1, 100))
+
+    def says(number):
+        return (0, 8000 * number, 0, 4 if next(numbers) > 25 else 1)
+
+    waves = FakeWaves(*[seconds] * 60, says=says)
+    clock = clock_of(waves, 8e-3, several=True)
+    play(clock, waves, 24, STEP)
+    assert waves.at_once == 1
+    play(clock, waves, 6, STEP)
+    assert waves.at_once == 4
+
+
+def test_process_0_tells_what_it_has_chosen():
+    waves = FakeWaves(*[1e-3] * 60)
+    clock = clock_of(waves, 1e-3, several=True)
+    assert waves.word()[3] == 1
+    play(clock, waves, 30, STEP)
+    assert waves.word()[3] == waves.at_once == 16
+
+
 def test_ctrl_c_is_process_0s_word():
-    waves = FakeWaves(*[1.0] * 9, says=lambda number: (number, 0, int(number == 3)))
+    waves = FakeWaves(*[1.0] * 9, says=lambda number: (number, 0, int(number == 3), 1))
     clock = clock_of(waves, 1.0)
     assert clock.hear_interrupt(lambda: True)() is False  # it does not stop by itself
     assert waves.word()[2] == 1

@@ -1,0 +1,124 @@
+"""Policies whose waves are unusual on a mesh, against the same workers one by one."""
+
+import jax
+import numpy as np
+import pytest
+from mesh_runs import close, on_mesh, simulated
+from real_runs import poisoned_task
+
+import hetjax as hj
+from hetjax import local, merge, schedule
+from hetjax.machine import Arrival, LocalRound, MergeAction
+from hetjax.schedule.types import Actions
+from hetjax.strategies import Strategy
+
+EVERYBODY = tuple(range(8))
+INNER = schedule.rounds(local_steps=1, batch_size=4)
+NAN = {"task": poisoned_task(), "on_nan": "reset"}
+OBSERVING = hj.biased_local_sgd(batch_size=4, learning_rate=0.1, local_steps=1).sampler
+
+
+def merging(*waves, steps=(1,)):
+    """Rounds of everybody; after each, the next wave's merges of these members.
+
+    Rounds have the next of some numbers of steps.
+    """
+
+    def dispatch(wave):
+        local_round = LocalRound(steps[wave % len(steps)], 4)
+        return tuple((k, local_round) for k in EVERYBODY)
+
+    def react(state, event):
+        wave, pending = state
+        if not isinstance(event, Arrival):
+            return state, Actions()
+        if pending > 1:
+            return (wave, pending - 1), Actions()
+        merges = tuple(map(MergeAction, waves[wave % len(waves)]))
+        return (wave + 1, 8), Actions(merges=merges, dispatch=dispatch(wave + 1))
+
+    return schedule.Policy(
+        lambda infos, num_examples: ((0, 8), Actions(dispatch=dispatch(0))),
+        react,
+        bulk_synchronous=True,
+    )
+
+
+HALVES = ((0, 1, 2, 3), (4, 5, 6, 7))
+SOMETIMES = merging((), (EVERYBODY,))
+
+
+def same(policy, waves, *, step_mode="fused", at_once=1, sampler=None, **options):
+    chosen = Strategy(policy, local.sgd(momentum=0.5), merge.average(), 4, 0.1)
+    if sampler:
+        chosen = chosen._replace(sampler=sampler)
+    expected = simulated(chosen, waves, **options)
+    how = {"step_mode": step_mode, "at_once": at_once}
+    actual = on_mesh(chosen, "8 x 1", waves, **how, **options)
+    assert (actual.stopped, actual.merges) == ("", expected.merges)
+    close(actual.params, expected.params, 1e-6)
+    for counter in ("nans", "updates", "examples"):
+        numbers = [[getattr(w, counter) for w in h.workers] for h in (actual, expected)]
+        assert numbers[0] == numbers[1], counter
+    assert actual.evals[-1]["updates"] == expected.evals[-1]["updates"]
+    return actual
+
+
+def test_a_tree_whose_members_have_different_depths():
+    deep = schedule.hierarchical(INNER, sizes=2)
+    same(schedule.hierarchical([deep, INNER], sizes=4), 4)
+
+
+@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+def test_waves_without_a_merge(step_mode):
+    same(SOMETIMES, 6, step_mode=step_mode)
+    same(SOMETIMES, 6, step_mode=step_mode, on_nan="stop")
+
+
+@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+def test_several_waves_at_a_time(step_mode):
+    same(INNER, 7, step_mode=step_mode, at_once=3)
+
+
+@pytest.mark.parametrize("sampler", [None, OBSERVING], ids=["", "observed"])
+def test_two_merges_of_one_wave(sampler):
+    """Where losses are observed, the second is launched when the first is done."""
+    both = merging(HALVES)
+    same(both, 9, sampler=sampler)
+    actual = same(both, 14, sampler=sampler, **NAN)
+    assert sum(w.nans for w in actual.workers) > 0
+
+
+@pytest.mark.parametrize("sampler", [None, OBSERVING], ids=["", "observed"])
+def test_a_nan_below_a_node(sampler):
+    """Where losses are observed, it is known before all have arrived."""
+    policy = schedule.hierarchical(INNER, sizes=4)
+    actual = same(policy, 14, sampler=sampler, **NAN)
+    assert sum(w.nans for w in actual.workers) > 0
+    assert np.all([np.isfinite(x).all() for x in jax.tree.leaves(actual.params)])
+
+
+@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+def test_rounds_without_steps(step_mode):
+    """They only take what a merge gives."""
+    policy = merging((EVERYBODY,), steps=(1, 0))
+    chosen = Strategy(policy, local.sgd(), merge.average(), 4, 0.1)
+    history = on_mesh(chosen, "8 x 1", 3, step_mode=step_mode)
+    assert history.stopped == ""
+    assert history.merges >= 5  # a wave without steps takes no time
+    assert len({w.updates for w in history.workers}) == 1
+
+
+def test_partners_are_refused():
+    policy = merging((EVERYBODY,))
+    partner = (MergeAction((0,), partners=(1,)),)
+
+    def react(state, event):
+        state, actions = policy.react(state, event)
+        return state, actions._replace(merges=partner) if actions.merges else actions
+
+    chosen = Strategy(
+        policy._replace(react=react), local.sgd(), merge.average(), 4, 0.1
+    )
+    with pytest.raises(ValueError, match=r"partners \(1,\) changes replicas"):
+        on_mesh(chosen, "8 x 1", 3)

@@ -1,0 +1,78 @@
+"""Small inputs of a program as one buffer: what comes out is what went in."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hetjax.runtimes.mesh.packing import LARGE, pack, unpack
+
+DTYPES = (np.float32, np.int32, np.uint32, np.bool_, np.int8, np.uint8, np.float16)
+SIDES = st.integers(0, 4)
+
+
+@st.composite
+def waves(draw):
+    """The trees of some waves, alike, with leaves [devices, ...]; the devices."""
+    devices, count = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    shapes = draw(st.lists(st.lists(SIDES, max_size=2), min_size=1, max_size=4))
+    dtypes = [draw(st.sampled_from(DTYPES)) for _ in shapes]
+
+    def tree():
+        each = zip(shapes, dtypes, strict=True)
+        leaves = [draw(arrays.arrays(d, (devices, *s))) for s, d in each]
+        return {"first": leaves[0], "others": tuple(leaves[1:])}
+
+    return [tree() for _ in range(count)], devices
+
+
+def unpacked(trees, *, device, wave, program=lambda f: f):
+    devices = len(jax.tree.leaves(trees[0])[0])
+    packed, packing = pack(trees, devices)
+    mine = jax.tree.map(lambda x: x[device, wave], packed)
+    return program(lambda p: unpack(p, packing))(mine)
+
+
+@given(waves())
+@settings(deadline=None)
+def test_every_wave_of_every_device_gets_its_own(given_waves):
+    """To the bit, NaNs with their payloads included."""
+    trees, devices = given_waves
+    for wave, tree in enumerate(trees):
+        for device in range(devices):
+            found = unpacked(trees, device=device, wave=wave)
+            expected = jax.tree.map(lambda x, d=device: x[d], tree)
+            assert jax.tree.structure(found) == jax.tree.structure(expected)
+            for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+                assert (np.asarray(a).dtype, a.shape) == (b.dtype, b.shape)
+                assert np.asarray(a).tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("program", [lambda f: f, jax.jit])
+def test_also_within_a_program(program):
+    tree = {
+        "batch": np.arange(2 * LARGE, dtype=np.float32).reshape(2, -1),
+        "flags": np.array([[True, False], [False, False]]),
+        "rates": np.array([[0.1], [np.nan]], np.float32),
+        "signs": np.array([[-1, 1], [3, -(2**31)]], np.int32),
+    }
+    for device in (0, 1):
+        found = unpacked([tree], device=device, wave=0, program=program)
+        for name, leaf in tree.items():
+            np.testing.assert_array_equal(found[name], leaf[device], err_msg=name)
+
+
+def test_only_small_leaves_share_the_buffer():
+    large = np.zeros((1, LARGE // 4 + 1), np.float32)
+    packed, _ = pack([(large, np.zeros((1, 5), np.uint32))], 1)
+    assert [x.shape for x in packed.large] == [(1, 1, *large.shape[1:])]
+    assert packed.words.shape == (1, 1, 1 + 5)
+
+
+def test_no_inputs_at_all():
+    """A program still sees how many waves there are."""
+    packed, packing = pack([(), (), ()], 2)
+    assert packed.words.shape[:2] == (2, 3)
+    assert unpack(jax.tree.map(lambda x: x[0, 0], packed), packing) == ()
