@@ -64,6 +64,7 @@ class Loop:
         compilations = self._job.compilations
         with compilations.counting(), interruptible() as pressed:
             stuck: list[int] = []
+            in_step = True  # with the run's other processes, if there are any
             self._interrupted = self._hear_interrupt(pressed)
             try:
                 self._books = self._set_up()
@@ -75,12 +76,12 @@ class Loop:
                 if not self._has_results():
                     raise
                 self._books.fail(error)
+                in_step = False
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)
             # too late for this run, but a comparison must stop, in all processes
-            failed = self._books.history.error is not None
-            if pressed() if failed else self._shared(pressed()):
+            if self._shared(pressed()) if in_step else pressed():
                 self._books.stop(INTERRUPTED)
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds
