@@ -90,7 +90,7 @@ class Assignment(NamedTuple):
     """A local round as an executor sees it."""
 
     worker: int
-    replica: Replica  # from which the steps start
+    replica: Any  # a Replica, from which the steps start; None: on its device already
     rows: Sequence[np.ndarray]  # of the training split, one array per step
     learning_rate: np.float32
     first_step: int  # its number, counted over all rounds of the worker

@@ -12,12 +12,12 @@ from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
-from hetjax.engine.steps import LONGEST
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.executor import MeshExecutor
 from hetjax.runtimes.mesh.layout import Layout
+from hetjax.runtimes.mesh.mode_choice import choose_step_mode
 from hetjax.runtimes.mesh.placing import check_fits, layout_of
 from hetjax.runtimes.mesh.plan import Planner
 from hetjax.runtimes.mesh.processes import blame, here
@@ -26,7 +26,6 @@ from hetjax.runtimes.mesh.waves import Waves
 from hetjax.runtimes.step_modes import loops_are_fast
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.runtimes.threads.preparation import measure_costs
-from hetjax.runtimes.threads.step_mode_choice import choose_step_mode
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
@@ -54,7 +53,7 @@ def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     infos = machine.infos(costs)
     step_mode = machine.step_mode
     if step_mode is None and processes.index == 0:
-        step_mode = _choose(timer, layout, strategy, job, infos)
+        step_mode = _chosen(timer, layout, strategy, job, infos)
     step_mode = processes.first("step mode", step_mode, _LONG)
     return mesh_runtime(layout, strategy, job, infos, step_mode)
 
@@ -84,18 +83,7 @@ def mesh_runtime(
     step_mode: str,
 ) -> Runtime:
     """The runtime of workers whose measured step times are in `infos`."""
-    topology = strategy.policy.topology(infos)
-    planner = Planner(layout, topology, len(strategy.merges))
-    algorithm = Algorithm(
-        programs=job.programs,
-        local=strategy.local,
-        merges=strategy.merges,
-        requires=(*strategy.merges[0].requires, *strategy.local.requires),
-        levels=tuple(planner.state_keys.items()),
-        root=planner.root_key,
-        resets=job.on_nan == "reset",
-        keeps=strategy.sampler.observe is not None,
-    )
+    algorithm, planner = _parts(layout, strategy, job, infos)
     device = layout.devices[layout.local[0]]
     # programs with collectives that queue on several CPU devices can block each other:
     # each device needs a thread of its own until all have arrived
@@ -128,6 +116,24 @@ def mesh_runtime(
     )
 
 
+def _parts(
+    layout: Layout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
+) -> tuple[Algorithm, Planner]:
+    """What the programs are made of, and who plans their merges."""
+    topology = strategy.policy.topology(infos)
+    planner = Planner(layout, topology, len(strategy.merges))
+    return Algorithm(
+        programs=job.programs,
+        local=strategy.local,
+        merges=strategy.merges,
+        requires=(*strategy.merges[0].requires, *strategy.local.requires),
+        levels=tuple(planner.state_keys.items()),
+        root=planner.root_key,
+        resets=job.on_nan == "reset",
+        keeps=strategy.sampler.observe is not None,
+    ), planner
+
+
 def _gathered(algorithm: Algorithm, layout: Layout) -> str:
     """What merges that are written on tuples cost; "" without any.
 
@@ -157,7 +163,7 @@ def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
     return {"shared": share, "hear_interrupt": clock.hear_interrupt}
 
 
-def _choose(
+def _chosen(
     timer: StepTimer,
     layout: Layout,
     strategy: Strategy,
@@ -170,8 +176,8 @@ def _choose(
     if not shapes:  # the policy waits for something
         return "fused"
     (local_steps, size), _ = shapes.most_common(1)[0]
-    device = layout.devices[layout.local[0]]
-    mode, _ = choose_step_mode(timer, device, local_steps, size, layout.slots)
-    # steps that were fastest one by one need no loop in the program
-    few = local_steps <= LONGEST
-    return mode if mode != "dispatch" else "unrolled" if few else "fused"
+    algorithm, planner = _parts(layout, strategy, job, infos)
+    mode, _ = choose_step_mode(
+        algorithm, planner, layout, job, timer, local_steps, size
+    )
+    return mode

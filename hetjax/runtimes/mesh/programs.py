@@ -144,17 +144,16 @@ class _Wave:
         self, replicas: Replicas, states: States, inputs: Inputs, held_out: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
         """Make the local steps, then one stage of merges after the other."""
-        numbers, told = {}, {}
+        numbers, told = {}, {}  # of all devices; of this one
         root = states[self._algorithm.root]
         if self._spec.begins:
             replicas = self._begin(replicas, inputs.steps[1][:, -1] == 0, root)
         if self._spec.steps:
-            replicas, numbers, means = self._all_steps(replicas, inputs)
-            told["means"] = means.astype(jnp.float32)
+            replicas, numbers, told = self._all_steps(replicas, inputs)
         if self._spec.checks:
-            here = jnp.stack([tree.all_finite(r) for r in replicas])
-            told["finite"] = here
-            replicas = self._reset(replicas, here, root)
+            if "finite" not in told:
+                told["finite"] = jnp.stack([tree.all_finite(r) for r in replicas])
+            replicas = self._reset(replicas, told["finite"], root)
         if self._spec.hears:
             told["word"] = inputs.word
         numbers |= _heard(told)
@@ -182,11 +181,14 @@ class _Wave:
 
     def _all_steps(
         self, replicas: Replicas, inputs: Inputs
-    ) -> tuple[Replicas, dict[str, Any], jax.Array]:
-        """(replicas, {"losses": of all workers} if kept, the means of this device)."""
+    ) -> tuple[Replicas, dict[str, Any], dict[str, jax.Array]]:
+        """(replicas, {"losses": of all workers} if kept, what this device tells)."""
+        told = {}
         if self._spec.step_mode == "vmapped":
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
             stacked, losses, means = jax.vmap(self._steps)(stacked, *inputs.steps)
+            if self._spec.checks:  # sooner than one by one
+                told["finite"] = jax.vmap(tree.all_finite)(stacked)
             replicas = unstacked(stacked, len(replicas))
         else:
             each = [
@@ -196,9 +198,10 @@ class _Wave:
             replicas = tuple(replica for replica, _, _ in each)
             losses = jnp.stack([found for _, found, _ in each])
             means = jnp.stack([mean for _, _, mean in each])
+        told["means"] = means.astype(jnp.float32)
         if not self._algorithm.keeps:
-            return replicas, {}, means
-        return replicas, {"losses": lax.all_gather(losses, AXIS, tiled=True)}, means
+            return replicas, {}, told
+        return replicas, {"losses": lax.all_gather(losses, AXIS, tiled=True)}, told
 
     def _steps(
         self,
@@ -262,10 +265,13 @@ class _Wave:
             new = self._at_root(root, replica)
             return with_own_buffers(new, replica, self._algorithm.requires)
 
-        return tuple(
-            lax.cond(f, lambda r: r, reset, r)
-            for f, r in zip(finite, replicas, strict=True)
-        )
+        def reset_some(replicas: Replicas) -> Replicas:
+            return tuple(
+                lax.cond(f, lambda r: r, reset, r)
+                for f, r in zip(finite, replicas, strict=True)
+            )
+
+        return lax.cond(finite.all(), lambda rs: rs, reset_some, replicas)
 
     def _at_root(self, root: PyTree, like: Replica) -> Replica:
         """A new replica of the root's model."""

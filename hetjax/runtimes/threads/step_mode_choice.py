@@ -7,6 +7,7 @@ device or version of JAX is measured again.
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -29,19 +30,33 @@ def choose_step_mode(
     """
     if local_steps < 2 and learners < 2:
         return "dispatch", {}
-    key = _key(timer, device, local_steps, size, learners)
-    path = cache_folder() / f"{key}.json"
-    if path.exists():
-        seconds = json.loads(path.read_text(encoding="utf-8"))
-    else:
-        seconds = _measured(timer, device, local_steps, size, learners)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(seconds), encoding="utf-8")
-        partial.replace(path)
+    seconds = measured_once(
+        lambda: _measured(timer, device, local_steps, size, learners),
+        timer.lowered(device, size),
+        f"{local_steps} steps, {learners} learners",
+        device,
+    )
     best = min(seconds, key=lambda step_mode: seconds[step_mode])
     worth = seconds[best] < (1 - GAIN) * seconds["dispatch"]
     return best if worth else "dispatch", seconds
+
+
+def measured_once(
+    measure: Callable[[], dict[str, float]], lowered: str, about: str, device: Device
+) -> dict[str, float]:
+    """What `measure` returns, or what it returned before for all of these."""
+    version = device.client.platform_version
+    key = "\n".join((lowered, about, device.device_kind, jax.__version__, version))
+    name = hashlib.sha256(key.encode()).hexdigest()[:32]
+    path = cache_folder() / f"{name}.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    seconds = measure()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(seconds), encoding="utf-8")
+    partial.replace(path)
+    return seconds
 
 
 def cache_folder() -> Path:
@@ -80,16 +95,3 @@ def _measured(
 def _step_modes(local_steps: int) -> list[str]:
     """The step modes of a single worker."""
     return [f for f in ALONE if f != "unrolled" or local_steps <= LONGEST]
-
-
-def _key(
-    timer: StepTimer, device: Device, local_steps: int, size: int, learners: int
-) -> str:
-    about = (
-        timer.lowered(device, size),
-        f"{local_steps} steps, {learners} learners",
-        device.device_kind,
-        jax.__version__,
-        device.client.platform_version,
-    )
-    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:32]
