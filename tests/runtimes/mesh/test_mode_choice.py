@@ -1,0 +1,87 @@
+"""The step mode of a mesh: which are tried, which is taken, and that it is kept."""
+
+import jax
+import pytest
+from real_runs import DATA, TASK
+
+import hetjax as hj
+from hetjax.runtimes.mesh import mode_choice
+
+STRATEGY = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2)
+
+
+def train(**options):
+    machine = hj.local_machine(
+        jax.devices()[:2], workers_per_device=2, placement="mesh"
+    )
+    options = {"seconds": 0.05, "num_evals": 1, "progress": False} | options
+    return hj.train(TASK, DATA, machine, STRATEGY, **options)
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """The modes that were measured, whose scripted seconds are `measured.of`."""
+
+    class Modes(list):
+        of = None
+
+    modes, inner = Modes(), mode_choice._seconds
+    monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
+
+    def seconds(waves, job, rows):
+        modes.append(waves._step_mode)
+        true = inner(waves, job, rows)
+        return true if modes.of is None else [modes.of[waves._step_mode]]
+
+    monkeypatch.setattr(mode_choice, "_seconds", seconds)
+    return modes
+
+
+@pytest.mark.parametrize(
+    ("local_steps", "slots", "fast", "expected"),
+    [
+        (1, 1, True, ["unrolled"]),
+        (8, 1, True, ["fused", "unrolled"]),
+        (8, 8, True, ["fused", "unrolled", "vmapped"]),
+        (8, 9, True, ["fused", "vmapped"]),  # too many to unroll
+        (17, 1, True, ["fused"]),
+        (1, 2, True, ["unrolled", "vmapped"]),
+        (1, 100, True, ["fused", "vmapped"]),
+        (8, 8, False, ["unrolled", "dispatch"]),  # never a loop
+        (8, 9, False, ["dispatch"]),
+        (1, 100, False, ["unrolled"]),
+    ],
+)
+def test_candidates(local_steps, slots, fast, expected):
+    assert mode_choice.candidates(local_steps, slots, fast) == expected
+
+
+def test_a_mode_is_measured_once_and_kept(measured):
+    first = train()
+    assert measured == mode_choice.PASSES * ["fused", "unrolled", "vmapped"]
+    again = train()
+    assert len(measured) == 3 * mode_choice.PASSES
+    assert again.step_modes == first.step_modes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"fused": 2.0, "unrolled": 1.5, "vmapped": 1.0}, "vmapped"),
+        ({"fused": 2.0, "unrolled": 1.5, "vmapped": 3.0}, "unrolled"),
+        ({"fused": 1.0, "unrolled": 0.99, "vmapped": 3.0}, "fused"),  # hardly faster
+    ],
+)
+def test_the_fastest_mode_is_taken(measured, seconds, expected):
+    measured.of = seconds
+    assert train().step_modes == {"cpu": expected}
+
+
+def test_no_measurement_where_the_mode_is_given(measured):
+    machine = hj.local_machine(
+        jax.devices()[:2], placement="mesh", step_mode="unrolled"
+    )
+    options = {"seconds": 0.05, "num_evals": 1, "progress": False}
+    history = hj.train(TASK, DATA, machine, STRATEGY, **options)
+    assert history.step_modes == {"cpu": "unrolled"}
+    assert measured == []
