@@ -121,11 +121,13 @@ def _show_where_runs_differ(
 ) -> None:
     """Cut off the first climb of an untrained model at the bottom of the panel.
 
-    The panel shows all values after the first tenth of every run, and the target. If
-    these values differ by more than a factor of two, the axis is not changed.
+    The panel shows all values after the first tenth of every run, the best ones, and
+    the target. If these values differ by more than a factor of two, the axis is not
+    changed.
     """
+    best = [h.best() for h in histories if h.metric == metric]
     late = [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
-    late = [v for v in [*late, target] if v is not None and math.isfinite(v)]
+    late = [v for v in [*late, *best, target] if v is not None and math.isfinite(v)]
     if len(late) < 2 or min(late) < max(late) / 2 or max(late) <= 0:
         return
     margin = 0.08 * (max(late) - min(late)) or 0.01

@@ -217,6 +217,14 @@ def test_the_axis_shows_the_range_where_runs_differ(make):
     assert high > 0.94
 
 
+def test_the_axis_shows_an_early_best_value(make):
+    accuracies = (0.1, 0.97, 0.98, *[0.95] * 18)
+    runs = Comparison([make(accuracies=accuracies)], data={}, machine={})
+    low, high = runs.plot().axes[0].get_ylim()
+    assert 0.8 < low < 0.95
+    assert high > 0.98
+
+
 @pytest.mark.parametrize("accuracies", [(0.1, 0.3, 0.6, 0.9), (0.0, 0.0, 0.0), (0.5,)])
 def test_the_axis_keeps_a_run_that_climbs_or_stays(make, accuracies):
     figure = Comparison([make(accuracies=accuracies)], data={}, machine={}).plot()
