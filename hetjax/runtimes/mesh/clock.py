@@ -32,7 +32,7 @@ from hetjax.machine import (
     WorkerInfo,
 )
 from hetjax.runtimes.mesh.pace import Pace
-from hetjax.runtimes.mesh.wave import Wave
+from hetjax.runtimes.mesh.wave import Wave, Word
 from hetjax.runtimes.mesh.waves import Waves
 
 AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
@@ -100,9 +100,7 @@ class MeshClock:
         """The true times of planned ones, once all waves are done."""
         return np.interp(planned, self._planned, self._true)
 
-    def _learn(
-        self, waves: tuple[Wave, ...], done: float, word: np.ndarray | None
-    ) -> None:
+    def _learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
         """Waves are done: note when they ended, and what process 0 said at launch."""
         planned = []
         while self._under_way and self._under_way[0].wave in waves:
@@ -116,8 +114,8 @@ class MeshClock:
         if word is None:
             self._pace.measure(seconds, waves[0].launched, done)
         else:
-            self._pace.hear(seconds, word[0] + word[1] / _MICRO)
-            self._stops = self._stops or bool(word[2])
+            self._pace.hear(seconds, word.seconds + word.micro / _MICRO)
+            self._stops = self._stops or bool(word.interrupted)
         last = self._true[-1]  # a gap before the launch counts for the wave behind it
         each = (done - last) / seconds
         for p in planned:
@@ -127,15 +125,12 @@ class MeshClock:
         self._shortest = min(self._shortest, each * planned[0].seconds)
         # all processes have to launch the same waves together
         own = self._choose_at_once(self._shortest)
-        self._waves.at_once = own if word is None else int(word[3])
+        self._waves.at_once = own if word is None else word.at_once
 
-    def _word(self) -> tuple[int, int, int, int]:
-        """What process 0 says with a launch.
-
-        Its seconds and microseconds; Ctrl-C; how many waves to launch at a time.
-        """
+    def _word(self) -> Word:
+        """What this process says with a launch, if it is process 0."""
         seconds, micro = divmod(int(_MICRO * self._seconds()), _MICRO)
-        return seconds, micro, int(self._pressed()), self._at_once
+        return Word(seconds, micro, int(self._pressed()), self._at_once)
 
     def hear_interrupt(self, pressed: Callable[[], bool]) -> Callable[[], bool]:
         """Tell all with the next launch that Ctrl-C came; none stops by itself."""

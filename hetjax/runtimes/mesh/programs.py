@@ -55,7 +55,7 @@ class Inputs(NamedTuple):
     steps: Any  # (): none
     stats: tuple[Any, ...]  # of each stage: [fields, members]
     taking_part: tuple[Any, ...]  # of each stage: [members of this device + 1]
-    word: Any  # [4] int32, see `MeshClock`; zeros of most devices; () if all are local
+    word: Any  # [4] int32, a `Word`; zeros of most devices; () if all are local
 
 
 def begin_program(algorithm: Algorithm, layout: Layout) -> Callable:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,18 @@ from hetjax.engine.protocols import Assignment
 from hetjax.runtimes.mesh.plan import Asked
 
 Numbers = dict[str, Any]
+
+
+class Word(NamedTuple):
+    """What process 0 says with a launch: four whole numbers, which a program carries.
+
+    That it is `interrupted` any process may say.
+    """
+
+    seconds: int  # when it was launched, [s] and [us]
+    micro: int
+    interrupted: int  # did Ctrl-C or SIGTERM come?
+    at_once: int  # waves to launch at a time
 
 
 class Wave:

@@ -30,7 +30,7 @@ from hetjax.runtimes.mesh.programs import (
     begin_program,
     wave_program,
 )
-from hetjax.runtimes.mesh.wave import Numbers, Wave
+from hetjax.runtimes.mesh.wave import Numbers, Wave, Word
 
 
 class Part(NamedTuple):
@@ -92,7 +92,7 @@ class Waves:
         self.seconds: Callable[[], float] = lambda: 0.0
         self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None
-        self.word: Callable[[], tuple[int, int, int, int]] = lambda: (0, 0, 0, 1)
+        self.word: Callable[[], Word] = lambda: Word(0, 0, 0, at_once=1)
 
     def begin(self, model: tuple[Any, Any]) -> None:
         """Make all replicas and states from the initial model."""
@@ -253,11 +253,10 @@ class Waves:
         if layout.is_alone:
             return ()
         self._make_room()  # so that the stamp is that of the launch
-        words = np.zeros((len(layout.local), 4), np.int32)
-        seconds, micro, pressed, at_once = self.word()
-        words[0, 2] = pressed  # of any process
-        if layout.local[0] == 0:
-            words[0] = seconds, micro, pressed, at_once
+        words = np.zeros((len(layout.local), len(Word._fields)), np.int32)
+        own = self.word()
+        is_first = layout.local[0] == 0
+        words[0] = own if is_first else Word(0, 0, own.interrupted, 0)
         return words
 
     def _make_room(self) -> None:
@@ -329,7 +328,7 @@ class Waves:
             wave.add(own, launch.step)
             wave.known = launch.step is None
         if launch.step is None:
-            word = found["word"][0] if "word" in found else None
+            word = Word(*found["word"][0].tolist()) if "word" in found else None
             self.on_done(launch.waves, self.seconds(), word)
 
     @contextmanager

@@ -7,6 +7,7 @@ from hetjax.machine import Arrival, LocalRound, RunEnded, Timer, WorkerInfo
 from hetjax.runtimes.mesh import clock as module
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.pace import Pace
+from hetjax.runtimes.mesh.wave import Word
 
 STEP = LocalRound(1, 1)
 
@@ -44,7 +45,7 @@ class FakeWaves:
     def finish(self):
         wave, seconds, word = self.in_flight.pop(0)
         self.device += seconds
-        heard = None if word is None else np.array(self.says(wave.number))
+        heard = None if word is None else Word(*self.says(wave.number))
         self.on_done((wave,), self.device, heard)
 
     def wait(self):
@@ -209,16 +210,16 @@ def test_process_0_says_how_many_waves_are_launched_at_a_time(seconds):
 def test_process_0_tells_what_it_has_chosen():
     waves = FakeWaves(*[1e-3] * 60)
     clock = clock_of(waves, 1e-3, several=True)
-    assert waves.word()[3] == 1
+    assert waves.word().at_once == 1
     play(clock, waves, 30, STEP)
-    assert waves.word()[3] == waves.at_once == 16
+    assert waves.word().at_once == waves.at_once == 16
 
 
 def test_ctrl_c_is_process_0s_word():
     waves = FakeWaves(*[1.0] * 9, says=lambda number: (number, 0, int(number == 3), 1))
     clock = clock_of(waves, 1.0)
     assert clock.hear_interrupt(lambda: True)() is False  # it does not stop by itself
-    assert waves.word()[2] == 1
+    assert waves.word().interrupted == 1
     with pytest.raises(RunEnded, match="interrupted"):
         play(clock, waves, 8, STEP)
     assert 3 <= waves.count <= 5
