@@ -14,7 +14,7 @@ from hetjax.engine.protocols import Assignment, RoundResult, Runtime
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
-from hetjax.machine import Arrival, Event, Leave, LocalRound
+from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
 from hetjax.schedule.learning_rates import Progress, learning_rate_at
 from hetjax.strategies.types import Strategy
 
@@ -42,7 +42,7 @@ class Bookkeeping:
             self.topology,
             on_fetch=self.ledger.record_fetch,
         )
-        self.losses = Losses()
+        self.losses = Losses(keeps=strategy.sampler.observe is not None)
         self._shared = runtime.shared
         self.evaluations = Evaluations(
             name, job, clock, runtime.placement, self.store, self._shared
@@ -167,6 +167,15 @@ class Bookkeeping:
                     f"{self.name_of(arrival.worker)} became {loss} at "
                     f"{arrival.time:.6g} s; a smaller learning rate may help"
                 )
+
+    def settle(self, action: MergeAction) -> None:
+        """Before nodes merge: take back the rounds of workers that were not finite.
+
+        Of workers that merge, the program itself knows that.
+        """
+        nodes = any(isinstance(m, str) for m in action.members)
+        if nodes and self._job.on_nan == "reset" and self.store.settle():
+            self.check_losses()
 
     # -- evaluations ----------------------------------------------------------------
 

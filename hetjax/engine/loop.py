@@ -105,6 +105,7 @@ class Loop:
             share=books.share,
             learning_rate=books.learning_rate,
             observe=books.observe,
+            settle=books.settle,
         )
         for instant in job.instants:
             clock.set_timer(_EVALUATE, instant)

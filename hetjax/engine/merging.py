@@ -40,6 +40,7 @@ class Merging(NamedTuple):
     share: Callable[[], np.ndarray | None]  # of the data; None: all use all of it
     learning_rate: Callable[[], float]  # now, at the largest batch size
     observe: Callable[[int], None]  # shows a worker's losses to the sampler
+    settle: Callable[[MergeAction], None]  # makes sure that what members did counts
 
     def carry_out(self, action: MergeAction) -> None:
         """Carry out one merge or fetch, at the times that the clock sets."""
@@ -74,6 +75,7 @@ class Merging(NamedTuple):
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
                 self.store.replica(member)  # a first copy must predate the merge
+        self.settle(action)
         stats = self.ledger.take_stats(
             action,
             share=self.share(),

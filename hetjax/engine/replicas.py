@@ -86,6 +86,10 @@ class ReplicaStore:
         self._replicas.pop(worker, None)
         self._checked_out.pop(worker, None)
 
+    def settle(self) -> bool:
+        """Do nothing, and say so: a round's numbers are known when it has arrived."""
+        return False
+
     def reset_to_center(self, worker: int) -> None:
         """Reset a worker's replica to the root's model, but for the merge's buffers."""
         before = self._replicas[worker]

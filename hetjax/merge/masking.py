@@ -52,7 +52,7 @@ def masked(merge: Merge) -> Merge:
         return state, _picked(chosen, place)
 
     apply.__doc__ = APPLY
-    return merge._replace(apply=apply, takes_groups=False)
+    return merge._replace(apply=apply, takes_groups=False, masks=True)
 
 
 def _unchanged(

@@ -127,6 +127,7 @@ class Merge(NamedTuple):
     updates_busy_workers: does the merge change partners, which may be working?
     ops: the operations that the merge supports
     takes_groups: is `apply` written for a `Group` of replicas (see `group_merge`)?
+    masks: does `apply` leave out members without local steps (see `masked`)?
     """
 
     init: Callable[..., MergeState]
@@ -141,6 +142,7 @@ class Merge(NamedTuple):
     updates_busy_workers: bool = False
     ops: MergeOp = PUSH_FETCH
     takes_groups: bool = False
+    masks: bool = False
 
 
 APPLY = """Merges replicas: (state, replicas, stats, op) -> (state, replicas).

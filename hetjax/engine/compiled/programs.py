@@ -104,7 +104,7 @@ class Programs:
 
         As `steps`, for n workers in one program.
         """
-        several = jax.vmap(self._steps_fn(local_update, requires, unrolled=False))
+        several = over_workers(self._steps_fn(local_update, requires, unrolled=False))
 
         def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
@@ -269,3 +269,21 @@ def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:
         ),
         carry={**after.carry, **kept},
     )
+
+
+def over_workers(steps: Callable) -> Callable:
+    """`jax.vmap` of steps(replica, batches, ...) over all arguments' first axes.
+
+    The batches' arrays are mapped one by one: a BCOO has a rule of its own for vmap,
+    in which the first axis is one of the matrix.
+    """
+
+    def several(replicas: Replica, batches: Batch, *rest: Any) -> Any:
+        leaves, structure = jax.tree.flatten(batches)
+
+        def one(replica: Replica, leaves: list[jax.Array], *rest: Any) -> Any:
+            return steps(replica, jax.tree.unflatten(structure, leaves), *rest)
+
+        return jax.vmap(one)(replicas, leaves, *rest)
+
+    return several

@@ -1,6 +1,6 @@
 """The ledger of a run: what each worker did since its last merge, and in total."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,8 @@ class Recent(NamedTuple):
 
 
 _NOTHING = Recent()
+_Last = tuple[float, float]  # batch size and learning rate of the last round
+_Pushed = tuple[_Last, Recent]
 
 
 class Ledger:
@@ -39,8 +41,14 @@ class Ledger:
         self.timeline = Timeline()
         self.updates = 0
         self.examples = 0
-        self._recent: dict[int | str, Recent] = {}
-        self._last: dict[int | str, tuple[float, float]] = {}
+        self._rounds: dict[int, list[Arrival]] = {}  # of workers, since they merged
+        self._recent: dict[str, Recent] = {}  # of nodes
+        # the node right above each member, and what its last merge was pushed
+        self._above = {
+            m: n for n, node in topology.nodes.items() for m in node.children
+        }
+        self._pushed: dict[str, dict[int | str, _Pushed]] = {}
+        self._last: dict[int | str, _Last] = {}
         # batch size and learning rate of the last round
         self._under_way: dict[
             int, float
@@ -84,7 +92,7 @@ class Ledger:
 
     def has_merged(self, worker: int) -> bool:
         """Has the worker merged everything, and is no round of it in flight?"""
-        return worker not in self._under_way and worker not in self._recent
+        return worker not in self._under_way and worker not in self._rounds
 
     def record_arrival(
         self, arrival: Arrival, padded: int, *, finite: bool = True
@@ -96,7 +104,7 @@ class Ledger:
         del self._under_way[worker]
         if not finite:
             record.nans += 1
-            self._recent.pop(worker, None)
+            self._rounds.pop(worker, None)
             return
         steps, examples = local_round.local_steps, local_round.examples
         record.updates += steps
@@ -104,23 +112,40 @@ class Ledger:
         record.padded += padded
         self.updates += steps
         self.examples += examples
-        before = self._recent.get(worker, _NOTHING)
-        self._recent[worker] = Recent(
-            before.updates + steps, before.examples + examples
-        )
+        self._rounds.setdefault(worker, []).append(arrival)
 
     def take_back(self, arrival: Arrival, padded: int) -> None:
-        """No longer count a round that turns out not to have been finite."""
-        record, local_round = self.records[arrival.worker], arrival.local_round
+        """No longer count a round that turns out not to have been finite.
+
+        The node above, if the worker has merged since, did not merge itself yet.
+        """
+        worker, local_round = arrival.worker, arrival.local_round
+        record = self.records[worker]
         record.nans += 1
         record.padded -= padded
         for counter in (record, self):
             counter.updates -= local_round.local_steps
             counter.examples -= local_round.examples
+        rounds, above = self._rounds.get(worker, []), self._above.get(worker)
+        if arrival in rounds:  # not merged yet: what came before is lost with it
+            del rounds[: rounds.index(arrival) + 1]
+            if not rounds:
+                del self._rounds[worker]
+        elif above is not None and above in self._recent:
+            self._take_from(above, worker, _of([arrival]))
+
+    def _take_from(self, node: str, worker: int, did: Recent) -> None:
+        """No longer count what a worker did among what the node was pushed."""
+        self._recent[node] = _less(self._recent[node], did)
+        pushed = self._pushed[node]
+        if worker in pushed:  # in the node's last merge
+            last, recent = pushed[worker]
+            pushed[worker] = last, _less(recent, did)
+            self._last[node] = _of_node(pushed.values())
 
     def record_loss(self, worker: int, time: float) -> None:
         """Record that a worker was lost, with what it did since its last merge."""
-        self._recent.pop(worker, None)
+        self._rounds.pop(worker, None)
         # a merge in which it takes part, or its queue, also ends here for the worker
         self.timeline.cut(worker, time)
         self._merging_until[worker] = min(self._merging_until[worker], time)
@@ -145,9 +170,7 @@ class Ledger:
         staleness = self._take_staleness(action)
         pushes = MergeOp.PUSH in action.op
         recent = [
-            self._recent.pop(m, _NOTHING)
-            if pushes and m in action.members
-            else _NOTHING
+            self._take(m) if pushes and m in action.members else _NOTHING
             for m in members
         ]
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
@@ -155,8 +178,9 @@ class Ledger:
         if pushes:
             total = self._recent.get(action.node, _NOTHING)
             self._recent[action.node] = _sum(total, *recent)
-            did = [x for x, r in zip(last, recent, strict=True) if r.updates]
-            self._last[action.node] = _mean(did or last)
+            pushed = dict(zip(members, zip(last, recent, strict=True), strict=True))
+            self._last[action.node] = _of_node(pushed.values())
+            self._pushed[action.node] = pushed
         rows = []  # in the order of the fields of `WorkerStats`
         for i, m in enumerate(members):
             shares = 1.0 if share is None else sum(share[k] for k in leaves[i])
@@ -177,6 +201,12 @@ class Ledger:
                 )
             )
         return np.array(rows, np.float32).T
+
+    def _take(self, member: int | str) -> Recent:
+        """What a member did since its last merge, once."""
+        if isinstance(member, str):
+            return self._recent.pop(member, _NOTHING)
+        return _of(self._rounds.pop(member, ()))
 
     def _take_staleness(self, action: MergeAction) -> list[int]:
         """Return how many versions old each member's model is, and update the versions.
@@ -241,8 +271,23 @@ class Ledger:
         return self.records
 
 
+def _of(rounds: Iterable[Arrival]) -> Recent:
+    every = [a.local_round for a in rounds]
+    return Recent(sum(r.local_steps for r in every), sum(r.examples for r in every))
+
+
 def _sum(*recent: Recent) -> Recent:
     return Recent(sum(r.updates for r in recent), sum(r.examples for r in recent))
+
+
+def _less(total: Recent, part: Recent) -> Recent:
+    return Recent(total.updates - part.updates, total.examples - part.examples)
+
+
+def _of_node(pushed: Iterable[_Pushed]) -> _Last:
+    """The means of those who did something; of all if nobody did."""
+    every = list(pushed)
+    return _mean([x for x, r in every if r.updates] or [x for x, _ in every])
 
 
 def _mean(last: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -21,15 +21,17 @@ class Unchecked(NamedTuple):
 class Losses:
     """The losses of local rounds; they stay on the device until they are needed."""
 
-    def __init__(self):
-        """Start without losses."""
+    def __init__(self, *, keeps: bool):
+        """Start without losses; `keeps`: does a sampler look at those of all steps?"""
+        self._keeps = keeps
         self._unchecked: deque[Unchecked] = deque()
         self._unobserved: dict[int, list] = {}  # by worker
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
 
     def add(self, arrival: Arrival, outcome: RoundResult) -> None:
         """Add an arrived round; take the previous ones that are known before."""
-        self._unobserved.setdefault(arrival.worker, []).append(outcome.losses)
+        if self._keeps:
+            self._unobserved.setdefault(arrival.worker, []).append(outcome.losses)
         if outcome.known:
             self._unchecked.append(Unchecked(arrival, outcome.mean, None))
         else:

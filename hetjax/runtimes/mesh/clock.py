@@ -4,12 +4,13 @@ The host handles a wave's arrivals before the devices have done its steps, so th
 times are planned: the wave begins when the one before it is expected to end, and takes
 the seconds that the workers were measured to need, times the ratio at which recent
 waves took longer. When a wave is done, its true end is known, and `corrected` maps
-planned times to true ones. Within a wave only the end is measured: when a worker was
-busy is worked out from its measured step times, and the longest worker counts as busy
-during the whole wave, merges included.
+planned times to true ones. Within a wave only the end is measured: a worker counts as
+busy for its measured step times, or less if the wave is shorter; the members of a merge
+wait until the last of them is done, and what is left of the wave counts as merging.
 """
 
 import heapq
+import itertools
 import math
 import time
 from collections import deque
@@ -39,6 +40,7 @@ AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are sh
 MOST_AT_ONCE = 16  # waves of a launch, at most
 _LOOKS = 10  # waves that are measured before their number in a launch is chosen
 _MICRO = 1_000_000
+_SHORTEST = 1e-4  # [s] of a wave, also of one without steps
 
 
 class MeshClock:
@@ -67,6 +69,7 @@ class MeshClock:
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
         self._busy: dict[int, float] = {}  # [s] that they were measured to need
         self._timers: list[tuple[float, int, str]] = []
+        self._numbers = itertools.count()  # of timers: those of equal time keep order
         self._origin = self._paused = 0.0
         self._under_way: deque[_Planned] = deque()  # waves that are not done
         self._pace = Pace()
@@ -111,10 +114,11 @@ class MeshClock:
                 self._pace.done = done
             return
         seconds = sum(p.seconds for p in planned)
+        learns = seconds if any(p.steps for p in planned) else 0.0
         if word is None:
-            self._pace.measure(seconds, waves[0].launched, done)
+            self._pace.measure(learns, waves[0].launched, done)
         else:
-            self._pace.hear(seconds, word.seconds + word.micro / _MICRO)
+            self._pace.hear(learns, word.seconds + word.micro / _MICRO)
             self._stops = self._stops or bool(word.interrupted)
         last = self._true[-1]  # a gap before the launch counts for the wave behind it
         each = (done - last) / seconds
@@ -145,9 +149,9 @@ class MeshClock:
         return self._at_once
 
     def _expected_start(self) -> float:
-        """When the wave that is forming can begin [s]."""
+        """When the wave that is forming can begin [s]; planned ones may end later."""
         seconds = sum(p.seconds for p in self._under_way) * self._pace.ratio
-        return max(self._last_end, self._pace.done + seconds)
+        return self._pace.done + seconds
 
     # -- actions -----------------------------------------------------------------------
 
@@ -159,16 +163,16 @@ class MeshClock:
         seconds = local_round.local_steps * self.workers[worker].seconds(
             local_round.size
         )
-        self._rounds[worker], self._busy[worker] = local_round, max(seconds, 1e-9)
+        self._rounds[worker], self._busy[worker] = local_round, max(seconds, _SHORTEST)
         return Arrival(worker, local_round, self._last_end, math.inf)
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Let a merge join the wave; it takes no time of its own."""
+        """Let a merge join the wave; it takes what is left of it."""
         planned.run(self.now)
-        action = planned.action
+        action, end = planned.action, max(self.now, self._last_end)
         merged = Merged(action.node, self.now, action.members, action.op)
         self._events.append(merged)
-        return Stamps(*[self.now] * 4)
+        return Stamps(self.now, self.now, end, end)
 
     def start(self, worker: int) -> None:
         """Refuse: the workers of a run on a mesh are fixed."""
@@ -180,7 +184,7 @@ class MeshClock:
 
     def set_timer(self, name: str, time: float) -> None:
         """Ask for a Timer event between two waves, at about `time` [s]."""
-        heapq.heappush(self._timers, (time, len(self._timers), name))
+        heapq.heappush(self._timers, (time, next(self._numbers), name))
 
     # -- events ------------------------------------------------------------------------
 
@@ -215,13 +219,21 @@ class MeshClock:
 
     def _begin_wave(self) -> None:
         """Plan the times of the wave that was forming."""
-        busy, start = self._busy, self._expected_start()
+        busy, expected = self._busy, self._expected_start()
         self.wave = self._waves.next()
         if self.wave is None:
             return
-        finish = {k: start + self._pace.ratio * seconds for k, seconds in busy.items()}
-        end = max(finish.values())
-        self._under_way.append(_Planned(self.wave, start, end, max(busy.values())))
+        ratio, longest = self._pace.ratio, max(busy.values())
+        # where the plan is ahead of the devices, it slows down until they catch up
+        start = max(self._last_end, expected)
+        took = max(expected + ratio * longest - start, 0.5 * ratio * longest)
+        end = start + took
+        # of the wave, each worker is busy for its measured seconds
+        share = took / longest * min(1.0, 1 / ratio)
+        finish = {k: start + share * seconds for k, seconds in busy.items()}
+        steps = any(r.local_steps for r in self._rounds.values())
+        planned = _Planned(self.wave, start, end, max(busy.values()), steps)
+        self._under_way.append(planned)
         self._last_end = end
         self._events += [
             Arrival(k, r, start, finish[k]) for k, r in sorted(self._rounds.items())
@@ -236,6 +248,7 @@ class _Planned(NamedTuple):
     start: float
     end: float
     seconds: float  # that the longest round was measured to need
+    steps: bool  # are there any?
 
 
 def _fixed_workers(info: WorkerInfo) -> ValueError:

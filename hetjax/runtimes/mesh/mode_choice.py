@@ -13,16 +13,16 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
-from hetjax.engine.steps import LONGEST
+from hetjax.machine import LocalRound
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.plan import Planner
+from hetjax.runtimes.mesh.wave import may_unroll
 from hetjax.runtimes.mesh.waves import Waves
-from hetjax.runtimes.step_modes import loops_are_fast
+from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.runtimes.threads.step_mode_choice import measured_once
 from hetjax.runtimes.threads.step_timer import StepTimer
 
-MOST = 64  # steps of all workers of a device to unroll at most: each is compiled
 GAIN = 0.03  # by which a step mode must be faster than the first of the candidates
 PASSES = 3  # over the step modes
 SECONDS = 0.1  # of a step mode in a pass, at least
@@ -34,20 +34,27 @@ def choose_step_mode(
     layout: Layout,
     job: Job,
     timer: StepTimer,
-    local_steps: int,
-    size: int,
+    rounds: dict[int, LocalRound],
 ) -> tuple[str, dict[str, float]]:
-    """Choose the step mode of waves in which every worker makes so many steps.
+    """Choose the step mode of waves like the one of these `rounds` by worker.
 
     Only this process's devices are used. Returns (step mode, seconds of a wave without
     merges in each step mode that was tried).
     """
     local = Layout(tuple(layout.devices[i] for i in layout.local), layout.slots)
-    device = local.devices[0]
-    tried = candidates(local_steps, layout.slots, loops_are_fast(job, device.platform))
+    device, first = local.devices[0], layout.local[0] * layout.slots
+    steps = tuple(
+        (rounds[k].local_steps, rounds[k].size) if k in rounds else (0, 1)
+        for k in range(first, first + local.num_workers)
+    )
+    tried = candidates(
+        max(number for number, _ in steps),
+        layout.slots,
+        step_mode_of_table(job, device.platform),
+    )
     if len(tried) < 2:
         return tried[0], {}
-    rows = timer.rows(local_steps, size)
+    rows = [timer.rows(*each) for each in steps]
 
     def measure() -> dict[str, float]:
         found: dict[str, list[float]] = {mode: [] for mode in tried}
@@ -56,31 +63,41 @@ def choose_step_mode(
             found[mode] += _seconds(waves, job, rows)
         return {mode: median(seconds) for mode, seconds in found.items()}
 
-    about = f"{local_steps} steps on a mesh of {len(local.devices)} x {local.slots}"
-    seconds = measured_once(measure, timer.lowered(device, size), about, device)
+    about = (len(local.devices), local.slots, steps, tried, algorithm.resets)
+    lowered = timer.lowered(device, max(size for _, size in steps))
+    seconds = measured_once(measure, lowered, f"mesh {about}", device)
     best = min(seconds, key=lambda mode: seconds[mode])
     worth = seconds[best] < (1 - GAIN) * seconds[tried[0]]
     return best if worth else tried[0], seconds
 
 
-def candidates(local_steps: int, slots: int, loops_are_fast: bool) -> list[str]:
-    """The step modes that are worth a measurement, for so many workers of a device."""
-    short = local_steps <= LONGEST and slots * local_steps <= MOST
-    unrolled = ["unrolled"] if short else []
-    if not loops_are_fast:
-        return [*unrolled, "dispatch"] if local_steps > 1 else ["unrolled"]
-    fused = ["fused"] if local_steps > 1 or not short else []
-    return [*fused, *unrolled, *(["vmapped"] if slots > 1 else [])]
+def candidates(most: int, slots: int, of_table: str) -> list[str]:
+    """The step modes that are worth a measurement, the likeliest first.
+
+    `most` is the longest worker's number of steps; every worker of a device makes as
+    many if they are unrolled. `of_table` is the mode that a table has for a worker
+    alone: models that it does not fuse have slow loops, and those that it dispatches
+    compile for minutes if they are unrolled.
+    """
+    unrolled = ["unrolled"] if may_unroll(most, slots) else []
+    if of_table == "dispatch":
+        return ["dispatch"]
+    if of_table == "unrolled":
+        return [*unrolled, *(["dispatch"] if most > 1 or not unrolled else [])]
+    several = ["vmapped"] if slots > 1 else []
+    if most < 2:
+        return [*unrolled, *several] or ["fused"]
+    return ["fused", *unrolled, *several]
 
 
-def _seconds(waves: Waves, job: Job, rows: list[np.ndarray]) -> list[float]:
-    """The seconds of waves of these rows, on new replicas."""
+def _seconds(waves: Waves, job: Job, rows: list[list[np.ndarray]]) -> list[float]:
+    """The seconds of waves with these rows of every worker, on new replicas."""
     waves.begin(job.programs.init(jax.random.key(job.seed)))
     found: list[float] = []
     while len(found) < 2 or sum(found[1:]) < SECONDS:
         began = time.perf_counter()
-        for k in range(waves.layout.num_workers):
-            waves.start(Assignment(k, None, rows, np.float32(1e-6), 0))
+        for k, own in enumerate(rows):
+            waves.start(Assignment(k, None, own, np.float32(1e-6), 0))
         waves.next()
         waves.complete()
         waves.wait()

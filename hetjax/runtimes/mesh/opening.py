@@ -1,6 +1,6 @@
 """Preparation of a run on a mesh: measure the devices, choose how steps run."""
 
-from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -51,11 +51,29 @@ def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
         for k, v in each.items()
     }
     infos = machine.infos(costs)
-    step_mode = machine.step_mode
-    if step_mode is None and processes.index == 0:
-        step_mode = _chosen(timer, layout, strategy, job, infos)
-    step_mode = processes.first("step mode", step_mode, _LONG)
-    return mesh_runtime(layout, strategy, job, infos, step_mode)
+    if machine.step_mode is not None:
+        return mesh_runtime(layout, strategy, job, infos, machine.step_mode)
+    step_mode = _of_first(lambda: _chosen(timer, layout, strategy, job, infos))
+    fast = loops_are_fast(job, layout.devices[0].platform)
+    longer = "fused" if fast else "dispatch"
+    return mesh_runtime(layout, strategy, job, infos, step_mode, longer)
+
+
+def _of_first(choose: Callable[[], str]) -> str:
+    """What process 0 chooses; if it fails, all fail."""
+    processes, found, failed = here(), {}, None
+    if processes.index == 0:
+        try:
+            found = {"mode": choose()}
+        except Exception as error:
+            failed = error
+            found = {"error": f"{type(error).__name__}: {error}"}
+    found = processes.first("step mode", found, _LONG)
+    if failed is not None:
+        raise failed
+    if "error" in found:
+        raise RuntimeError(f"process 0 cannot measure step modes: {found['error']}")
+    return found["mode"]
 
 
 def _facts(machine: RealMachine, strategy: Strategy, job: Job) -> dict[str, str]:
@@ -81,8 +99,12 @@ def mesh_runtime(
     job: Job,
     infos: tuple[WorkerInfo, ...],
     step_mode: str,
+    longer: str = "",
 ) -> Runtime:
-    """The runtime of workers whose measured step times are in `infos`."""
+    """The runtime of workers whose measured step times are in `infos`.
+
+    `longer` is the step mode of waves that are too long to unroll.
+    """
     algorithm, planner = _parts(layout, strategy, job, infos)
     device = layout.devices[layout.local[0]]
     # programs with collectives that queue on several CPU devices can block each other:
@@ -95,6 +117,7 @@ def mesh_runtime(
         job,
         step_mode=step_mode,
         ahead=int(queues),
+        longer=longer,
         explain=blame,
     )
     # where losses are observed, the next round cannot be drawn before they are known
@@ -170,14 +193,11 @@ def _chosen(
     job: Job,
     infos: tuple[WorkerInfo, ...],
 ) -> str:
-    """The step mode that is fastest for the most common round of the first wave."""
+    """The step mode that is fastest for the steps of the policy's first wave."""
     _, actions = strategy.policy.init(infos, len(job.train))
-    shapes = Counter((r.local_steps, r.size) for _, r in actions.dispatch)
-    if not shapes:  # the policy waits for something
+    rounds = dict(actions.dispatch)
+    if not rounds:  # the policy waits for something
         return "fused"
-    (local_steps, size), _ = shapes.most_common(1)[0]
     algorithm, planner = _parts(layout, strategy, job, infos)
-    mode, _ = choose_step_mode(
-        algorithm, planner, layout, job, timer, local_steps, size
-    )
+    mode, _ = choose_step_mode(algorithm, planner, layout, job, timer, rounds)
     return mode

@@ -17,7 +17,10 @@ class Pace:
         self._last: tuple[float, float] | None = None  # stamp and planned seconds
 
     def measure(self, planned: float, launched: float, done: float) -> None:
-        """A launch of so many planned seconds was launched, and is done, then [s]."""
+        """A launch of so many planned seconds was launched, and is done, then [s].
+
+        0 planned seconds are those of a launch without steps, which tells nothing.
+        """
         self._learn(planned, done - max(self.done, launched))
         self.done = done
 
@@ -33,4 +36,5 @@ class Pace:
         self.done = stamp + self.ratio * planned
 
     def _learn(self, planned: float, took: float) -> None:
-        self.ratio += _NEW * (max(took, 0.0) / planned - self.ratio)
+        if planned:
+            self.ratio += _NEW * (max(took, 0.0) / planned - self.ratio)

@@ -202,7 +202,7 @@ class Planner:
             # the node's state changes on all devices that know it
             know = self._devices(action.node) if stage.along_axis else range(devices)
             present[know, -1] = True
-            where.append((np.array(know), np.array(columns)))
+            where.append((np.array(know), np.array(columns, int)))
         whole = bool(present.all())
         first, everybody = where[0][1].tolist(), list(range(table.shape[2]))
         of_all = whole and len(where) == 1 and first == everybody

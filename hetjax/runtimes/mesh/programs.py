@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 
 from hetjax import tree
 from hetjax.data.batching import Batch
+from hetjax.engine.compiled.programs import over_workers
 from hetjax.local import with_own_buffers
 from hetjax.merge.group import unstacked
 from hetjax.merge.types import WorkerStats
@@ -186,7 +187,7 @@ class _Wave:
         told = {}
         if self._spec.step_mode == "vmapped":
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
-            stacked, losses, means = jax.vmap(self._steps)(stacked, *inputs.steps)
+            stacked, losses, means = over_workers(self._steps)(stacked, *inputs.steps)
             if self._spec.checks:  # sooner than one by one
                 told["finite"] = jax.vmap(tree.all_finite)(stacked)
             replicas = unstacked(stacked, len(replicas))

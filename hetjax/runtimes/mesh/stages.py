@@ -14,6 +14,7 @@ from hetjax.data.batching import Batch
 from hetjax.engine.compiled.programs import Programs
 from hetjax.machine import MergeOp
 from hetjax.merge.group import Group
+from hetjax.merge.masking import masked
 from hetjax.merge.types import WorkerStats, over_axis
 from hetjax.replica import Replica
 from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
@@ -40,6 +41,8 @@ def run_stage(
     node above them merges at all.
     """
     merge, programs = algorithm.merges[stage.level], algorithm.programs
+    if not (stage.whole or merge.takes_groups or merge.masks):
+        merge = masked(merge)  # on a tuple, as elsewhere, of who takes part
     state = states[stage.state]
     members = _members(algorithm, stage, replicas, states)
     accuracy = []

@@ -47,21 +47,22 @@ class MeshStore:
         self._strategy, self._job, self._waves = strategy, job, waves
         self._planner = planner
         with job.compilations.of("init"):
-            self._initial = job.programs.init(jax.random.key(job.seed))
-        self.num_bytes = tree.num_bytes(self._initial)
-        waves.begin(self._initial)
+            initial = job.programs.init(jax.random.key(job.seed))
+        self.num_bytes = tree.num_bytes(initial)
+        self._like = jax.eval_shape(lambda *model: model, *initial)
+        waves.begin(initial)
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""
         state = first_part(self._waves.root_state())
         merge, programs = self._strategy.merges[-1], self._job.programs
 
-        def model(state: Any, *like: Any) -> Model:
-            return tree.cast_like(merge.model(on_device(state)), like)
+        def model(state: Any) -> Model:
+            return tree.cast_like(merge.model(on_device(state)), self._like)
 
         get = programs.once(("mesh model", merge), lambda: jax.jit(model))
         with self._job.compilations.of("evaluate"):
-            return get(state, *self._initial)
+            return get(state)
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
@@ -98,6 +99,11 @@ class MeshStore:
 
     def check_in(self, worker: int, replica: None) -> None:
         """Do nothing: a worker's replica stays on its device."""
+
+    def settle(self) -> bool:
+        """Wait until it is known which rounds were finite."""
+        self._waves.settle()
+        return True
 
     def reset_to_center(self, worker: int) -> None:
         """Do nothing: the program has reset a replica that is not finite."""

@@ -8,9 +8,18 @@ import numpy as np
 
 from hetjax.data.batching import Bucket
 from hetjax.engine.protocols import Assignment
+from hetjax.engine.steps import LONGEST
 from hetjax.runtimes.mesh.plan import Asked
 
 Numbers = dict[str, Any]
+
+
+MOST = 64  # steps of all workers of a device to unroll at most: each is compiled
+
+
+def may_unroll(most: int, slots: int) -> bool:
+    """Are so many steps, of so many workers of a device, few enough to be unrolled?"""
+    return most <= LONGEST and slots * most <= MOST
 
 
 class Word(NamedTuple):

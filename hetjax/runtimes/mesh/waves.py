@@ -30,7 +30,7 @@ from hetjax.runtimes.mesh.programs import (
     begin_program,
     wave_program,
 )
-from hetjax.runtimes.mesh.wave import Numbers, Wave, Word
+from hetjax.runtimes.mesh.wave import Numbers, Wave, Word, may_unroll
 
 
 class Part(NamedTuple):
@@ -67,15 +67,18 @@ class Waves:
         *,
         step_mode: str,
         ahead: int,
+        longer: str = "",
         explain: Callable[[Exception], Exception] = lambda error: error,
     ):
         """`ahead` launches may wait behind the one that runs.
 
+        `longer` is the step mode of waves that are too long to unroll; "": `step_mode`.
         `explain` returns the true reason of an error that a collective raised.
         """
         self._explain = explain
         self.algorithm, self.layout, self._planner = algorithm, layout, planner
         self._job, self._step_mode, self._ahead = job, step_mode, ahead
+        self._longer = longer or step_mode
         self._feed = Feed(layout, job)
         self._forming: dict[int, Assignment] = {}
         self._late: set[int] = set()  # of the wave that is forming
@@ -155,7 +158,7 @@ class Waves:
         if self._held and not self._held[-1].is_like(part):
             self._launch_held()
         self._held.append(part)
-        if len(self._held) >= self.at_once or self._step_mode == "dispatch":
+        if len(self._held) >= self.at_once or part.spec.step_mode == "dispatch":
             self._launch_held()
 
     def flush(self) -> None:
@@ -175,7 +178,7 @@ class Waves:
             plan = self._without_reset(plan, wave)
         spec = Spec(
             layout=self.layout,
-            step_mode=self._step_mode,
+            step_mode=self._mode_of(wave),
             equal=equal,
             steps=fresh,
             begins=fresh and bool(wave.late),
@@ -184,6 +187,11 @@ class Waves:
             stages=plan.stages,
         )
         return Part(wave, spec, plan, self._feed.steps(wave) if fresh else ())
+
+    def _mode_of(self, wave: Wave) -> str:
+        unrolls = self._step_mode == "unrolled"
+        short = not unrolls or may_unroll(wave.most, self.layout.slots)
+        return self._step_mode if short else self._longer
 
     def _without_reset(self, plan: Plan, wave: Wave) -> Plan:
         """The plan of later merges of a wave: who was reset did no steps.
@@ -199,6 +207,11 @@ class Waves:
                 table[:, STEPS] *= wave.numbers["finite"]
             stats.append(table)
         return plan._replace(stats=tuple(stats))
+
+    def settle(self) -> None:
+        """Launch what there is, and wait until its numbers are known."""
+        self.flush()
+        self.wait()
 
     # -- launching ---------------------------------------------------------------------
 

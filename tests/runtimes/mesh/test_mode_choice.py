@@ -38,22 +38,24 @@ def measured(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "slots", "fast", "expected"),
+    ("most", "slots", "of_table", "expected"),
     [
-        (1, 1, True, ["unrolled"]),
-        (8, 1, True, ["fused", "unrolled"]),
-        (8, 8, True, ["fused", "unrolled", "vmapped"]),
-        (8, 9, True, ["fused", "vmapped"]),  # too many to unroll
-        (17, 1, True, ["fused"]),
-        (1, 2, True, ["unrolled", "vmapped"]),
-        (1, 100, True, ["fused", "vmapped"]),
-        (8, 8, False, ["unrolled", "dispatch"]),  # never a loop
-        (8, 9, False, ["dispatch"]),
-        (1, 100, False, ["unrolled"]),
+        (1, 1, "fused", ["unrolled"]),
+        (8, 1, "fused", ["fused", "unrolled"]),
+        (8, 8, "fused", ["fused", "unrolled", "vmapped"]),
+        (8, 9, "fused", ["fused", "vmapped"]),  # too many to unroll
+        (17, 1, "fused", ["fused"]),
+        (1, 2, "fused", ["unrolled", "vmapped"]),
+        (1, 100, "fused", ["vmapped"]),
+        (8, 8, "unrolled", ["unrolled", "dispatch"]),  # never a loop
+        (8, 9, "unrolled", ["dispatch"]),
+        (1, 1, "unrolled", ["unrolled"]),
+        (1, 100, "unrolled", ["dispatch"]),
+        (8, 8, "dispatch", ["dispatch"]),  # too large to unroll
     ],
 )
-def test_candidates(local_steps, slots, fast, expected):
-    assert mode_choice.candidates(local_steps, slots, fast) == expected
+def test_candidates(most, slots, of_table, expected):
+    assert mode_choice.candidates(most, slots, of_table) == expected
 
 
 def test_a_mode_is_measured_once_and_kept(measured):
