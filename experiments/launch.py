@@ -6,11 +6,12 @@
 The script is a path, or the name of one beside this file. Every process runs it with
 the same flags, on its own devices: so many parts of the CPU, or so many GPUs, of which
 process i gets the i-th share. Process 0 prints as if it were alone; the lines of
-process i come on standard error, behind "[i] ". Ctrl-C and SIGTERM are passed on. If a
-process fails, the others have --grace seconds to end by themselves; then they are
-stopped. The exit status is the first that is not 0, and 128 + the signal's number if a
-signal ended that process. On several machines, start the script itself once on each,
-with the variables of `hetjax.runtimes.mesh.joining`, or by srun or mpirun.
+process i come on standard error, behind "[i] ". Ctrl-C and SIGTERM are passed on, and
+SIGHUP (a closed terminal) as SIGTERM. If a process fails, the others have --grace
+seconds to end by themselves; then they are stopped. The exit status is the first that
+is not 0, and 128 + the signal's number if a signal ended that process. On several
+machines, start the script itself once on each, with the variables of
+`hetjax.runtimes.mesh.joining`, or by srun or mpirun.
 """
 
 import os
@@ -32,7 +33,7 @@ flags.DEFINE_integer(
     "devices_per_process", 1, "CPU devices or GPUs of each process", lower_bound=1
 )
 flags.DEFINE_float(
-    "grace", 20.0, "seconds that the others have to end after a failure", lower_bound=0
+    "grace", 60.0, "seconds that the others have to end after a failure", lower_bound=0
 )
 _KILL = 5.0  # [s] from SIGTERM to SIGKILL
 
@@ -76,6 +77,9 @@ class Children:
         port = free_port()
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
         self._running: dict[int, subprocess.Popen] = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
+                signal.signal(number, self.pass_on)
         for i in range(FLAGS.processes):
             self._running[i] = child = subprocess.Popen(
                 command,
@@ -94,7 +98,8 @@ class Children:
     def pass_on(self, number: int, frame: object = None) -> None:
         """Send a signal to all that run."""
         del frame
-        for child in self._running.values():
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        for child in tuple(self._running.values()):
             child.send_signal(number)
 
     def wait(self) -> int:
@@ -138,10 +143,7 @@ def main(argv: list[str]) -> int:
         command = [sys.executable, find_script(argv[1]), *argv[2:]]
     except ValueError as error:
         _fail(str(error))
-    children = Children(command)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, children.pass_on)
-    return children.wait()
+    return Children(command).wait()
 
 
 def _say(message: str) -> None:

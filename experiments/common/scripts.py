@@ -6,6 +6,7 @@ standard output, and whatever ends one process ends all of them.
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -35,6 +36,7 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     try:
         if processes.initialize().count > 1:
             _leave_output_to_first()
+            processes.here().agree({"flags": _flags_of_all()})
         status = main()
     except KeyboardInterrupt:
         processes.end(130, "interrupted before there was a result")
@@ -46,6 +48,12 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
             processes.end(2, str(error))
         raise
     sys.exit(status)
+
+
+def _flags_of_all() -> str:
+    """The flags that all processes must be given: folders may differ."""
+    own = [a for a in sys.argv[1:] if not re.match("--?(out|data)(=|$)", a)]
+    return " ".join(sorted(own))
 
 
 def _leave_output_to_first() -> None:

@@ -53,6 +53,7 @@ class Loop:
         self._policy, self._job = strategy.policy, job
         self._clock, self._executor = runtime.clock, runtime.executor
         self._hear_interrupt, self._shared = runtime.hear_interrupt, runtime.shared
+        self._leave = runtime.leave
         self._set_up = lambda: Bookkeeping(name, strategy, job, runtime, on_eval)
         self._roster = Roster.of(runtime.clock.workers)
         self._awaited = 0  # merges and timers of which the policy will be told
@@ -77,6 +78,9 @@ class Loop:
                     raise
                 self._books.fail(error)
                 in_step = False
+            except BaseException as error:
+                self._leave(error)
+                raise
             finally:
                 stuck = self._executor.close()
             self._books.close(stuck)

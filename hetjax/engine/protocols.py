@@ -208,5 +208,7 @@ class Runtime(NamedTuple):
     hear_interrupt: Callable[[Callable[[], bool]], Callable[[], bool]] = (
         lambda pressed: pressed
     )
+    # told that this process leaves the run amid it, by an exception like SystemExit
+    leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
     note: str = ""  # how replicas are placed, for the history

@@ -47,7 +47,7 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
         )
     address = environment[ADDRESS]
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal()):
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"{ADDRESS}={address}: write host:port, as localhost:1234")
     count = _number(environment, COUNT, 1, math.inf)
     index = _number(environment, INDEX, 0, count - 1)

@@ -20,7 +20,7 @@ from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.mode_choice import choose_step_mode
 from hetjax.runtimes.mesh.placing import check_fits, layout_of
 from hetjax.runtimes.mesh.plan import Planner
-from hetjax.runtimes.mesh.processes import blame, here
+from hetjax.runtimes.mesh.processes import blame, here, leave
 from hetjax.runtimes.mesh.store import MeshStore
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.runtimes.step_modes import loops_are_fast
@@ -183,7 +183,8 @@ def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
     if layout.is_alone:
         return {}
     share = partial(here().first, "evaluation", timeout=_LONG)
-    return {"shared": share, "hear_interrupt": clock.hear_interrupt}
+    interrupt = clock.hear_interrupt
+    return {"shared": share, "hear_interrupt": interrupt, "leave": leave}
 
 
 def _chosen(

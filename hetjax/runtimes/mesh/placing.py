@@ -66,5 +66,6 @@ def check_fits(
     why = misfit(machine, strategy, recorded=recorded)
     if why:
         raise ValueError(
-            f'{name} cannot be placed on a mesh: {why}; take placement="threads"'
+            f'{name} cannot be placed on a mesh: {why}; take placement="threads" '
+            "(in scripts --machine=local)"
         )

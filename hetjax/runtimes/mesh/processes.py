@@ -30,7 +30,7 @@ from hetjax.runtimes.mesh.peers import Peers
 _SLICE = 0.5  # [s] of a wait, after each of which the awaited process is looked at
 _PATIENCE = 5.0  # [s] until all processes are taken to be alive after an error
 _GRACE = 3.0  # [s] that a process has for its own error before it is ended
-_EXIT = 300  # [s] that a process which is done waits for the others
+_EXIT = 300  # [s] that a process which is done waits for one that does not answer
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -90,6 +90,7 @@ class Processes:
         """`client` is that of JAX's distributed runtime; None for a process alone."""
         self.index, self.count = index, count
         self.peers: Peers | None = None  # None for a process alone
+        self.left: BaseException | None = None  # what made it leave a run of all
         self._client, self._uses = client, Counter()
         if count > 1:
             token = self.first("token", secrets.token_hex(8))
@@ -99,15 +100,17 @@ class Processes:
             peers.meet(everyone)
             self.peers = peers
 
-    def gather(self, name: str, value: Any, timeout: float = 60) -> list[Any]:
+    def gather(
+        self, name: str, value: Any, timeout: float = 60, *, patient: bool = False
+    ) -> list[Any]:
         """The values of all processes, in their order, as JSON returns them.
 
         A process that does not come within `timeout` [s] is named by a NoAnswer, and
-        one that is dead by a ProcessDied.
+        one that is dead by a ProcessDied. Who is `patient` waits as long as it lives.
         """
         if self._client is None:
             return [json.loads(json.dumps(value))]
-        wait = self._begin(name, timeout)
+        wait = self._begin(name, timeout)._replace(patient=patient)
         self._set(wait, value)
         return [self._get(wait, process) for process in range(self.count)]
 
@@ -150,11 +153,12 @@ class Processes:
         while True:
             left = wait.deadline - time.monotonic()
             try:
-                milliseconds = max(1, int(1000 * min(left, _SLICE)))
+                slice_ = _SLICE if wait.patient else min(left, _SLICE)
+                milliseconds = max(1, int(1000 * slice_))
                 return json.loads(self._call(get, key, milliseconds))
             except TimeoutError:
                 state = self._look_at(process)
-            if left <= _SLICE:
+            if left <= _SLICE and not (wait.patient and state == "alive"):
                 raise NoAnswer(self._late(wait, process, state))
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -196,6 +200,7 @@ class _Wait(NamedTuple):
     key: str
     timeout: float  # [s]
     deadline: float  # [s] of time.monotonic
+    patient: bool = False  # is a process that lives waited for after that, too?
 
 
 def _disagreement(fact: str, values: Sequence[str]) -> str:
@@ -244,6 +249,14 @@ def blame(error: Exception) -> Exception:
     return ProcessDied(verdict) if verdict else error
 
 
+def leave(error: BaseException) -> None:
+    """Note that an exception, as that of `sys.exit`, makes this process leave a run.
+
+    The others would wait for it: when it exits, they are told, and end.
+    """
+    here().left = error
+
+
 def end(status: int, reason: str) -> NoReturn:
     """Exit with a status that is not 0, and a line on standard error that says why.
 
@@ -277,11 +290,13 @@ def _prepare_end(peers: Peers) -> None:
 
 def _leave(peers: Peers) -> None:
     """At exit: wait for the others, unless an exception ended this process."""
-    error = getattr(sys, "last_value", None)
+    error = getattr(sys, "last_value", None) or here().left
     if error is not None:
-        _stop(peers, 1, f"{type(error).__name__}: {error}", line="")
+        code = error.code if isinstance(error, SystemExit) else 1
+        status = code if isinstance(code, int) and code else 1
+        _stop(peers, status, f"{type(error).__name__}: {error}", line="")
     try:
-        here().gather("end", None, _EXIT)
+        here().gather("end", None, _EXIT, patient=True)
     except (ProcessDied, OSError) as error:
         _stop(peers, 1, str(error), f"{program()}: {error}\n")
     jax.distributed.shutdown()

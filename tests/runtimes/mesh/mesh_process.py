@@ -105,6 +105,16 @@ def callback():
     print(json.dumps(digest(history)))
 
 
+def leave():
+    """Process 1 leaves amid the run by an exception that nothing reports."""
+
+    def on_eval(point):
+        if HERE.index == 1 and point["updates"]:
+            sys.exit(3)
+
+    train(on_eval=on_eval, seconds=60.0, num_evals=240)
+
+
 def die():
     """Process 1 is killed amid the run."""
 
@@ -116,7 +126,7 @@ def die():
 
 
 if __name__ == "__main__":
-    tasks = (equal, disagree, real, interrupt, callback, die)
+    tasks = (equal, disagree, real, interrupt, callback, leave, die)
     task = {t.__name__: t for t in tasks}[sys.argv[1]]
     try:
         task()

@@ -82,8 +82,16 @@ def fail(here):
         raise RuntimeError("no memory left")
 
 
+def linger(here):
+    """Process 0 still works after the others are done, for longer than an answer."""
+    processes._EXIT = 0.5
+    if here.index == 0:
+        time.sleep(4)
+        say("written")
+
+
 if __name__ == "__main__":
-    tasks = {"exchange": exchange, "disagree": disagree, "fail": fail}
+    tasks = {"exchange": exchange, "disagree": disagree, "fail": fail, "linger": linger}
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick
         processes._PATIENCE = processes._GRACE = float(sys.argv[2])

@@ -261,6 +261,57 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
     assert not said or actual.placement.endswith(f" {megabytes:.3g} MB")
 
 
+@EVERYWHERE
+def test_a_merge_written_on_tuples_sees_who_takes_part(where):
+    """A plain mean, without weights: absent replicas must not be in the tuple."""
+    plain = merge.average()
+
+    def apply(state, replicas, stats, op=merge.PUSH_FETCH):
+        mean = jax.tree.map(lambda *x: sum(x) / len(x), *(r.params for r in replicas))
+        state = state._replace(center=mean)
+        return state, tuple(r._replace(params=mean) for r in replicas)
+
+    own = plain._replace(apply=apply, takes_groups=False)
+    chosen = strategy(own, workers=lambda workers: (0, 3, 4, 6))
+    both(chosen, where, 5, 2)
+
+
+SMA_TREE = hj.sma(**COMMON, two_level=2, local_steps=3)
+AVERAGES = Strategy(
+    schedule.hierarchical(schedule.rounds(local_steps=2, batch_size=4), sizes=4),
+    local.sgd(),
+    tuple(merge.average(weights="examples") for _ in range(2)),
+    4,
+    0.1,
+)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("chosen", "waves", "steps"), [(SMA_TREE, 7, 3), (AVERAGES, 12, 2)]
+)
+def test_in_a_tree_a_round_that_is_not_finite_does_not_count(
+    where, chosen, waves, steps
+):
+    """Also not for the node above, whose weight is what its workers did."""
+    nan = {"task": POISONED, "on_nan": "reset"}
+    actual, expected = both(chosen, where, waves, steps, **nan)
+    nans = [w.nans for w in actual.workers]
+    assert nans == [w.nans for w in expected.workers]
+    assert sum(nans) > 5
+
+
+@pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
+@pytest.mark.parametrize("where", ON_ALL[2:])
+def test_step_modes_of_sparse_data(where, step_mode):
+    """A BCOO has a rule of its own for vmap."""
+    expected = simulated(UNEVEN, 3, 4, task=SPARSE_TASK, data=SPARSE)
+    actual = on_mesh(
+        UNEVEN, where, 3, 4, step_mode=step_mode, task=SPARSE_TASK, data=SPARSE
+    )
+    close(actual.params, expected.params, 1e-6)
+
+
 @pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_step_modes(where, step_mode):

@@ -102,6 +102,49 @@ def test_planned_times_are_corrected_to_true_ones():
     np.testing.assert_allclose(finishes, [3, 1.5, 9, 6])
 
 
+def test_what_is_left_of_a_wave_is_not_busy():
+    """Waves take three times the measured seconds: the rest is of merges."""
+    waves = FakeWaves(*[3.0] * 40)
+    clock = clock_of(waves, 1.0, 0.5)
+    events = play(clock, waves, 40, STEP, STEP)
+    last = events[-2:]
+    busy = np.diff(clock.corrected(np.array([[e.start, e.finish] for e in last])))
+    np.testing.assert_allclose(busy.ravel(), [1.0, 0.5], rtol=1e-4)
+
+
+def test_a_plan_that_is_ahead_lets_the_devices_catch_up():
+    """Waves are slow at first, so that the seconds planned for others are too many."""
+    waves = FakeWaves(*[1.0] * 5, *[5.0] * 3, *[1.0] * 60, ahead=1)
+    clock = clock_of(waves, 1.0)
+    play(clock, waves, 68, STEP)
+    assert clock._planned[-1] == pytest.approx(clock._true[-1], abs=0.1)
+
+
+def test_waves_without_steps_tell_nothing_of_the_pace():
+    """Their planned seconds are made up."""
+    waves = FakeWaves(*[2.0, 0.01] * 20)
+    clock = clock_of(waves, 1.0)
+    events = []
+    for i in range(40):
+        dispatch(clock, waves, LocalRound((i + 1) % 2, 1))
+        events.append(clock.next())
+    waves.complete()
+    waves.wait()
+    clock.set_timer("look", 1e9)
+    spans = np.diff(np.array([[e.start, e.finish] for e in events]))[-10:, 0]
+    assert max(spans) < 3.0
+    assert clock._pace.ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_timers_of_equal_time_come_in_their_order():
+    clock = clock_of(FakeWaves(), 1.0)
+    for name, seconds in (("first", 2.0), ("early", 1.0), ("z", 3.0)):
+        clock.set_timer(name, seconds)
+    assert clock.next().name == "early"
+    clock.set_timer("a", 3.0)
+    assert [clock.next().name for _ in range(3)] == ["first", "z", "a"]
+
+
 def test_a_timer_comes_before_the_wave_that_ends_after_it():
     waves = FakeWaves(*[1.0] * 9)
     clock = clock_of(waves, 1.0)

@@ -86,6 +86,16 @@ def test_an_exception_in_a_callback_of_process_0_stops_all():
 
 
 @pytest.mark.slow
+def test_sys_exit_in_one_process_ends_the_others():
+    """They would wait for it in the next wave, and it for them at its exit."""
+    first, second = run(2, "leave")
+    assert second[0] == 3
+    assert first[0] == 2
+    assert "process 1" in first[2][-1]
+    assert "has ended: SystemExit: 3" in first[2][-1]
+
+
+@pytest.mark.slow
 def test_a_process_that_dies_is_named_by_the_others():
     killed, *others = sorted(run(4, "die"), key=lambda each: each[0])
     assert killed[0] == -signal.SIGKILL

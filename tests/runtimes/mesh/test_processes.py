@@ -269,6 +269,13 @@ def test_an_exception_of_one_process_ends_all():
     assert "has ended: RuntimeError: no memory left" in found[0][2][-1]
 
 
+@pytest.mark.slow
+def test_a_process_that_still_works_is_waited_for():
+    first, second = finish(start(2, "linger"))
+    assert (first[0], second[0]) == (0, 0), "\n".join(second[2])
+    assert first[1][-1] == "written"
+
+
 # -- launch.py -------------------------------------------------------------------------
 
 SCRIPT = """
@@ -316,7 +323,8 @@ sys.exit(index + 1)
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 7), (signal.SIGTERM, 143)]
+    ("number", "status"),
+    [(signal.SIGINT, 7), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
 )
 def test_launch_passes_signals_on(tmp_path, number, status):
     ending = """
