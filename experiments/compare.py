@@ -93,9 +93,20 @@ def with_shards(
     return {k: s._replace(sampler=sampler) for k, s in strategies.items()}
 
 
+def refuse_flags_of_others() -> None:
+    """Raise a ValueError for a flag that this kind of machine would ignore."""
+    real = FLAGS.machine in local_devices.MACHINES
+    others = ("noise",) if real else ("workers_per_device", "slowdown", "step_mode")
+    for name in others:
+        if FLAGS[name].present:
+            kind = "a simulated machine" if real else "--machine=local, mesh or auto"
+            raise ValueError(f"--{name} is for {kind}, not --machine={FLAGS.machine}")
+
+
 def compare() -> tuple[hj.Comparison, list[Any]]:
     check_out(FLAGS.out, FLAGS.overwrite)
     traces = devices = None
+    refuse_flags_of_others()
     if FLAGS.machine in local_devices.MACHINES:
         machine = local_devices.machine(local_devices.MACHINES[FLAGS.machine])
         traces = Path(FLAGS.out) / "traces" if FLAGS.machine == "local" else None

@@ -95,7 +95,7 @@ class Merging(NamedTuple):
         if action.op not in (MergeOp.FETCH, MergeOp.STEP):
             history.last_members = action.members
             history.merges += 1
-        if not action.blocking:
+        if not (action.blocking or self.store.merges_block):
             done = Stamps(*[done.start] * 4)
         for member in action.members:
             if isinstance(member, int):

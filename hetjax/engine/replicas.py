@@ -26,6 +26,7 @@ Model = tuple[Any, Any]  # params, model_state
 class ReplicaStore:
     """Replicas by worker and states by node, each made when it is first needed."""
 
+    merges_block = False  # do members wait for merges that need not block them, too?
     measures_members = False  # the loop measures what a merge requires of members
 
     def __init__(

@@ -179,7 +179,10 @@ def _placements(histories: list[History]) -> list[str]:
             named.setdefault(h.placement, {})[h.strategy] = None
     lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
     if any(h.estimates_busy for h in histories):
-        lines.append("on a mesh, busy and waiting are worked out from measured steps")
+        lines.append(
+            "on a mesh, a worker is busy for its measured steps; what is left of a "
+            "round is waiting for others, then merging"
+        )
     return lines
 
 

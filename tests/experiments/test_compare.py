@@ -285,6 +285,14 @@ ERRORS = {
     ),
     "unknown flag": (["--second=1"], "second"),
     "no flag": (["adaptive_sgd"], "'adaptive_sgd' is not a flag"),
+    "noise of a real machine": (
+        ["--machine=mesh", "--noise=0.1"],
+        "--noise is for a simulated machine, not --machine=mesh",
+    ),
+    "slowdown of a simulated machine": (
+        ["--slowdown=cpu:1=3"],
+        "--slowdown is for --machine=local, mesh or auto, not --machine=v100x4",
+    ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
 }
 

@@ -26,6 +26,7 @@ class MeshStore:
     """The replicas and states of one run on a mesh."""
 
     shared = False  # no merge changes a replica during its round
+    merges_block = True  # the next round is another program
     measures_members = True  # a wave's program measures what its merges require
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a run on a mesh keeps: records of every round, but not the waves themselves."""
+"""The records of a run on a mesh: every round is told, but no wave is kept."""
 
 import weakref
 
@@ -31,3 +31,16 @@ def test_waves_that_are_done_are_freed(monkeypatch):
     updates, waves = zip(*counts, strict=True)
     assert updates[-1] > 100 * 4
     assert max(waves) < 50, counts
+
+
+def test_what_is_left_of_a_wave_is_merging():
+    """Also for a merge that need not block: on a mesh the next round is behind it."""
+    machine = hj.local_machine(jax.devices()[:2], placement="mesh", step_mode="fused")
+    strategy = hj.sma(batch_size=4, learning_rate=0.05)
+    history = hj.train(TASK, DATA, machine, strategy, seconds=0.5, progress=False)
+    assert history.estimates_busy
+    for worker in history.workers:
+        assert worker.merging > 0
+        assert worker.merging > worker.waiting
+        total = worker.busy + worker.merging + worker.waiting
+        assert abs(total - history.duration) < 1e-6
