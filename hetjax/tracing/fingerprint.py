@@ -64,7 +64,7 @@ def as_trace(trace: Trace | Recording | str | Path) -> Trace:
     if not isinstance(trace, Trace | str | Path):
         raise ValueError(
             f"{trace!r} is not a trace: give the trace of a real run's history, or a "
-            "file"
+            "file (a run on a mesh has none)"
         )
     return trace if isinstance(trace, Trace) else Trace.load(trace)
 

@@ -8,20 +8,26 @@ MPI, Cloud TPU, and Kubernetes for indexed jobs).
 
 import math
 import socket
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import jax
 from jax._src import clusters  # JAX has no public way to ask without joining
 
-from hetjax.runtimes.mesh.last_words import last_words
+from hetjax.runtimes.mesh.last_words import last_words, program
 
 ADDRESS, COUNT, INDEX = NAMES = (
     "JAX_COORDINATOR_ADDRESS",
     "JAX_NUM_PROCESSES",
     "JAX_PROCESS_ID",
 )
+
+
+_SILENT = 5.0  # [s] of waiting for the others, until that is told
 
 
 class Place(NamedTuple):
@@ -82,6 +88,11 @@ def join(place: Place, timeout: float, heartbeat: float) -> None:
 
     A process counts as dead after `heartbeat` seconds [s] without a sign of life.
     """
+    with _told_if_long(place, timeout):
+        _join(place, timeout, heartbeat)
+
+
+def _join(place: Place, timeout: float, heartbeat: float) -> None:
     deadline = time.monotonic() + timeout
     arguments = {}
     if place.address:
@@ -107,6 +118,22 @@ def join(place: Place, timeout: float, heartbeat: float) -> None:
         raise ConnectionError(
             f"process 0 cannot listen at {_coordinator(place)}: is the port in use?"
         ) from None
+
+
+@contextmanager
+def _told_if_long(place: Place, timeout: float) -> Iterator[None]:
+    """Say on standard error what is waited for, if it takes a while."""
+    line = (
+        f"{program()}: process {place.index} waits for all {place.count} processes at "
+        f"{_coordinator(place)}, for {timeout:g} s at most"
+    )
+    timer = threading.Timer(_SILENT, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _not_all(place: Place, timeout: float) -> str:

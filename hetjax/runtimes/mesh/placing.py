@@ -44,11 +44,11 @@ def misfit_of_strategy(strategy: Strategy) -> str:
     """Why a strategy cannot run as one program per wave; "" if it can."""
     if not strategy.policy.bulk_synchronous:
         return (
-            "its policy is not bulk-synchronous: what it does next depends on which "
-            "worker arrives first"
+            "the policy is not bulk-synchronous: what it does next depends on which "
+            "worker arrives first, or workers come and go"
         )
     if any(merge.updates_busy_workers for merge in strategy.merges):
-        return "its merge changes replicas while their workers compute"
+        return "the merge changes replicas while their workers compute"
     return ""
 
 
