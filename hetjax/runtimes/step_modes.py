@@ -24,9 +24,9 @@ def step_mode_of_table(job: Job, platform: str) -> str:
     small convolutional models are unrolled there, and large ones, whose unrolled
     program would compile for minutes, are dispatched step by step.
     """
-    if platform != "cpu":
+    if platform != "cpu" or not any(n.startswith("conv_general") for n in _names(job)):
         return "fused"
-    return job.programs.once("step mode of the table", lambda: _mode_on_cpu(job))
+    return "unrolled" if is_small(job) else "dispatch"
 
 
 def loops_are_fast(job: Job, platform: str) -> bool:
@@ -34,11 +34,16 @@ def loops_are_fast(job: Job, platform: str) -> bool:
     return step_mode_of_table(job, platform) == "fused"
 
 
-def _mode_on_cpu(job: Job) -> str:
-    names = list(_primitives(_loss_of(job).jaxpr))
-    if not any(name.startswith("conv_general") for name in names):
-        return "fused"
-    return "unrolled" if len(names) <= SMALL else "dispatch"
+def is_small(job: Job) -> bool:
+    """Is the model small enough to be unrolled?"""
+    return len(_names(job)) <= SMALL
+
+
+def _names(job: Job) -> list[str]:
+    """The names of all primitives of the loss."""
+    return job.programs.once(
+        "primitives of the loss", lambda: list(_primitives(_loss_of(job).jaxpr))
+    )
 
 
 def _loss_of(job: Job) -> Any:

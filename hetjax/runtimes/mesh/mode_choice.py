@@ -19,7 +19,7 @@ from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.plan import Planner
 from hetjax.runtimes.mesh.wave import may_unroll
 from hetjax.runtimes.mesh.waves import Waves
-from hetjax.runtimes.step_modes import step_mode_of_table
+from hetjax.runtimes.step_modes import is_small, step_mode_of_table
 from hetjax.runtimes.threads.step_mode_choice import measured_once
 from hetjax.runtimes.threads.step_timer import StepTimer
 
@@ -51,6 +51,7 @@ def choose_step_mode(
         max(number for number, _ in steps),
         layout.slots,
         step_mode_of_table(job, device.platform),
+        is_small(job),
     )
     if len(tried) < 2:
         return tried[0], {}
@@ -71,15 +72,15 @@ def choose_step_mode(
     return best if worth else tried[0], seconds
 
 
-def candidates(most: int, slots: int, of_table: str) -> list[str]:
+def candidates(most: int, slots: int, of_table: str, small: bool) -> list[str]:
     """The step modes that are worth a measurement, the likeliest first.
 
     `most` is the longest worker's number of steps; every worker of a device makes as
     many if they are unrolled. `of_table` is the mode that a table has for a worker
-    alone: models that it does not fuse have slow loops, and those that it dispatches
+    alone: models that it does not fuse have slow loops. Models that are not `small`
     compile for minutes if they are unrolled.
     """
-    unrolled = ["unrolled"] if may_unroll(most, slots) else []
+    unrolled = ["unrolled"] if small and may_unroll(most, slots) else []
     if of_table == "dispatch":
         return ["dispatch"]
     if of_table == "unrolled":

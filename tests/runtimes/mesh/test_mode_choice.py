@@ -38,24 +38,26 @@ def measured(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("most", "slots", "of_table", "expected"),
+    ("most", "slots", "of_table", "small", "expected"),
     [
-        (1, 1, "fused", ["unrolled"]),
-        (8, 1, "fused", ["fused", "unrolled"]),
-        (8, 8, "fused", ["fused", "unrolled", "vmapped"]),
-        (8, 9, "fused", ["fused", "vmapped"]),  # too many to unroll
-        (17, 1, "fused", ["fused"]),
-        (1, 2, "fused", ["unrolled", "vmapped"]),
-        (1, 100, "fused", ["vmapped"]),
-        (8, 8, "unrolled", ["unrolled", "dispatch"]),  # never a loop
-        (8, 9, "unrolled", ["dispatch"]),
-        (1, 1, "unrolled", ["unrolled"]),
-        (1, 100, "unrolled", ["dispatch"]),
-        (8, 8, "dispatch", ["dispatch"]),  # too large to unroll
+        (1, 1, "fused", True, ["unrolled"]),
+        (8, 1, "fused", True, ["fused", "unrolled"]),
+        (8, 8, "fused", True, ["fused", "unrolled", "vmapped"]),
+        (8, 9, "fused", True, ["fused", "vmapped"]),  # too many to unroll
+        (17, 1, "fused", True, ["fused"]),
+        (1, 2, "fused", True, ["unrolled", "vmapped"]),
+        (1, 100, "fused", True, ["vmapped"]),
+        (8, 8, "unrolled", True, ["unrolled", "dispatch"]),  # never a loop
+        (8, 9, "unrolled", True, ["dispatch"]),
+        (1, 1, "unrolled", True, ["unrolled"]),
+        (1, 100, "unrolled", True, ["dispatch"]),
+        (8, 8, "fused", False, ["fused", "vmapped"]),
+        (1, 1, "fused", False, ["fused"]),
+        (8, 8, "dispatch", False, ["dispatch"]),  # too large to unroll
     ],
 )
-def test_candidates(most, slots, of_table, expected):
-    assert mode_choice.candidates(most, slots, of_table) == expected
+def test_candidates(most, slots, of_table, small, expected):
+    assert mode_choice.candidates(most, slots, of_table, small) == expected
 
 
 def test_a_mode_is_measured_once_and_kept(measured):
