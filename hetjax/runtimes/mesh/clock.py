@@ -5,8 +5,9 @@ times are planned: the wave begins when the one before it is expected to end, an
 the seconds that the workers were measured to need, times the ratio at which recent
 waves took longer. When a wave is done, its true end is known, and `corrected` maps
 planned times to true ones. Within a wave only the end is measured: a worker counts as
-busy for its measured step times, or less if the wave is shorter; the members of a merge
-wait until the last of them is done, and what is left of the wave counts as merging.
+busy for its measured step times and those of the other workers of its device, or less
+if the wave is shorter; the members of a merge wait until the last of them is done, and
+what is left of the wave counts as merging.
 """
 
 import heapq
@@ -67,7 +68,9 @@ class MeshClock:
         self._shortest = math.inf  # [s] of a wave so far
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
-        self._busy: dict[int, float] = {}  # [s] that they were measured to need
+        # its devices' measured seconds: a device makes its workers' steps in turn
+        self._busy: dict[int | str, float] = {}
+        self._device = [w.device or w.index for w in infos]
         self._timers: list[tuple[float, int, str]] = []
         self._numbers = itertools.count()  # of timers: those of equal time keep order
         self._origin = self._paused = 0.0
@@ -163,7 +166,9 @@ class MeshClock:
         seconds = local_round.local_steps * self.workers[worker].seconds(
             local_round.size
         )
-        self._rounds[worker], self._busy[worker] = local_round, max(seconds, _SHORTEST)
+        device = self._device[worker]
+        self._busy[device] = self._busy.get(device, 0.0) + max(seconds, _SHORTEST)
+        self._rounds[worker] = local_round
         return Arrival(worker, local_round, self._last_end, math.inf)
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
@@ -228,9 +233,9 @@ class MeshClock:
         start = max(self._last_end, expected)
         took = max(expected + ratio * longest - start, 0.5 * ratio * longest)
         end = start + took
-        # of the wave, each worker is busy for its measured seconds
+        # of the wave, each worker is busy for its device's measured seconds
         share = took / longest * min(1.0, 1 / ratio)
-        finish = {k: start + share * seconds for k, seconds in busy.items()}
+        finish = {k: start + share * busy[self._device[k]] for k in self._rounds}
         steps = any(r.local_steps for r in self._rounds.values())
         planned = _Planned(self.wave, start, end, max(busy.values()), steps)
         self._under_way.append(planned)

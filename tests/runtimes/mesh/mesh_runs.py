@@ -40,7 +40,7 @@ class MeshMachine:
 
     def open_runtime(self, strategy, job):
         infos = tuple(
-            WorkerInfo(k, f"w{k}", "cpu", (), 1.0, 0.0, f"d{k // self.where.slots}")
+            WorkerInfo(k, f"w{k}", "cpu", (), 1.0, 0.0)
             for k in range(self.where.num_workers)
         )
         runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)

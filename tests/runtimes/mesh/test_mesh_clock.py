@@ -53,9 +53,11 @@ class FakeWaves:
             self.finish()
 
 
-def clock_of(waves, *seconds, **settings):
+def clock_of(waves, *seconds, devices=None, **settings):
+    devices = devices or [""] * len(seconds)
     infos = tuple(
-        WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0) for k, s in enumerate(seconds)
+        WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0, device)
+        for k, (s, device) in enumerate(zip(seconds, devices, strict=True))
     )
     return MeshClock(infos, waves, **settings)
 
@@ -110,6 +112,14 @@ def test_what_is_left_of_a_wave_is_not_busy():
     last = events[-2:]
     busy = np.diff(clock.corrected(np.array([[e.start, e.finish] for e in last])))
     np.testing.assert_allclose(busy.ravel(), [1.0, 0.5], rtol=1e-4)
+
+
+def test_workers_of_a_device_are_busy_while_it_makes_the_steps_of_all():
+    waves = FakeWaves(*[5.0] * 40)
+    clock = clock_of(waves, 1.0, 1.0, 0.5, devices=["d0", "d0", "d1"])
+    events = play(clock, waves, 40, STEP, STEP, STEP)[-3:]
+    busy = np.diff(clock.corrected(np.array([[e.start, e.finish] for e in events])))
+    np.testing.assert_allclose(busy.ravel(), [2.0, 2.0, 0.5], rtol=1e-4)
 
 
 def test_a_plan_that_is_ahead_lets_the_devices_catch_up():
