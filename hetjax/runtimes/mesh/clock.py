@@ -81,8 +81,9 @@ class MeshClock:
         self._pressed: Callable[[], bool] = lambda: False  # Ctrl-C
         self._planned: list[float] = [0.0]  # begins and ends of waves
         self._true: list[float] = [0.0]
-        waves.seconds, waves.paused = self._seconds, self.paused
-        waves.on_done, waves.word = self._learn, self._word
+        launches = waves.launches
+        launches.seconds, launches.paused = self._seconds, self.paused
+        launches.on_done, launches.word = self._learn, self._word
 
     # -- time --------------------------------------------------------------------------
 

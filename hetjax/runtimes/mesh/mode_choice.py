@@ -93,7 +93,7 @@ def candidates(most: int, slots: int, of_table: str, small: bool) -> list[str]:
 
 def _seconds(waves: Waves, job: Job, rows: list[list[np.ndarray]]) -> list[float]:
     """The seconds of waves with these rows of every worker, on new replicas."""
-    waves.begin(job.programs.init(jax.random.key(job.seed)))
+    waves.launches.begin(job.programs.init(jax.random.key(job.seed)))
     found: list[float] = []
     while len(found) < 2 or sum(found[1:]) < SECONDS:
         began = time.perf_counter()

@@ -51,7 +51,7 @@ class MeshStore:
             initial = job.programs.init(jax.random.key(job.seed))
         self.num_bytes = tree.num_bytes(initial)
         self._like = jax.eval_shape(lambda *model: model, *initial)
-        waves.begin(initial)
+        waves.launches.begin(initial)
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""

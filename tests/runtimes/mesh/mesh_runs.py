@@ -45,7 +45,7 @@ class MeshMachine:
         )
         runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)
         waves, now = runtime.executor._waves, 0.0
-        learn = waves.on_done
+        learn = waves.launches.on_done
 
         def on_done(done_waves, done, word):
             nonlocal now
@@ -56,8 +56,8 @@ class MeshMachine:
             learn(done_waves, now, word)
 
         seen = []
-        waves.on_done = on_done
-        waves.seconds = runtime.clock._seconds = lambda: now
+        waves.launches.on_done = on_done
+        waves.launches.seconds = runtime.clock._seconds = lambda: now
         waves.at_once = self.at_once
         runtime.clock._choose_at_once = lambda seconds: self.at_once
         self.runtime = runtime

@@ -22,6 +22,7 @@ class FakeWaves:
 
     def __init__(self, *seconds, ahead=0, says=None):
         self.script, self.ahead, self.says = list(seconds), ahead, says
+        self.launches = self
         self.at_once, self.formed, self.count = 1, False, 0
         self.current, self.in_flight = None, []
         self.device = 0.0  # [s] until when the devices are busy
