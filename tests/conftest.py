@@ -6,9 +6,11 @@ temporary folder that all processes of the session share.
 """
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # else: of xdist's workers, or yours
@@ -24,6 +26,8 @@ from fake_time import World
 
 from hetjax.runtimes.threads import wall_clock
 
+MOST_MAPS = 25_000
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -35,6 +39,19 @@ def _own_cache(tmp_path_factory):
     patch.setenv("HETJAX_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    """Free compiled programs in time, since each takes several memory maps.
+
+    At the kernel's limit of them (65,530, by default) the process crashes in XLA.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
