@@ -9,6 +9,7 @@
 
 The default trains on scikit-learn's handwritten digits, on the simulated machine
 v100x4. It prints a table and writes results.json, results.csv and three plots to --out.
+Every run is kept in --out, too: the same command again does only what is missing.
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM. Image data
 sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded. With
 --machine=local the strategies run on this host's own devices, in real seconds, and a
@@ -17,6 +18,7 @@ workers run as one program, on devices of one kind; auto takes a mesh for the st
 that fit.
 """
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ import hetjax as hj
 from experiments.common import bounds, local_devices, named_data, scripts
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
-from hetjax.report import check_out, write_results
+from hetjax.report import RUNS, check_out, write_results
+from hetjax.runtimes.mesh.processes import here
 
 FLAGS = flags.FLAGS
 DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
@@ -56,7 +59,8 @@ flags.DEFINE_float("dirichlet", None, "uneven shards: concentration, such as 0.3
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
 flags.DEFINE_float("noise", None, "noise of step times, instead of the machine's")
 flags.DEFINE_string("out", "results", "folder of the results")
-flags.DEFINE_boolean("overwrite", False, "replace the results in --out")
+flags.DEFINE_boolean("overwrite", False, "replace the runs and results in --out")
+flags.DEFINE_string("every", "60s", "when to keep a run in --out: 10min, 5 evals, ...")
 flags.DEFINE_integer("first_index", 0, "a folder's first feature: 1 in much libSVM")
 flags.DEFINE_integer("rows", 4096, "synthetic_xmc: training rows")
 flags.DEFINE_integer("test_rows", 1024, "synthetic_xmc: test rows")
@@ -104,7 +108,9 @@ def refuse_flags_of_others() -> None:
 
 
 def compare() -> tuple[hj.Comparison, list[Any]]:
-    check_out(FLAGS.out, FLAGS.overwrite)
+    names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
+    runs = itertools.product(names, range(FLAGS.seeds))
+    check_out(FLAGS.out, FLAGS.overwrite, list(runs))
     traces = devices = None
     refuse_flags_of_others()
     if FLAGS.machine in local_devices.MACHINES:
@@ -114,7 +120,6 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         local_devices.divide_cpu()
         devices = FLAGS.devices or None
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
-    names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
     strategies = build_strategies(
         names, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
     )
@@ -138,15 +143,20 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         tune=FLAGS.tune,
         traces=traces,
         devices=devices,
+        # runs of several processes cannot be kept yet
+        out=Path(FLAGS.out) / RUNS if here().count == 1 else None,
+        every=FLAGS.every,
+        resume="never" if FLAGS.overwrite else "auto",
     )
-    return comparison, write_results(comparison, FLAGS.out, overwrite=FLAGS.overwrite)
+    overwrite = FLAGS.overwrite or comparison.interrupted
+    return comparison, write_results(comparison, FLAGS.out, overwrite=overwrite)
 
 
 def main() -> int:
     comparison, paths = compare()
     print(comparison.table())
     print("wrote " + ", ".join(str(path) for path in paths))
-    return 130 if comparison.interrupted else 0
+    return scripts.status_of(comparison.signal) if comparison.interrupted else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ data, task    `data`, `models`, `classification`, `Task`
 machines      `machine`
 algorithms    `adaptive_sgd`, ...; their parts: `schedule`, `merge`, `local`, `sampling`
 runs          `train` and `compare`, which return a `History` and a `Comparison`; `plot`
+kept runs     `train(checkpoint=...)`, `Checkpoint`, `resume`, `load_model`
 real devices  `local_machine`, `calibrate`, `advise`, `replay`
 by hand       `Replica`, `make_batch`, `make_grad_fn`, `local.step_fn`, `merge`
 """
@@ -19,7 +20,17 @@ from hetjax import (
     sparse,
     tracing,
 )
-from hetjax.api import advise, calibrate, compare, local_machine, replay, train
+from hetjax.api import (
+    advise,
+    calibrate,
+    compare,
+    load_model,
+    local_machine,
+    replay,
+    resume,
+    train,
+)
+from hetjax.checkpoint import Checkpoint
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.replica import Replica
 from hetjax.report import Comparison, History, plot
@@ -55,6 +66,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "STRATEGIES",
+    "Checkpoint",
     "Comparison",
     "History",
     "LearningRate",
@@ -86,6 +98,7 @@ __all__ = [
     "from_functions",
     "hier_sgd",
     "hogwild",
+    "load_model",
     "local",
     "local_machine",
     "local_sgd",
@@ -98,6 +111,7 @@ __all__ = [
     "models",
     "plot",
     "replay",
+    "resume",
     "sampling",
     "schedule",
     "sequential_sgd",

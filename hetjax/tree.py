@@ -38,6 +38,28 @@ def cast_like(tree: PyTree, like: PyTree) -> PyTree:
     return map_floats(lambda x, y: x.astype(jnp.result_type(y)), tree, like)
 
 
+def filled(like: PyTree, leaves: Sequence[Any], what: str) -> PyTree:
+    """The tree `like`, which may be abstract, with other arrays at its leaves.
+
+    A ValueError, in which the tree is called `what`, if shapes or dtypes differ.
+    """
+    expected, structure = jax.tree.flatten(like)
+    shapes = [(x.shape, x.dtype) for x in expected]
+    found = [(x.shape, x.dtype) for x in leaves]
+    if found != shapes:
+        raise ValueError(
+            f"{what} has other arrays than were saved: {_text(shapes)}, not "
+            f"{_text(found)}"
+        )
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _text(arrays: Sequence[tuple[Any, Any]]) -> str:
+    """Shapes and dtypes as a text; of many, the first few."""
+    few = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in arrays[:4])
+    return f"{few}, ... ({len(arrays)})" if len(arrays) > 4 else few or "none"
+
+
 def copies(tree: PyTree) -> PyTree:
     """Return the same values in new device buffers, so that they can be donated."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), tree)

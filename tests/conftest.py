@@ -1,5 +1,10 @@
 """Every test runs on eight CPU devices, and rank promotion is an error.
 
+On a GPU: `JAX_PLATFORMS=cuda,cpu XLA_FLAGS=--xla_gpu_deterministic_ops=true
+JAX_DEFAULT_MATMUL_PRECISION=highest XLA_PYTHON_CLIENT_PREALLOCATE=false python -m
+pytest -n 8`. JAX's default precision there is that of TensorFloat-32, 3e-4 of a matrix
+product, so that oracles in float64 differ by more than they may.
+
 Most of the tests' time is XLA's. A program that several tests, or the scripts and
 notebooks that they run, compile is compiled once per session: JAX keeps it in a
 temporary folder that all processes of the session share.
@@ -58,6 +63,13 @@ def _few_programs():
     if maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def cpu_alone():
+    """Skip where JAX's default device is no CPU: its bits are not those of a CPU's."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("compares CPU devices with JAX's default one: JAX_PLATFORMS=cpu")
 
 
 @pytest.fixture

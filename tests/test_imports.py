@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HOST = ("hetjax.machine", "hetjax.schedule", "hetjax.sampling")
+HOST = ("hetjax.machine", "hetjax.schedule", "hetjax.sampling", "hetjax.saved")
 DEVICE = ("jax", "jaxlib", "flax", "optax", "chex")
 
 
@@ -57,7 +57,9 @@ def test_host_modules_import_no_device_code(path):
 
 @pytest.mark.parametrize("path", modules("hetjax.machine"))
 def test_machines_import_nothing_but_machines(path):
-    found = forbidden(path.read_text(), package_of(path), ("hetjax.machine",))
+    found = forbidden(
+        path.read_text(), package_of(path), ("hetjax.machine", "hetjax.saved")
+    )
     assert found == []
 
 

@@ -243,7 +243,7 @@ def torch_rounds(
     images = data.train.x if name == "mlp" else data.train.x.transpose(0, 3, 1, 2)
     x = torch.from_numpy(np.ascontiguousarray(images))
     y = torch.from_numpy(np.asarray(data.train.y, np.int64))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(torch_device(torch))
     model = (_torch_mlp(nn) if name == "mlp" else _torch_cnn(nn)).to(device)
     x, y = x.to(device), y.to(device)
     loss_fn = nn.CrossEntropyLoss()
@@ -252,8 +252,9 @@ def torch_rounds(
 
     def run() -> float:
         torch.set_num_threads(threads)
-        rows = torch.from_numpy(rng.integers(len(data.train), size=(k, t, b)))
         began = time.perf_counter()
+        rows = rng.integers(len(data.train), size=(k, t, b))
+        rows = torch.from_numpy(rows).to(device)
         start = [w.detach().clone() for w in weights]
         total = [torch.zeros_like(w) for w in weights]
         for own in rows:
@@ -277,6 +278,12 @@ def torch_rounds(
         return time.perf_counter() - began
 
     return run
+
+
+def torch_device(torch: Any) -> str:
+    """PyTorch's name of the kind of device that JAX uses by default, if it has it."""
+    gpu = jax.default_backend() == "gpu" and torch.cuda.is_available()
+    return "cuda" if gpu else "cpu"
 
 
 def _torch_mlp(nn: Any) -> Any:

@@ -131,11 +131,7 @@ def _turns() -> tuple[float, int]:
 def _check_flags() -> None:
     """Refuse wrong settings before anything is measured."""
     for flag, known in {"parts": PARTS, "models": mesh_rounds.MODELS}.items():
-        given = getattr(FLAGS, flag)
-        if set(given) - set(known):
-            raise ValueError(
-                f"--{flag}={','.join(given)}: give some of {', '.join(known)}"
-            )
+        bounds.check_some_of(flag, getattr(FLAGS, flag), known)
     step_times.milliseconds(FLAGS.step_ms)
     least = {"floats": mesh_merges.LEAVES, "replicas": 1, "processes": 1, "hidden": 1}
     for flag, lowest in least.items():

@@ -29,7 +29,7 @@ def measure(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Ratios and medians of rounds of steps that take so long; `number` turns."""
     data, strategy = step_times.make_data(), step_times.rounds_strategy()
-    width = step_times.width_for(milliseconds, data, device, step_mode="fused")
+    width = step_times.width_for(milliseconds, device, step_mode="fused")
     task = hj.classification(hj.models.mlp(hidden=width), data)
     job = step_times.job_of(task, data, strategy, device)
     machine = hj.local_machine([device], placement="mesh")

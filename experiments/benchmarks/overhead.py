@@ -120,7 +120,7 @@ def main() -> None:
     ratios: dict[str, float] = {}
     raw: dict[str, Any] = {}
     for ms in wanted:
-        width = step_times.width_for(ms, data, device)
+        width = step_times.width_for(ms, device)
         task = hj.classification(hj.models.mlp(hidden=width), data)
         rounds = step_times.rounds_strategy()
         ours, bare, added = compare(task, data, rounds, device, STEPS)

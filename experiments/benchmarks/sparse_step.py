@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from absl import flags
 
 import hetjax as hj
+from experiments.benchmarks import local_sgd_peers as peers
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.data.batching import Batch, make_batch, make_buckets
@@ -127,15 +128,19 @@ def bcoo_step(data: hj.data.Dataset) -> Callable[[int], Any]:
 
 
 def torch_step(data: hj.data.Dataset) -> Callable[[int], Any] | None:
-    """Sparse embedding_bag + linear, plain SGD; None where torch is missing."""
+    """Sparse embedding_bag + linear, plain SGD; None where torch is missing.
+
+    On a GPU, if JAX's default device is one.
+    """
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
-    x, y = data.train.x, torch.from_numpy(data.train.y.astype(np.int64))
+    device = torch.device(peers.torch_device(torch))
+    x, y = data.train.x, torch.from_numpy(data.train.y.astype(np.int64)).to(device)
     first = torch.nn.EmbeddingBag(FLAGS.features, HIDDEN, mode="sum", sparse=True)
-    bias = torch.nn.Parameter(torch.zeros(HIDDEN))
-    last = torch.nn.Linear(HIDDEN, data.num_classes)
+    first, last = first.to(device), torch.nn.Linear(HIDDEN, data.num_classes).to(device)
+    bias = torch.nn.Parameter(torch.zeros(HIDDEN, device=device))
     optimizer = torch.optim.SGD(
         [*first.parameters(), bias, *last.parameters()], LEARNING_RATE
     )
@@ -143,17 +148,18 @@ def torch_step(data: hj.data.Dataset) -> Callable[[int], Any] | None:
     for start in range(0, x.shape[0], FLAGS.batch):
         part = x[start : start + FLAGS.batch]
         arrays = part.indices.astype(np.int64), part.indptr[:-1].astype(np.int64)
-        tensors = [torch.from_numpy(a) for a in (*arrays, part.data)]
+        tensors = [torch.from_numpy(a).to(device) for a in (*arrays, part.data)]
         batches.append((tensors, y[start : start + FLAGS.batch]))
 
-    def run(i: int) -> float:
+    def run(i: int) -> float | None:
         (ids, offsets, values), target = batches[i]
         optimizer.zero_grad()
         h = torch.relu(first(ids, offsets, per_sample_weights=values) + bias)
         loss = torch.nn.functional.cross_entropy(last(h), target)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        # as JAX's, the steps queue until the last one is waited for
+        return loss.item() if i == FLAGS.batches - 1 else None
 
     return run
 

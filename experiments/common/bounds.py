@@ -1,6 +1,6 @@
 """Bounds of flags, each with its reason, checked before a script does anything."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from absl import flags
 
@@ -40,3 +40,9 @@ def whole_numbers(flag: str, texts: Iterable[str]) -> list[int]:
     if not texts or not all(text.strip().isdecimal() for text in texts):
         raise ValueError(f"--{flag}={','.join(texts)}: give whole numbers, as 1,8")
     return [int(text) for text in texts]
+
+
+def check_some_of(flag: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Raise a ValueError if a list of names has one that is not known."""
+    if set(given) - set(known):
+        raise ValueError(f"--{flag}={','.join(given)}: give some of {', '.join(known)}")

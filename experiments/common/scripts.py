@@ -7,6 +7,7 @@ standard output, and whatever ends one process ends all of them.
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 
@@ -14,18 +15,23 @@ from absl import app, flags
 
 from hetjax.runtimes.mesh import processes
 
+# sent by queues before a job's time is over; the same command goes on where it was
+_AGAIN = ("SIGTERM", "SIGUSR1")
+
 
 def run(main: Callable[[], int | None]) -> None:
     """Parse the flags and run a script's main function, which returns the exit status.
 
     Errors that a user can make (ValueError, OSError, a wrong flag) are reported in one
-    line on standard error, with status 2. Ctrl-C before any result is status 130. If
+    line on standard error, with status 2. Ctrl-C is status 130, SIGTERM and SIGUSR1 are
+    75 (EX_TEMPFAIL): what was done is kept, so that a queue may start it again. If
     another process of the run has died, that line names it, and the status is 1.
     """
     # JAX tells, under absl's handler, of every kind of device that is not here, and of
     # each step of joining the processes
     for name in ("jax._src.xla_bridge", "jax._src.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("absl").addFilter(_is_no_orbax_detail)
     app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
 
 
@@ -33,13 +39,17 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     if len(argv) > 1:
         message = f"{argv[1]!r} is not a flag; settings are given as --name=value"
         processes.end(2, message)
+    for name in _AGAIN:  # within a run they are handled there
+        if hasattr(signal, name):
+            signal.signal(signal.Signals[name], _interrupt)
     try:
         if processes.initialize().count > 1:
             _leave_output_to_first()
             processes.here().agree({"flags": _flags_of_all()})
         status = main()
-    except KeyboardInterrupt:
-        processes.end(130, "interrupted before there was a result")
+    except KeyboardInterrupt as error:
+        status = status_of(str(error))
+        processes.end(status, "interrupted before there was a result")
     except Exception as error:
         blamed = processes.blame(error)
         if isinstance(blamed, processes.ProcessDied):
@@ -48,6 +58,20 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
             processes.end(2, str(error))
         raise
     sys.exit(status)
+
+
+def _is_no_orbax_detail(record: logging.LogRecord) -> bool:
+    """Orbax tells of each array that it writes."""
+    return record.levelno >= logging.WARNING or "orbax" not in record.pathname
+
+
+def status_of(name: str) -> int:
+    """The exit status after a signal: EX_TEMPFAIL (75) asks to be started again."""
+    return os.EX_TEMPFAIL if name in _AGAIN else 130
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _flags_of_all() -> str:

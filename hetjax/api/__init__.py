@@ -3,7 +3,9 @@
 from hetjax.api.advice import Advice, advise
 from hetjax.api.calibration import calibrate
 from hetjax.api.comparison import compare
+from hetjax.api.models import load_model
 from hetjax.api.replay import replay
+from hetjax.api.resume import resume
 from hetjax.api.train import train
 from hetjax.runtimes.threads.machine import RealMachine, local_machine
 
@@ -13,7 +15,9 @@ __all__ = [
     "advise",
     "calibrate",
     "compare",
+    "load_model",
     "local_machine",
     "replay",
+    "resume",
     "train",
 ]

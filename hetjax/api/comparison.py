@@ -4,14 +4,18 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from urllib.parse import quote
 
 from hetjax.api.arguments import seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
 from hetjax.api.session import Session
+from hetjax.checkpoint import Checkpoint
+from hetjax.checkpoint.keeper import EVERY
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
 from hetjax.engine.interruption import INTERRUPTED
@@ -25,6 +29,9 @@ from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 
 TUNE = ("common", "each")
+Keep = Callable[..., dict[str, Any]]
+"""keep(name, seed, group="") -> the arguments of `Session.run` that say where a run is
+kept; runs of a group share a folder."""
 
 
 def compare(
@@ -42,6 +49,9 @@ def compare(
     tune: str = "common",
     traces: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
+    out: str | Path | None = None,
+    every: str = EVERY,
+    resume: str = "auto",
     progress: bool = True,
     on_history: Callable[[History], object] | None = None,
 ) -> Comparison:
@@ -59,6 +69,11 @@ def compare(
     training split that is held out for this: tune="common" takes the one learning rate
     whose best metric is highest on average over all strategies (the Adaptive SGD
     paper's protocol), "each" the best learning rate of each strategy.
+
+    With `out`, a folder, every run is kept in a folder of its own there, those that
+    choose learning rates, too: the same call again only does what is missing, and
+    `every` and `resume` are those of `train`. Strategies and seeds may be added; a
+    setting that has changed is an error that names it.
 
     A run that turns NaN is stopped, reported and kept; the other runs go on. `epochs`
     ends a run at the first evaluation after that many passes over the training data.
@@ -86,7 +101,11 @@ def compare(
         traces=traces,
         devices=devices,
         on_history=on_history,
+        out=out,
+        every=every,
+        resume=resume,
     )
+    keep = partial(_kept_in, out, every, resume)
     session = Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, devices=devices
     )
@@ -100,7 +119,7 @@ def compare(
     try:
         if len(learning_rates):
             tuning = tune_rates(
-                session, strategies, learning_rates, tune, seeds[0], bar
+                session, strategies, learning_rates, tune, seeds[0], bar, keep
             )
             strategies = _with_learning_rates(strategies, tuning["chosen"])
         # seed by seed, so that after Ctrl-C every strategy has some runs
@@ -108,7 +127,11 @@ def compare(
             strategy = strategies[name]
             if traces:
                 session.trace = Path(traces) / f"{name}_{seed}.jsonl"
-            histories.append(session.run(name, strategy, seed, bar, epochs=epochs))
+            # adding a strategy may change the rate that is best for all
+            kept = keep(_rated(name, strategy) if tuning else name, seed)
+            histories.append(
+                session.run(name, strategy, seed, bar, epochs=epochs, **kept)
+            )
             if on_history:
                 on_history(histories[-1])
             interrupted = histories[-1].stopped == INTERRUPTED
@@ -142,18 +165,20 @@ def tune_rates(
     tune: str,
     seed: int,
     bar: ProgressBar,
+    keep: Keep = lambda *run: {},
 ) -> dict[str, Any]:
     """Choose learning rates on a held-out tenth of the training split.
 
     Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
     "chosen": {strategy: learning rate}}. A run that diverged scores minus infinity. The
     common learning rate is, among those that most strategies survive, the one that is
-    best on average. Of equally good ones the first in `learning_rates` is taken.
+    best on average. Of equally good ones the first in `learning_rates` is taken. `keep`
+    says where each run is kept.
     """
     held = session.on(_held_out(session.data, seed))
     scores = {
         name: {
-            learning_rate: _score(held, name, s, learning_rate, seed, bar)
+            learning_rate: _score(held, name, s, learning_rate, seed, bar, keep)
             for learning_rate in learning_rates
         }
         for name, s in strategies.items()
@@ -174,6 +199,26 @@ def tune_rates(
     }
 
 
+def _kept_in(
+    out: str | Path | None,
+    every: str,
+    resume: str,
+    name: str,
+    seed: int,
+    group: str = "",
+) -> dict[str, Any]:
+    """Where a run is kept, as arguments of `Session.run`; nothing without `out`."""
+    if out is None:
+        return {}
+    folder = Path(out) / group / f"{quote(name, safe=' ,=()')}_{seed}"
+    return {"checkpoint": Checkpoint(folder, every=every), "resume": resume}
+
+
+def _rated(name: str, strategy: Strategy) -> str:
+    """The name of a run whose learning rate is chosen, or tried."""
+    return f"{name}, rate {strategy.learning_rate:g}"
+
+
 def _common_score(scores: Sequence[float]) -> tuple[int, float]:
     """Return how many strategies did not diverge, and their average score."""
     survivors = [s for s in scores if s > -math.inf]
@@ -187,11 +232,15 @@ def _score(
     learning_rate: float,
     seed: int,
     bar: ProgressBar,
+    keep: Keep,
 ) -> float:
     strategy = strategy._replace(learning_rate=learning_rate)
-    history = held.run(f"{name}, rate {learning_rate:g}", strategy, seed, bar)
+    name = _rated(name, strategy)
+    kept = keep(name, seed, "tuning")
+    history = held.run(name, strategy, seed, bar, **kept)
     if history.stopped == INTERRUPTED:
-        raise KeyboardInterrupt  # while tuning there are no results to return yet
+        # while tuning there are no results to return yet
+        raise KeyboardInterrupt(history.signal)
     return -math.inf if history.stopped else history.best()
 
 

@@ -22,6 +22,8 @@ from hetjax.api.arguments import (
     check_target,
     shown,
 )
+from hetjax.api.kept import RESUME
+from hetjax.checkpoint import Checkpoint
 from hetjax.data.checks import check_dataset, is_real
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
@@ -56,8 +58,10 @@ def check_train(
     on_lost_worker: Any,
     trace: Any,
     devices: Any,
+    resume: Any,
 ) -> None:
     """Raise a ValueError if an argument of `train` is not valid."""
+    check_choice("resume", resume, RESUME)
     check_task_and_data(task, data)
     check_machine(machine)
     check_devices(devices, machine)
@@ -99,6 +103,9 @@ def check_compare(
     traces: Any,
     devices: Any,
     on_history: Any,
+    out: Any,
+    every: Any,
+    resume: Any,
 ) -> None:
     """Raise a ValueError if an argument of `compare` is not valid.
 
@@ -119,6 +126,9 @@ def check_compare(
     check_target(target)
     check_epochs(epochs)
     check_folder("traces", traces)
+    check_folder("out", out)
+    check_choice("resume", resume, RESUME)
+    _ = Checkpoint(out or ".", every=every)  # which checks `every`
     check_callback("on_history", on_history)
     # last: the task's functions are traced, which takes a moment
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.api.arguments import check_seed
+from hetjax.api.kept import (
+    Kept,
+    describe_run,
+    history_of,
+    is_finished,
+    kept,
+    values_of,
+)
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_strategy
+from hetjax.checkpoint import Checkpoint
 from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, split_off
@@ -86,16 +95,68 @@ class Session:
         epochs: float | None = None,
         on_eval: Callable[[dict[str, float]], object] | None = None,
         on_error: str = "raise",
+        checkpoint: Checkpoint | None = None,
+        resume: str = "auto",
     ) -> History:
         """Run a strategy with a seed; the bar advances by the run's seconds.
 
         An exception that ends the run is raised with the history as its attribute
-        `history`, or (on_error="keep") stored in the history.
+        `history`, or (on_error="keep") stored in the history. With a checkpoint the
+        run is kept in its folder, and continued if one is there.
         """
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
+        job = self.job(name, strategy, seed)
+        bar.begin(name)
+        if checkpoint is None:
+            history = self._run(job, strategy, bar, None, target, epochs, on_eval)
+        else:
+            about = describe_run(
+                strategy, job, self.machine, target=target, epochs=epochs
+            )
+            with kept(checkpoint, resume, about) as folder:
+                job = job._replace(
+                    keeps_best=True,
+                    usual_trace=folder.trace,
+                    continues=folder.found is not None,
+                )
+                history = self._kept(
+                    job, strategy, bar, folder, target, epochs, on_eval
+                )
+        error = history.error
+        if error is not None and on_error == "raise":
+            error.history = history  # pyright: ignore[reportAttributeAccessIssue]
+            error.add_note("the history up to this error is its attribute `history`")
+            raise error
+        return history
+
+    def _kept(
+        self, job: Job, strategy: Strategy, bar: ProgressBar, folder: Kept, *rest: Any
+    ) -> History:
+        """Continue or begin a run, and keep its end; return a finished one."""
+        found = folder.found
+        if found is not None and found.finished:
+            bar.skip(self.instants[-1])
+            return history_of(found.values, self.programs.task)
+        history = self._run(job, strategy, bar, folder, *rest)
+        if is_finished(history) and not folder.keeper.problem:
+            folder.keeper.finish(values_of(history))
+        return history
+
+    def _run(
+        self,
+        job: Job,
+        strategy: Strategy,
+        bar: ProgressBar,
+        folder: Kept | None,
+        target: float | None,
+        epochs: float | None,
+        on_eval: Callable[[dict[str, float]], object] | None,
+    ) -> History:
+        """Run a job until its end, an interruption or an error."""
         metric = self.programs.task.metric
         limit = math.inf if epochs is None else epochs * len(self.data.train)
+        saver, saved = (folder.keeper, folder.saved) if folder else (None, None)
         last = 0.0
 
         def each(point: dict[str, float]) -> bool:
@@ -107,12 +168,14 @@ class Session:
             reached = target is not None and point[metric] >= target
             return reached or point["examples"] >= limit
 
-        bar.begin(name)
-        job = self.job(name, strategy, seed)
+        for point in folder.evals if folder else ():  # they were made before
+            bar.advance(point["seconds"] - last, point, metric)
+            last = point["seconds"]
         runtime = open_runtime(self.machine, strategy, job)
         recording = runtime.recording
+        loop = Loop(job.name, strategy, job, runtime, each, saver=saver, saved=saved)
         try:
-            history = Loop(name, strategy, job, runtime, each).run()
+            history = loop.run()
             if recording is not None and history.error is None:
                 params = digest(history.params)
                 recording.end(stopped=history.stopped, params=params)
@@ -121,11 +184,6 @@ class Session:
                 recording.close()
         # a run that ended early still moves the bar by all of its seconds
         bar.skip(self.instants[-1] - last)
-        error = history.error
-        if error is not None and on_error == "raise":
-            error.history = history  # pyright: ignore[reportAttributeAccessIssue]
-            error.add_note("the history up to this error is its attribute `history`")
-            raise error
         return history
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_train
 from hetjax.api.session import Session
+from hetjax.checkpoint import Checkpoint
+from hetjax.checkpoint.keeper import EVERY
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
@@ -32,6 +35,9 @@ def train(
     on_lost_worker: str = "continue",
     trace: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+    every: str = EVERY,
+    resume: str = "auto",
     progress: bool = True,
 ) -> History:
     """Train one model with one strategy for `seconds` of the machine's clock.
@@ -69,13 +75,24 @@ def train(
     for bit as on one device (on CUDA with `--xla_gpu_deterministic_ops=true` in
     XLA_FLAGS).
 
+    With `checkpoint`, a folder (or a `Checkpoint` with more settings), the run is kept
+    there `every` "60s" of the host or "5 evals", and the same call again goes on from
+    the last checkpoint, or returns the history of a run that is over: resume="auto".
+    "must" is an error if there is nothing to go on from, "never" begins anew. Ctrl-C,
+    SIGTERM and SIGUSR1 then save a last checkpoint before the run ends. On a simulated
+    machine, the run that goes on equals one that was never interrupted, bit for bit;
+    what compiling and the host cost is not counted together.
+
     The history holds the evaluations, each worker's time, and the final model:
     `params`, `model_state`, and `model`, the user's own module with both put back.
 
     Errors: a ValueError that names the argument, before anything is compiled, for a
     request that cannot be met.
     """
-    check_train(
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint, every=every)
+    return train_as(
+        getattr(strategy, "name", "strategy"),
         task,
         data,
         machine,
@@ -91,30 +108,38 @@ def train(
         on_lost_worker=on_lost_worker,
         trace=trace,
         devices=devices,
+        checkpoint=checkpoint,
+        resume=resume,
+        progress=progress,
     )
-    session = Session(
-        task,
-        data,
-        machine,
-        seconds=seconds,
-        num_evals=num_evals,
-        on_nan=on_nan,
-        on_lost_worker=on_lost_worker,
-        trace=trace,
-        devices=devices,
-    )
-    bar = ProgressBar(seconds, shown=progress, real=session.real)
+
+
+def train_as(
+    name: str,
+    task: Task,
+    data: Dataset,
+    machine: Machine | RealMachine,
+    strategy: Strategy,
+    *,
+    checkpoint: Checkpoint | None,
+    resume: str,
+    progress: bool,
+    **given: Any,
+) -> History:
+    """As `train`, for a run of this name in its history; `given` are its arguments."""
+    check_train(task, data, machine, strategy, **given, resume=resume)
+    of_run = ("seed", "target", "epochs", "on_eval", "on_error")
+    of_session = {k: v for k, v in given.items() if k not in of_run}
+    session = Session(task, data, machine, **of_session)
+    bar = ProgressBar(given["seconds"], shown=progress, real=session.real)
     try:
-        history = session.run(
-            strategy.name,
+        return session.run(
+            name,
             strategy,
-            seed,
-            bar,
-            target=target,
-            epochs=epochs,
-            on_eval=on_eval,
-            on_error=on_error,
+            bar=bar,
+            **{k: given[k] for k in of_run},
+            checkpoint=checkpoint,
+            resume=resume,
         )
     finally:
         bar.close()
-    return history

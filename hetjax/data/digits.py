@@ -4,8 +4,10 @@ import numpy as np
 
 from hetjax.data.checks import check_real, check_whole
 from hetjax.data.dataset import Dataset, Split
+from hetjax.recipes import by_name
 
 
+@by_name
 def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.pieces import GrowingCsr, row_starts
+from hetjax.recipes import by_name
 
 # Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).
 SHAPES = {
@@ -52,6 +53,7 @@ class _World(NamedTuple):
     prototypes: np.ndarray  # [C, P] int32 features
 
 
+@by_name
 def synthetic_xmc(
     *,
     rows: int = 4096,

@@ -5,7 +5,9 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import numpy as np
 
 from hetjax.engine.evaluation import Evaluations
@@ -48,6 +50,8 @@ class Bookkeeping:
             name, job, clock, runtime.placement, self.store, self._shared
         )
         self._corrected = runtime.corrected
+        self._best: tuple[float, Any] | None = None  # metric and model
+        self._visible: Any = None  # the model of the last evaluation
         self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
         self.history = History(
             name,
@@ -182,6 +186,7 @@ class Bookkeeping:
     def evaluate(self, instant: float) -> dict[str, float]:
         """Record the evaluation at this instant; stop the run if it has to end."""
         self._visible, metrics = self.evaluations.at(instant)
+        self._look_at_best(metrics[self.history.metric])
         self.check_losses()  # first: a worker's loss tells more than the test loss
         point = {
             "seconds": instant,
@@ -200,6 +205,12 @@ class Bookkeeping:
             self.stop(f"stopped at {instant:.6g} s as asked")
         self.history.stopped = self._shared(self.history.stopped)
         return metrics
+
+    def _look_at_best(self, metric: float) -> None:
+        """Keep the model of the best evaluation, if that was asked for."""
+        before = -math.inf if self._best is None else self._best[0]
+        if self._job.keeps_best and metric > before:  # never a nan
+            self._best = metric, self._visible
 
     def _asks_to_stop(self, point: dict[str, float]) -> bool:
         """Call the user's callback; an exception ends the run but keeps the history."""
@@ -224,6 +235,62 @@ class Bookkeeping:
         """Add a worker event to the history."""
         name = self.name_of(event.worker)  # pyright: ignore[reportAttributeAccessIssue]
         self.history.events.append(WorkerEvent(event.time, name, what, why))
+
+    # -- saved and taken up again ---------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Return all records and replicas."""
+        history = self.history
+        if self.store.settle():
+            self.check_losses()
+        return {
+            "sampler": self.sampler,
+            "ledger": self.ledger.save(),
+            "losses": self.losses.save(),
+            "evaluations": self.evaluations.save(),
+            "store": self.store.save(),
+            "best": self._best and (self._best[0], jax.tree.leaves(self._best[1])),
+            "history": {name: getattr(history, name) for name in history.growing},
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.store.load(saved["store"])
+        self.sampler = saved["sampler"]
+        self.ledger.load(saved["ledger"])
+        self.losses.load(saved["losses"])
+        self.evaluations.load(saved["evaluations"])
+        self._load_history(saved)
+
+    def load_for_others(self, saved: dict[str, Any], before: list[str]) -> None:
+        """Continue with other workers than those that were called `before`.
+
+        The root, the totals and the history go on; replicas begin from the root's
+        model, and what was not merged is lost.
+        """
+        self.store.load_root(saved["store"]["root"])
+        sampler, workers = self._strategy.sampler, self._clock.workers
+        if sampler.for_workers is not None:
+            self.sampler = sampler.for_workers(saved["sampler"], workers)
+        self.ledger.load_for_others(saved["ledger"])
+        self.losses.load_for_others(saved["losses"])
+        self.evaluations.due = saved["evaluations"]["due"]
+        self._load_history(saved)
+        now, here = self.history.duration, [w.name for w in workers]
+        changes = [(name, "left", "went on without it") for name in before]
+        changes += [(name, "joined", "went on with it") for name in here]
+        for name, what, why in changes:
+            if (name in before) != (name in here):
+                event = WorkerEvent(now, name, what, f"the run {why}")
+                self.history.events.append(event)
+
+    def _load_history(self, saved: dict[str, Any]) -> None:
+        for name in self.history.growing:
+            setattr(self.history, name, saved["history"][name])
+        self._visible = self.store.model()
+        if saved["best"]:
+            metric, leaves = saved["best"]
+            self._best = metric, self.store.model_of(leaves)
 
     # -- the end --------------------------------------------------------------------
 
@@ -251,3 +318,5 @@ class Bookkeeping:
         model = self._visible if last else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)
+        if self._best is not None:
+            history.best_params, history.best_model_state = self._best[1]

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from hetjax.engine.compiled.metrics import mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
@@ -59,6 +61,18 @@ class Evaluations:
         while self._held and self._held[0][0] <= instant:
             self._held.popleft()
         return self._held[0][1] if self._held else self._look()
+
+    def save(self) -> dict[str, Any]:
+        """Return the instants that are due, and the evaluations that are held."""
+        leaves = jax.tree.leaves
+        held = [(t, leaves(model), metrics) for t, (model, metrics) in self._held]
+        return {"due": self.due, "held": held}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.due = saved["due"]
+        model_of = self._store.model_of
+        self._held = deque((t, (model_of(x), m)) for t, x, m in saved["held"])
 
     def of_members(self, action: MergeAction) -> tuple[list[float], float]:
         """Each member's metric on the held-out data, and the seconds that this takes.

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM take effect between two events: a run ends with a valid history.
 
-Queues and shells send SIGTERM before they kill a process.
+Queues and shells send SIGTERM before they kill a process, and SLURM sends SIGUSR1
+(`--signal=USR1@60`) some time before a job's time is over.
 """
 
 import signal
@@ -12,25 +13,30 @@ INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C or SIGTERM
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM came inside the block.
+def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
+    """Yield a function that returns the name of the signal that came inside the block.
 
-    They only set that flag, but Ctrl-C once more raises KeyboardInterrupt at once.
-    Outside the main thread signals cannot be handled, and the flag is never set.
+    The name is "" until Ctrl-C ("SIGINT") or SIGTERM comes, or for a run that is `kept`
+    SIGUSR1, which otherwise kills the process. Signals are only noted, but Ctrl-C once
+    more raises KeyboardInterrupt at once. Outside the main thread signals cannot be
+    handled, and none is ever noted.
     """
-    came: list[int] = []
+    came: list[str] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: ""
         return
 
     def handle(number: int, frame: object) -> None:
         if came and number == signal.SIGINT:
             raise KeyboardInterrupt
-        came.append(number)
+        came.append(signal.Signals(number).name)
 
-    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    if kept and hasattr(signal, "SIGUSR1"):  # not on every system
+        heard.append(signal.SIGUSR1)
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
-        yield lambda: bool(came)
+        yield lambda: came[0] if came else ""
     finally:
         for number, handler in before.items():
             # None: a handler that no Python code has set, which only it can set again

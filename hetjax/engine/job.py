@@ -34,3 +34,8 @@ class Job(NamedTuple):
     trace: str | Path | None = None  # the file in which a real run is recorded
     # of this host, over which simulated workers are spread; None: they are chosen
     devices: Sequence[Device | str] | None = None
+    # the file for machines that record each run, where `trace` names none; None: a
+    # temporary one
+    usual_trace: Path | None = None
+    continues: bool = False  # is the run continued from a checkpoint?
+    keeps_best: bool = False  # does the history keep the model of the best evaluation?

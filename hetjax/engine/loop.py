@@ -8,11 +8,14 @@ protocols in `hetjax.engine.protocols`.
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from hetjax.data.batching import nonzeros_of
 from hetjax.engine.bookkeeping import Bookkeeping
+from hetjax.engine.cut import Cuts, Saver, outcome_of
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.merging import Merging
@@ -48,8 +51,19 @@ class Loop:
         job: Job,
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], bool],
+        *,
+        saver: Saver | None = None,
+        saved: dict[str, Any] | None = None,
     ):
-        """`on_eval` is called with each evaluation and returns whether to stop."""
+        """`on_eval` is called with each evaluation and returns whether to stop.
+
+        `saver` keeps cuts of the run; `saved` is one from which it continues.
+        """
+        self._saver, self._saved, self._kept = saver, saved, runtime.kept
+        if runtime.kept is None and saver is not None:
+            raise ValueError(
+                f"{name}: runs on this machine cannot be kept: leave out checkpoint"
+            )
         self._policy, self._job = strategy.policy, job
         self._clock, self._executor = runtime.clock, runtime.executor
         self._hear_interrupt, self._shared = runtime.hear_interrupt, runtime.shared
@@ -58,12 +72,15 @@ class Loop:
         self._roster = Roster.of(runtime.clock.workers)
         self._awaited = 0  # merges and timers of which the policy will be told
         self._last: Event | None = None  # the last one that the policy was told
+        self._cuts: Cuts | None = None
+        self._pending = Actions()  # of a cut: what the policy has decided already
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
         began = time.perf_counter()
         compilations = self._job.compilations
-        with compilations.counting(), interruptible() as pressed:
+        kept = self._saver is not None
+        with compilations.counting(), interruptible(kept=kept) as pressed:
             stuck: list[int] = []
             in_step = True  # with the run's other processes, if there are any
             self._interrupted = self._hear_interrupt(pressed)
@@ -85,8 +102,10 @@ class Loop:
                 stuck = self._executor.close()
             self._books.close(stuck)
             # too late for this run, but a comparison must stop, in all processes
-            if self._shared(pressed()) if in_step else pressed():
+            came = self._shared(pressed()) if in_step else pressed()
+            if came:
                 self._books.stop(INTERRUPTED)
+                self._books.history.signal = came
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds
         return history
@@ -111,11 +130,74 @@ class Loop:
             observe=books.observe,
             settle=books.settle,
         )
-        for instant in job.instants:
+        if self._saver is not None and self._kept is not None:
+            leaves_of = books.store.leaves_of
+            rests = self._policy.bulk_synchronous
+            self._cuts = Cuts(
+                self._saver, self._kept, self.save, leaves_of, rests=rests
+            )
+        if self._saved is not None and self._fits(self._saved):
+            self._load(self._saved)
+            clock.begin()
+            self._go_on(self._pending)
+            return
+        if self._saved is not None:
+            self._load_for_others(self._saved)
+        for instant in books.evaluations.due:
             clock.set_timer(_EVALUATE, instant)
         clock.begin()
         self._state, actions = self._policy.init(clock.workers, len(job.train))
-        self._carry_out(actions)
+        self._merge(actions)
+        self._go_on(actions)
+
+    def save(self) -> dict[str, Any]:
+        """Return the run between two events, but for the rounds under way."""
+        assert self._kept is not None  # else there are no cuts
+        return {
+            "machine": self._machine,
+            "policy": self._state,
+            "roster": self._roster,
+            "awaited": self._awaited,
+            "last": self._last,
+            "pending": self._pending,
+            "clock": self._kept.clock.save(),
+            "books": self._books.save(),
+        }
+
+    @property
+    def _machine(self) -> list[Any]:
+        """The workers' names, and the kind of machine: a cut fits only the same."""
+        assert self._kept is not None  # else there are no cuts
+        names = [w.name for w in self._clock.workers]
+        return [names, self._kept.kind]
+
+    def _fits(self, saved: dict[str, Any]) -> bool:
+        return saved["run"]["machine"] == self._machine
+
+    def _load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue with other workers: the policy begins anew at the root's model."""
+        assert self._kept is not None  # checked in `__init__`
+        run = saved["run"]
+        names, _ = run["machine"]
+        self._books.load_for_others(run["books"], names)
+        self._kept.clock.start_at(self._books.history.duration)
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        """Continue from a cut: what `save` returned, and the outcomes of rounds."""
+        assert self._kept is not None  # checked in `__init__`
+        clock, executor = self._kept.clock, self._kept.executor
+        run, store = saved["run"], self._books.store
+        self._books.load(run["books"])
+        self._state, self._roster = run["policy"], run["roster"]
+        self._awaited, self._last = run["awaited"], run["last"]
+        self._pending = run["pending"]
+        clock.load(run["clock"])
+        for worker in sorted(self._roster.working):
+            fields = saved.get(f"outcome {worker}")
+            if fields:
+                replica_of = partial(store.replica_of, worker)
+                executor.load(worker, outcome_of(fields, replica_of))
+            clock.take_up(worker, fields and fields["arrival"])
 
     def take_turns(self, yields: Callable[[], bool] = lambda: False) -> bool:
         """Handle event after event; return whether there is more to do.
@@ -124,7 +206,8 @@ class Loop:
         """
         self._executor.flush()  # rounds that were started before the first turn
         while not self._books.over:
-            if self._interrupted():
+            self._look_after_cuts()
+            if self._interrupted() and self._may_end():
                 self._books.stop(INTERRUPTED)
                 break
             event = self._clock.next()
@@ -136,6 +219,22 @@ class Loop:
                 break
         return not self._books.over
 
+    def _look_after_cuts(self) -> None:
+        """Keep the run, if that is due now."""
+        if self._cuts is not None:
+            self._cuts.between_events(*self._progress)
+            if self._cuts.problem:
+                self._books.stop(self._cuts.problem)
+
+    @property
+    def _progress(self) -> tuple[int, frozenset[int]]:
+        """The number of evaluations, and the workers that have a local round."""
+        return len(self._books.history.evals), self._roster.working
+
+    def _may_end(self) -> bool:
+        """Interrupted: is the run kept up to now, if it is kept at all?"""
+        return self._cuts is None or self._cuts.is_done(*self._progress)
+
     # -- events ------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
@@ -146,7 +245,10 @@ class Loop:
             self._evaluate(event.time)
             return
         if isinstance(event, Arrival):
-            books.check_in(event, self._executor.finish(event.worker))
+            outcome = self._executor.finish(event.worker)
+            if self._cuts is not None:
+                self._cuts.arrived(event, outcome)
+            books.check_in(event, outcome)
         elif isinstance(event, Merged | Timer):
             self._awaited -= 1
         elif isinstance(event, Join):
@@ -172,6 +274,8 @@ class Loop:
         books = self._books
         if not again:
             self._executor.drop(leave.worker)
+            if self._cuts is not None:
+                self._cuts.lost(leave.worker)
             books.forget(leave)
             if not books.history.stopped:
                 self._tell(leave)  # before the end: other rounds may still be merged
@@ -216,13 +320,21 @@ class Loop:
         if not isinstance(event, EvaluationDue | Evaluated):
             self._last = event
         self._state, actions = self._policy.react(self._state, event)
-        self._carry_out(actions)
+        self._merge(actions)
+        if isinstance(event, Arrival) and self._cuts is not None:
+            self._pending = actions._replace(merges=())
+            self._cuts.between_rounds(*self._progress)
+            self._pending = Actions()
+        self._go_on(actions)
 
-    def _carry_out(self, actions: Actions) -> None:
-        """Carry out merges first, then starts, local rounds, timers and stops."""
+    def _merge(self, actions: Actions) -> None:
+        """Carry out merges, which come before everything else."""
         for action in actions.merges:
             self._merging.carry_out(action)
             self._awaited += 1
+
+    def _go_on(self, actions: Actions) -> None:
+        """Carry out starts, local rounds, timers and stops."""
         for worker in actions.start:
             self._clock.start(worker)
             if self._books.ledger.has_merged(worker):

@@ -86,6 +86,29 @@ class Clock(Protocol):
         ...
 
 
+class KeptClock(Clock, Protocol):
+    """A clock whose runs can be kept (`train(checkpoint=...)`)."""
+
+    def save(self) -> dict[str, Any]:
+        """Return what decides which events come (see `hetjax.saved.Saved`)."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned; called before `begin`."""
+        ...
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s], with nothing but that; called before `begin`."""
+        ...
+
+    def take_up(self, worker: int, arrival: Arrival | None) -> None:
+        """A round was under way, which arrived so; None: its outcome was not saved.
+
+        Clocks that saved its arrival themselves do nothing.
+        """
+        ...
+
+
 class Assignment(NamedTuple):
     """A local round as an executor sees it."""
 
@@ -189,6 +212,35 @@ class Executor(Protocol):
         ...
 
 
+class KeptExecutor(Executor, Protocol):
+    """An executor whose runs can be kept (`train(checkpoint=...)`)."""
+
+    def outcome(self, worker: int) -> RoundResult | None:
+        """Return what `finish` will; None if it is not known before the arrival."""
+        ...
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Take up a worker's assignment that was saved with its outcome."""
+        ...
+
+
+IsDue = Callable[[int], bool]
+"""Should a run be cut, after so many evaluations?"""
+
+
+class Kept(NamedTuple):
+    """How runs on a machine are kept (`train(checkpoint=...)`)."""
+
+    kind: str  # of machine: a cut of another one has its root and totals alone
+    clock: KeptClock
+    executor: KeptExecutor
+    # are runs cut only when no worker has a local round, between an arrival's merges
+    # and the rounds after it?
+    at_rest: bool = False
+    # of several processes: is a cut due, as the first process tells it?
+    hear_due: Callable[[IsDue], IsDue] = lambda is_due: is_due
+
+
 class Runtime(NamedTuple):
     """A machine that is ready to run a strategy."""
 
@@ -205,10 +257,11 @@ class Runtime(NamedTuple):
     # of several processes that run the same loop: the value that process 0 has, and
     # whether Ctrl-C was pressed, as the first process tells it
     shared: Callable[[Any], Any] = lambda value: value
-    hear_interrupt: Callable[[Callable[[], bool]], Callable[[], bool]] = (
-        lambda pressed: pressed
+    hear_interrupt: Callable[[Callable[[], str]], Callable[[], Any]] = lambda pressed: (
+        pressed
     )
     # told that this process leaves the run amid it, by an exception like SystemExit
     leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
     note: str = ""  # how replicas are placed, for the history
+    kept: Kept | None = None  # if runs on this machine can be kept

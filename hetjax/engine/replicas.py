@@ -52,6 +52,7 @@ class ReplicaStore:
         with job.compilations.of("init"):
             initial = job.programs.init(jax.random.key(job.seed))
             self._initial = placement.to_nodes(initial)
+            self._start = self._initial  # from which nodes begin
             self._nodes = {ROOT: self._begin_node(self._merges[-1])}
         # may merges move a replica during its round? Then steps must not donate it
         self.shared = self._merges[0].updates_busy_workers
@@ -116,6 +117,68 @@ class ReplicaStore:
             replica = self._programs.check_in(now, before, replica)
         self._replicas[worker] = replica
 
+    # -- saved and taken up again --------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Return the leaves of all states and replicas."""
+        moved = {
+            k: before is not None and before is not self._replicas.get(k)
+            for k, before in self._checked_out.items()
+        }
+        return {
+            "root": jax.tree.leaves(self._nodes[ROOT]),
+            "nodes": {n: jax.tree.leaves(s) for n, s in self._nodes.items()},
+            "replicas": {k: self.leaves_of(r) for k, r in self._replicas.items()},
+            # those with which workers began, if a merge has moved them since
+            "before": {
+                k: self.leaves_of(self._checked_out[k]) if moved[k] else None
+                for k in moved
+            },
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        begin = self._programs.state
+        for node, leaves in saved["nodes"].items():
+            like = jax.eval_shape(begin(self.merge_of(node)), *self._initial)
+            self._nodes[node] = self._placement.to_nodes(self._made(like, leaves, node))
+        self._replicas = {
+            k: self.replica_of(k, x) for k, x in saved["replicas"].items()
+        }
+        self._checked_out = {
+            k: self._replicas.get(k) if x is None else self.replica_of(k, x)
+            for k, x in saved["before"].items()
+        }
+        if not self.shared:
+            self._checked_out = dict.fromkeys(self._checked_out)
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue with the root alone: all else begins from its model."""
+        like = jax.eval_shape(self._programs.state(self._merges[-1]), *self._initial)
+        root = self._made(like, leaves, "the state of the root")
+        self._nodes[ROOT] = self._placement.to_nodes(root)
+        self._start = self.model()
+
+    def leaves_of(self, replica: Replica | None) -> list[Any]:
+        """Return a replica's arrays, for `replica_of`."""
+        return jax.tree.leaves(replica)
+
+    def replica_of(self, worker: int, leaves: list[Any]) -> Replica:
+        """Return a worker's replica, on its device, from the arrays of a saved one."""
+        begin = self._programs.replica(self._strategy.local, self._requires)
+        like = jax.eval_shape(begin, *self._initial)
+        found = self._made(like, leaves, f"the replica of worker {worker}")
+        return self._placement.to_worker(worker, found)
+
+    def model_of(self, leaves: list[Any]) -> Model:
+        """Return a model, on the device of the nodes, from a saved one's arrays."""
+        found = self._made(self._initial, leaves, "the model")
+        return self._placement.to_nodes(found)
+
+    def _made(self, like: Any, leaves: list[Any], what: str) -> Any:
+        """A tree like another one, in new buffers; a ValueError if it differs."""
+        return self._programs.copies(tree.filled(like, leaves, what))
+
     # -- merges --------------------------------------------------------------------
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
@@ -168,8 +231,8 @@ class ReplicaStore:
         return time.perf_counter()
 
     def _begin_node(self, merge: Merge) -> Any:
-        """Return the state of a node that starts from the initial model."""
-        return self._placement.to_nodes(self._programs.state(merge)(*self._initial))
+        """Return the state of a node that starts from the run's first model."""
+        return self._placement.to_nodes(self._programs.state(merge)(*self._start))
 
     def _gather(self, member: int | str) -> Replica:
         """Return a member's replica (see `member`), on the device of the nodes."""

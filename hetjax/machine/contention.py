@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetjax.machine.profile import Profile
+from hetjax.saved import Saved
 
 
 @dataclass
@@ -30,7 +31,7 @@ class _Left:
         return self.computing == 0 and self.resting == 0
 
 
-class Contention:
+class Contention(Saved):
     """The workers that compute now, and how much each has left.
 
     While other workers j compute, a worker computes c(u) times as slowly:
@@ -42,6 +43,8 @@ class Contention:
     it rests after the round, and its weight is 1 while it computes. Otherwise it rests
     after every step: its whole round is slowed down, and its weight is its duty.
     """
+
+    changes = ("_left", "_since")
 
     def __init__(self, workers: Sequence[Profile]):
         """Start with no worker computing."""

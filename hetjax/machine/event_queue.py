@@ -8,6 +8,7 @@ faults, and drops the pending events of a lost worker.
 import heapq
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.roster import Roster
@@ -21,6 +22,7 @@ from hetjax.machine.types import (
     Timer,
     WorkerInfo,
 )
+from hetjax.saved import Saved
 
 # The order of events at the same time: the result of a merge is visible to a worker
 # that arrives at that time, and a timer sees everything that happened.
@@ -36,8 +38,10 @@ _RANKS: dict[type, int] = {
 Entry = tuple[float, int, int, Event | ScriptedFault]  # time, rank, tie, event
 
 
-class EventQueue:
+class EventQueue(Saved):
     """The pending events of one run, and the roster of its workers."""
+
+    changes = ("roster", "_heap", "_count", "_scripted_joins")
 
     def __init__(
         self, workers: Sequence[WorkerInfo], faults: Sequence[ScriptedFault] = ()
@@ -67,6 +71,12 @@ class EventQueue:
     def next_is_timer(self) -> bool:
         """Is the first event a timer?"""
         return bool(self._heap) and self._heap[0][1] == _TIMER
+
+    def save_without_arrivals(self) -> dict[str, Any]:
+        """As `save`, but without the arrivals that are pending."""
+        rest = [e for e in self._heap if not isinstance(e[3], Arrival)]
+        heapq.heapify(rest)
+        return {**self.save(), "_heap": rest}
 
     # -- adding events ---------------------------------------------------------
 

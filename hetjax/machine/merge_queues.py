@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hetjax.machine.machine import Machine
 from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
+from hetjax.saved import Saved
 
 
 class Transfer(NamedTuple):
@@ -19,8 +20,10 @@ class Transfer(NamedTuple):
     finish: float
 
 
-class MergeQueues:
+class MergeQueues(Saved):
     """The times at which links, nodes and workers are free again."""
+
+    changes = ("_links", "_nodes", "_free")
 
     def __init__(self, machine: Machine, workers: tuple[WorkerInfo, ...]):
         """Start with everything free at 0 s."""

@@ -30,9 +30,10 @@ from hetjax.machine.types import (
     Slow,
     Stamps,
 )
+from hetjax.saved import Saved
 
 
-class SimulatedClock:
+class SimulatedClock(Saved):
     """The clock of one run on `machine`; starts at 0 s.
 
     Events at the same time come in this order: Merged (by order of merging), Join and
@@ -41,6 +42,17 @@ class SimulatedClock:
     workers. Workers are active at the start, unless a scripted fault lets them join
     later; `stop` and `start` change that.
     """
+
+    changes = (
+        "now",
+        "_noises",
+        "_events",
+        "_merges",
+        "_contention",
+        "_plans",
+        "_sharing",
+        "_factors",
+    )
 
     def __init__(
         self, machine: Machine, *, seed: int, nonzeros_per_example: float = 0.0
@@ -167,6 +179,13 @@ class SimulatedClock:
         if not self.now <= time < math.inf:  # also refuses NaN
             raise ValueError(f"timer {name!r} at {time} s, but it is {self.now} s now")
         self._events.set_timer(name, time)
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s]."""
+        self.now = time
+
+    def take_up(self, worker: int, arrival: Arrival | None) -> None:
+        """Do nothing: the arrivals of rounds under way were saved with the queue."""
 
     # -- events --------------------------------------------------------------------
 

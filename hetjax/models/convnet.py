@@ -15,10 +15,12 @@ from hetjax.models.blocks import (
     image_model,
     max_pool,
 )
+from hetjax.recipes import by_name
 
 KERNELS = (5, 3, 3)
 
 
+@by_name
 def convnet(
     *,
     image: Image = (32, 32, 3),

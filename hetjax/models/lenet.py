@@ -15,8 +15,10 @@ from hetjax.models.blocks import (
     image_model,
     max_pool,
 )
+from hetjax.recipes import by_name
 
 
+@by_name
 def lenet(
     *,
     image: Image = (28, 28, 1),

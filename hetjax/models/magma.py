@@ -18,8 +18,10 @@ from hetjax.models.blocks import (
     max_pool,
 )
 from hetjax.models.mlp import mlp
+from hetjax.recipes import by_name
 
 
+@by_name
 def magma_mlp(
     *, image: Image = (28, 28, 1), hidden: tuple[int, ...] = (512, 256)
 ) -> Callable[..., nnx.Module]:
@@ -39,6 +41,7 @@ def magma_mlp(
     return image_model(image, layers)
 
 
+@by_name
 def magma_cnn(
     *,
     image: Image = (32, 32, 3),

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax import sparse
+from hetjax.recipes import by_name
 
 INITS = ("slide", "hetero")
 
 
+@by_name
 def sparse_mlp(
     *, hidden: int = 128, bias: bool = True, init: str = "slide"
 ) -> Callable[..., nnx.Module]:
@@ -29,6 +31,7 @@ def sparse_mlp(
     return build
 
 
+@by_name
 def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
     """A builder of `MLP` for `hetjax.classification`, with one or more widths."""
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)

@@ -16,6 +16,7 @@ from hetjax.models.blocks import (
     max_pool,
     mean_pool,
 )
+from hetjax.recipes import by_name
 
 STAGES = (  # (width, kernel size) of each convolution
     ((192, 5), (160, 1), (96, 1)),
@@ -24,6 +25,7 @@ STAGES = (  # (width, kernel size) of each convolution
 )
 
 
+@by_name
 def nin(
     *, image: Image = (32, 32, 3), dropout: float = 0.5
 ) -> Callable[..., nnx.Module]:

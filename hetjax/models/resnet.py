@@ -20,11 +20,13 @@ from hetjax.models.blocks import (
     image_model,
     mean_pool,
 )
+from hetjax.recipes import by_name
 
 SHORTCUTS = ("projection", "projection_everywhere", "pad")
 POOLS = ("global", "crossbow")
 
 
+@by_name
 def resnet(
     *,
     depth: int = 20,

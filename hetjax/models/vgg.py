@@ -16,11 +16,13 @@ from hetjax.models.blocks import (
     image_model,
     max_pool,
 )
+from hetjax.recipes import by_name
 
 VARIANTS = ("crossbow", "torch")
 STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))  # in units of the width
 
 
+@by_name
 def vgg16(
     *,
     image: Image = (32, 32, 3),

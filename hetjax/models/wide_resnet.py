@@ -15,8 +15,10 @@ from hetjax.models.blocks import (
     image_model,
     mean_pool,
 )
+from hetjax.recipes import by_name
 
 
+@by_name
 def wide_resnet(
     *,
     depth: int = 16,

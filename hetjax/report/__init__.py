@@ -12,10 +12,11 @@ from hetjax.engine.records.history import (
 )
 from hetjax.report import plot
 from hetjax.report.comparison import Comparison
-from hetjax.report.files import check_out, write_results
+from hetjax.report.files import RUNS, check_out, write_results
 from hetjax.report.table import Table
 
 __all__ = [
+    "RUNS",
     "WorkerEvent",
     "History",
     "Comparison",

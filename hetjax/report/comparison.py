@@ -56,6 +56,11 @@ class Comparison:
         return self.table()._repr_html_()
 
     @property
+    def signal(self) -> str:
+        """The signal that interrupted it, such as "SIGTERM"; "" without one."""
+        return next((h.signal for h in self.histories if h.signal), "")
+
+    @property
     def strategies(self) -> list[str]:
         """The names of the strategies, in the order of their first runs."""
         return strategy_names(self.histories)
@@ -157,7 +162,7 @@ class Comparison:
     def document(self, version: str | None = None) -> dict[str, Any]:
         """Return the content of results.json; NaN and infinity are None."""
         return {
-            "hetjax": version or _installed_version(),
+            "hetjax": version or installed_version(),
             "data": plain(self.data),
             "machine": plain(self.machine),
             "tuning": plain(self.tuning),
@@ -262,7 +267,7 @@ def _decimals(value: float) -> int:
     return max(0, 3 - math.ceil(math.log10(value))) if value > 0 else 3
 
 
-def _installed_version() -> str:
+def installed_version() -> str:
     """The version of the installed hetjax; "unknown" if it is not installed."""
     try:
         return metadata.version("hetjax")

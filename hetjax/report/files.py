@@ -1,7 +1,8 @@
 """The folder of a comparison's results: all its files, written completely or not."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -19,13 +20,25 @@ NAMES = (
 )
 
 
-def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
-    """Raise an error if the folder already holds results or cannot be written."""
+RUNS = "runs"  # the folder in it in which runs are kept (`compare(out=...)`)
+
+
+def check_out(
+    out_dir: str | Path,
+    overwrite: bool = False,
+    runs: Collection[tuple[str, int]] = (),
+) -> None:
+    """Raise an error if the folder already holds results or cannot be written.
+
+    Results that are made from kept runs may be replaced by those of the same `runs`
+    (strategy, seed), and more.
+    """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another --out")
     found = [name for name in NAMES if (folder / name).exists()]
-    if found and not overwrite:
+    again = (folder / RUNS).is_dir() and _runs_in(folder) <= set(runs)
+    if found and not overwrite and not again:
         raise FileExistsError(
             f"{folder} already holds {', '.join(found)}: "
             "use --overwrite, or choose another --out"
@@ -33,6 +46,17 @@ def check_out(out_dir: str | Path, overwrite: bool = False) -> None:
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not os.access(existing, os.W_OK):
         raise PermissionError(f"{existing} cannot be written to: choose another --out")
+
+
+def _runs_in(folder: Path) -> set[tuple[str, int]]:
+    """(strategy, seed) of all runs in results.json; nothing without the file."""
+    try:
+        found = json.loads((folder / NAMES[0]).read_text(encoding="utf-8"))
+        return {(run["strategy"], run["seed"]) for run in found["runs"]}
+    except FileNotFoundError:
+        return set()
+    except (ValueError, KeyError, TypeError):
+        return {("not read", -1)}
 
 
 def write_results(
@@ -50,7 +74,7 @@ def write_results(
     paths = [folder / name for name in NAMES]
     if not is_first():
         return paths
-    check_out(folder, overwrite)
+    check_out(folder, overwrite, [(h.strategy, h.seed) for h in runs.histories])
     folder.mkdir(parents=True, exist_ok=True)
     writers = (
         partial(runs.to_json, version=version),

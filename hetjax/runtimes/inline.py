@@ -45,6 +45,14 @@ class Inline:
         """Forget an outcome."""
         self._outcomes.pop(worker, None)
 
+    def outcome(self, worker: int) -> Outcome:
+        """Return the outcome of a worker's assignment, which stays."""
+        return self._outcomes[worker]
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Take up an assignment that was saved with its outcome."""
+        self._outcomes[worker] = outcome
+
     def close(self) -> list[int]:
         """Do nothing: no thread has to end."""
         return []
@@ -132,6 +140,12 @@ class Pooled(Inline):
         if worker in self._futures:
             return self._futures.pop(worker).result()
         return super().finish(worker)
+
+    def outcome(self, worker: int) -> Outcome:
+        """Return the outcome, which stays; wait for its thread."""
+        if worker in self._futures:
+            return self._futures[worker].result()
+        return super().outcome(worker)
 
     def drop(self, worker: int) -> None:
         """Forget a worker's outcome."""

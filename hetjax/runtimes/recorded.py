@@ -16,7 +16,7 @@ from hetjax.machine import (
     RunEnded,
     Stamps,
 )
-from hetjax.runtimes.devices import all_devices
+from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import Grouped
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_same
@@ -29,7 +29,7 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     check_same(trace, strategy, job.programs.task, job.data)
     workers, step_modes = trace.workers, trace.header["step_modes"]
     by_kind = {d.device_kind: d for d in reversed(all_devices())}
-    devices = [by_kind.get(w.kind) for w in workers]
+    devices = [by_kind.get(w.kind, default_device()) for w in workers]
     steps = Steps(strategy, job)
 
     def run(group: Sequence[Assignment]) -> list[Outcome]:
@@ -62,6 +62,10 @@ class RecordedClock:
         self.workers = trace.workers
         self.now = 0.0
         self.has_pending_joins = True  # joins are in the trace
+        # where a run was continued, nothing happened; the header is line 1
+        numbered = [(n, x) for n, x in enumerate(trace.lines, 2) if "cut" not in x]
+        self._lines = [line for _, line in numbered]
+        self._numbers = [*(n for n, _ in numbered), len(trace.lines) + 2]
         self._trace, self._position = trace, 0
         self._rounds: dict[int, LocalRound] = {}
 
@@ -135,10 +139,10 @@ class RecordedClock:
 
     def _line(self) -> Line:
         """Return the next line of the trace; raise RunEnded after the last one."""
-        if self._position == len(self._trace.lines):
+        if self._position == len(self._lines):
             stopped = self._trace.end.get("stopped", "the trace was cut off here")
             raise RunEnded(stopped)
-        return self._trace.lines[self._position]
+        return self._lines[self._position]
 
     def _take(self, kind: str, asked: str) -> Line:
         """Return the next line, which must be of this kind, and move on."""
@@ -150,8 +154,8 @@ class RecordedClock:
 
     def _other(self, what: str, *, line: int = 0) -> ValueError:
         """The error for a difference from the next line (0) or the last one (-1)."""
-        line += self._position + 2  # the header is line 1
+        number = self._numbers[self._position + line]
         return ValueError(
-            f"{self._trace.name}, line {line}: the strategy {what}: the strategy, its "
-            "settings, the data or the seed differ from the recorded ones"
+            f"{self._trace.name}, line {number}: the strategy {what}: the strategy, "
+            "its settings, the data or the seed differ from the recorded ones"
         )

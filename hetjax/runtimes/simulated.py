@@ -5,7 +5,7 @@ import os
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.protocols import Assignment, Executor, Outcome, Runtime
+from hetjax.engine.protocols import Assignment, Kept, KeptExecutor, Outcome, Runtime
 from hetjax.engine.steps import Steps
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
@@ -32,7 +32,8 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     step_modes = {devices[0].device_kind: step_mode}
     note = f"on {', '.join(map(device_name, devices))}"
-    return Runtime(clock, executor, placement, step_modes, note=note)
+    kept = Kept("simulated", clock, executor)
+    return Runtime(clock, executor, placement, step_modes, note=note, kept=kept)
 
 
 def _devices(
@@ -64,7 +65,7 @@ def _executor(
     devices: tuple[Device, ...],
     placement: Placement,
     workers: int,
-) -> Executor:
+) -> KeptExecutor:
     """Return an executor of steps on the workers' devices."""
 
     def run(assignment: Assignment) -> Outcome:

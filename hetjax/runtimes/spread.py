@@ -11,7 +11,7 @@ from functools import partial
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import (
     Assignment,
-    Executor,
+    KeptExecutor,
     Outcome,
     RoundResult,
     TakeTurns,
@@ -33,7 +33,7 @@ class Spread:
         self,
         run: Callable[[Assignment], Outcome],
         devices: Sequence[Device],
-        others: Executor,
+        others: KeptExecutor,
     ):
         """`devices` are those of all workers; `others` runs what is compiled."""
         self._run, self._devices, self._others = run, devices, others
@@ -75,6 +75,14 @@ class Spread:
     def finish(self, worker: int) -> RoundResult:
         """Return the outcome; raise what was raised on a device's own thread."""
         return self._results.pop(worker, partial(self._others.finish, worker))()
+
+    def outcome(self, worker: int) -> RoundResult | None:
+        """Return the outcome, which stays."""
+        return self._results.get(worker, partial(self._others.outcome, worker))()
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Take up an assignment that was saved with its outcome."""
+        self._others.load(worker, outcome)
 
     def drop(self, worker: int) -> None:
         """Forget a worker's outcome."""

@@ -15,9 +15,12 @@ class Sampler(NamedTuple):
     draw(state, worker, n) -> (state, indices [n])
     observe(state, worker, indices, losses) -> state; None if losses do not matter
     share(state) -> [workers] shares of the data; None if all workers draw from all data
+    for_workers(state, workers) -> the state of a run that goes on with other workers;
+        None if it has to begin anew for them
     """
 
     init: Callable[[tuple[WorkerInfo, ...], int, int], Any]
     draw: Callable[[Any, int, int], tuple[Any, np.ndarray]]
     observe: Callable[[Any, int, np.ndarray, np.ndarray], Any] | None = None
     share: Callable[[Any], np.ndarray] | None = None
+    for_workers: Callable[[Any, tuple[WorkerInfo, ...]], Any] | None = None

@@ -60,7 +60,7 @@ def uniform(order: str = "shuffled") -> Sampler:
             state.seed, epoch, _make_pass(order, state.seed, epoch, total), 0
         )
 
-    return Sampler(init, draw)
+    return Sampler(init, draw, for_workers=lambda state, workers: state)
 
 
 def _make_pass(order: str, seed: int, epoch: int, n: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from jax.experimental.sparse import BCOO
 
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
+from hetjax.recipes import by_name
 from hetjax.task import augment as images
 from hetjax.task.checks import check_logits
 from hetjax.task.model import as_model
@@ -19,6 +20,7 @@ TOP = (1, 3, 5)  # the k of P@k
 _AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 
 
+@by_name
 def classification(
     model: Any,
     data: Dataset,

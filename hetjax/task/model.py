@@ -15,6 +15,7 @@ from flax import linen, nnx
 from hetjax import sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
+from hetjax.recipes import by_name
 from hetjax.task import train_flags
 from hetjax.tree import ModelState, Params
 
@@ -71,6 +72,7 @@ def _found(model: Any, data: Dataset) -> Model:
     )
 
 
+@by_name
 def from_functions(
     init: Callable[[jax.Array], Params],
     apply: Callable[[Params, Any], jax.Array],

@@ -114,7 +114,7 @@ def warn_if_inert(module: linen.Module, init: Callable[[], Any]) -> None:
             "a known flag for training: it is called in training as in evaluation, "
             "most likely without dropout and without new statistics. Give __call__ an "
             "argument `train` and pass it on",
-            stacklevel=6,  # the call of `classification`
+            stacklevel=7,  # the call of `classification`
         )
 
 

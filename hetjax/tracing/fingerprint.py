@@ -43,8 +43,8 @@ def header(
         "step_modes": step_modes,
         "nodes": nodes,
         "slowdowns": slowdowns,
-        "model": _shapes(job.programs.task),
-        "data": _fingerprint(job.data),
+        "model": model_shapes(job.programs.task),
+        "data": data_fingerprint(job.data),
         "jax": jax.__version__,
     }
 
@@ -66,24 +66,39 @@ def as_trace(trace: Trace | Recording | str | Path) -> Trace:
             f"{trace!r} is not a trace: give the trace of a real run's history, or a "
             "file (a run on a mesh has none)"
         )
-    return trace if isinstance(trace, Trace) else Trace.load(trace)
+    found = trace if isinstance(trace, Trace) else Trace.load(trace)
+    if "begins" in found.header:
+        raise ValueError(
+            f"{found.name} begins at {found.header['begins']:.6g} s, where the run was "
+            "continued with other workers, or without its file: it cannot be replayed"
+        )
+    return found
 
 
 def recorded_strategy(trace: Trace) -> Strategy:
     """Make the strategy of a trace again, from its recorded settings."""
     name, given = trace.header["strategy"], trace.header.get("settings", {})
-    if name not in STRATEGIES:
+    try:
+        return strategy_of(name, given)
+    except ValueError as error:
         raise ValueError(
-            f"the trace's strategy {name!r} is not one of hetjax's: give the strategy "
-            "to replay"
-        )
+            f"of the trace, {error}: give the strategy to replay"
+        ) from None
+
+
+def strategy_of(name: str, given: dict[str, Any]) -> Strategy:
+    """Make a strategy by the name of its factory and its settings, from JSON data.
+
+    Errors: ValueError for an unknown name, or for settings that are functions.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f"the strategy {name!r} is not one of hetjax's")
     plain = {k: _tuples(v) for k, v in given.items()}
     try:
         return STRATEGIES[name](**plain)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"the trace's {name} has settings that are functions, or that are not in "
-            f"the trace ({error}): give the strategy to replay"
+            f"{name} has settings that are functions, or were not recorded ({error})"
         ) from error
 
 
@@ -97,8 +112,8 @@ def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> N
     found = {
         "strategy": strategy.name,
         "batch_size": strategy.batch_size,
-        "model": _shapes(task),
-        "data": _fingerprint(data),
+        "model": model_shapes(task),
+        "data": data_fingerprint(data),
     }
     for name, value in found.items():
         recorded = trace.header.get(name)
@@ -108,7 +123,7 @@ def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> N
             )
 
 
-def _shapes(task: Task) -> list[list[Any]]:
+def model_shapes(task: Task) -> list[list[Any]]:
     """Path, shape and dtype of every parameter."""
     params, _ = jax.eval_shape(task.init, jax.random.key(0))
     leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -122,7 +137,7 @@ def model_text(task: Task) -> str:
     """Return paths, shapes and dtypes of the parameters as one line of text."""
     return ", ".join(
         f"{path} {dtype}[{','.join(map(str, shape))}]"
-        for path, shape, dtype in _shapes(task)
+        for path, shape, dtype in model_shapes(task)
     )
 
 
@@ -136,7 +151,8 @@ def check_calibration(machine: Machine, task: Task) -> None:
         )
 
 
-def _fingerprint(data: Dataset) -> dict[str, Any]:
+def data_fingerprint(data: Dataset) -> dict[str, Any]:
+    """Sizes of a data set, and a checksum of each of its arrays."""
     return {
         "train_examples": len(data.train),
         "test_examples": len(data.test),

@@ -49,12 +49,21 @@ def _op(text: str) -> MergeOp:
 class Recorder:
     """A clock that writes a line for each action and event of another clock."""
 
-    def __init__(self, clock: Any, header: Line, path: str | Path | None = None):
-        """Write the first line."""
+    def __init__(
+        self,
+        clock: Any,
+        header: Line,
+        path: str | Path | None = None,
+        *,
+        continues: bool = False,
+    ):
+        """Write the first line, unless the file `continues` where `load` says."""
         self._clock = clock
-        self.recording = Recording(path)
+        self.recording = Recording(path, continues=continues)
         workers = [info._asdict() for info in clock.workers]
-        self.recording.write({"trace": VERSION, **header, "workers": workers})
+        self._first = {"trace": VERSION, **header, "workers": workers}
+        if not continues:
+            self.recording.write(self._first)
 
     @property
     def workers(self) -> tuple[WorkerInfo, ...]:
@@ -114,6 +123,32 @@ class Recorder:
             }
         )
         return done
+
+    def save(self) -> dict[str, Any]:
+        """Return what the recorded clock saves, and the length of the file."""
+        return {**self._clock.save(), "trace": self.recording.length}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue the recorded clock, and the file where it was cut."""
+        self._clock.load(saved)
+        if self.recording.cut(saved["trace"]):
+            self.recording.write({"cut": saved["now"]})
+        else:  # what was recorded before is lost
+            self._begin_at(saved["now"])
+
+    def start_at(self, time: float) -> None:
+        """Start the recorded clock, and the file anew: its workers are others."""
+        self._clock.start_at(time)
+        self.recording.cut(0)
+        self._begin_at(time)
+
+    def _begin_at(self, time: float) -> None:
+        """Write the first line of a file without the beginning of the run."""
+        self.recording.write({**self._first, "begins": time})
+
+    def take_up(self, worker: int, arrival: Arrival | None) -> None:
+        """Tell the recorded clock of a round that was under way."""
+        self._clock.take_up(worker, arrival)
 
     def start(self, worker: int) -> None:
         """Start a worker; its Join is written when it occurs."""

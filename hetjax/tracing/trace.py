@@ -44,6 +44,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "leave": {"leave": int, "time": float, "lost": bool, "why": str},
     "join": {"join": int, "time": float, "why": str},
     "slow": {"slow": int, "time": float, "factor": float},
+    # from here on, the run was continued from a checkpoint
+    "cut": {"cut": float},
 }
 _OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow")
 _HEADER: dict[str, type] = {
@@ -121,8 +123,8 @@ class Recording:
     The temporary file is deleted together with this object.
     """
 
-    def __init__(self, path: str | Path | None = None):
-        """Open the file."""
+    def __init__(self, path: str | Path | None = None, *, continues: bool = False):
+        """Open the file; with `continues`, what is in it stays until `cut`."""
         if path is None:
             number, temporary = tempfile.mkstemp(".jsonl", "hetjax-trace-")
             os.close(number)
@@ -133,7 +135,22 @@ class Recording:
         self._waiting: list[Line] = []
         # (task, data, strategy) of the run, which the file does not hold
         self.context: Any = None
-        self._file = self._path.open("w", encoding="utf-8")
+        if not (continues and self._path.exists()):
+            self._path.write_text("", encoding="utf-8")
+        self._file = self._path.open("r+", encoding="utf-8")
+
+    @property
+    def length(self) -> int:
+        """The length of the file [bytes], with all lines so far."""
+        self.flush()
+        return self._file.tell()
+
+    def cut(self, length: int) -> bool:
+        """Go on after so many bytes; return False, with an empty file, without them."""
+        whole = self._path.stat().st_size >= length > 0
+        self._file.seek(length if whole else 0)
+        self._file.truncate()
+        return whole
 
     def load(self) -> Trace:
         """Read the trace."""

@@ -55,7 +55,7 @@ def document(folder):
 
 def test_a_table_and_five_files(twice):
     (result, out), _ = twice
-    assert sorted(p.name for p in out.iterdir()) == sorted(NAMES)
+    assert {p.name for p in out.iterdir()} == {*NAMES, "runs"}
     lines = result.stdout.splitlines()
     assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
     assert [line.split()[0] for line in lines[2:4]] == ["adaptive_sgd", "sma"]
@@ -196,7 +196,7 @@ def test_ctrl_c_writes_the_results_so_far(tmp_path):
     (run,) = document(tmp_path)["runs"]
     assert (run["strategy"], run["stopped"]) == ("adaptive_sgd", "interrupted")
     assert run["evals"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
+    assert {p.name for p in tmp_path.iterdir()} == {*NAMES, "runs"}
 
 
 # Errors. All commands in one process, in this order; {tmp} is a folder of their own.
@@ -331,7 +331,8 @@ GOOD = {
         "--overwrite",
     ],
 }
-OUTS = {name: name for name in GOOD} | {"again": "settings"}
+GOOD["once more"] = GOOD["settings"]
+OUTS = {name: name for name in GOOD} | {"again": "settings", "once more": "settings"}
 
 
 def prepare(folder):
@@ -397,7 +398,8 @@ def good(commands, name):
     """results.json of a command that must succeed."""
     results, folder = commands
     assert results[name]["status"] == 0, results[name]["err"]
-    assert sorted(p.name for p in (folder / OUTS[name]).iterdir()) == sorted(NAMES)
+    found = {p.name for p in (folder / OUTS[name]).iterdir()}
+    assert found == {*NAMES, "runs"}
     return document(folder / OUTS[name])
 
 
@@ -405,8 +407,14 @@ def test_results_are_never_overwritten_silently(commands):
     good(commands, "settings")
     again = commands[0]["again"]
     assert (again["status"], again["out"], again["compiled"]) == (2, "", 0)
-    assert "already holds results.json" in again["err"]
+    assert "delta is 0.2 there, and 0.1 here" in again["err"]
     assert "--overwrite" in again["err"]
+
+
+def test_the_same_command_again_takes_the_kept_runs(commands):
+    first, again = commands[0]["settings"], commands[0]["once more"]
+    assert (again["status"], again["out"]) == (0, first["out"])
+    assert again["compiled"] < first["compiled"] / 2  # the models alone
 
 
 def test_results_are_overwritten_on_request(commands):

@@ -15,6 +15,7 @@ from test_laws import APPLY, TABLE
 from hetjax import merge, tree
 from hetjax.merge.group import unstacked
 
+pytestmark = pytest.mark.usefixtures("cpu_alone")
 N = 8
 STEPS = (3, 5, 2, 4, 8, 1, 6, 7)  # distinct
 SOME = (3, 0, 5, 4, 0, 1, 6, 7)

@@ -138,7 +138,7 @@ def test_apply_has_its_own_documentation():
     assert not hasattr(help_of, "__wrapped__")
 
 
-def test_the_documented_merge_on_a_mesh():
+def test_the_documented_merge_on_a_mesh(cpu_alone):
     block = merge.__doc__.split("all replicas:")[1]
     merging = merge.average()
     names = {"jax": jax, "hj": hj, "m": merging, "P": jax.sharding.PartitionSpec}

@@ -147,6 +147,24 @@ def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
     assert len(list((tmp_path / "step_modes").glob("*.json"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("local_steps", "learners", "of_table", "expected"),
+    [
+        (1, 1, "fused", ["dispatch"]),
+        (8, 1, "fused", ["dispatch", "fused", "unrolled"]),
+        (17, 1, "fused", ["dispatch", "fused"]),  # too long to unroll
+        (1, 2, "fused", ["dispatch", "vmapped"]),
+        (8, 2, "fused", ["dispatch", "fused", "unrolled", "vmapped"]),
+        (8, 2, "unrolled", ["dispatch", "unrolled"]),  # never a loop
+        (32, 1, "unrolled", ["dispatch"]),
+        (8, 2, "dispatch", ["dispatch"]),  # too large to unroll
+    ],
+)
+def test_step_modes_that_are_measured(local_steps, learners, of_table, expected):
+    found = step_mode_choice.candidates(local_steps, learners, of_table)
+    assert found == expected
+
+
 LEARNERS = {
     "rounds": (
         "local_sgd",

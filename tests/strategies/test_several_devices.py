@@ -22,6 +22,7 @@ from hetjax.machine import ScriptedFault
 from hetjax.runtimes import inline, simulated
 from hetjax.sparse import matmul as sparse_matmul
 
+pytestmark = pytest.mark.usefixtures("cpu_alone")
 CHOSEN = ("sync_sgd", "async_sgd", "ad_psgd", "biased_local_sgd")  # tested always
 DEVICES = ("cpu:3", "cpu:1", "cpu:2")
 SECONDS, EVALS = 0.03, 3

@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
     def initial(self, seed):
         """The parameters that a run with this seed starts from."""
-        return flat(self.task.init(jax.random.key(seed))[0])
+        return flat(jax.jit(self.task.init)(jax.random.key(seed))[0])
 
 
 def flat(params):

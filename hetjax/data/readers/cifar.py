@@ -13,6 +13,7 @@ import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.errors import DataError
+from hetjax.recipes import by_name
 
 _PIXELS = 3 * 32 * 32  # [bytes] of an image
 _BLOCK = 5000  # images converted to floats at a time: 15 MB beside the result
@@ -52,6 +53,7 @@ CIFAR100 = Version(
 )
 
 
+@by_name
 def read_cifar(
     folder: str | PathLike, *, labels: str = "fine", name: str | None = None
 ) -> Dataset:

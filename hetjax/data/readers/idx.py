@@ -17,6 +17,7 @@ import numpy as np
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.files import opened
+from hetjax.recipes import by_name
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _MOST_AXES = 64  # that a NumPy array can have
@@ -99,6 +100,7 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
     return np.dtype(_DTYPES[content[2]]), tuple(lengths.tolist())
 
 
+@by_name
 def read_idx_folder(folder: str | PathLike, *, name: str | None = None) -> Dataset:
     """Reads images and class ids from a folder with four files like those of MNIST.
 

@@ -28,6 +28,7 @@ from hetjax.data.readers.pieces import (
     row_starts,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
+from hetjax.recipes import by_name
 
 _COMMENT = re.compile(rb"#[^\n]*")
 _QUERY = re.compile(rb"^([ \t]*[^ \t\n]+)[ \t]+qid:\d+(?=[ \t\n])", re.MULTILINE)
@@ -55,6 +56,7 @@ class _Part(NamedTuple):
     notes: tuple[str, ...]
 
 
+@by_name
 def read_libsvm(
     train: str | PathLike,
     test: str | PathLike,

@@ -18,6 +18,7 @@ import pooch
 from hetjax.data.dataset import Dataset
 from hetjax.data.readers import cifar, idx
 from hetjax.data.readers.errors import DataError
+from hetjax.recipes import by_name
 
 _VARIABLE = "HETJAX_DATA"
 
@@ -68,6 +69,7 @@ _CIFAR100 = _cifar_source(
 )
 
 
+@by_name
 def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1] in [0, 1], y [N] of 10 digits.
 
@@ -77,6 +79,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     return idx.read_idx_folder(_place(_MNIST, folder), name="mnist")
 
 
+@by_name
 def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 images, x [N, 28, 28, 1], y [N] of 10 garments.
 
@@ -86,6 +89,7 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     return idx.read_idx_folder(_place(_FASHION_MNIST, folder), name="fashion_mnist")
 
 
+@by_name
 def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 images, x [N, 32, 32, 3] in [0, 1], y [N] of 10.
 
@@ -95,6 +99,7 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     return cifar.read_version(cifar.CIFAR10, _place(_CIFAR10, folder))
 
 
+@by_name
 def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> Dataset:
     """CIFAR-100: as CIFAR-10, with 100 classes, or with the 20 "coarse" `labels`.
 

@@ -32,6 +32,7 @@ from hetjax.data.readers.pieces import (
     largest_column,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
+from hetjax.recipes import by_name
 
 _HEADER = re.compile(rb"\s*([+-]?\d{1,18})\s+([+-]?\d{1,18})\s+([+-]?\d{1,18})\s*")
 
@@ -50,6 +51,7 @@ class _Part(NamedTuple):
     notes: tuple[str, ...]
 
 
+@by_name
 def read_xmc(
     train: str | PathLike,
     test: str | PathLike,
@@ -101,6 +103,7 @@ def read_xmc(
     )
 
 
+@by_name
 def read_folder(
     path: str | PathLike, *, first_index: int = 0, name: str | None = None
 ) -> Dataset:

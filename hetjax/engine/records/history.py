@@ -7,9 +7,12 @@ files read them.
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+
+from hetjax.checkpoint import models
 
 
 class Segment(NamedTuple):
@@ -89,6 +92,14 @@ class WorkerEvent(NamedTuple):
     why: str
 
 
+class Interruption(NamedTuple):
+    """A run that ended before its time was continued from a checkpoint."""
+
+    seconds: float  # of the clock, from which it went on
+    checkpoint: int  # its number
+    why: str  # it was not the newest, or made by other versions; "" otherwise
+
+
 @dataclass(repr=False)
 class History:
     """The history of one run: one strategy, one seed."""
@@ -111,6 +122,7 @@ class History:
     compile_seconds: float = 0.0
     host_seconds: float = 0.0  # wall-clock time of the run, without compiling
     stopped: str = ""  # why the run ended early; "" if it did not
+    signal: str = ""  # that interrupted it, such as "SIGTERM"
     error: Exception | None = (
         None  # raised by a callback or a part of the strategy; it ended the run
     )
@@ -130,6 +142,22 @@ class History:
     params: Any = None  # final parameters
     model_state: Any = None  # final model state
     model: Any = None  # the user's model with both put back
+    # of the best evaluation, if the run was kept (`train(checkpoint=...)`)
+    best_params: Any = None
+    best_model_state: Any = None
+    interruptions: list[Interruption] = field(default_factory=list)
+    # the run was continued from a checkpoint
+
+    # what is written during a run; the rest is known before, or worked out at its end
+    growing: ClassVar[tuple[str, ...]] = (
+        "duration",
+        "evals",
+        "merges",
+        "merge_times",
+        "last_members",
+        "events",
+        "interruptions",
+    )
 
     def __repr__(self) -> str:
         end = f", {self.stopped}" if self.stopped else ""
@@ -153,6 +181,29 @@ class History:
             event._replace(seconds=float(corrected(np.array(event.seconds))))
             for event in self.events
         ]
+        self.interruptions = [
+            cut._replace(seconds=float(corrected(np.array(cut.seconds))))
+            for cut in self.interruptions
+        ]
+
+    def save_model(
+        self, path: str | Path, *, best: bool = False, overwrite: bool = False
+    ) -> None:
+        """Save the final model in a folder, for `hetjax.load_model(path, task)`.
+
+        With `best`, the model of the best evaluation, of a run with a checkpoint.
+        Errors: FileExistsError for a path that exists, unless `overwrite`; ValueError
+        if there is no such model.
+        """
+        params, state = self.params, self.model_state
+        if best:
+            params, state = self.best_params, self.best_model_state
+        if params is None:
+            raise ValueError(
+                "this history holds no such model: a run keeps its best one only with "
+                "train(checkpoint=...)"
+            )
+        models.save(path, params, state, overwrite=overwrite)
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""

@@ -1,7 +1,8 @@
 """The ledger of a run: what each worker did since its last merge, and in total."""
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from hetjax.machine.types import (
     Stamps,
     WorkerInfo,
 )
+from hetjax.saved import Saved
 
 
 class Recent(NamedTuple):
@@ -30,12 +32,29 @@ _Last = tuple[float, float]  # batch size and learning rate of the last round
 _Pushed = tuple[_Last, Recent]
 
 
-class Ledger:
+class Ledger(Saved):
     """Counters per worker. Only finished rounds count as updates and examples."""
+
+    changes = (
+        "records",
+        "timeline",
+        "updates",
+        "examples",
+        "_rounds",
+        "_recent",
+        "_pushed",
+        "_last",
+        "_under_way",
+        "_merging_until",
+        "_versions",
+        "_fetched",
+        "_mail",
+    )
 
     def __init__(self, workers: Sequence[WorkerInfo], topology: Topology):
         """Start with all counters at zero."""
         self._topology = topology
+        self._workers = [w.name for w in workers]
         n = len(workers)
         self.records = [WorkerRecord(w.name) for w in workers]
         self.timeline = Timeline()
@@ -58,6 +77,23 @@ class Ledger:
         # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
+
+    def load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue the totals of a run that had other workers.
+
+        Those that are not here any more come behind those that are.
+        """
+        before = [record.name for record in saved["records"]]
+        self.updates, self.examples = saved["updates"], saved["examples"]
+        self._versions = {ROOT: saved["_versions"].get(ROOT, 0)}
+        records = dict(zip(before, saved["records"], strict=True))
+        gone = [name for name in before if name not in self._workers]
+        here = [records.get(r.name, r) for r in self.records]
+        self.records = [*here, *(records[name] for name in gone)]
+        index = {name: k for k, name in enumerate([*self._workers, *gone])}
+        table = np.array(saved["timeline"].numbers).reshape(-1, 4)
+        table[:, 0] = [index[before[int(k)]] for k in table[:, 0]]
+        self.timeline = Timeline(array("d", table.ravel()))
 
     def record_dispatch(
         self, worker: int, local_round: LocalRound, start: float, learning_rate: float
@@ -197,7 +233,7 @@ class Ledger:
                     shares,
                     accuracy[i] if accuracy else 0.0,
                     action.server_steps or 0,
-                    len(self.records),
+                    len(self._workers),
                 )
             )
         return np.array(rows, np.float32).T

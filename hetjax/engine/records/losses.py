@@ -8,6 +8,7 @@ import numpy as np
 
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine import Arrival
+from hetjax.saved import Saved
 
 
 class Unchecked(NamedTuple):
@@ -18,8 +19,10 @@ class Unchecked(NamedTuple):
     late: RoundResult | None  # where its numbers were not known when it arrived
 
 
-class Losses:
+class Losses(Saved):
     """The losses of local rounds; they stay on the device until they are needed."""
+
+    changes = ("_unchecked", "_unobserved", "_total", "_rounds")
 
     def __init__(self, *, keeps: bool):
         """Start without losses; `keeps`: does a sampler look at those of all steps?"""
@@ -27,6 +30,16 @@ class Losses:
         self._unchecked: deque[Unchecked] = deque()
         self._unobserved: dict[int, list] = {}  # by worker
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
+
+    def save(self) -> dict[str, Any]:
+        """Return all losses; those of steps are read first, if they come late."""
+        for several in self._unobserved.values():
+            several[:] = [list(losses) for losses in several]
+        return super().save()
+
+    def load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue only the mean since the last evaluation."""
+        self._total, self._rounds = saved["_total"], saved["_rounds"]
 
     def add(self, arrival: Arrival, outcome: RoundResult) -> None:
         """Add an arrived round; take the previous ones that are known before."""

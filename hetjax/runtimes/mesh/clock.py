@@ -11,24 +11,22 @@ what is left of the wave counts as merging.
 """
 
 import heapq
-import itertools
 import math
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.engine.interruption import INTERRUPTED
 from hetjax.machine import (
     Arrival,
     Event,
     LocalRound,
     Merged,
     PlannedMerge,
-    RunEnded,
     Stamps,
     Timer,
     WorkerInfo,
@@ -36,6 +34,7 @@ from hetjax.machine import (
 from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave, Word
 from hetjax.runtimes.mesh.waves import Waves
+from hetjax.saved import Saved
 
 AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
@@ -44,12 +43,26 @@ _MICRO = 1_000_000
 _SHORTEST = 1e-4  # [s] of a wave, also of one without steps
 
 
-class MeshClock:
+class MeshClock(Saved):
     """The clock of one run on a mesh.
 
     Events of a wave come in the order of the workers, with the merges behind. A timer
     comes between two waves: before the first wave that is expected to end after it.
     """
+
+    changes = (
+        "now",
+        "_at_once",
+        "_several",
+        "_shortest",
+        "_events",
+        "_timers",
+        "_next_timer",
+        "_pace",
+        "_last_end",
+        "_planned",
+        "_true",
+    )
 
     has_pending_joins = False
 
@@ -72,15 +85,17 @@ class MeshClock:
         self._busy: dict[int | str, float] = {}
         self._device = [w.device or w.index for w in infos]
         self._timers: list[tuple[float, int, str]] = []
-        self._numbers = itertools.count()  # of timers: those of equal time keep order
+        self._next_timer = 0  # its number: timers of equal time keep their order
         self._origin = self._paused = 0.0
         self._under_way: deque[_Planned] = deque()  # waves that are not done
         self._pace = Pace()
         self._last_end = 0.0  # [s] planned, of the last wave
-        self._stops = False  # did process 0 say so?
-        self._pressed: Callable[[], bool] = lambda: False  # Ctrl-C
-        self._planned: list[float] = [0.0]  # begins and ends of waves
-        self._true: list[float] = [0.0]
+        self._stops = self._due = False  # did process 0 say so?
+        self._is_due: Callable[[int], bool] = lambda evals: False
+        self._evals = 0
+        self._pressed: Callable[[], str] = lambda: ""  # the signal that came
+        self._planned = array("d", [0.0])  # begins and ends of waves
+        self._true = array("d", [0.0])
         launches = waves.launches
         launches.seconds, launches.paused = self._seconds, self.paused
         launches.on_done, launches.word = self._learn, self._word
@@ -88,8 +103,8 @@ class MeshClock:
     # -- time --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Set the clock to 0 s."""
-        self._origin, self._paused = time.perf_counter(), 0.0
+        """Let time run, from 0 s or from where the run was cut."""
+        self._origin, self._paused = time.perf_counter() - self._true[-1], 0.0
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._origin - self._paused
@@ -124,11 +139,12 @@ class MeshClock:
         else:
             self._pace.hear(learns, word.seconds + word.micro / _MICRO)
             self._stops = self._stops or bool(word.interrupted)
+            self._due = self._due or bool(word.due)
         last = self._true[-1]  # a gap before the launch counts for the wave behind it
         each = (done - last) / seconds
         for p in planned:
-            self._planned += [p.start, p.end]
-            self._true += [last, last + each * p.seconds]
+            self._planned.extend((p.start, p.end))
+            self._true.extend((last, last + each * p.seconds))
             last = self._true[-1]
         self._shortest = min(self._shortest, each * planned[0].seconds)
         # all processes have to launch the same waves together
@@ -138,12 +154,23 @@ class MeshClock:
     def _word(self) -> Word:
         """What this process says with a launch, if it is process 0."""
         seconds, micro = divmod(int(_MICRO * self._seconds()), _MICRO)
-        return Word(seconds, micro, int(self._pressed()), self._at_once)
+        pressed, due = bool(self._pressed()), self._is_due(self._evals)
+        return Word(seconds, micro, int(pressed), self._at_once, int(due))
 
-    def hear_interrupt(self, pressed: Callable[[], bool]) -> Callable[[], bool]:
+    def hear_interrupt(self, pressed: Callable[[], str]) -> Callable[[], bool]:
         """Tell all with the next launch that Ctrl-C came; none stops by itself."""
         self._pressed = pressed
-        return lambda: False
+        return lambda: self._stops
+
+    def hear_due(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
+        """Tell all with the next launch that the run should be kept."""
+        self._is_due = is_due
+
+        def heard(evals: int) -> bool:
+            self._evals = evals
+            return self._due
+
+        return heard
 
     def _choose_at_once(self, seconds: float) -> int:
         """How many waves of so many seconds to launch at a time; chosen once."""
@@ -156,6 +183,27 @@ class MeshClock:
         """When the wave that is forming can begin [s]; planned ones may end later."""
         seconds = sum(p.seconds for p in self._under_way) * self._pace.ratio
         return self._pace.done + seconds
+
+    # -- saved and taken up again ------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Return the clock when no worker has a round: all waves are done."""
+        self._due = False
+        return super().save()
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        super().load(saved)
+        self._waves.at_once = self._at_once
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s]."""
+        self.now = self._last_end = self._pace.done = time
+        self._planned, self._true = array("d", [time]), array("d", [time])
+
+    def take_up(self, worker: int, arrival: Arrival | None) -> None:
+        """Refuse: a run is cut when no round is under way."""
+        raise ValueError(f"worker {worker} has a round in a checkpoint of a mesh")
 
     # -- actions -----------------------------------------------------------------------
 
@@ -190,7 +238,8 @@ class MeshClock:
 
     def set_timer(self, name: str, time: float) -> None:
         """Ask for a Timer event between two waves, at about `time` [s]."""
-        heapq.heappush(self._timers, (time, next(self._numbers), name))
+        heapq.heappush(self._timers, (time, self._next_timer, name))
+        self._next_timer += 1
 
     # -- events ------------------------------------------------------------------------
 
@@ -198,8 +247,6 @@ class MeshClock:
         """The next event of the wave, a timer, or the first event of the next wave."""
         if not self._events:
             self._waves.complete()
-            if self._stops:
-                raise RunEnded(INTERRUPTED)
             if self._timer_is_due():
                 seconds, _, name = heapq.heappop(self._timers)
                 return Timer(name, seconds)

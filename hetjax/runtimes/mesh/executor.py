@@ -1,6 +1,6 @@
 """The executor of a mesh: rounds join the wave that is forming."""
 
-from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
 from hetjax.runtimes.inline import lead_alone
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.wave import LateOutcome
@@ -32,6 +32,13 @@ class MeshExecutor:
 
     def drop(self, worker: int) -> None:
         """Do nothing: no worker is lost on a mesh."""
+
+    def outcome(self, worker: int) -> None:
+        """Never asked: a run is cut when no round is under way."""
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Refuse: a run is cut when no round is under way."""
+        raise ValueError(f"worker {worker} has a round in a checkpoint of a mesh")
 
     def close(self) -> list[int]:
         """Wait for what was launched."""

@@ -60,13 +60,41 @@ class Launches:
         self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None
         self.word: Callable[[], Word] = lambda: Word(0, 0, 0, at_once=1)
 
-    def begin(self, model: tuple[Any, Any]) -> None:
-        """Make all replicas and states from the initial model."""
+    def begin(self, model: tuple[Any, Any], root: Any = None) -> None:
+        """Make all replicas and states from a model; `root` is the root's state.
+
+        By default it is a new one, too.
+        """
         layout, programs = self._layout, self._job.programs
         key = ("mesh begin", self._algorithm, layout)
         begin = programs.once(key, lambda: begin_program(self._algorithm, layout))
         with self._job.compilations.of("init"):
             self._replicas, self._states = begin(*layout.everyone(model))
+            if root is not None:
+                devices = len(layout.local)
+                copies = jax.tree.map(lambda x: np.stack([x] * devices), root)
+                own = programs.copies(layout.split_local(copies))
+                self._states = {**self._states, self._algorithm.root: own}
+
+    def save(self) -> list[np.ndarray]:
+        """Return all replicas and states of this process's devices: [local, ...]."""
+        self.wait()
+        return [
+            _local_parts(x) for x in jax.tree.leaves((self._replicas, self._states))
+        ]
+
+    def load(self, leaves: list[np.ndarray]) -> None:
+        """Continue from what `save` returned; a ValueError if the shapes differ."""
+        before, structure = jax.tree.flatten((self._replicas, self._states))
+        devices = len(self._layout.local)
+        expected = [((devices, *x.shape[1:]), x.dtype) for x in before]
+        if expected != [(x.shape, x.dtype) for x in leaves]:
+            raise ValueError(
+                "the checkpoint has replicas of another mesh: give as many devices to "
+                "each process as before"
+            )
+        found = self._layout.split_local(jax.tree.unflatten(structure, leaves))
+        self._replicas, self._states = self._job.programs.copies(found)
 
     def root_state(self) -> Any:
         """The root's state after all that was launched, [1, ...] on a local device."""
@@ -169,6 +197,12 @@ class Launches:
                 "weight and must be at least 0, but a worker's is "
                 f"{accuracy.min():.4g}"
             )
+
+
+def _local_parts(x: jax.Array) -> np.ndarray:
+    """The parts of an array [devices, ...] on this process's devices, in order."""
+    parts = sorted(x.addressable_shards, key=lambda s: s.index[0].start or 0)
+    return np.concatenate([np.asarray(part.data) for part in parts])
 
 
 def _on_host(x: jax.Array) -> np.ndarray:

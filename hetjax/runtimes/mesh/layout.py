@@ -69,8 +69,10 @@ class Layout(NamedTuple):
 
         For a single device it may stay on the host: a jitted call sends it sooner.
         """
-        if len(self.devices) == 1:
-            return tree
+        return tree if len(self.devices) == 1 else self.split_local(tree)
+
+    def split_local(self, tree: PyTree) -> PyTree:
+        """As `put_local`, always on the devices."""
         if self.is_alone:
             return jax.device_put(tree, self.split)
         return jax.tree.map(

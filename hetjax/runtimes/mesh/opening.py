@@ -11,7 +11,7 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Runtime
+from hetjax.engine.protocols import Kept, Runtime
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.clock import MeshClock
@@ -41,8 +41,10 @@ def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     if not layout.is_alone:
         processes.agree(_facts(machine, strategy, job))
     timer = StepTimer(strategy, job)
+    # not those of `jax.local_devices()`, which are of JAX's default platform alone
+    own = jax.process_index()
     mine = machine.subset(
-        [w.name for w in machine.workers if w.device in jax.local_devices()]
+        [w.name for w in machine.workers if w.device.process_index == own]
     )
     measured = measure_costs(mine, timer, strategy.batch_size)
     costs = {
@@ -124,15 +126,18 @@ def mesh_runtime(
     fast = loops_are_fast(job, device.platform)
     several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, waves, several=several)
+    executor = MeshExecutor(waves, clock)
+    hear_due = {} if layout.is_alone else {"hear_due": clock.hear_due}
     return Runtime(
         clock,
-        MeshExecutor(waves, clock),
+        executor,
         Placement(),
         {device.device_kind: step_mode},
         real=True,
         open_store=partial(MeshStore, waves=waves, planner=planner),
         corrected=clock.corrected,
         **_shared(clock, layout),
+        kept=Kept("mesh", clock, executor, at_rest=True, **hear_due),
         estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers"
         + _gathered(algorithm, layout),

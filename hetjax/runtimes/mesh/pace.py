@@ -4,11 +4,15 @@ In a run of several processes all have to expect the same, since they decide on 
 when to evaluate: then process 0's stamps count, which every launch carries to all.
 """
 
+from hetjax.saved import Saved
+
 _NEW = 0.3  # weight of the last launch in the ratio
 
 
-class Pace:
+class Pace(Saved):
     """The ratio of true to planned seconds, and when what is known to be done ended."""
+
+    changes = ("ratio", "done")
 
     def __init__(self):
         """Start at 0 s, with planned seconds as they are."""

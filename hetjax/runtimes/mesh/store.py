@@ -109,6 +109,38 @@ class MeshStore:
     def reset_to_center(self, worker: int) -> None:
         """Do nothing: the program has reset a replica that is not finite."""
 
+    def save(self) -> dict[str, Any]:
+        """Return the replicas and states of this process's devices."""
+        self._waves.settle()
+        root = on_device(first_part(self._waves.root_state()))
+        return {
+            "root": jax.tree.leaves(root),
+            "mesh": self._waves.launches.save(),
+            "begun": self._begun,
+            "moved": self._moved,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self._waves.launches.load(saved["mesh"])
+        self._begun, self._moved = saved["begun"], saved["moved"]
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue with the root alone: all else begins from its model."""
+        merge, programs = self._strategy.merges[-1], self._job.programs
+        like = jax.eval_shape(programs.state(merge), *self._like)
+        state = tree.filled(like, leaves, "the state of the root")
+        model = programs.model(merge)(state, *programs.init(jax.random.key(0)))
+        self._waves.launches.begin(model, root=state)
+
+    def leaves_of(self, replica: None) -> list[Any]:
+        """Return nothing: a worker's replica stays on its device."""
+        return []
+
+    def model_of(self, leaves: list[Any]) -> Model:
+        """Return a model from a saved one's arrays."""
+        return self._job.programs.copies(tree.filled(self._like, leaves, "the model"))
+
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Add a merge to the wave; the stamps mean nothing."""
         changes = action.node == ROOT and action.op != MergeOp.FETCH

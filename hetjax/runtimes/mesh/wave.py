@@ -23,7 +23,7 @@ def may_unroll(most: int, slots: int) -> bool:
 
 
 class Word(NamedTuple):
-    """What process 0 says with a launch: four whole numbers, which a program carries.
+    """What process 0 says with a launch: whole numbers, which a program carries.
 
     That it is `interrupted` any process may say.
     """
@@ -32,6 +32,7 @@ class Word(NamedTuple):
     micro: int
     interrupted: int  # did Ctrl-C or SIGTERM come?
     at_once: int  # waves to launch at a time
+    due: int = 0  # should the run be kept soon?
 
 
 class Wave:

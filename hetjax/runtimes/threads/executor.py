@@ -160,8 +160,15 @@ class Threads:
 
     def finish(self, worker: int) -> Outcome:
         """Return a worker's outcome; its arrays are computed."""
-        self._crew.threads.pop(worker)
+        self._crew.threads.pop(worker, None)  # of a continued run there is none
         return self._outcomes.pop(worker)
+
+    def outcome(self, worker: int) -> None:
+        """Return None: an outcome is known when it arrives."""
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Take up an assignment that was saved with its outcome."""
+        self._outcomes[worker] = outcome
 
     def drop(self, worker: int) -> None:
         """Discard a worker's assignment; its thread ends after the current step."""

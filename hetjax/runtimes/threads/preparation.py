@@ -7,7 +7,7 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Runtime
+from hetjax.engine.protocols import Kept, Runtime
 from hetjax.engine.steps import Steps
 from hetjax.runtimes.threads.crew import Crew, DeviceWorker
 from hetjax.runtimes.threads.dry_run import (
@@ -59,7 +59,8 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
-    recorder = Recorder(clock, about, job.trace)
+    path = job.trace or job.usual_trace
+    recorder = Recorder(clock, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
     executor = Threads(Steps(strategy, job), crew, clock)
@@ -71,6 +72,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
         real=True,
         recording=recorder.recording,
         note="threads",
+        kept=Kept("threads", recorder, executor),
     )
 
 

@@ -15,7 +15,8 @@ import jax
 import pooch
 
 from hetjax.engine.placement import Device
-from hetjax.engine.steps import ALONE, LONGEST
+from hetjax.engine.steps import LONGEST
+from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.runtimes.threads.step_timer import StepTimer
 
 GAIN = 0.03  # by which a step mode must be faster than single dispatches
@@ -28,10 +29,12 @@ def choose_step_mode(
 
     Returns (step mode, seconds of a step in each step mode that was tried).
     """
-    if local_steps < 2 and learners < 2:
+    of_table = step_mode_of_table(timer.job, device.platform)
+    tried = candidates(local_steps, learners, of_table)
+    if len(tried) < 2:
         return "dispatch", {}
     seconds = measured_once(
-        lambda: _measured(timer, device, local_steps, size, learners),
+        lambda: _measured(timer, device, local_steps, size, learners, tried),
         timer.lowered(device, size),
         f"{local_steps} steps, {learners} learners",
         device,
@@ -65,8 +68,33 @@ def cache_folder() -> Path:
     return (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "step_modes"
 
 
+def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
+    """The step modes that are worth a measurement.
+
+    `of_table` is the mode that the table has for this model. Where it fuses no steps,
+    loops are an order of magnitude slower, and measuring one takes minutes; where it
+    does not unroll them either, compiling does.
+    """
+    if of_table == "dispatch":
+        return ["dispatch"]
+    short = 1 < local_steps <= LONGEST
+    if of_table == "unrolled":
+        return ["dispatch", *(["unrolled"] if short else [])]
+    return [
+        "dispatch",
+        *(["fused"] if local_steps > 1 else []),
+        *(["unrolled"] if short else []),
+        *(["vmapped"] if learners > 1 else []),
+    ]
+
+
 def _measured(
-    timer: StepTimer, device: Device, local_steps: int, size: int, learners: int
+    timer: StepTimer,
+    device: Device,
+    local_steps: int,
+    size: int,
+    learners: int,
+    tried: list[str],
 ) -> dict[str, float]:
     if learners < 2:
         return {
@@ -75,13 +103,8 @@ def _measured(
                     device, size, local_steps=local_steps, step_mode=step_mode
                 )
             )
-            for step_mode in _step_modes(local_steps)
+            for step_mode in tried
         }
-    tried = (
-        [*_step_modes(local_steps), "vmapped"]
-        if local_steps > 1
-        else ["dispatch", "vmapped"]
-    )
     return {
         step_mode: median(
             timer.seconds_of_several(
@@ -90,8 +113,3 @@ def _measured(
         )
         for step_mode in tried
     }
-
-
-def _step_modes(local_steps: int) -> list[str]:
-    """The step modes of a single worker."""
-    return [f for f in ALONE if f != "unrolled" or local_steps <= LONGEST]

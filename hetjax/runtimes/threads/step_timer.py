@@ -24,7 +24,7 @@ class StepTimer:
 
     def __init__(self, strategy: Strategy, job: Job):
         """Initialize the model as in a run with the job's seed."""
-        self._strategy, self._job = strategy, job
+        self._strategy, self.job = strategy, job
         self._model = job.programs.init(jax.random.key(job.seed))
         self.exact = job.programs.has_statistics
         self.steps = Steps(strategy, job)
@@ -33,14 +33,14 @@ class StepTimer:
     def replica(self, device: Device) -> Replica:
         """Return a new replica on the device."""
         local_update, merge = self._strategy.local, self._strategy.merges[0]
-        begin = self._job.programs.replica(
+        begin = self.job.programs.replica(
             local_update, (*merge.requires, *local_update.requires)
         )
         return jax.device_put(begin(*self._model), device)
 
     def rows(self, local_steps: int, size: int) -> list[np.ndarray]:
         """Draw random examples for so many steps."""
-        n = len(self._job.train)
+        n = len(self.job.train)
         return [self._rng.integers(n, size=size) for _ in range(local_steps)]
 
     def lowered(self, device: Device, size: int) -> str:

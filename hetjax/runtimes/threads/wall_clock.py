@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetjax.machine.event_queue import EventQueue
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
@@ -31,6 +31,8 @@ from hetjax.machine.types import (
 from hetjax.runtimes.threads.stopwatch import Stopwatch
 from hetjax.runtimes.threads.under_way import RoundsUnderWay
 
+CUT_OFF = "its local round was cut off with the run"
+NEW_THREAD = "the run goes on, with a new thread"
 _LOOK_UP = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
 
 
@@ -72,6 +74,9 @@ class WallClock:
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._leader = threading.get_ident()
         self._wake = 0.0  # [s] until when the leader waits
+        self._factors: dict[int, float] = {}  # from scripted "slow" faults
+        # of a continued run: workers whose threads are new, which join again
+        self._returning: set[int] = set()
         self._events = EventQueue(self.workers, faults)
         self._rounds = RoundsUnderWay(self.workers, is_compiling)
         self._watch = Stopwatch(time.perf_counter())
@@ -79,12 +84,48 @@ class WallClock:
     @property
     def has_pending_joins(self) -> bool:
         """May an inactive worker still join?"""
-        return bool(self._rounds.silent) or self._events.has_scripted_joins
+        returning = self._rounds.silent or self._returning
+        return bool(returning) or self._events.has_scripted_joins
 
     def begin(self) -> None:
         """Time runs from now on."""
-        self._watch = Stopwatch(time.perf_counter())
+        self._watch = Stopwatch(time.perf_counter() - self.now)
         self._leader = threading.get_ident()
+
+    def save(self) -> dict[str, Any]:
+        """Return the time, the events, and whose answers are still awaited."""
+        self._collect()
+        return {
+            "now": self.now,  # not the time by now: the disk may have been waited for
+            # rounds that are done arrive in the continued run with their outcomes
+            "events": self._events.save_without_arrivals(),
+            "silent": sorted(self._rounds.silent),
+            "factors": self._factors,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.now = saved["now"]
+        self._events.load(saved["events"])
+        for worker, factor in saved["factors"].items():
+            self._factors[worker] = factor
+            self._on_slow(worker, factor)
+        for worker in saved["silent"]:  # its thread hung in another process
+            self._returning.add(worker)
+            self._events.rejoin(Join(worker, self.now, NEW_THREAD))
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s]."""
+        self.now = time
+
+    def take_up(self, worker: int, arrival: Arrival | None) -> None:
+        """Let a round that was under way arrive, or lose it."""
+        if arrival is not None:
+            self._events.push(arrival.finish, arrival)
+            return
+        self._returning.add(worker)
+        leave = Leave(worker, self.now, lost=True, why=CUT_OFF)
+        self._events.push(self.now, leave)
 
     def time_of(self, stamp: float) -> float:
         """The clock's time [s] of a stamp; pauses do not count."""
@@ -231,6 +272,8 @@ class WallClock:
                 self._rounds.end(event.worker)
             elif isinstance(event, Leave) and event.lost:
                 self._lose(event)
+            elif isinstance(event, Join):
+                self._returning.discard(event.worker)
             if event is not None:
                 return event
         return None
@@ -248,6 +291,7 @@ class WallClock:
             return None
         event = self._events.occur(fault, seconds)
         if isinstance(event, Slow):
+            self._factors[worker] = event.factor
             self._on_slow(worker, event.factor)
         elif isinstance(event, Leave):
             self._rounds.end(worker)
@@ -256,7 +300,10 @@ class WallClock:
     def _lose(self, leave: Leave) -> Leave:
         """Drop the worker's round and its coming events."""
         self._rounds.end(leave.worker)
-        return self._events.lose(leave)
+        leave = self._events.lose(leave)
+        if leave.worker in self._returning:
+            self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
+        return leave
 
     def _miss(self, now: float) -> Event | None:
         """The Leave of a worker that has not answered by its deadline."""

@@ -14,6 +14,7 @@ from hetjax.machine import Arrival, LocalRound, MergeAction, Timer
 from hetjax.schedule.types import Actions
 from hetjax.strategies import Strategy
 
+pytestmark = pytest.mark.usefixtures("cpu_alone")
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4, 1, 3, 4, 2)
 POISONED = poisoned_task()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hetjax.machine import Arrival, LocalRound, RunEnded, Timer, WorkerInfo
+from hetjax.machine import Arrival, LocalRound, Timer, WorkerInfo
 from hetjax.runtimes.mesh import clock as module
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.pace import Pace
@@ -272,11 +272,29 @@ def test_process_0_tells_what_it_has_chosen():
 def test_ctrl_c_is_process_0s_word():
     waves = FakeWaves(*[1.0] * 9, says=lambda number: (number, 0, int(number == 3), 1))
     clock = clock_of(waves, 1.0)
-    assert clock.hear_interrupt(lambda: True)() is False  # it does not stop by itself
+    heard = clock.hear_interrupt(lambda: "SIGINT")
+    assert heard() is False  # it does not stop by itself
     assert waves.word().interrupted == 1
-    with pytest.raises(RunEnded, match="interrupted"):
-        play(clock, waves, 8, STEP)
-    assert 3 <= waves.count <= 5
+    play(clock, waves, 2, STEP)
+    assert heard() is False
+    play(clock, waves, 4, STEP)
+    assert heard() is True
+
+
+def test_that_a_cut_is_due_is_process_0s_word():
+    def says(number):
+        return (number, 0, 0, 1, int(number == 3))
+
+    waves = FakeWaves(*[1.0] * 9, says=says)
+    clock = clock_of(waves, 1.0)
+    heard = clock.hear_due(lambda evals: evals == 7)
+    assert heard(7) is False
+    assert waves.word().due == 1
+    play(clock, waves, 6, STEP)
+    assert heard(8) is True
+    assert waves.word().due == 0
+    clock.save()  # the cut was made
+    assert heard(8) is False
 
 
 class TestPace:

@@ -13,6 +13,7 @@ from quick import quick
 
 import hetjax as hj
 
+pytestmark = pytest.mark.usefixtures("cpu_alone")
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4, 1, 3, 4, 2)  # of eight workers
 SIZES = (4, 2, 3, 4, 1, 4, 2, 4)

@@ -17,7 +17,9 @@ def test_waves_that_are_done_are_freed(monkeypatch):
         alive.add(wave)
 
     monkeypatch.setattr(Wave, "__init__", counted)
-    machine = hj.local_machine(jax.devices()[:2], placement="mesh", step_mode="fused")
+    machine = hj.local_machine(
+        jax.devices("cpu")[:2], placement="mesh", step_mode="fused"
+    )
     hj.train(
         TASK,
         DATA,
@@ -35,7 +37,9 @@ def test_waves_that_are_done_are_freed(monkeypatch):
 
 def test_what_is_left_of_a_wave_is_merging():
     """Also for a merge that need not block: on a mesh the next round is behind it."""
-    machine = hj.local_machine(jax.devices()[:2], placement="mesh", step_mode="fused")
+    machine = hj.local_machine(
+        jax.devices("cpu")[:2], placement="mesh", step_mode="fused"
+    )
     strategy = hj.sma(batch_size=4, learning_rate=0.05)
     history = hj.train(TASK, DATA, machine, strategy, seconds=0.5, progress=False)
     assert history.estimates_busy

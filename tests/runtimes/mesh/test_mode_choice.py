@@ -12,7 +12,7 @@ STRATEGY = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2)
 
 def train(**options):
     machine = hj.local_machine(
-        jax.devices()[:2], workers_per_device=2, placement="mesh"
+        jax.devices("cpu")[:2], workers_per_device=2, placement="mesh"
     )
     options = {"seconds": 0.05, "num_evals": 1, "progress": False} | options
     return hj.train(TASK, DATA, machine, STRATEGY, **options)
@@ -83,7 +83,7 @@ def test_the_fastest_mode_is_taken(measured, seconds, expected):
 
 def test_no_measurement_where_the_mode_is_given(measured):
     machine = hj.local_machine(
-        jax.devices()[:2], placement="mesh", step_mode="unrolled"
+        jax.devices("cpu")[:2], placement="mesh", step_mode="unrolled"
     )
     options = {"seconds": 0.05, "num_evals": 1, "progress": False}
     history = hj.train(TASK, DATA, machine, STRATEGY, **options)

@@ -1,0 +1,130 @@
+"""Damaged checkpoints: what a run makes of a folder in which something is broken."""
+
+import json
+import shutil
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hetjax as hj
+from hetjax.checkpoint import files
+
+SECONDS, EVALS = 0.4, 12
+
+
+def truncate(file: Path, rng: np.random.Generator) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: rng.integers(len(content))])
+
+
+def flip(file: Path, rng: np.random.Generator) -> None:
+    content = bytearray(file.read_bytes())
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    file.write_bytes(bytes(content))
+
+
+def remove(file: Path, rng: np.random.Generator) -> None:
+    file.unlink()
+
+
+def say_another_version(file: Path, rng: np.random.Generator) -> None:
+    """The whole checkpoint says so, with the right checksums."""
+    folder = next(p for p in file.parents if (p / files.MANIFEST).exists())
+    set_version(folder, int(rng.integers(2, 99)))
+
+
+def set_version(folder: Path, version: int) -> None:
+    """Let a checkpoint say another version, with the right checksums."""
+    state = folder / files.STATE
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "version": version}))
+    manifest = json.loads((folder / files.MANIFEST).read_text())
+    manifest[files.STATE] = [state.stat().st_size, files._checksum(state)]
+    (folder / files.MANIFEST).write_text(json.dumps(manifest))
+
+
+MUTATIONS: dict[str, Callable[[Path, np.random.Generator], None]] = {
+    "truncated": truncate,
+    "bit flipped": flip,
+    "file missing": remove,
+    "of another version": say_another_version,
+}
+
+
+def mutations(number: int, folder: Path, seed: int) -> dict[str, Any]:
+    """Damage a folder of two checkpoints `number` times; count what a call makes of it.
+
+    "older": the checkpoint before was taken, the damaged file named, and the result was
+    equal; "error": one line, nothing trained; "other": anything else.
+    """
+    data = hj.data.digits()
+    tasks = hj.classification(hj.models.mlp(hidden=16), data)
+    others = hj.data.digits(seed=1)  # other data
+    machine = hj.machine.preset("v100x2")
+    strategy = hj.adaptive_sgd(batch_size=32, learning_rate=0.1)
+
+    def run(path: Path | None, data: Any = data, **more: Any) -> hj.History:
+        return hj.train(
+            tasks,
+            data,
+            machine,
+            strategy,
+            seconds=SECONDS,
+            num_evals=EVALS,
+            checkpoint=hj.Checkpoint(path, every="1 eval") if path else None,
+            progress=False,
+            **more,
+        )
+
+    whole, good = run(None).evals, folder / "good"
+    _interrupt(run, good)
+    rng, counts = np.random.default_rng(seed), Counter()
+    for i in range(number):
+        copy = folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(good, copy)
+        kinds = [*MUTATIONS, "of other data"]
+        kind = kinds[i % len(kinds)]
+        newest, *rest = sorted(p for p in copy.iterdir() if p.name.isdigit())[::-1]
+        broken = [newest, *rest] if rng.random() < 0.3 else [newest]
+        for checkpoint in broken if kind in MUTATIONS else ():
+            found = sorted(p for p in checkpoint.rglob("*") if p.is_file())
+            MUTATIONS[kind](found[rng.integers(len(found))], rng)
+        given = others if kind == "of other data" else data
+        counts[kind, _outcome(run, copy, given, newest, whole)] += 1
+        if (i + 1) % 50 == 0:
+            print(f"{i + 1} of {number}: {dict(counts)}", file=sys.stderr)
+    return {f"{kind}: {what}": n for (kind, what), n in sorted(counts.items())}
+
+
+def _interrupt(run: Callable[..., hj.History], folder: Path) -> None:
+    """Leave two checkpoints of a run that did not end."""
+
+    class Stop(Exception):
+        pass
+
+    def on_eval(point: dict[str, float]) -> None:
+        if point["seconds"] > SECONDS / 2:
+            raise Stop
+
+    run(folder, on_eval=on_eval, on_error="keep")
+
+
+def _outcome(
+    run: Callable[..., hj.History], copy: Path, data: Any, newest: Path, whole: list
+) -> str:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            history = run(copy, data)
+        except ValueError as error:
+            return "error" if "\n" not in str(error) else "other"
+    named = any(newest.name in str(w.message) for w in told)
+    where = [i.checkpoint for i in history.interruptions]
+    older = where and where[0] < int(newest.name)
+    return "older" if older and named and history.evals == whole else "other"

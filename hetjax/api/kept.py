@@ -1,0 +1,243 @@
+"""Runs that are kept in a folder: found, checked against the call, continued, ended.
+
+What a run is made from is described as JSON data and saved with every checkpoint. A
+call that describes something else is an error that names the first difference.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib.version
+import numpy as np
+
+from hetjax import tree
+from hetjax.api.run_recipes import recipes
+from hetjax.checkpoint import Checkpoint, Found, Keeper, find
+from hetjax.checkpoint.description import checksum
+from hetjax.engine.interruption import INTERRUPTED
+from hetjax.engine.job import Job
+from hetjax.engine.records.history import History, Interruption
+from hetjax.report.comparison import installed_version
+from hetjax.report.record import plain
+from hetjax.runtimes import is_real_machine
+from hetjax.runtimes.mesh.processes import here
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+from hetjax.tracing.fingerprint import data_fingerprint, model_shapes
+
+RESUME = ("auto", "never", "must")
+# versions are said in the history, since the last bits may differ
+_MAY_DIFFER = ("versions", "recipes")
+_NOT_KEPT = ("error", "trace", "params", "model_state", "model")
+_MODELS = ("params", "model_state", "best_params", "best_model_state")
+
+
+class Kept(NamedTuple):
+    """A folder in which a run is kept, and what it held before."""
+
+    keeper: Keeper
+    found: Found | None
+
+    @property
+    def trace(self) -> Path:
+        """Where a real run is recorded, unless the call says another file."""
+        return self.keeper.folder / "trace.jsonl"
+
+    @property
+    def saved(self) -> dict[str, Any] | None:
+        """The cut from which the run goes on, with a note of that; None: it begins."""
+        if self.found is None:
+            return None
+        values = self.found.values
+        run = values["run"]
+        books = run["books"]
+        history = books["history"]
+        why = Interruption(history["duration"], self.found.number, self._note())
+        history = {**history, "interruptions": [*history["interruptions"], why]}
+        return {**values, "run": {**run, "books": {**books, "history": history}}}
+
+    def _note(self) -> str:
+        """What is unusual about the checkpoint from which the run goes on."""
+        assert self.found is not None
+        notes = [f"damaged: {why}" for why in self.found.damaged]
+        before, now = self.found.about.get("versions", {}), versions()
+        notes += [
+            f"made with {name} {before.get(name)}, continued with {now[name]}"
+            for name in now
+            if before.get(name) != now[name]
+        ]
+        return "; ".join(notes)
+
+    @property
+    def evals(self) -> list[dict[str, float]]:
+        """The evaluations that the run has made before."""
+        if self.found is None:
+            return []
+        return self.found.values["run"]["books"]["history"]["evals"]
+
+
+@contextmanager
+def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator[Kept]:
+    """Open the folder of a run for as long as the block takes.
+
+    Errors: ValueError if there are several processes, or if the folder holds another
+    run than `about` describes, nothing although resume="must", or only damaged
+    checkpoints; BlockingIOError if it is in use.
+    """
+    if here().count > 1:
+        raise ValueError(
+            "runs of several processes cannot be kept yet, since their checkpoints "
+            "would wait for each other amid a run: leave out checkpoint and out"
+        )
+    keeper = Keeper(checkpoint, about)
+    try:
+        found = None if resume == "never" else find(keeper.folder)
+        if found is None and resume == "must":
+            raise ValueError(
+                f'resume="must": {keeper.folder} holds no checkpoint of a run'
+            )
+        if found is None:
+            keeper.begin_anew()
+        else:
+            check_same(keeper.folder, found.about, about)
+            keeper.goes_on(0 if found.finished else len(Kept(keeper, found).evals))
+            for why in found.damaged:
+                warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
+        yield Kept(keeper, found)
+    finally:
+        keeper.close()
+
+
+def describe_run(
+    strategy: Strategy,
+    job: Job,
+    machine: Any,
+    *,
+    target: float | None,
+    epochs: float | None,
+) -> dict[str, Any]:
+    """What a run is made from, as JSON data."""
+    task = job.programs.task
+    parts = {
+        "policy": strategy.policy,
+        "local update": strategy.local,
+        "merge": strategy.merges,
+        "sampler": strategy.sampler,
+        "learning rate": strategy.learning_rate,
+        "loss": task.loss,
+        "metrics": task.metrics,
+    }
+    return {
+        "name": job.name,
+        "strategy": {"name": strategy.name, **plain(strategy.settings)},
+        "batch_size": strategy.batch_size,
+        "seed": int(job.seed),
+        "seconds": job.instants[-1],
+        "num_evals": len(job.instants) - 1,
+        "target": target,
+        "epochs": epochs,
+        "on_nan": job.on_nan,
+        "on_lost_worker": job.on_lost_worker,
+        "real": is_real_machine(machine),
+        "machine": plain(machine.record()),
+        "metric": task.metric,
+        "model": model_shapes(task),
+        "data": data_fingerprint(job.data),
+        # last: where a setting has a name, the difference is named above
+        "code": {name: checksum(part) for name, part in parts.items()},
+        "versions": versions(),
+        "recipes": recipes(strategy, task, job.data, machine),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions on which the last bits of a result depend."""
+    return {
+        "hetjax": installed_version(),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "numpy": np.__version__,
+        "platform": jax.default_backend(),
+    }
+
+
+def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise a ValueError that names the first setting that differs.
+
+    Real workers may differ, but a real run does not go on simulated.
+    """
+    if now["real"] and before.get("real"):
+        before, now = ({**about, "machine": None} for about in (before, now))
+    for name in [*now, *(k for k in before if k not in now)]:
+        if name in _MAY_DIFFER:
+            continue
+        found = _first_difference(name, before.get(name), now.get(name))
+        if found is None:
+            continue
+        where, old, new = found
+        differs = f"with other settings: {where} is {_short(old)} there, and "
+        differs += f"{_short(new)} here"
+        if name == "code":  # checksums say nothing
+            differs = f"whose {where.removeprefix('code.')} has other settings or code"
+        raise ValueError(
+            f"{folder} holds a run {differs}; take the same, another folder, or "
+            'resume="never" (in scripts --overwrite), which begins anew'
+        )
+
+
+def _first_difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any] | None:
+    """The place of the first difference between JSON data, and both values there."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(k for k in old if k not in new)]:
+            found = _first_difference(f"{where}.{key}", old.get(key), new.get(key))
+            if found is not None:
+                return found
+        return None
+    if isinstance(old, Sequence) and isinstance(new, Sequence) and len(old) == len(new):
+        if isinstance(old, str) or isinstance(new, str):
+            return None if old == new else (where, old, new)
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            if (found := _first_difference(f"{where}[{i}]", a, b)) is not None:
+                return found
+        return None
+    return None if old == new else (where, old, new)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# -- histories -------------------------------------------------------------------------
+
+
+def is_finished(history: History) -> bool:
+    """Is a run over for good, so that it must not be continued?"""
+    return history.error is None and history.stopped != INTERRUPTED
+
+
+def values_of(history: History) -> dict[str, Any]:
+    """A finished run's history and models, as values to be kept."""
+    fields = {
+        name: value
+        for name, value in vars(history).items()
+        if name not in (*_NOT_KEPT, *_MODELS)
+    }
+    models = {name: jax.tree.leaves(getattr(history, name)) for name in _MODELS}
+    return {"history": fields, "models": models}
+
+
+def history_of(values: dict[str, Any], task: Task) -> History:
+    """The history that `values_of` took apart."""
+    history = History(**values["history"])
+    like = jax.eval_shape(task.init, jax.random.key(0))
+    for name, each in zip(_MODELS, (*like, *like), strict=True):
+        leaves = [jax.numpy.asarray(x) for x in values["models"][name]]
+        if leaves or not jax.tree.leaves(each):
+            setattr(history, name, tree.filled(each, leaves, f"the run's {name}"))
+    history.model = task.restore(history.params, history.model_state)
+    return history

@@ -1,0 +1,50 @@
+"""`load_model`: a trained model, from a folder of its own or from that of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hetjax import tree
+from hetjax.api.kept import history_of
+from hetjax.checkpoint import find, models
+from hetjax.checkpoint.keeper import holds_run
+from hetjax.task.types import Task
+
+
+def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
+    """Return the user's own model with trained parameters, ready to predict.
+
+    `path` is what `history.save_model(path)` has written, or the folder of a run that
+    `train(checkpoint=path)` keeps: then the model is that of its end, or with `best`
+    that of its best evaluation, which a run has that is not over, too.
+
+    Errors: FileNotFoundError without such a folder; ValueError for a model of other
+    shapes than the task's, for a run that is not over, or for a damaged folder.
+    """
+    folder = Path(path)
+    like = jax.eval_shape(task.init, jax.random.key(0))
+    if not holds_run(folder):
+        if best:
+            raise ValueError(
+                f"{folder} holds one model: best=True is for the folder of a run"
+            )
+        return task.restore(*models.load(folder, like))
+    found = find(folder)
+    assert found is not None
+    if found.finished:
+        history = history_of(found.values, task)
+        if best:
+            return task.restore(history.best_params, history.best_model_state)
+        return history.model
+    books = found.values["run"]["books"]
+    if not best:
+        raise ValueError(
+            f"{folder} holds a run that is not over: let it go on, or load the model "
+            "of its best evaluation so far, with best=True"
+        )
+    if books["best"] is None:
+        raise ValueError(f"{folder} holds a run that was not evaluated yet")
+    _, leaves = books["best"]
+    arrays = [jax.numpy.asarray(x) for x in leaves]
+    return task.restore(*tree.filled(like, arrays, f"{folder}: the task's model"))

@@ -1,0 +1,71 @@
+"""`resume`: a run that was kept in a folder goes on, given nothing but its path."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hetjax.api.run_recipes import made_again
+from hetjax.api.train import train_as
+from hetjax.checkpoint import Checkpoint, find
+from hetjax.checkpoint.keeper import EVERY
+from hetjax.data.dataset import Dataset
+from hetjax.engine.records.history import History
+from hetjax.machine import Machine
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.strategies.types import Strategy
+from hetjax.task.types import Task
+
+
+def resume(
+    path: str | Path,
+    task: Task | None = None,
+    data: Dataset | None = None,
+    machine: Machine | RealMachine | None = None,
+    strategy: Strategy | None = None,
+    *,
+    every: str = EVERY,
+    on_eval: Callable[[dict[str, float]], object] | None = None,
+    on_error: str = "raise",
+    progress: bool = True,
+) -> History:
+    """Go on with the run that `train(checkpoint=path)` has kept, or return its end.
+
+    What was made by hetjax's own functions from plain values, or from functions and
+    classes at the top of a module, is made again: `data.digits()`,
+    `classification(models.mlp(hidden=64), data)`, `sma(...)`, `machine.preset(...)`,
+    the devices of a local machine. Give the rest: an error names what is missing. A
+    real run may go on with another `machine`: workers that are gone have left, new ones
+    have joined, and the policy begins anew from the root's model.
+
+    `every`, `on_eval`, `on_error` and `progress` are those of `train`; what was given
+    there is not remembered. A folder written by several processes is continued by the
+    same call of `train`.
+
+    Errors: a ValueError for a folder without checkpoints, with damaged ones only, or of
+    a run with other task, data or strategy than those that are given.
+    """
+    checkpoint = Checkpoint(path, every=every)
+    found = find(Path(path), about_alone=True)
+    if found is None:
+        raise ValueError(f"{path} holds no checkpoint of a run")
+    about = found.about
+    given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
+    parts: dict[str, Any] = made_again(path, about["recipes"], given)
+    return train_as(
+        about["name"],
+        **parts,
+        seconds=about["seconds"],
+        seed=about["seed"],
+        num_evals=about["num_evals"],
+        target=about["target"],
+        epochs=about["epochs"],
+        on_eval=on_eval,
+        on_error=on_error,
+        on_nan=about["on_nan"],
+        on_lost_worker=about["on_lost_worker"],
+        trace=None,
+        devices=None,
+        checkpoint=checkpoint,
+        resume="must",
+        progress=progress,
+    )

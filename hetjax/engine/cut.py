@@ -1,0 +1,150 @@
+"""Cuts: a run between two events as one value, saved while the run goes on.
+
+A cut holds everything that decides how the run continues: the policy's state, the
+sampler, the clock, the ledger, replicas and states, and the outcomes of the local
+rounds that are under way. Where these are computed at once (a simulated machine) the
+cut is complete at once. On real workers it is complete when each round that was under
+way has arrived: its outcome is what the worker sent before the cut and the loop takes
+in after it (Chandy and Lamport's snapshot of a distributed system, with arrivals in the
+place of messages). Whoever continues from the cut sees these rounds arrive, as the run
+did.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hetjax.engine.protocols import Kept, Outcome, RoundResult
+from hetjax.machine import Arrival
+
+
+class OpenCut(Protocol):
+    """A cut that is being saved; values given to it are encoded at once."""
+
+    def add(self, name: str, value: Any) -> None:
+        """Add a value under a name."""
+        ...
+
+    def commit(self) -> None:
+        """The cut is complete: keep it, without making the run wait."""
+        ...
+
+
+class Saver(Protocol):
+    """Where the cuts of a run are kept; `hetjax.checkpoint` has one."""
+
+    prefers_rest: bool  # should a bulk-synchronous run be cut when nobody works?
+
+    @property
+    def problem(self) -> str:
+        """Why the run must end: a cut could not be kept; "" if it need not."""
+        ...
+
+    def is_due(self, evals: int) -> bool:
+        """Should the run be cut now, after so many evaluations?"""
+        ...
+
+    def begin(self, evals: int, *, wait: bool) -> OpenCut | None:
+        """Begin a cut; None if the one before is still being written (or `wait`)."""
+        ...
+
+
+class Cuts:
+    """The cuts of one run: taken when they are due, completed as rounds arrive."""
+
+    def __init__(
+        self,
+        saver: Saver,
+        kept: Kept,
+        save: Callable[[], dict[str, Any]],
+        leaves_of: Callable[[Any], list[Any]],
+        *,
+        rests: bool,
+    ):
+        """`save()` is the run without the outcomes of the rounds under way.
+
+        `rests`: will there be moments in which no worker has a round?
+        """
+        self._saver, self._executor, self._at_rest = saver, kept.executor, kept.at_rest
+        self._prefers_rest = kept.at_rest or (rests and saver.prefers_rest)
+        self._is_due = kept.hear_due(saver.is_due)
+        self._save, self._leaves_of = save, leaves_of
+        self._open: OpenCut | None = None
+        self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
+        self._last = ""  # the cut before the run ends: "wanted", then "taken"
+
+    def between_events(self, evals: int, working: frozenset[int]) -> None:
+        """Take a cut if one is due; `working` workers have a round under way."""
+        if self._prefers_rest or self._open is not None:
+            return
+        if self._is_due(evals):
+            self._take(evals, working)
+
+    def between_rounds(self, evals: int, working: frozenset[int]) -> None:
+        """As `between_events`, before new rounds begin: does no worker have one?"""
+        if not self._prefers_rest or working or self._open is not None:
+            return
+        if self._last == "wanted" or self._is_due(evals):
+            self._take(evals, working, wait=self._last == "wanted")
+
+    def is_done(self, evals: int, working: frozenset[int]) -> bool:
+        """The run is to end: is a last cut complete? Until then the run goes on."""
+        if not self._last:
+            self._last = "wanted"
+            if not self._at_rest:
+                self._take(evals, working, wait=True)
+        return self._last == "taken" and self._open is None
+
+    @property
+    def problem(self) -> str:
+        """Why the run must end: a cut could not be kept."""
+        return self._saver.problem
+
+    def _take(self, evals: int, working: frozenset[int], *, wait: bool = False) -> None:
+        """Take a cut now, unless the one before is still being written (or `wait`)."""
+        self._open = self._saver.begin(evals, wait=wait)
+        if self._open is None:
+            return
+        if self._last == "wanted":
+            self._last = "taken"
+        self._open.add("run", self._save())
+        self._awaited = set(working)
+        for worker in sorted(working):
+            outcome = self._executor.outcome(worker)
+            if outcome is not None:
+                self._add(worker, None, outcome)
+        self._commit_if_complete()
+
+    def arrived(self, arrival: Arrival, outcome: RoundResult) -> None:
+        """Add the outcome of a round that the open cut waits for, if it does."""
+        if self._open is not None and arrival.worker in self._awaited:
+            self._add(arrival.worker, arrival, outcome)
+            self._commit_if_complete()
+
+    def _add(self, worker: int, arrival: Arrival | None, outcome: RoundResult) -> None:
+        assert self._open is not None
+        fields = {
+            "arrival": arrival,
+            "replica": self._leaves_of(outcome.replica),
+            "losses": list(outcome.losses),
+            "mean": outcome.mean,
+            "padded": outcome.padded,
+            "finite": outcome.finite,
+        }
+        self._open.add(f"outcome {worker}", fields)
+        self._awaited.discard(worker)
+
+    def lost(self, worker: int) -> None:
+        """A worker was lost: whoever continues from the cut loses its round, too."""
+        self._awaited.discard(worker)
+        self._commit_if_complete()
+
+    def _commit_if_complete(self) -> None:
+        if self._open is not None and not self._awaited:
+            self._open.commit()
+            self._open = None
+
+
+def outcome_of(fields: dict[str, Any], replica_of: Callable[[list], Any]) -> Outcome:
+    """The outcome that a cut has saved."""
+    saved = {k: v for k, v in fields.items() if k in Outcome._fields}
+    return Outcome(**{**saved, "replica": replica_of(fields["replica"])})

@@ -1,0 +1,33 @@
+"""Parts of a run that can be saved between two events and taken up again (host).
+
+A class names what changes in its objects during a run. What they are made from
+(workers, topology, settings) is not saved: a run that is taken up again makes it anew.
+"""
+
+from typing import Any, ClassVar
+
+
+class Saved:
+    """A part of a run: `save` returns what changes in it, `load` takes it up again.
+
+    `changes` are the names of these attributes. Their values are plain: numbers,
+    strings, containers, named tuples, dataclasses, arrays, NumPy generators (see
+    `hetjax.checkpoint.values`), or parts themselves. The values that `save` returns are
+    those of the part, not copies: they must be encoded before the run goes on.
+    """
+
+    changes: ClassVar[tuple[str, ...]] = ()
+
+    def save(self) -> dict[str, Any]:
+        """Return the values of all `changes` by name."""
+        found = {name: getattr(self, name) for name in self.changes}
+        return {k: v.save() if isinstance(v, Saved) else v for k, v in found.items()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from the values that `save` returned."""
+        for name in self.changes:
+            part = getattr(self, name)
+            if isinstance(part, Saved):
+                part.load(saved[name])
+            else:
+                setattr(self, name, saved[name])

@@ -1,0 +1,184 @@
+"""One checkpoint on the disk: complete or not there; damage is always an error."""
+
+import os
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import quick
+
+from experiments.benchmarks.reliability_damage import (
+    flip,
+    remove,
+    set_version,
+    truncate,
+)
+from hetjax.checkpoint import Damaged, copies, files
+
+ARRAYS = [
+    np.arange(5, dtype=np.float32),
+    np.zeros((0, 3), np.int64),
+    np.array(True),
+    np.array([1, 2], ml_dtypes.bfloat16),
+    np.ones(()),
+    np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    np.array([1, 2**32 - 1], np.uint32),
+]
+DOCUMENT = {"a": [1, 0.1], "b": "text"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files") / "000001"
+    files.write(folder, DOCUMENT, ARRAYS)
+    return folder
+
+
+def same(found):
+    document, arrays = found
+    assert document == DOCUMENT
+    assert len(arrays) == len(ARRAYS)
+    for a, b in zip(arrays, ARRAYS, strict=True):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def test_what_was_written_is_read(written):
+    same(files.read(written))
+
+
+def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
+    import orbax.checkpoint as ocp
+
+    names = [f"part/{i}" for i in range(len(ARRAYS))]
+    files.write(tmp_path / "model", DOCUMENT, ARRAYS, names)
+    same(files.read(tmp_path / "model"))
+    alone = ocp.PyTreeCheckpointer().restore(tmp_path / "model" / "arrays")
+    assert np.array_equal(alone["part/5"], ARRAYS[5])
+
+
+@given(st.lists(st.tuples(st.sampled_from("fi"), st.integers(0, 300)), max_size=30))
+@settings(deadline=None)
+def test_small_arrays_are_put_together(kinds):
+    arrays = [np.arange(n, dtype=f"{kind}4") for kind, n in kinds]
+    packed, places = files.pack(arrays)
+    assert len(packed) <= 2
+    for a, b in zip(files.unpack(packed, places), arrays, strict=True):
+        assert a.dtype == b.dtype
+        assert a.tolist() == b.tolist()
+
+
+def test_large_arrays_stay_apart(monkeypatch):
+    monkeypatch.setattr(files, "_CHUNK", 100)
+    arrays = [np.full(20, i, np.float32) for i in range(3)]
+    packed, places = files.pack(arrays)
+    assert len(packed) == 3
+    assert all(x.base is not None for x in packed.values())  # they are not copied
+    found = files.unpack(packed, places)
+    assert all(np.array_equal(a, b) for a, b in zip(found, arrays, strict=True))
+
+
+def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(copies, "LARGE", 100)
+    x = np.arange(50, dtype=np.float32)
+    nan, negative = np.full(50, np.nan, np.float32), -np.zeros(50, np.float32)
+    zero = np.zeros(50, np.float32)
+    given = [x, x.copy(), nan, nan.copy(), negative, zero, x + 1, x.astype(np.int32)]
+    first = copies.on_host([x])
+    found = copies.on_host(given, first)
+    assert found[0] is found[1] is first[0]
+    assert found[2] is found[3]
+    assert found[4] is not found[5]  # their bits differ
+    packed, places = files.pack(found)
+    assert sum(p.nbytes for p in packed.values()) == 6 * 200
+    for a, b in zip(files.unpack(packed, places), given, strict=True):
+        assert a.tobytes() == b.tobytes()
+    given[0][0] = 7
+    assert found[0][0] == 0  # it is a copy
+
+
+# -- damage ----------------------------------------------------------------------------
+
+
+def everything(folder):
+    return sorted(p for p in folder.rglob("*") if p.is_file())
+
+
+def append(file, random):
+    file.write_bytes(file.read_bytes() + b"\n{")
+
+
+def replace(file, random):
+    file.write_bytes(random.bytes(file.stat().st_size + 1))
+
+
+def add(file, random):
+    (file.parent / "more").write_text("of another program")
+
+
+MUTATIONS = (truncate, flip, remove, append, replace, add)
+
+
+@pytest.mark.parametrize("rounds", quick([2, 30], 2))
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_every_damage_is_noticed_and_its_file_named(written, tmp_path, mutate, rounds):
+    """In every file of a checkpoint, at random places."""
+    random = np.random.default_rng(rounds)
+    for number in range(rounds):
+        for file in everything(written):
+            copy = tmp_path / f"{number}" / "000001"
+            shutil.copytree(written, copy)
+            inside = file.relative_to(written)
+            mutate(copy / inside, random)
+            with pytest.raises(Damaged) as raised:
+                files.read(copy)
+            message = str(raised.value)
+            assert "\n" not in message
+            assert str(copy) in message
+            if mutate in (flip, truncate) and inside.name != files.MANIFEST:
+                assert str(inside) in message
+            shutil.rmtree(copy)
+
+
+def test_another_version_is_named(written, tmp_path):
+    copy = tmp_path / "000001"
+    shutil.copytree(written, copy)
+    set_version(copy, 99)
+    with pytest.raises(Damaged, match="of version 99, but this hetjax reads version 1"):
+        files.read(copy)
+
+
+# -- writing ---------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_a_failed_write(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "_write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_checkpoint_is_replaced(tmp_path):
+    partial = files.partial_of(tmp_path / "000001")
+    partial.mkdir()
+    (partial / "state.json").write_text("{")
+    files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
+    same(files.read(tmp_path / "000001"))
+    assert [p.name for p in tmp_path.iterdir()] == ["000001"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no second file system")
+def test_a_path_on_another_file_system(tmp_path):
+    folder = f"/dev/shm/hetjax-{os.getpid()}"
+    (tmp_path / "link").symlink_to(folder)
+    os.mkdir(folder)
+    try:
+        files.write(tmp_path / "link" / "000001", DOCUMENT, ARRAYS)
+        same(files.read(tmp_path / "link" / "000001"))
+    finally:
+        shutil.rmtree(folder)

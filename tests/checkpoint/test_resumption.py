@@ -1,0 +1,220 @@
+"""The law of resumption: a run that goes on from a cut equals one that was never cut.
+
+Whoever adds state to a part of a run, and does not save it, breaks this law, or the one
+below it: every attribute of a part is saved, or known to be fixed.
+"""
+
+import dataclasses
+from functools import cache
+
+import flax.nnx as nnx
+import jax
+import pytest
+from kept_runs import Memory, load, outcome, run, session, some
+from quick import quick
+from tiny_problems import PROBLEMS, three_workers, two_places
+from zoo import make, zoo
+
+import hetjax as hj
+from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
+from hetjax.saved import Saved
+
+STRATEGIES = zoo(6)
+
+
+@cache
+def problem():
+    return PROBLEMS["perceptron"]()
+
+
+@cache
+def on_three_workers():
+    p = problem()
+    return session(p.task, p.data, three_workers(), 0.06)
+
+
+def check(session, strategy, number, *, prefers_rest=False, **changes):
+    """Continue from so many cuts of a run; return how many cuts there were."""
+    saver = Memory(prefers_rest=prefers_rest)
+    whole = outcome(run(session, strategy, saver=saver, **changes))
+    assert whole == outcome(
+        run(session, strategy, **changes)
+    )  # cutting changes nothing
+    assert len(saver.cuts) > 5
+    for cut in some(saver.cuts, number):
+        again = run(session, strategy, saved=load(cut), **changes)
+        assert outcome(again) == whole
+    return len(saver.cuts)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_continues_from_some_cuts(name):
+    check(on_three_workers(), STRATEGIES[name], 5)
+
+
+BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
+
+
+@pytest.mark.parametrize("name", BULK)
+def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
+    p = problem()
+    runs = session(p.task, p.data, three_workers(), 0.15)
+    check(runs, STRATEGIES[name], 3, prefers_rest=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_continues_from_every_cut(name):
+    check(on_three_workers(), STRATEGIES[name], 1000)
+
+
+@pytest.mark.parametrize("name", quick(STRATEGIES, "easgd", "adaptive_sgd", "downpour"))
+def test_after_a_kill_a_join_and_a_slowdown(name):
+    faults = (
+        ScriptedFault(0.011, "kill", "w0"),
+        ScriptedFault(0.013, "slow", "w1", 3.0),
+        ScriptedFault(0.031, "join", "w0"),
+        ScriptedFault(0.041, "kill", "w2"),
+    )
+    machine = dataclasses.replace(three_workers(), faults=faults)
+    p = problem()
+    strategy = make(name, 6, **({"levels": ((2, 1),)} if name == "hier_sgd" else {}))
+    check(session(p.task, p.data, machine, 0.06), strategy, 12)
+
+
+def test_in_a_deep_tree_with_merges_on_links():
+    strategy = hj.hier_sgd(
+        levels=((2, 2, 2, 2), (2, 2)),
+        local_steps=(2, 4, 8),
+        batch_size=6,
+        learning_rate=0.1,
+    )
+    p = problem()
+    check(session(p.task, p.data, two_places(), 0.1), strategy, 20)
+
+
+def test_in_the_tuner():
+    machine = three_workers().with_workers_per_device(3, (1, 1.5, 1.6))
+    strategy = hj.sma(
+        batch_size=6, learning_rate=0.1, tuner="stop_at_first_drop", tuner_window=2
+    )
+    p = problem()
+    history = session(p.task, p.data, machine, 0.12)
+    assert check(history, strategy, 12) > 40
+
+
+def test_where_workers_contend():
+    workers = tuple(
+        Profile(f"cpu:{k}", "cpu", Cost(1e-3, 1e-4), 1 + k, contention=1.8, duty=0.8)
+        for k in range(3)
+    )
+    machine = Machine("shared cores", workers, {"": Link(1e-4, 1e8)}, noise=0.2)
+    p = problem()
+    for name in ("async_sgd", "local_sgd"):
+        check(session(p.task, p.data, machine, 0.06), STRATEGIES[name], 8)
+
+
+def test_replicas_that_were_reset_after_a_nan():
+    def loss(params, model_state, batch, key):
+        losses, state = problem().task.loss(params, model_state, batch, key)
+        unlucky = jax.random.uniform(key) < 0.2
+        return losses * jax.numpy.where(unlucky, jax.numpy.nan, 1.0), state
+
+    p, strategy = problem(), STRATEGIES["async_sgd"]
+    runs = session(p.task._replace(loss=loss), p.data, three_workers(), 0.06)
+    check(runs, strategy, 8, on_nan="reset")
+
+
+class Net(nnx.Module):
+    """A model with statistics, a random stream and several dtypes."""
+
+    def __init__(self, num_features, num_classes, rngs):
+        self.first = nnx.Linear(num_features, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+        self.last = nnx.Linear(
+            8, num_classes, param_dtype=jax.numpy.bfloat16, rngs=rngs
+        )
+
+    def __call__(self, x):
+        return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
+
+
+@pytest.mark.parametrize("name", quick(STRATEGIES, "sma", "async_sgd"))
+def test_models_with_statistics_dropout_and_bfloat16(name):
+    data = problem().data
+    task = hj.classification(Net, data)
+    check(session(task, data, three_workers(), 0.04), STRATEGIES[name], 4)
+
+
+@pytest.mark.parametrize("name", ["adaptive_sgd", "eamsgd"])
+def test_sparse_data(name):
+    data = hj.data.synthetic_xmc(
+        rows=120, test_rows=30, features=50, labels=7, nonzeros=9.0
+    )
+    task = hj.classification(hj.models.sparse_mlp(hidden=4), data)
+    check(session(task, data, three_workers(), 0.06), make(name, 6), 6)
+
+
+def test_workers_spread_over_several_devices():
+    p = problem()
+    runs = session(p.task, p.data, three_workers(), 0.05, devices=jax.devices()[:3])
+    check(runs, STRATEGIES["easgd"], 4)
+    check(runs, STRATEGIES["sma"], 4)
+
+
+def test_schedules_and_own_partners():
+    strategy = hj.local_sgd(
+        local_steps=2,
+        batch_size=6,
+        learning_rate=hj.LearningRate(lambda seconds: 0.1 / (1 + seconds), "seconds"),
+    )
+    check(on_three_workers(), strategy, 5)
+
+
+def test_cuts_of_a_continued_run():
+    """A run may be interrupted again and again."""
+    runs, strategy = on_three_workers(), STRATEGIES["adaptive_sgd"]
+    whole = outcome(run(runs, strategy))
+    saver = Memory(every=7)
+    run(runs, strategy, saver=saver)
+    while len(saver.cuts) > 0:
+        first, saver = saver.cuts[0], Memory(every=7)
+        last = run(runs, strategy, saver=saver, saved=load(first))
+        assert outcome(last) == whole
+
+
+def parts(thing, seen):
+    """All parts of a run that are saved, found from one of them."""
+    if id(thing) in seen or not isinstance(thing, Saved):
+        return
+    seen[id(thing)] = thing
+    for value in vars(thing).values():
+        parts(value, seen)
+
+
+FIXED = {  # attributes of parts that do not change during a run
+    "SimulatedClock": {"workers", "_machine"},
+    "EventQueue": {"workers", "_index"},
+    "MergeQueues": {"_machine", "_workers", "_common_link"},
+    "Contention": {"_workers"},
+    "Ledger": {"_topology", "_above", "_workers"},
+    "Losses": {"_keeps"},
+}
+
+
+def test_every_attribute_of_a_part_is_saved_or_fixed():
+    from hetjax.engine.records.ledger import Ledger
+    from hetjax.engine.records.losses import Losses
+    from hetjax.machine import SimulatedClock, flat
+
+    workers = tuple(
+        Profile(f"w{k}", "cpu", Cost(1e-3, 1e-4), contention=1.5) for k in range(2)
+    )
+    clock = SimulatedClock(Machine("m", workers, {"": Link(1e-4, 1e8)}), seed=0)
+    found = {}
+    for part in (clock, Ledger(clock.workers, flat(clock.workers)), Losses(keeps=True)):
+        parts(part, found)
+    assert {type(p).__name__ for p in found.values()} == set(FIXED)
+    for part in found.values():
+        assert set(vars(part)) == {*part.changes, *FIXED[type(part).__name__]}

@@ -1,0 +1,175 @@
+"""Values survive JSON: exactly, whatever they are made of; or an error says where."""
+
+import dataclasses
+import enum
+import json
+import math
+from array import array
+from collections import Counter, deque
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hetjax.checkpoint.values import Encoder, decode
+from hetjax.machine import PUSH_FETCH, Arrival, LocalRound, MergeOp, Roster
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Counted:
+    n: int
+    inner: Any = ()
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def again(value):
+    encoder = Encoder()
+    text = json.dumps(encoder.encode(value, "it"), allow_nan=False)
+    return decode(json.loads(text), [np.array(x) for x in encoder.arrays])
+
+
+def same(a, b):
+    """Equal in type and in value; NaN equals NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, np.generic):
+        return a.tobytes() == b.tobytes()
+    if isinstance(a, float) and math.isnan(a):
+        return math.isnan(b)
+    if isinstance(a, list | tuple | deque):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Counted):
+        return same((a.n, a.inner), (b.n, b.inner))
+    if isinstance(a, set | frozenset):
+        return a == b
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    return a == b and repr(a) == repr(b)  # 0.0 is not -0.0
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+keys = st.integers() | st.text() | st.tuples(st.integers(), st.text())
+numbers = arrays.arrays(
+    arrays.boolean_dtypes() | arrays.integer_dtypes() | arrays.floating_dtypes(),
+    arrays.array_shapes(min_dims=0, min_side=0),
+)
+values = st.recursive(
+    plain | numbers | st.frozensets(st.integers()) | st.sets(st.text()),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner).map(deque)
+        | st.dictionaries(keys, inner)
+        | st.tuples(inner, inner).map(lambda p: Pair(*p))
+        | st.tuples(st.integers(), inner).map(lambda p: Counted(*p))
+    ),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_values_come_back_with_types_and_bits(value):
+    assert same(again(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        MergeOp.PUSH | MergeOp.CLEAR,
+        PUSH_FETCH,
+        MergeOp(0),
+        Color.RED,
+        Roster(frozenset({3, 1}), frozenset(), frozenset({2})),
+        Arrival(1, LocalRound(2, 8.5), 0.1, math.inf),
+        Counter("hello"),
+        deque([1, 2], maxlen=7),
+        np.float32(0.1),
+        2**200,
+    ],
+    ids=repr,
+)
+def test_kinds_of_values(value):
+    assert again(value) == value
+    assert type(again(value)) is type(value)
+
+
+def test_a_deque_keeps_its_length():
+    assert again(deque([1], maxlen=3)).maxlen == 3
+
+
+def test_a_generator_continues():
+    generator = np.random.default_rng((1, 2))
+    generator.standard_normal(3)
+    copy = again(generator)
+    assert copy.standard_normal(5).tolist() == generator.standard_normal(5).tolist()
+
+
+def test_numbers_of_an_array_and_keys_of_jax():
+    assert again(array("d", [0.1, 2])) == array("d", [0.1, 2])
+    assert again(array("d")) == array("d")
+    key = jax.random.fold_in(jax.random.key(3, impl="rbg"), 5)
+    assert jnp.array_equal(jax.random.bits(again(key)), jax.random.bits(key))
+    half = jnp.arange(3, dtype=jnp.bfloat16)
+    assert again(half).dtype == jnp.bfloat16
+    assert again(half).tolist() == [0, 1, 2]
+
+
+def test_an_array_that_is_found_twice_is_saved_once():
+    encoder, x = Encoder(), jnp.arange(3)
+    data = encoder.encode({"a": x, "b": [x]}, "it")
+    assert len(encoder.arrays) == 1
+    found = decode(data, [np.array(x)])
+    assert found["a"].tolist() == found["b"][0].tolist() == [0, 1, 2]
+
+
+def nested():
+    class Local(NamedTuple):
+        x: int
+
+    return Local(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": (object(),)}, r"it\['a'\]\[0\] is a object, which cannot be saved"),
+        (nested(), "define it at the top of a module"),
+        (np.array(["text"]), "an array of <U4"),
+        (np.array([object()]), "an array of object"),
+        (Pair(1, lambda: 0), "it.right is a function"),
+        (Pair, "it is a type"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(value, message):
+    with pytest.raises(ValueError, match=message):
+        Encoder().encode(value, "it")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"nothing.here:Class": []}, "cannot be found"),
+        ({"os:system": ["true"]}, "no named tuple"),
+        ({"pathlib:Path": ["x"]}, "no named tuple"),
+        ({"hetjax.machine.roster:Roster": [1]}, "has the fields active"),
+        ({"tuple": [], "dict": []}, "not with one key"),
+    ],
+)
+def test_what_was_never_encoded_is_an_error(data, message):
+    with pytest.raises(ValueError, match=message):
+        decode(data, [])
