@@ -7,6 +7,13 @@ A class names what changes in its objects during a run. What they are made from
 from typing import Any, ClassVar
 
 
+class Leaves(list):
+    """Arrays of a model, which a part saves, and itself puts on a device when it loads.
+
+    Others come back as they were, NumPy's or JAX's; these come back as NumPy's.
+    """
+
+
 class Saved:
     """A part of a run: `save` returns what changes in it, `load` takes it up again.
 

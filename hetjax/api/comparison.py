@@ -115,7 +115,7 @@ def compare(
         Path(traces).mkdir(parents=True, exist_ok=True)
     bar = ProgressBar(total, shown=progress, real=session.real)
     histories: list[History] = []
-    tuning, interrupted = None, False
+    tuning, signal = None, ""
     try:
         if len(learning_rates):
             tuning = tune_rates(
@@ -134,13 +134,13 @@ def compare(
             )
             if on_history:
                 on_history(histories[-1])
-            interrupted = histories[-1].stopped == INTERRUPTED
-            if interrupted:
+            if histories[-1].stopped == INTERRUPTED:
+                signal = histories[-1].signal
                 break
-    except KeyboardInterrupt:  # between two runs, or a second Ctrl-C within one
+    except KeyboardInterrupt as error:  # between two runs, or again within one
         if not histories:
             raise
-        interrupted = True
+        signal = str(error) or "SIGINT"  # a script says which one
     except Exception as error:  # of `on_history`, or a part of a strategy
         error.histories = histories  # pyright: ignore[reportAttributeAccessIssue]
         error.add_note("the runs up to this error are its attribute `histories`")
@@ -154,7 +154,7 @@ def compare(
         machine=machine.record(),
         target=target,
         tuning=tuning,
-        interrupted=interrupted,
+        signal=signal,
     )
 
 

@@ -25,6 +25,7 @@ from hetjax.report.comparison import installed_version
 from hetjax.report.record import plain
 from hetjax.runtimes import is_real_machine
 from hetjax.runtimes.mesh.processes import here
+from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 from hetjax.tracing.fingerprint import data_fingerprint, model_shapes
@@ -33,6 +34,7 @@ RESUME = ("auto", "never", "must")
 # versions are said in the history, since the last bits may differ
 _MAY_DIFFER = ("versions", "recipes")
 _NOT_KEPT = ("error", "trace", "params", "model_state", "model")
+_TRACE = "trace.jsonl"
 _MODELS = ("params", "model_state", "best_params", "best_model_state")
 
 
@@ -45,7 +47,7 @@ class Kept(NamedTuple):
     @property
     def trace(self) -> Path:
         """Where a real run is recorded, unless the call says another file."""
-        return self.keeper.folder / "trace.jsonl"
+        return self.keeper.folder / _TRACE
 
     @property
     def saved(self) -> dict[str, Any] | None:
@@ -101,10 +103,12 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
                 f'resume="must": {keeper.folder} holds no checkpoint of a run'
             )
         if found is None:
-            keeper.begin_anew()
+            keeper.begin_anew(_TRACE)
         else:
             check_same(keeper.folder, found.about, about)
-            keeper.goes_on(0 if found.finished else len(Kept(keeper, found).evals))
+            evals = 0 if found.finished else len(Kept(keeper, found).evals)
+            keeper.goes_on(found.number, evals)
+            keeper.restore(_TRACE)
             for why in found.damaged:
                 warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
         yield Kept(keeper, found)
@@ -227,7 +231,7 @@ def values_of(history: History) -> dict[str, Any]:
         for name, value in vars(history).items()
         if name not in (*_NOT_KEPT, *_MODELS)
     }
-    models = {name: jax.tree.leaves(getattr(history, name)) for name in _MODELS}
+    models = {name: Leaves(jax.tree.leaves(getattr(history, name))) for name in _MODELS}
     return {"history": fields, "models": models}
 
 

@@ -2,20 +2,25 @@
 
     runs/a/
       000011/  000012/    the last checkpoints; the run goes on from the newest
-      finished/           the history and the models, once the run is over
+      000013/             or, alone: the history and the models of a run that is over
       lock                held by the process that runs it
+
+Numbers only rise, so that the newest folder is always the one that counts, wherever a
+process was killed amid writing, renaming and deleting.
 
 Cuts are copied to the host's memory while the run waits, and written by a thread while
 it goes on. A checkpoint that cannot be written does not end the run, unless that is
 asked for; those that were there stay.
 """
 
+import os
 import re
 import shutil
 import threading
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +34,7 @@ from hetjax.checkpoint.values import Encoder, decode
 
 EVERY = "60s"
 ON_FAILURE = ("continue", "stop")
-FINISHED, LOCK = "finished", "lock"
+LOCK = "lock"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -101,8 +106,10 @@ class Keeper:
         self._seconds, self._evals = checkpoint.interval
         self._last: tuple[float, int] | None = None  # time and evaluations
         self._writer: threading.Thread | None = None
-        self._failure = ""  # why a checkpoint could not be written
-        self._replaced: list[str] = []  # of another run, until this one has something
+        self._failure = ""  # why a checkpoint was not written, until that is told
+        self.problem = ""  # why the run must end: one was not written
+        self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` says
+        self._tried = False  # whether what was encoded can be decoded
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = filelock.FileLock(self.folder / LOCK)
         try:
@@ -123,14 +130,32 @@ class Keeper:
             return evals - before >= self._evals
         return time.monotonic() - seconds >= self._seconds
 
-    @property
-    def problem(self) -> str:
-        """Why the run must end: a checkpoint was not written; "" if it need not."""
-        return self._failure if self._checkpoint.on_failure == "stop" else ""
+    def goes_on(self, number: int, evals: int) -> None:
+        """The run goes on from a checkpoint: the next cut is due after an interval.
 
-    def goes_on(self, evals: int) -> None:
-        """The run goes on from what is kept: the next cut is due after an interval."""
+        Those with higher numbers are damaged.
+        """
         self._last = time.monotonic(), evals
+        self._replaced = [self._place(n) for n in _numbers(self.folder) if n > number]
+
+    def begin_anew(self, *others: str) -> None:
+        """Another run takes the place of what is there, with its first checkpoint.
+
+        `others` are names of files that go with the checkpoints.
+        """
+        for name in others:
+            if (self.folder / name).exists():
+                os.replace(self.folder / name, self.folder / f".{name}.before")
+            self._replaced.append(self.folder / f".{name}.before")
+        self._replaced += map(self._place, _numbers(self.folder))
+
+    def restore(self, name: str) -> None:
+        """The run that was to be replaced goes on: a file is called `name` again."""
+        if (self.folder / f".{name}.before").exists():
+            os.replace(self.folder / f".{name}.before", self.folder / name)
+
+    def _place(self, number: int) -> Path:
+        return self.folder / f"{number:06}"
 
     def begin(self, evals: int, *, wait: bool) -> "Cut | None":
         """Begin a cut; None if the one before is still being written (or `wait`)."""
@@ -142,28 +167,50 @@ class Keeper:
         return Cut(self)
 
     def write(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
-        """Write a checkpoint in a thread."""
-        folder = self.folder / f"{self._number:06}"
-        self._number += 1
-
-        def work() -> None:
-            try:
-                files.write(folder, {"about": self._about, "values": values}, arrays)
-                self._prune()
-            except Exception as error:  # a full disk, or orbax's own
-                self._failure = _unwritten(folder, error)
-
+        """Write a checkpoint in a thread; a ValueError if it could not be read."""
+        if not self._tried:  # at the beginning of a run, not when it is to go on
+            for name, value in values.items():
+                _check_decodes(name, value, arrays)
+            self._tried = True
+        work = partial(self._write, values, arrays, self._checkpoint.keep)
         # no daemon: a process that exits waits for its last checkpoint
-        self._writer = threading.Thread(target=work, name=f"hetjax {folder.name}")
+        self._writer = threading.Thread(target=work, name=f"hetjax {self.folder.name}")
         self._writer.start()
+
+    def _write(
+        self,
+        values: dict[str, Any],
+        arrays: list[np.ndarray],
+        keep: int,
+        *,
+        finished: bool = False,
+    ) -> None:
+        """Write the next checkpoint, and delete all but so many."""
+        folder = self._place(self._number)
+        document = {"about": self._about, "finished": finished, "values": values}
+        try:
+            files.write(folder, document, arrays)
+        except Exception as error:  # a full disk, or orbax's own
+            why = next(iter(str(error).splitlines()), "")
+            self._failure = f"{folder} could not be written: {_kind(error)}{why}"
+            if self._checkpoint.on_failure == "stop":
+                self.problem = self._failure
+            return
+        self._number += 1
+        for path in self._replaced:
+            _delete(path)
+        self._replaced = []
+        for number in _numbers(self.folder)[:-keep]:
+            _delete(self._place(number))
 
     def join(self) -> None:
         """Wait until the last checkpoint is written; warn if it could not be."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        if self._failure and self._checkpoint.on_failure == "continue":
-            warnings.warn(f"{self._failure}; the run is not ended by it", stacklevel=2)
+        if self._failure:
+            what = "the run ends" if self.problem else "the run is not ended by it"
+            warnings.warn(f"{self._failure}; {what}", stacklevel=2)
             self._failure = ""
 
     def finish(self, values: dict[str, Any]) -> None:
@@ -174,16 +221,7 @@ class Keeper:
         self.join()
         encoder = Encoder()
         encoded = {k: encoder.encode(v, k) for k, v in values.items()}
-        document = {"about": self._about, "values": encoded}
-        shutil.rmtree(self.folder / FINISHED, ignore_errors=True)
-        try:
-            files.write(self.folder / FINISHED, document, on_host(encoder.arrays))
-        except Exception as error:  # as for a checkpoint
-            self._failure = _unwritten(self.folder / FINISHED, error)
-            self.join()
-            return
-        for number in _numbers(self.folder):
-            shutil.rmtree(self.folder / f"{number:06}", ignore_errors=True)
+        self._write(encoded, on_host(encoder.arrays), 1, finished=True)
 
     def close(self) -> None:
         """Wait for the last checkpoint, and leave the folder to others."""
@@ -191,17 +229,6 @@ class Keeper:
             self.join()
         finally:
             self._lock.release()
-
-    def begin_anew(self) -> None:
-        """Another run takes the place of what is there, with its first checkpoint."""
-        self._replaced = [FINISHED, *(f"{n:06}" for n in _numbers(self.folder))]
-
-    def _prune(self) -> None:
-        for name in self._replaced:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        self._replaced = []
-        for number in _numbers(self.folder)[: -self._checkpoint.keep]:
-            shutil.rmtree(self.folder / f"{number:06}", ignore_errors=True)
 
 
 class Cut:
@@ -232,22 +259,18 @@ def find(folder: Path, *, about_alone: bool = False) -> Found | None:
     not read, and there are no `values`. Errors: Damaged, with the reasons, if all are.
     """
     damaged: list[str] = []
-    places = [folder / f"{n:06}" for n in reversed(_numbers(folder))]
-    if (folder / FINISHED).exists():
-        places.insert(0, folder / FINISHED)
-    for place in places:
+    for number in reversed(_numbers(folder)):
+        place = folder / f"{number:06}"
         try:
             document, arrays = files.read(place, document_alone=about_alone)
             encoded = {} if about_alone else document["values"]
             values = {k: decode(v, arrays) for k, v in encoded.items()}
-            about = document["about"]
+            about, finished = document["about"], document["finished"]
         except Damaged as error:
             damaged.append(str(error))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            damaged.append(f"{place}: {_named(error)}{error}")
+            damaged.append(f"{place}: {_kind(error)}{error}")
         else:
-            finished = place.name == FINISHED
-            number = 0 if finished else int(place.name)
             return Found(about, values, number, finished, tuple(damaged))
     if damaged:
         raise Damaged(
@@ -259,7 +282,7 @@ def find(folder: Path, *, about_alone: bool = False) -> Found | None:
 
 def holds_run(folder: Path) -> bool:
     """Is this the folder of a run?"""
-    return (folder / FINISHED).exists() or bool(_numbers(folder))
+    return bool(_numbers(folder))
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -270,11 +293,24 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(map(int, names))
 
 
-def _unwritten(folder: Path, error: Exception) -> str:
-    why = next(iter(str(error).splitlines()), "")
-    return f"{folder} could not be written: {_named(error)}{why}"
+def _delete(path: Path) -> None:
+    """Delete a folder or file, if it is there and that can be done."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _named(error: Exception) -> str:
+def _check_decodes(name: str, value: Any, arrays: list[np.ndarray]) -> None:
+    """A ValueError for what was encoded, but could not be taken up again."""
+    try:
+        decode(value, arrays)
+    except Exception as error:
+        raise ValueError(
+            f"{name} could not be read from a checkpoint: {_kind(error)}{error}"
+        ) from error
+
+
+def _kind(error: Exception) -> str:
     """The kind of an error, where its message alone does not tell it."""
     return "" if type(error) in (OSError, ValueError) else f"{type(error).__name__}: "

@@ -5,14 +5,16 @@ becomes an object with one key, which says what it is:
 
     {"tuple": [...]}   {"set": [...]}   {"dict": [[key, value], ...]}   {"deque": ...}
     {"float": "inf"}   {"array": 3}: the third array   {"generator": state}
-    {"module:Class": [field, ...]}: a named tuple, dataclass or member of an enum
+    {"module:Class": [field, ...]}: a named tuple or dataclass
+    {"module:Class": name}: a member of an enum
 
-Classes are looked up by their names. Nothing is called but their constructors, and only
-of named tuples, dataclasses and enums.
+Classes are looked up by their names, and only named tuples, dataclasses and enums are
+taken. Their objects are filled field by field: no constructor is called.
 """
 
 import dataclasses
 import enum
+import functools
 import math
 from array import array
 from collections import Counter, deque
@@ -24,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import named
+from hetjax.saved import Leaves
 
 _KNOWN = (
     "numbers, strings, None, tuples, lists, dictionaries, sets, named tuples, "
@@ -34,13 +37,15 @@ _KNOWN = (
 class Encoder:
     """Encodes values; `arrays` are those that were found, in the order of numbers.
 
-    An array that is found again has the same number.
+    An array that is found again has the same number. A generator that is found again is
+    an error: two would come back, which draw the same numbers.
     """
 
     def __init__(self):
         """Start without arrays."""
         self.arrays: list[Any] = []
         self._numbers: dict[int, int] = {}  # by the id of an array, which lives here
+        self._generators: dict[int, tuple[Any, str]] = {}  # each, and where it was
 
     def encode(self, value: Any, where: str) -> Any:
         """Return JSON data of a value; `where` is its name, for errors.
@@ -54,12 +59,16 @@ class Encoder:
         if type(value) in _CONTAINERS:
             return _CONTAINERS[type(value)](self, value, where)
         if isinstance(value, enum.Enum):
-            return {_name_of(type(value), where): [value.value]}
+            # a union of flags has no name
+            found = value.value if isinstance(value, enum.Flag) else value.name
+            return {_name_of(type(value), where): found}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return {_name_of(type(value), where): self._fields(value, where)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {_name_of(type(value), where): self._fields(value, where)}
-        if isinstance(value, np.ndarray | np.generic | jax.Array):
+        if type(value) in (np.ndarray, np.memmap) or isinstance(
+            value, np.generic | jax.Array
+        ):
             return self._array(value, where)
         raise ValueError(
             f"{where} is a {type(value).__qualname__}, which cannot be saved in a "
@@ -67,8 +76,14 @@ class Encoder:
         )
 
     def _fields(self, value: Any, where: str) -> list[Any]:
-        names = getattr(value, "_fields", None)
-        names = names or [f.name for f in dataclasses.fields(value)]
+        names = _fields_of(type(value))
+        for name in vars(value) if hasattr(value, "__dict__") else ():
+            cached = getattr(type(value), name, None)
+            if name not in names and not isinstance(cached, functools.cached_property):
+                raise ValueError(
+                    f"{where} has the attribute {name} besides its fields, which "
+                    "cannot be saved in a checkpoint: make it a field"
+                )
         return [self.encode(getattr(value, n), f"{where}.{n}") for n in names]
 
     def _items(self, values: Any, where: str) -> list[Any]:
@@ -80,13 +95,30 @@ class Encoder:
             for k, v in value.items()
         ]
 
+    def _generator(self, value: np.random.Generator, where: str) -> dict[str, Any]:
+        _, before = self._generators.setdefault(id(value), (value, where))
+        if before != where:
+            raise ValueError(
+                f"{where} and {before} are one generator, which cannot be saved in a "
+                "checkpoint: give each a generator of its own"
+            )
+        return {"generator": self._pairs(dict(value.bit_generator.state), where)}
+
+    def _leaves(self, values: Leaves, where: str) -> dict[str, Any]:
+        found = [self._array(v, f"{where}[{i}]") for i, v in enumerate(values)]
+        same = {"jax": "array", "weak": "array"}
+        return {
+            "leaves": [{same.get(k, k): v for k, v in one.items()} for one in found]
+        }
+
     def _array(self, value: Any, where: str) -> dict[str, Any]:
         if isinstance(value, jax.Array) and jnp.issubdtype(
             value.dtype, jax.dtypes.prng_key
         ):
             impl = str(jax.random.key_impl(value))
             return {"key": [impl, self._array(jax.random.key_data(value), where)]}
-        if value.dtype.kind in "OSU":
+        # what is not NumPy's own has the kind V, such as bfloat16
+        if value.dtype.kind not in "biufcV" or value.dtype.fields:
             raise ValueError(
                 f"{where} is an array of {value.dtype}, which cannot be saved in a "
                 "checkpoint: use numbers"
@@ -95,6 +127,8 @@ class Encoder:
             self._numbers[id(value)] = len(self.arrays)
             self.arrays.append(value)
         kind = "scalar" if isinstance(value, np.generic) else "array"
+        if isinstance(value, jax.Array):
+            kind = "weak" if value.weak_type else "jax"
         return {kind: self._numbers[id(value)]}
 
 
@@ -107,14 +141,13 @@ _CONTAINERS: dict[type, Callable[[Encoder, Any, str], Any]] = {
     frozenset: lambda e, v, where: {"frozenset": e._items(v, where)},
     deque: lambda e, v, where: {"deque": [v.maxlen, e._items(v, where)]},
     array: lambda e, v, where: {"numbers": [v.typecode, e._array(np.array(v), where)]},
-    np.random.Generator: lambda e, v, where: {
-        "generator": e._pairs(v.bit_generator.state, where)
-    },
+    np.random.Generator: Encoder._generator,
+    Leaves: Encoder._leaves,
 }
 
 
 def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the value that `Encoder.encode` was given; arrays are NumPy's.
+    """Return the value that `Encoder.encode` was given.
 
     Errors: a ValueError for JSON data that `encode` does not write, or for a class that
     no longer exists or has other fields.
@@ -128,7 +161,12 @@ def decode(data: Any, arrays: Sequence[np.ndarray]) -> Any:
     ((kind, inner),) = data.items()
     if kind in _DECODERS:
         return _DECODERS[kind](inner, arrays)
-    return _made(_class_of(kind), [decode(v, arrays) for v in inner])
+    found = _class_of(kind)
+    if issubclass(found, enum.Flag):
+        return found(inner)
+    if issubclass(found, enum.Enum):
+        return found[inner]
+    return _made(found, [decode(v, arrays) for v in inner])
 
 
 def _pairs(inner: Any, arrays: Sequence[np.ndarray]) -> dict:
@@ -142,6 +180,11 @@ def _generator(inner: Any, arrays: Sequence[np.ndarray]) -> np.random.Generator:
     return generator
 
 
+def _weak(array: np.ndarray) -> jax.Array:
+    """An array that gives way to others' dtypes, as Python's numbers do."""
+    return jnp.full(array.shape, array.dtype.type(0).item()).at[...].set(array)
+
+
 _DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
     "float": lambda v, arrays: float(v),
     "tuple": lambda v, arrays: tuple(decode(v, arrays)),
@@ -153,6 +196,9 @@ _DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
     "numbers": lambda v, arrays: array(v[0], decode(v[1], arrays)),
     "generator": _generator,
     "array": lambda v, arrays: arrays[v],
+    "leaves": lambda v, arrays: Leaves(decode(v, arrays)),
+    "jax": lambda v, arrays: jnp.array(arrays[v]),
+    "weak": lambda v, arrays: _weak(arrays[v]),
     "scalar": lambda v, arrays: arrays[v][()],
     "key": lambda v, arrays: jax.random.wrap_key_data(decode(v[1], arrays), impl=v[0]),
 }
@@ -186,14 +232,21 @@ def _class_of(name: str) -> type:
     return found
 
 
+def _fields_of(kind: Any) -> Sequence[str]:
+    """The names of the fields of a named tuple or dataclass."""
+    return getattr(kind, "_fields", None) or [f.name for f in dataclasses.fields(kind)]
+
+
 def _made(kind: Any, values: list[Any]) -> Any:
     """An object of a class from the values of its fields."""
-    if issubclass(kind, enum.Enum):
-        return kind(*values)
-    names = getattr(kind, "_fields", None)
-    names = names or [f.name for f in dataclasses.fields(kind)]
+    names = _fields_of(kind)
     if len(names) != len(values):
         raise ValueError(
             f"{kind.__qualname__} has the fields {', '.join(names)}, not {len(values)}"
         )
-    return kind(**dict(zip(names, values, strict=True)))
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, values)
+    made = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)  # it may be frozen
+    return made

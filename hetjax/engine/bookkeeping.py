@@ -17,6 +17,7 @@ from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
 from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
+from hetjax.saved import Leaves
 from hetjax.schedule.learning_rates import Progress, learning_rate_at
 from hetjax.strategies.types import Strategy
 
@@ -243,13 +244,14 @@ class Bookkeeping:
         history = self.history
         if self.store.settle():
             self.check_losses()
+        best = self._best and (self._best[0], Leaves(jax.tree.leaves(self._best[1])))
         return {
             "sampler": self.sampler,
             "ledger": self.ledger.save(),
             "losses": self.losses.save(),
             "evaluations": self.evaluations.save(),
             "store": self.store.save(),
-            "best": self._best and (self._best[0], jax.tree.leaves(self._best[1])),
+            "best": best,
             "history": {name: getattr(history, name) for name in history.growing},
         }
 

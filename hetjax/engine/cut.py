@@ -33,11 +33,7 @@ class Saver(Protocol):
     """Where the cuts of a run are kept; `hetjax.checkpoint` has one."""
 
     prefers_rest: bool  # should a bulk-synchronous run be cut when nobody works?
-
-    @property
-    def problem(self) -> str:
-        """Why the run must end: a cut could not be kept; "" if it need not."""
-        ...
+    problem: str  # why the run must end: a cut could not be kept; "" if it need not
 
     def is_due(self, evals: int) -> bool:
         """Should the run be cut now, after so many evaluations?"""

@@ -13,6 +13,7 @@ from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Clock
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import MergeAction
+from hetjax.saved import Leaves
 
 _FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 
@@ -64,8 +65,10 @@ class Evaluations:
 
     def save(self) -> dict[str, Any]:
         """Return the instants that are due, and the evaluations that are held."""
-        leaves = jax.tree.leaves
-        held = [(t, leaves(model), metrics) for t, (model, metrics) in self._held]
+        held = [
+            (t, Leaves(jax.tree.leaves(model)), metrics)
+            for t, (model, metrics) in self._held
+        ]
         return {"due": self.due, "held": held}
 
     def load(self, saved: dict[str, Any]) -> None:

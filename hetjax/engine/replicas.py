@@ -18,6 +18,7 @@ from hetjax.local import with_own_buffers
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica
+from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 
 Model = tuple[Any, Any]  # params, model_state
@@ -126,8 +127,8 @@ class ReplicaStore:
             for k, before in self._checked_out.items()
         }
         return {
-            "root": jax.tree.leaves(self._nodes[ROOT]),
-            "nodes": {n: jax.tree.leaves(s) for n, s in self._nodes.items()},
+            "root": Leaves(jax.tree.leaves(self._nodes[ROOT])),
+            "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": {k: self.leaves_of(r) for k, r in self._replicas.items()},
             # those with which workers began, if a merge has moved them since
             "before": {
@@ -161,7 +162,7 @@ class ReplicaStore:
 
     def leaves_of(self, replica: Replica | None) -> list[Any]:
         """Return a replica's arrays, for `replica_of`."""
-        return jax.tree.leaves(replica)
+        return Leaves(jax.tree.leaves(replica))
 
     def replica_of(self, worker: int, leaves: list[Any]) -> Replica:
         """Return a worker's replica, on its device, from the arrays of a saved one."""

@@ -36,15 +36,15 @@ class Comparison:
         machine: dict[str, Any],
         target: float | None = None,
         tuning: dict[str, Any] | None = None,
-        interrupted: bool = False,
+        signal: str = "",
     ):
-        """`tuning`: how learning rates were chosen; `interrupted`: runs are missing."""
+        """`tuning`: how learning rates were chosen; `signal`: what interrupted it."""
         _check(histories)
         self.histories = list(histories)
         self.data = data
         self.machine = machine
         self.tuning = tuning
-        self.interrupted = interrupted
+        self.signal = signal
         self.metric = histories[0].metric
         self.target_is_default = target is None
         self.target = self._default_target() if target is None else float(target)
@@ -56,9 +56,9 @@ class Comparison:
         return self.table()._repr_html_()
 
     @property
-    def signal(self) -> str:
-        """The signal that interrupted it, such as "SIGTERM"; "" without one."""
-        return next((h.signal for h in self.histories if h.signal), "")
+    def interrupted(self) -> bool:
+        """Did a signal end it, so that runs are missing?"""
+        return bool(self.signal)
 
     @property
     def strategies(self) -> list[str]:

@@ -83,8 +83,7 @@ def test_an_error_of_a_callback_is_survived(tmp_path):
 
 def test_a_finished_run_is_returned(tmp_path):
     first = train(tmp_path, every="2 evals")
-    assert [p.name for p in tmp_path.iterdir()].count("finished") == 1
-    assert numbers(tmp_path) == []
+    assert len(numbers(tmp_path)) == 1
     called = []
     again = train(tmp_path, on_eval=called.append)
     assert called == []
@@ -111,6 +110,30 @@ def test_resume_must_and_never(tmp_path):
     called = []
     train(tmp_path, resume="never", on_eval=called.append)
     assert len(called) == 11
+
+
+def full(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_finished_run_that_was_to_be_replaced(
+    tmp_path, monkeypatch
+):
+    first = train(tmp_path, seed=1)
+    monkeypatch.setattr(files, "_write_text", full)
+    with pytest.warns(UserWarning, match="No space left"):
+        train(tmp_path, resume="never")
+    monkeypatch.undo()
+    assert outcome(train(tmp_path, seed=1)) == outcome(first)
+
+
+def test_the_newest_counts_wherever_never_was_killed(tmp_path, monkeypatch):
+    """The new run has its first checkpoint, and the old run was not deleted yet."""
+    train(tmp_path, seed=1)
+    monkeypatch.setattr(keeper, "_delete", lambda path: None)
+    train(tmp_path, resume="never", on_eval=at(3, send("SIGTERM")))
+    monkeypatch.undo()
+    assert outcome(train(tmp_path)) == outcome(train())
 
 
 def test_never_keeps_what_was_there_until_it_has_something(tmp_path):
@@ -240,10 +263,25 @@ def test_only_damaged_checkpoints_are_an_error_in_one_line(tmp_path):
     assert outcome(train(tmp_path, resume="never")) == outcome(train())
 
 
-def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+def test_damaged_checkpoints_are_not_counted_among_those_that_are_kept(tmp_path):
+    train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
+    older, newest = numbers(tmp_path)
+    (tmp_path / newest / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="an older checkpoint is taken"):
+        train(tmp_path, every="1h", on_eval=at(1, send("SIGTERM")))
+    assert numbers(tmp_path) == [older, f"{int(newest) + 1:06}"]
 
+
+def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypatch):
+    def fail(value, arrays):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(keeper, "decode", fail)
+    with pytest.raises(ValueError, match="run could not be read .* KeyError: 'lost'"):
+        train(tmp_path)
+
+
+def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
     on_eval = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
     with pytest.warns(UserWarning, match="written: .*No space left.*not ended by it"):
         first = train(tmp_path, every="1 eval", on_eval=on_eval)
@@ -254,13 +292,26 @@ def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
     on_eval = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
     checkpoint = hj.Checkpoint(tmp_path, every="1 eval", on_failure="stop")
-    first = train(checkpoint, on_eval=on_eval, on_error="keep")
+    with pytest.warns(UserWarning, match="No space left on device; the run ends"):
+        first = train(checkpoint, on_eval=on_eval, on_error="keep")
     assert "could not be written" in first.stopped
+    monkeypatch.undo()
+    assert outcome(train(tmp_path)) == outcome(train())
+
+
+@pytest.mark.parametrize("on_failure", ["continue", "stop"])
+def test_a_full_disk_at_the_end_is_a_warning(tmp_path, monkeypatch, on_failure):
+    def when_it_ends():
+        monkeypatch.setattr(files, "_write_text", full)
+        send("SIGTERM")()
+
+    checkpoint = hj.Checkpoint(tmp_path, every="1h", on_failure=on_failure)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        train(checkpoint, on_eval=at(4, when_it_ends))
+    with pytest.warns(UserWarning, match="No space left on device"):
+        train(checkpoint)
     monkeypatch.undo()
     assert outcome(train(tmp_path)) == outcome(train())
 

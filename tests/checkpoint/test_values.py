@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import json
 import math
 from array import array
@@ -18,10 +19,36 @@ from hypothesis.extra import numpy as arrays
 
 from hetjax.checkpoint.values import Encoder, decode
 from hetjax.machine import PUSH_FETCH, Arrival, LocalRound, MergeOp, Roster
+from hetjax.saved import Leaves
 
 
 class Color(enum.Enum):
     RED = "red"
+    MIXED = (1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """Made by rules that need not hold for what is taken up again."""
+
+    given: int
+    derived: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        if self.given != 3:
+            raise ValueError("it is made once")
+        object.__setattr__(self, "derived", 2 * self.given)
+
+    @functools.cached_property
+    def later(self):
+        return self.derived + 1
+
+
+class Sum(NamedTuple("Sum", [("a", int), ("b", int)])):
+    """A named tuple that is made from something else."""
+
+    def __new__(cls, total):
+        return tuple.__new__(cls, (total - 1, 1))
 
 
 @dataclasses.dataclass
@@ -94,6 +121,9 @@ def test_values_come_back_with_types_and_bits(value):
         PUSH_FETCH,
         MergeOp(0),
         Color.RED,
+        Color.MIXED,
+        Sum(5),
+        Made(3),
         Roster(frozenset({3, 1}), frozenset(), frozenset({2})),
         Arrival(1, LocalRound(2, 8.5), 0.1, math.inf),
         Counter("hello"),
@@ -129,12 +159,46 @@ def test_numbers_of_an_array_and_keys_of_jax():
     assert again(half).tolist() == [0, 1, 2]
 
 
+def test_arrays_of_jax_come_back_as_such_and_leaves_as_those_of_numpy():
+    """An own policy that calls `x.at[0].set` must find what it has saved."""
+    state = {"x": jnp.arange(3.0), "y": np.arange(3), "weak": jnp.full((2,), 0.5)}
+    found = again(state)
+    assert [type(v) for v in found.values()] == [type(v) for v in state.values()]
+    assert [v.weak_type for v in (found["x"], found["weak"])] == [False, True]
+    assert (found["weak"] + jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+    assert found["weak"].tolist() == [0.5, 0.5]
+    leaves = again(Leaves([jnp.arange(3.0), np.ones(2)]))
+    assert type(leaves) is Leaves
+    assert all(type(x) is np.ndarray for x in leaves)
+
+
+def test_a_cached_property_is_computed_again():
+    made = Made(3)
+    assert made.later == 7
+    assert again(made).later == 7
+
+
+def test_one_generator_in_two_places_is_an_error():
+    generator = np.random.default_rng(0)
+    encoder = Encoder()
+    encoder.encode({"a": generator}, "run")
+    encoder.encode({"b": np.random.default_rng(0)}, "run")
+    with pytest.raises(ValueError, match="run.b.right and run.* are one"):
+        encoder.encode(Pair(1, generator), "run.b")
+
+
 def test_an_array_that_is_found_twice_is_saved_once():
     encoder, x = Encoder(), jnp.arange(3)
     data = encoder.encode({"a": x, "b": [x]}, "it")
     assert len(encoder.arrays) == 1
     found = decode(data, [np.array(x)])
     assert found["a"].tolist() == found["b"][0].tolist() == [0, 1, 2]
+
+
+def with_more():
+    counted = Counted(1)
+    counted.more = 2
+    return counted
 
 
 def nested():
@@ -153,6 +217,10 @@ def nested():
         (np.array([object()]), "an array of object"),
         (Pair(1, lambda: 0), "it.right is a function"),
         (Pair, "it is a type"),
+        (np.ma.masked_array([1, 2], [True, False]), "it is a MaskedArray"),
+        (np.array([(1, 2.0)], [("a", int), ("b", float)]), "an array of"),
+        (np.array(["2026-11-23"], "datetime64[D]"), r"an array of datetime64\[D\]"),
+        (with_more(), "it has the attribute more besides its fields"),
     ],
 )
 def test_what_cannot_be_saved_is_named(value, message):

@@ -199,6 +199,41 @@ def test_ctrl_c_writes_the_results_so_far(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {*NAMES, "runs"}
 
 
+_TWO_RUNS = """
+import os, signal
+import experiments.compare as script
+from hetjax.api.session import Session
+run, made = Session.run, []
+
+def run_and_send(*args, **kwargs):
+    history = run(*args, **kwargs)
+    made.append(history)
+    if len(made) == {number}:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return history
+
+Session.run = run_and_send
+script.scripts.run(script.main)
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_queue_is_asked_to_start_it_again_after_a_signal_between_two_runs(
+    tmp_path, number
+):
+    """The first is amid tuning, where there are no results yet."""
+    arguments = [*BOTH, "--seconds=0.02", "--num_evals=2", f"--out={tmp_path}"]
+    arguments += ["--learning_rates=0.1"] if number == 1 else []
+    found = subprocess.run(
+        [sys.executable, "-c", _TWO_RUNS.replace("{number}", str(number)), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in found.stderr
+    assert found.returncode == os.EX_TEMPFAIL
+
+
 # Errors. All commands in one process, in this order; {tmp} is a folder of their own.
 
 ERRORS = {

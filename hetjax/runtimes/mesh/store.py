@@ -19,6 +19,7 @@ from hetjax.merge.types import Merge
 from hetjax.runtimes.mesh.layout import first_part, on_device
 from hetjax.runtimes.mesh.plan import Asked, Planner
 from hetjax.runtimes.mesh.waves import Waves
+from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 
 
@@ -114,7 +115,7 @@ class MeshStore:
         self._waves.settle()
         root = on_device(first_part(self._waves.root_state()))
         return {
-            "root": jax.tree.leaves(root),
+            "root": Leaves(jax.tree.leaves(root)),
             "mesh": self._waves.launches.save(),
             "begun": self._begun,
             "moved": self._moved,
