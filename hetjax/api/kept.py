@@ -4,6 +4,7 @@ What a run is made from is described as JSON data and saved with every checkpoin
 call that describes something else is an error that names the first difference.
 """
 
+import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ def describe_run(
         "merge": strategy.merges,
         "sampler": strategy.sampler,
         "learning rate": strategy.learning_rate,
+        "model": task.init,
         "loss": task.loss,
         "metrics": task.metrics,
     }
@@ -165,6 +167,7 @@ def versions() -> dict[str, str]:
         "jax": jax.__version__,
         "jaxlib": jaxlib.version.__version__,
         "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
         "platform": jax.default_backend(),
     }
 
@@ -172,8 +175,12 @@ def versions() -> dict[str, str]:
 def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise a ValueError that names the first setting that differs.
 
-    Real workers may differ, but a real run does not go on simulated.
+    Real workers may differ, but a real run does not go on simulated. Another Python
+    compiles the same code to something else, so that code is not compared then.
     """
+    python = [about.get("versions", {}).get("python") for about in (before, now)]
+    if python[0] != python[1]:
+        before, now = ({**about, "code": None} for about in (before, now))
     if now["real"] and before.get("real"):
         before, now = ({**about, "machine": None} for about in (before, now))
     for name in [*now, *(k for k in before if k not in now)]:

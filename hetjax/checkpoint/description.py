@@ -1,89 +1,155 @@
 """A checksum of what a strategy or task is made of, the same in every process.
 
 Functions are described by their names, the values that they enclose and their defaults;
-tuples, dataclasses and arrays by what they hold; any other object by its class alone.
-Two strategies with different settings differ, even if they have no names for them.
+tuples, dataclasses and arrays by what they hold. What the user wrote, and may change
+between two runs, is described by its code, too: functions with the globals that they
+name, classes with their methods, objects with their attributes. Of libraries' objects
+nothing is described but their classes, and the arrays that JAX finds in them.
 """
 
 import dataclasses
 import functools
 import hashlib
 import inspect
+import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-_DEEP = 40  # levels; what lies deeper is described by its class
-_OWN = "hetjax."
+_DEEP = 60  # levels; what lies deeper is described by its class
+_INSTALLED = ("site-packages", "dist-packages")
+_PLAIN = bool | int | float | complex | str | bytes
 
 
 def checksum(value: Any) -> str:
     """Return 16 hexadecimal digits that describe a value."""
-    found = hashlib.sha256()
-    _describe(value, found, [])
-    return found.hexdigest()[:16]
+    return _Describer().digest(value, ()).hex()[:16]
 
 
-def _describe(value: Any, into: Any, above: list[int]) -> None:
-    if isinstance(value, types.MethodType):
-        value = (value.__func__, value.__self__)
-    kind = type(value)
-    into.update(f"<{kind.__module__}:{kind.__qualname__}>".encode())
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        into.update(repr(value).encode())
-        return
-    if id(value) in above or len(above) > _DEEP:  # it encloses itself
-        return
-    above = [*above, id(value)]
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        into.update(f"{value.dtype}{value.shape}".encode())
-        if not jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-            into.update(np.ascontiguousarray(value).tobytes())
-        return
-    for part in _parts(value):
-        _describe(part, into, above)
+class _Describer:
+    """Describes values, each once."""
+
+    def __init__(self):
+        # by id; the value is held, so that no other one gets its id
+        self._known: dict[int, tuple[Any, bytes]] = {}
+
+    def digest(self, value: Any, above: tuple[int, ...]) -> bytes:
+        """A checksum of a value inside those whose ids are `above`."""
+        if isinstance(value, types.MethodType):
+            value = (value.__func__, value.__self__)
+        kind = type(value)
+        found = hashlib.sha256(f"<{kind.__module__}:{kind.__qualname__}>".encode())
+        if value is None or isinstance(value, _PLAIN):
+            found.update(repr(value).encode())
+            return found.digest()
+        if id(value) in above or len(above) > _DEEP:  # it encloses itself
+            return found.digest()
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            _describe_array(value, found)
+        inside = (*above, id(value))
+        for part in self._parts(value, inside):
+            found.update(self.digest(part, inside))
+        self._known[id(value)] = value, found.digest()
+        return found.digest()
+
+    def _parts(self, value: Any, inside: tuple[int, ...]) -> Iterator[Any]:
+        """What an object is made of, in an order that no process changes."""
+        if isinstance(value, types.FunctionType):
+            yield from _parts_of_function(value)
+        elif isinstance(value, type):
+            yield from _parts_of_class(value)
+        elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
+            yield value.__name__
+        elif isinstance(value, functools.partial):
+            yield from (value.func, value.args, value.keywords)
+        elif hasattr(value, "__wrapped__"):  # of a cache or jit
+            yield inspect.unwrap(value)
+        elif isinstance(value, tuple | list):
+            yield from value
+        elif isinstance(value, set | frozenset):
+            yield from sorted(self.digest(v, inside) for v in value)
+        elif isinstance(value, Mapping):
+            pairs = value.items()
+            yield from sorted(
+                self.digest(k, inside) + self.digest(v, inside) for k, v in pairs
+            )
+        elif dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                yield getattr(value, field.name, None)
+        elif _is_own(type(value).__module__) and hasattr(value, "__dict__"):
+            yield vars(value)
+        else:
+            yield from _leaves(value)
+        if _is_own(type(value).__module__):
+            yield type(value)
 
 
-def _parts(value: Any) -> list[Any]:
-    """What an object is made of, in an order that does not depend on the process."""
-    if isinstance(value, types.FunctionType):
-        return _parts_of_function(value)
-    if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
-        return [getattr(value, "__module__", ""), getattr(value, "__qualname__", "")]
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if hasattr(value, "__wrapped__"):  # of a cache or jit
-        return [inspect.unwrap(value)]
-    if isinstance(value, tuple | list):
-        return list(value)
-    if isinstance(value, set | frozenset):
-        return sorted(map(checksum, value))
-    if isinstance(value, Mapping):
-        return sorted((checksum(k), checksum(v)) for k, v in value.items())
-    if dataclasses.is_dataclass(value):
-        fields = [f.name for f in dataclasses.fields(value)]
-        return [getattr(value, name, None) for name in fields]
-    return []
+def _leaves(value: Any) -> list[Any]:
+    """What JAX finds in an object, such as a library's module or a sparse matrix."""
+    leaves = jax.tree.leaves(value)
+    return [] if len(leaves) == 1 and leaves[0] is value else leaves
 
 
-def _parts_of_function(function: types.FunctionType) -> list[Any]:
-    code, cells = function.__code__, []
+def _describe_array(value: Any, found: Any) -> None:
+    found.update(f"{value.dtype}{value.shape}".encode())
+    if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    found.update(np.ascontiguousarray(value).tobytes())
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
+    yield from (function.__module__, function.__qualname__)
+    yield from (function.__defaults__, function.__kwdefaults__)
     for cell in function.__closure__ or ():
         try:
-            cells.append(cell.cell_contents)
+            yield cell.cell_contents
         except ValueError:  # not set yet
-            cells.append(None)
-    parts = [function.__module__, function.__qualname__, cells]
-    parts += [function.__defaults__, function.__kwdefaults__]
-    if not function.__module__.startswith(_OWN):  # one's own may change between runs
-        parts += [code.co_code, code.co_names, _constants(code)]
-    return parts
+            yield None
+    if not _is_own(function.__module__):
+        return
+    for code in _codes(function.__code__):
+        yield from (code.co_code, code.co_names)
+        yield [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+        for name in code.co_names:
+            yield function.__globals__.get(name)
 
 
-def _constants(code: types.CodeType) -> list[Any]:
-    """The constants in a function's code, and in the functions inside it."""
-    is_code = types.CodeType
-    return [_constants(c) if isinstance(c, is_code) else c for c in code.co_consts]
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _parts_of_class(kind: type) -> Iterator[Any]:
+    yield from (kind.__module__, kind.__qualname__)
+    if not _is_own(kind.__module__):
+        return
+    yield kind.__bases__
+    for name, value in sorted(vars(kind).items()):
+        if isinstance(value, staticmethod | classmethod):
+            yield name, value.__func__
+        elif isinstance(value, property):
+            yield name, value.fget
+        is_plain = isinstance(value, _PLAIN | tuple) and not name.startswith("__")
+        if is_plain or isinstance(value, types.FunctionType):
+            yield name, value
+
+
+@functools.cache
+def _is_own(module: str | None) -> bool:
+    """Did the user write this module, so that its code may change between two runs?"""
+    if module is None:  # of code that was made from a text
+        return True
+    top = module.partition(".")[0]
+    if top == "hetjax" or top in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not set(Path(file).parts) & set(_INSTALLED)
