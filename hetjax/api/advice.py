@@ -21,7 +21,6 @@ from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
-from hetjax.engine.interruption import INTERRUPTED
 from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
@@ -187,7 +186,7 @@ def advise(
                 history = session.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, target=target
                 )
-                interrupted = history.stopped == INTERRUPTED
+                interrupted = history.interrupted
                 if interrupted:
                     break
                 choice = choice._replace(

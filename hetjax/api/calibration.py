@@ -13,7 +13,6 @@ from hetjax.api.requests import check_task_and_data
 from hetjax.api.train import train
 from hetjax.data.checks import is_whole
 from hetjax.data.dataset import Dataset
-from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine
@@ -106,7 +105,7 @@ def calibrate(
         )
     finally:
         bar.close()
-    if history.stopped == INTERRUPTED:  # half of the measurements are not enough
+    if history.interrupted:  # half of the measurements are not enough
         raise KeyboardInterrupt
     if history.stopped != DONE:
         raise ValueError(f"the calibration did not end: {history.stopped}")

@@ -18,7 +18,6 @@ from hetjax.checkpoint import Checkpoint
 from hetjax.checkpoint.keeper import EVERY
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
-from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
@@ -134,8 +133,8 @@ def compare(
             )
             if on_history:
                 on_history(histories[-1])
-            if histories[-1].stopped == INTERRUPTED:
-                signal = histories[-1].signal
+            if histories[-1].interrupted:
+                signal = histories[-1].signal or "SIGINT"
                 break
     except KeyboardInterrupt as error:  # between two runs, or again within one
         if not histories:
@@ -238,7 +237,7 @@ def _score(
     name = _rated(name, strategy)
     kept = keep(name, seed, "tuning")
     history = held.run(name, strategy, seed, bar, **kept)
-    if history.stopped == INTERRUPTED:
+    if history.interrupted:
         # while tuning there are no results to return yet
         raise KeyboardInterrupt(history.signal)
     return -math.inf if history.stopped else history.best()

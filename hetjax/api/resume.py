@@ -1,6 +1,6 @@
 """`resume`: a run that was kept in a folder goes on, given nothing but its path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from hetjax.api.train import train_as
 from hetjax.checkpoint import Checkpoint, find
 from hetjax.checkpoint.keeper import EVERY
 from hetjax.data.dataset import Dataset
+from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.threads.machine import RealMachine
@@ -17,18 +18,21 @@ from hetjax.task.types import Task
 
 
 def resume(
-    path: str | Path,
+    path: str | Path | Checkpoint,
     task: Task | None = None,
     data: Dataset | None = None,
     machine: Machine | RealMachine | None = None,
     strategy: Strategy | None = None,
     *,
+    devices: Sequence[Device | str] | None = None,
     every: str = EVERY,
     on_eval: Callable[[dict[str, float]], object] | None = None,
     on_error: str = "raise",
     progress: bool = True,
 ) -> History:
     """Go on with the run that `train(checkpoint=path)` has kept, or return its end.
+
+    `path` is its folder, or a `Checkpoint` with more settings.
 
     What was made by hetjax's own functions from plain values, or from functions and
     classes at the top of a module, is made again: `data.digits()`,
@@ -37,14 +41,14 @@ def resume(
     real run may go on with another `machine`: workers that are gone have left, new ones
     have joined, and the policy begins anew from the root's model.
 
-    `every`, `on_eval`, `on_error` and `progress` are those of `train`; what was given
-    there is not remembered. A folder written by several processes is continued by the
-    same call of `train`.
+    `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
+    was given there is not remembered.
 
     Errors: a ValueError for a folder without checkpoints, with damaged ones only, or of
     a run with other task, data or strategy than those that are given.
     """
-    checkpoint = Checkpoint(path, every=every)
+    checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
+    path = checkpoint.path
     found = find(Path(path), about_alone=True)
     if found is None:
         raise ValueError(f"{path} holds no checkpoint of a run")
@@ -64,7 +68,7 @@ def resume(
         on_nan=about["on_nan"],
         on_lost_worker=about["on_lost_worker"],
         trace=None,
-        devices=None,
+        devices=devices,
         checkpoint=checkpoint,
         resume="must",
         progress=progress,

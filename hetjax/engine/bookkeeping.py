@@ -278,6 +278,7 @@ class Bookkeeping:
         self.losses.load_for_others(saved["losses"])
         self.evaluations.due = saved["evaluations"]["due"]
         self._load_history(saved)
+        self.history.last_members = ()  # workers have other numbers now
         now, here = self.history.duration, [w.name for w in workers]
         changes = [(name, "left", "went on without it") for name in before]
         changes += [(name, "joined", "went on with it") for name in here]

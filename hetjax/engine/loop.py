@@ -104,7 +104,6 @@ class Loop:
             # too late for this run, but a comparison must stop, in all processes
             came = self._shared(pressed()) if in_step else pressed()
             if came:
-                self._books.stop(INTERRUPTED)
                 self._books.history.signal = came
         history = self._books.history
         history.host_seconds = time.perf_counter() - began - compilations.seconds

@@ -65,6 +65,24 @@ def test_a_signal_saves_a_checkpoint_from_which_the_run_goes_on(tmp_path, name):
     assert last.signal == ""
 
 
+def test_a_signal_after_the_end_is_noted_in_a_complete_run(tmp_path):
+    """It is over, and a comparison begins no other."""
+    first = train(tmp_path, on_eval=at(11, send("SIGTERM")))
+    assert (first.stopped, first.signal) == ("", "SIGTERM")
+    assert first.interrupted
+    called = []
+    assert outcome(train(tmp_path, on_eval=called.append)) == outcome(train())
+    assert called == []
+
+
+@pytest.mark.parametrize("again", [None, ["cpu:1", "cpu:0"], ["cpu:2"]])
+def test_simulated_workers_go_on_on_other_devices(tmp_path, again):
+    stop = {"on_eval": at(4, send("SIGTERM"))}
+    train(tmp_path, "easgd", devices=["cpu:0", "cpu:1", "cpu:2"], **stop)
+    last = train(tmp_path, "easgd", devices=again)
+    assert outcome(last) == outcome(train(name="easgd"))
+
+
 def test_without_a_checkpoint_sigusr1_keeps_its_meaning():
     before = signal.getsignal(signal.SIGUSR1)
     seen = []
@@ -388,9 +406,12 @@ def test_resume_needs_nothing_but_the_folder(tmp_path):
     whole = hj.train(task, data, machine, strategy, **given)
     stop = at(3, send("SIGTERM"))
     hj.train(task, data, machine, strategy, checkpoint=tmp_path, on_eval=stop, **given)
+    keep = hj.Checkpoint(tmp_path, every="1 eval", keep=9)
+    hj.resume(keep, devices=["cpu:1"], on_eval=at(2, send("SIGTERM")), progress=False)
+    assert len(numbers(tmp_path)) > 2
     last = hj.resume(tmp_path, progress=False)
     assert outcome(last) == outcome(whole)
-    assert len(last.interruptions) == 1
+    assert len(last.interruptions) == 2
 
 
 def test_resume_names_what_it_cannot_find(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hetjax.checkpoint import models
+from hetjax.engine.interruption import INTERRUPTED
 
 
 class Segment(NamedTuple):
@@ -122,7 +123,7 @@ class History:
     compile_seconds: float = 0.0
     host_seconds: float = 0.0  # wall-clock time of the run, without compiling
     stopped: str = ""  # why the run ended early; "" if it did not
-    signal: str = ""  # that interrupted it, such as "SIGTERM"
+    signal: str = ""  # that came, such as "SIGTERM"; a run that was over is complete
     error: Exception | None = (
         None  # raised by a callback or a part of the strategy; it ended the run
     )
@@ -165,6 +166,11 @@ class History:
             f"<History of {self.strategy}, seed {self.seed}: {len(self.evals)} points "
             f"over {self.duration:g} s, best {self.metric} {self.best():.4g}{end}>"
         )
+
+    @property
+    def interrupted(self) -> bool:
+        """Did a signal come, so that no other run should begin?"""
+        return bool(self.signal) or self.stopped == INTERRUPTED
 
     @property
     def ends_at_evaluation(self) -> bool:
