@@ -131,9 +131,9 @@ class Recorder:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue the recorded clock, and the file where it was cut."""
         self._clock.load(saved)
-        if self.recording.cut(saved["trace"]):
+        if self.recording.cut(saved["trace"], self._first):
             self.recording.write({"cut": saved["now"]})
-        else:  # what was recorded before is lost
+        else:  # what was recorded before is lost, or does not fit what follows
             self._begin_at(saved["now"])
 
     def start_at(self, time: float) -> None:

@@ -97,6 +97,17 @@ class Trace:
         with Path(path).open(encoding="utf-8") as file:
             return cls.read(file, str(path))
 
+    @staticmethod
+    def header_of(path: str | Path) -> Line:
+        """The first line of a trace that may be cut off; {} if it is not whole."""
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                found = json.loads(file.readline())
+            _check_header(str(path), found)
+        except (OSError, ValueError, TypeError):
+            return {}
+        return found
+
     @classmethod
     def read(cls, file: TextIO, name: str) -> "Trace":
         """Read an open file, which is called `name` in errors."""
@@ -113,7 +124,7 @@ class Trace:
         end: Line = {}
         if lines and "end" in lines[-1][1]:
             end = lines.pop()[1]["end"]
-        _check_lines(name, lines, len(header["workers"]))
+        _check_lines(name, lines, header)
         return cls(header, [line for _, line in lines], end, name)
 
 
@@ -145,9 +156,16 @@ class Recording:
         self.flush()
         return self._file.tell()
 
-    def cut(self, length: int) -> bool:
-        """Go on after so many bytes; return False, with an empty file, without them."""
+    def cut(self, length: int, header: Line | None = None) -> bool:
+        """Go on after so many bytes; return False, with an empty file, without them.
+
+        With `header`, they must begin with it, but for workers, which are measured.
+        """
         whole = self._path.stat().st_size >= length > 0
+        if whole and header is not None:
+            found, own = Trace.header_of(self._path), json.loads(json.dumps(header))
+            names = {*found, *own} - {"workers", "begins"}
+            whole = all(found.get(name) == own.get(name) for name in names)
         self._file.seek(length if whole else 0)
         self._file.truncate()
         return whole
@@ -212,9 +230,11 @@ def _check_header(name: str, header: Line) -> None:
         )
 
 
-def _check_lines(name: str, lines: Sequence[tuple[int, Line]], workers: int) -> None:
+def _check_lines(name: str, lines: Sequence[tuple[int, Line]], header: Line) -> None:
     """Raise a ValueError for a line of unknown kind, or with wrong fields."""
-    given: set[int] = set()
+    workers = len(header["workers"])
+    # the beginning of a run may be lost, and each may have a round from before
+    given = set(range(workers)) if "begins" in header else set()
     for number, line in lines:
         place = f"{name}, line {number}"
         kind = next(iter(line), "")

@@ -12,6 +12,7 @@ from tiny_problems import PROBLEMS
 from zoo import zoo
 
 import hetjax as hj
+from hetjax.runtimes.threads import preparation
 from hetjax.tracing.trace import Trace
 
 STRATEGIES = zoo(6)
@@ -29,7 +30,10 @@ def train(folder, name, devices=THREE, *, stop_at=None, **more):
     """Interrupt the run at its n-th evaluation, if a number is given."""
     placement = more.pop("placement", "threads")
     faults = more.pop("faults", ())
-    machine = hj.local_machine(devices, placement=placement, faults=faults)
+    step_mode = more.pop("step_mode", None)
+    machine = hj.local_machine(
+        devices, placement=placement, faults=faults, step_mode=step_mode
+    )
     calls, p = [], problem()
 
     def on_eval(point):
@@ -80,6 +84,27 @@ def test_threads_go_on_and_the_whole_trace_replays(tmp_path, name):
     assert [p["accuracy"] for p in history.evals[1:]] == [
         p["accuracy"] for p in last.evals[1:]
     ]
+
+
+def test_what_was_measured_stays_as_it_was_chosen(tmp_path, monkeypatch):
+    """Another step mode has other last bits, and the trace names one."""
+    modes = iter(["fused", "unrolled"])
+    monkeypatch.setattr(
+        preparation, "choose_step_mode", lambda *given: (next(modes), {})
+    )
+    first = train(tmp_path, "local_sgd", stop_at=4)
+    last = train(tmp_path, "local_sgd")
+    assert first.step_modes == last.step_modes == {"cpu": "fused"}
+    p = problem()
+    history = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
+    assert history.replayed == "equal"
+
+
+def test_a_trace_begins_anew_where_another_step_mode_is_asked_for(tmp_path):
+    train(tmp_path, "local_sgd", stop_at=4, step_mode="fused")
+    last = train(tmp_path, "local_sgd", step_mode="dispatch")
+    assert last.step_modes == {"cpu": "dispatch"}
+    assert "begins" in Trace.load(tmp_path / "trace.jsonl").header
 
 
 @pytest.mark.parametrize("name", quick(BULK, "sma", "hier_sgd"))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
@@ -24,13 +25,17 @@ from hetjax.runtimes.threads.wall_clock import WallClock
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder
+from hetjax.tracing.trace import Line, Trace
 
 
 def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     """Measure the workers, compile their programs, and return the runtime."""
     timer = StepTimer(strategy, job)
+    path = job.trace or job.usual_trace
+    before = chosen_before(machine, job, path)
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
     fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index
+    fastest = before.get("nodes", fastest)
     devices = [w.device for w in machine.workers]
     placement = Placement(devices, devices[fastest], timed=True)
     found = dry_run(
@@ -40,7 +45,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
         num_examples=len(job.train),
         seconds=job.instants[-1],
     )
-    step_modes = choose_step_modes(machine, timer, found)
+    step_modes = choose_step_modes(machine, timer, found, before.get("step_modes", {}))
     by_worker = [step_modes[w.kind] for w in machine.workers]
     compile_steps(timer, job, devices, by_worker, found)
     compile_merges(strategy, job, infos, placement, found)
@@ -59,7 +64,6 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
-    path = job.trace or job.usual_trace
     recorder = Recorder(clock, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
@@ -76,10 +80,26 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
 
 
+def chosen_before(machine: RealMachine, job: Job, path: str | Path | None) -> Line:
+    """The header of the trace of a run that goes on with the same workers; else {}.
+
+    What was chosen by measuring stays, since it decides the last bits of the results:
+    the trace must replay as one run.
+    """
+    if not job.continues or path is None:
+        return {}
+    found = Trace.header_of(path)
+    names = [w["name"] for w in found.get("workers", [])]
+    return found if names == [w.name for w in machine.workers] else {}
+
+
 def choose_step_modes(
-    machine: RealMachine, timer: StepTimer, found: DryRun
+    machine: RealMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
 ) -> dict[str, str]:
-    """Choose the step mode for each kind of device, for its most common round."""
+    """Choose the step mode for each kind of device, for its most common round.
+
+    Those that were chosen `before` stay.
+    """
     step_modes = {}
     for kind in {w.kind for w in machine.workers}:
         mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
@@ -91,6 +111,9 @@ def choose_step_modes(
         }
         if machine.step_mode or not several:
             step_modes[kind] = machine.step_mode or "dispatch"
+            continue
+        if kind in before:
+            step_modes[kind] = before[kind]
             continue
         local_steps, size = max(several, key=lambda shape: several[shape])
         device = machine.workers[mine[0]].device
