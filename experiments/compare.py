@@ -30,7 +30,6 @@ from experiments.common import bounds, local_devices, named_data, scripts
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 from hetjax.report import RUNS, check_out, write_results
-from hetjax.runtimes.mesh.processes import here
 
 FLAGS = flags.FLAGS
 DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
@@ -143,8 +142,7 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         tune=FLAGS.tune,
         traces=traces,
         devices=devices,
-        # runs of several processes cannot be kept yet
-        out=Path(FLAGS.out) / RUNS if here().count == 1 else None,
+        out=Path(FLAGS.out) / RUNS,
         every=FLAGS.every,
         resume="never" if FLAGS.overwrite else "auto",
     )

@@ -77,5 +77,5 @@ def world(monkeypatch):
     """A world whose time is scripted, for the wall clock."""
     scripted = World()
     monkeypatch.setattr(wall_clock, "time", scripted)
-    monkeypatch.setattr(wall_clock, "queue", scripted)
+    monkeypatch.setattr(wall_clock, "inbox", scripted)
     return scripted

@@ -8,6 +8,8 @@ import platform
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from hetjax import tree
 from hetjax.api.run_recipes import recipes
 from hetjax.checkpoint import Checkpoint, Found, Keeper, find
 from hetjax.checkpoint.description import checksum
+from hetjax.checkpoint.keeper import alone, holds_run
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
@@ -36,6 +39,8 @@ RESUME = ("auto", "never", "must")
 _MAY_DIFFER = ("versions", "recipes")
 _NOT_KEPT = ("error", "trace", "params", "model_state", "model")
 _TRACE = "trace.jsonl"
+_PART = "process_{}"  # of a folder: what a process keeps
+_LONG = 3600.0  # [s] that others wait for one that writes; a death is noticed sooner
 _MODELS = ("params", "model_state", "best_params", "best_model_state")
 
 
@@ -87,18 +92,18 @@ class Kept(NamedTuple):
 def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator[Kept]:
     """Open the folder of a run for as long as the block takes.
 
-    Errors: ValueError if there are several processes, or if the folder holds another
-    run than `about` describes, nothing although resume="must", or only damaged
-    checkpoints; BlockingIOError if it is in use.
+    Of several processes each keeps a part, in a folder inside it; all have to call this
+    together. Errors: ValueError if the folder holds another run than `about` describes,
+    nothing although resume="must", or only damaged checkpoints; BlockingIOError if it
+    is in use.
     """
-    if here().count > 1:
-        raise ValueError(
-            "runs of several processes cannot be kept yet, since their checkpoints "
-            "would wait for each other amid a run: leave out checkpoint and out"
-        )
-    keeper = Keeper(checkpoint, about)
+    processes, gather = here(), alone
+    checkpoint = replace(checkpoint, path=own_folder(Path(checkpoint.path)))
+    if processes.count > 1:
+        gather = partial(processes.gather, timeout=_LONG)
+    keeper = Keeper(checkpoint, about, gather)
     try:
-        found = None if resume == "never" else find(keeper.folder)
+        found = None if resume == "never" else find(keeper.folder, gather)
         if found is None and resume == "must":
             raise ValueError(
                 f'resume="must": {keeper.folder} holds no checkpoint of a run'
@@ -115,6 +120,27 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
         yield Kept(keeper, found)
     finally:
         keeper.close()
+
+
+def own_folder(folder: Path) -> Path:
+    """Where this process keeps its part of a run; a ValueError if others began it."""
+    processes, parts = here(), part_of_first(folder).exists()
+    if processes.count > 1 and holds_run(folder):
+        raise ValueError(
+            f"{folder} holds a run of one process, not of {processes.count}: start "
+            "one, or choose another folder"
+        )
+    if processes.count == 1 and parts:
+        raise ValueError(
+            f"{folder} holds a run of several processes: start as many, or choose "
+            "another folder"
+        )
+    return folder / _PART.format(processes.index) if processes.count > 1 else folder
+
+
+def part_of_first(folder: Path) -> Path:
+    """Where process 0 of several keeps its part of a run: all have the same models."""
+    return folder / _PART.format(0)
 
 
 def describe_run(
@@ -150,6 +176,7 @@ def describe_run(
         "on_lost_worker": job.on_lost_worker,
         "real": is_real_machine(machine),
         "machine": plain(machine.record()),
+        "processes": here().count,
         "metric": task.metric,
         "model": model_shapes(task),
         "data": data_fingerprint(job.data),

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from hetjax import tree
-from hetjax.api.kept import history_of
+from hetjax.api.kept import history_of, part_of_first
 from hetjax.checkpoint import find, models
 from hetjax.checkpoint.keeper import holds_run
 from hetjax.task.types import Task
@@ -23,6 +23,8 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
     shapes than the task's, for a run that is not over, or for a damaged folder.
     """
     folder = Path(path)
+    if part_of_first(folder).exists():  # of a run of several processes
+        folder = part_of_first(folder)
     like = jax.eval_shape(task.init, jax.random.key(0))
     if not holds_run(folder):
         if best:

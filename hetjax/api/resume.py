@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetjax.api.kept import own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.checkpoint import Checkpoint, find
@@ -49,7 +50,7 @@ def resume(
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
     path = checkpoint.path
-    found = find(Path(path), about_alone=True)
+    found = find(own_folder(Path(path)), about_alone=True)
     if found is None:
         raise ValueError(f"{path} holds no checkpoint of a run")
     about = found.about

@@ -1,7 +1,7 @@
 """One checkpoint is one folder: arrays by orbax, all else as JSON, and checksums.
 
     000012/
-      arrays/         written by orbax-checkpoint
+      arrays/         written by orbax-checkpoint (of several processes, by NumPy)
       state.json      a JSON document, and where in `arrays` each array of it is
       manifest.json   size and CRC-32 of every other file
 
@@ -10,9 +10,7 @@ disk: a process that is killed leaves no folder that looks complete. What is rea
 compared with the manifest first, so that damage is an error and never another result.
 """
 
-import functools
 import json
-import logging
 import mmap
 import os
 import shutil
@@ -23,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.checkpoint import packing
+from hetjax.checkpoint.packing import ORBAX
+
 VERSION = 1  # of these files
 STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
-_CHUNK = 2**26  # bytes of small arrays that are put together
 
 
 class Damaged(ValueError):
@@ -37,21 +37,28 @@ def write(
     document: Any,
     arrays: Sequence[np.ndarray],
     names: Sequence[str] | None = None,
+    *,
+    by: str = ORBAX,
 ) -> None:
     """Write a checkpoint; its folder must not exist.
 
-    With `names`, orbax keeps each array by itself under its name, for other programs.
+    With `names`, each array is kept by itself under its name, for other programs. `by`
+    is one of `packing`'s ways to write arrays.
+
     Errors: OSError where the disk is full or cannot be written; then nothing is left.
     """
     partial = partial_of(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        packed, places = pack(arrays) if names is None else _named(arrays, names)
+        if names is None:
+            packed, places = packing.pack(arrays)
+        else:
+            packed, places = packing.named(arrays, names)
         if packed:
-            _checkpointer().save(partial.absolute() / ARRAYS, packed)
-        text = json.dumps({"version": VERSION, "arrays": places, "document": document})
-        _write_text(partial / STATE, text)
+            packing.save(partial / ARRAYS, packed, by)
+        about = {"version": VERSION, "by": by, "arrays": places}
+        _write_text(partial / STATE, json.dumps({**about, "document": document}))
         manifest = {
             str(file.relative_to(partial)): [file.stat().st_size, _checksum(file)]
             for file in _files(partial)
@@ -77,7 +84,7 @@ def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.nd
     _check(folder, document_alone)
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        version, places = state["version"], state["arrays"]
+        version, places, by = state["version"], state["arrays"], state["by"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{folder / STATE}: {error}") from error
     if version != VERSION:
@@ -88,8 +95,7 @@ def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.nd
     if document_alone:
         return state["document"], []
     try:
-        packed = _checkpointer().restore(folder.absolute() / ARRAYS) if places else {}
-        return state["document"], unpack(packed, places)
+        return state["document"], packing.load(folder / ARRAYS, places, by)
     except Exception as error:  # of orbax, which has no type of its own for this
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Damaged(f"{folder / ARRAYS}: {why}") from error
@@ -123,81 +129,6 @@ def _check(folder: Path, document_alone: bool) -> None:
                 raise Damaged(f"{folder / name}: the checksum differs")
         except OSError as error:
             raise Damaged(f"{folder / name}: {error.strerror}") from error
-
-
-# -- arrays ----------------------------------------------------------------------------
-
-
-def pack(
-    arrays: Sequence[np.ndarray],
-) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-    """Put small arrays of a dtype together: orbax takes a millisecond for each.
-
-    An array that is there twice is kept once. Returns flat arrays by name, and [name,
-    offset, dtype, shape] of every given array.
-    """
-    groups: dict[str, list[np.ndarray]] = {}
-    sizes: dict[str, int] = {}
-    current: dict[str, str] = {}  # the group that is being filled, by dtype
-    places: list[list[Any]] = []
-    placed: dict[int, int] = {}  # the first place of an array, by its id
-    for number, array in enumerate(arrays):
-        if placed.setdefault(id(array), number) != number:
-            places.append(places[placed[id(array)]])
-            continue
-        dtype = str(array.dtype)
-        name = current.get(dtype, "")
-        if not name or (sizes[name] + array.size) * array.itemsize > _CHUNK:
-            name = current[dtype] = f"{dtype}-{number}"
-            groups[name], sizes[name] = [], 0
-        places.append([name, sizes[name], dtype, list(array.shape)])
-        if array.size:
-            groups[name].append(array.reshape(-1))
-            sizes[name] += array.size
-    packed = {
-        name: found[0] if len(found) == 1 else np.concatenate(found)
-        for name, found in groups.items()
-        if found
-    }
-    return packed, places
-
-
-def _named(
-    arrays: Sequence[np.ndarray], names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-    """As `pack`, with an entry for each array."""
-    places = [
-        [n, 0, str(x.dtype), list(x.shape)] for n, x in zip(names, arrays, strict=True)
-    ]
-    return {n: x for n, x in zip(names, arrays, strict=True) if x.size}, places
-
-
-def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
-    """Return the arrays that `pack` was given."""
-    arrays = []
-    for name, offset, dtype, shape in places:
-        size = int(np.prod(shape))
-        if not size:
-            arrays.append(np.empty(shape, dtype))
-            continue
-        flat = np.asarray(packed[name]).reshape(-1)[offset : offset + size]
-        if str(flat.dtype) != dtype or flat.size != size:
-            raise ValueError(f"{name} has not the {size} numbers of an array")
-        arrays.append(flat.reshape(shape))
-    return arrays
-
-
-@functools.cache
-def _checkpointer() -> Any:
-    """Orbax for trees of NumPy arrays, by this process alone."""
-    import orbax.checkpoint as ocp  # here, since it takes seconds to import
-
-    # it warns, at every checkpoint, that there is no OCDBT, which is what we ask for
-    logging.getLogger("absl").addFilter(lambda r: "OCDBT" not in str(r.msg))
-    # compression would save 8 % of trained float32, and OCDBT some files: both for
-    # several times the processor's time, which a run on a CPU needs itself
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False, use_ocdbt=False)
-    return ocp.Checkpointer(handler)
 
 
 # -- files -----------------------------------------------------------------------------

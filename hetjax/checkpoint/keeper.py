@@ -8,6 +8,10 @@
 Numbers only rise, so that the newest folder is always the one that counts, wherever a
 process was killed amid writing, renaming and deleting.
 
+Of several processes each has a folder of its own, with its own devices' replicas. They
+cut a run at the same moments, under the same numbers; it goes on from the newest number
+that all of them have.
+
 Cuts are copied to the host's memory while the run waits, and written by a thread while
 it goes on. A checkpoint that cannot be written does not end the run, unless that is
 asked for; those that were there stay.
@@ -19,20 +23,22 @@ import shutil
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
 import numpy as np
 
-from hetjax.checkpoint import files
+from hetjax.checkpoint import files, packing
 from hetjax.checkpoint.copies import on_host
 from hetjax.checkpoint.files import Damaged
 from hetjax.checkpoint.values import Encoder, decode
 
 EVERY = "60s"
+Gather = Callable[[str, Any], list[Any]]
+"""gather(name, value) -> the values of all processes, as JSON returns them."""
 ON_FAILURE = ("continue", "stop")
 LOCK = "lock"
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -90,24 +96,34 @@ class Found(NamedTuple):
     damaged: tuple[str, ...]  # why newer ones were passed over
 
 
+def alone(name: str, value: Any) -> list[Any]:
+    """`Gather` of one process."""
+    return [value]
+
+
 class Keeper:
     """Keeps one run in a folder; a `hetjax.engine.cut.Saver`."""
 
     prefers_rest = True  # then replicas are equal, or there is no outcome to keep
 
-    def __init__(self, checkpoint: Checkpoint, about: dict[str, Any]):
+    def __init__(
+        self, checkpoint: Checkpoint, about: dict[str, Any], gather: Gather = alone
+    ):
         """`about` is what the run is made from, as JSON data.
 
+        With other processes (`gather`), all have to call the same methods together.
         Errors: BlockingIOError if another process has the folder, OSError if it cannot
         be written.
         """
         self._checkpoint, self._about = checkpoint, about
+        self._gather, self._is_alone = gather, gather is alone
+        self._needed: int | None = None  # the newest that all processes have
         self.folder = Path(checkpoint.path)
         self._seconds, self._evals = checkpoint.interval
         self._last: tuple[float, int] | None = None  # time and evaluations
         self._writer: threading.Thread | None = None
         self._failure = ""  # why a checkpoint was not written, until that is told
-        self.problem = ""  # why the run must end: one was not written
+        self.problem = self._own_problem = ""  # why the run must end: of all, of this
         self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` says
         self._tried = False  # whether what was encoded can be decoded
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +135,8 @@ class Keeper:
                 f"{self.folder} is being used by another process, which runs it: wait "
                 "for it, or choose another folder"
             ) from None
-        self._number = max([0, *_numbers(self.folder)]) + 1
+        highest = max([0, *_numbers(self.folder)])
+        self._number = self._first = max(gather("the last checkpoint", highest)) + 1
 
     def is_due(self, evals: int) -> bool:
         """Was no cut made yet, or so long ago as was asked for?"""
@@ -158,13 +175,26 @@ class Keeper:
         return self.folder / f"{number:06}"
 
     def begin(self, evals: int, *, wait: bool) -> "Cut | None":
-        """Begin a cut; None if the one before is still being written (or `wait`)."""
+        """Begin a cut; None if the one before is still being written (or `wait`).
+
+        Several processes always wait: all have to make the same cuts.
+        """
         if self._writer is not None:
-            if self._writer.is_alive() and not wait:
+            if self._writer.is_alive() and not wait and self._is_alone:
                 return None
             self.join()
+        if not self._is_alone:
+            self._compare()
         self._last = time.monotonic(), evals
         return Cut(self)
+
+    def _compare(self) -> None:
+        """Learn which checkpoints the other processes have, and if one must end."""
+        own = {"numbers": _numbers(self.folder), "problem": self._own_problem}
+        everyone = self._gather("checkpoints", own)
+        common = set.intersection(*(set(each["numbers"]) for each in everyone))
+        self._needed = max(common, default=0)
+        self.problem = next((p["problem"] for p in everyone if p["problem"]), "")
 
     def write(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
         """Write a checkpoint in a thread; a ValueError if it could not be read."""
@@ -172,7 +202,11 @@ class Keeper:
             for name, value in values.items():
                 _check_decodes(name, value, arrays)
             self._tried = True
-        work = partial(self._write, values, arrays, self._checkpoint.keep)
+
+        def work() -> None:
+            if self._write(values, arrays):
+                self._delete_old(self._checkpoint.keep)
+
         # no daemon: a process that exits waits for its last checkpoint
         self._writer = threading.Thread(target=work, name=f"hetjax {self.folder.name}")
         self._writer.start()
@@ -181,27 +215,36 @@ class Keeper:
         self,
         values: dict[str, Any],
         arrays: list[np.ndarray],
-        keep: int,
         *,
         finished: bool = False,
-    ) -> None:
-        """Write the next checkpoint, and delete all but so many."""
+    ) -> bool:
+        """Write the next checkpoint, or note why not; was it written?"""
         folder = self._place(self._number)
+        self._number += 1
         document = {"about": self._about, "finished": finished, "values": values}
         try:
-            files.write(folder, document, arrays)
+            by = packing.ORBAX if self._is_alone else packing.NUMPY
+            files.write(folder, document, arrays, by=by)
         except Exception as error:  # a full disk, or orbax's own
             why = next(iter(str(error).splitlines()), "")
             self._failure = f"{folder} could not be written: {_kind(error)}{why}"
             if self._checkpoint.on_failure == "stop":
-                self.problem = self._failure
-            return
-        self._number += 1
-        for path in self._replaced:
-            _delete(path)
-        self._replaced = []
+                self._own_problem = self._failure
+            if self._is_alone:  # else all end together
+                self.problem = self._own_problem
+            return False
+        return True
+
+    def _delete_old(self, keep: int) -> None:
+        """Delete all checkpoints but the newest, and those that another one needs."""
+        needed = self._needed
+        if needed is None or needed >= self._first:
+            for path in self._replaced:
+                _delete(path)
+            self._replaced = []
         for number in _numbers(self.folder)[:-keep]:
-            _delete(self._place(number))
+            if needed is None or number < needed:
+                _delete(self._place(number))
 
     def join(self) -> None:
         """Wait until the last checkpoint is written; warn if it could not be."""
@@ -209,7 +252,7 @@ class Keeper:
             self._writer.join()
             self._writer = None
         if self._failure:
-            what = "the run ends" if self.problem else "the run is not ended by it"
+            what = "the run ends" if self._own_problem else "the run is not ended by it"
             warnings.warn(f"{self._failure}; {what}", stacklevel=2)
             self._failure = ""
 
@@ -221,7 +264,11 @@ class Keeper:
         self.join()
         encoder = Encoder()
         encoded = {k: encoder.encode(v, k) for k, v in values.items()}
-        self._write(encoded, on_host(encoder.arrays), 1, finished=True)
+        written = self._write(encoded, on_host(encoder.arrays), finished=True)
+        if not self._is_alone:
+            self._compare()
+        if written:
+            self._delete_old(1)
 
     def close(self) -> None:
         """Wait for the last checkpoint, and leave the folder to others."""
@@ -252,32 +299,45 @@ class Cut:
         self._keeper.write(self._values, self._arrays)
 
 
-def find(folder: Path, *, about_alone: bool = False) -> Found | None:
+def find(
+    folder: Path, gather: Gather = alone, *, about_alone: bool = False
+) -> Found | None:
     """Return what a folder holds of a run; None if it holds nothing.
 
-    The newest checkpoint that is not damaged is taken. `about_alone`: its arrays are
-    not read, and there are no `values`. Errors: Damaged, with the reasons, if all are.
+    The newest checkpoint that is not damaged is taken; of several processes the newest
+    that is damaged for none. `about_alone`: its arrays are not read, and there are no
+    `values`. Errors: Damaged, with the reasons, if all are, or if the processes have
+    none in common.
     """
+    everyone = gather("kept checkpoints", _numbers(folder))
     damaged: list[str] = []
-    for number in reversed(_numbers(folder)):
-        place = folder / f"{number:06}"
-        try:
-            document, arrays = files.read(place, document_alone=about_alone)
-            encoded = {} if about_alone else document["values"]
-            values = {k: decode(v, arrays) for k, v in encoded.items()}
-            about, finished = document["about"], document["finished"]
-        except Damaged as error:
-            damaged.append(str(error))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            damaged.append(f"{place}: {_kind(error)}{error}")
-        else:
-            return Found(about, values, number, finished, tuple(damaged))
-    if damaged:
-        raise Damaged(
-            f"{folder}: no checkpoint can be used: {'; '.join(damaged)}; begin anew "
-            'with resume="never", or choose another folder'
-        )
-    return None
+    for number in sorted(set.intersection(*map(set, everyone)), reverse=True):
+        found = _read(folder / f"{number:06}", number, about_alone)
+        problems = [found] if isinstance(found, str) else []
+        problems = sum(gather("damage", problems), [])
+        if not problems and isinstance(found, Found):
+            return found._replace(damaged=tuple(damaged))
+        damaged += problems
+    if not any(everyone):
+        return None
+    why = "; ".join(damaged) or "the processes have none in common"
+    raise Damaged(
+        f"{folder}: no checkpoint can be used: {why}; begin anew with "
+        'resume="never", or choose another folder'
+    )
+
+
+def _read(place: Path, number: int, about_alone: bool) -> Found | str:
+    """What a checkpoint holds, or why it cannot be used."""
+    try:
+        document, arrays = files.read(place, document_alone=about_alone)
+        encoded = {} if about_alone else document["values"]
+        values = {k: decode(v, arrays) for k, v in encoded.items()}
+        return Found(document["about"], values, number, document["finished"], ())
+    except Damaged as error:
+        return str(error)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{place}: {_kind(error)}{error}"
 
 
 def holds_run(folder: Path) -> bool:

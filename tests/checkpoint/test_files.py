@@ -16,7 +16,7 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import Damaged, copies, files
+from hetjax.checkpoint import Damaged, copies, files, packing
 
 ARRAYS = [
     np.arange(5, dtype=np.float32),
@@ -30,10 +30,10 @@ ARRAYS = [
 DOCUMENT = {"a": [1, 0.1], "b": "text"}
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
+@pytest.fixture(scope="module", params=[packing.ORBAX, packing.NUMPY])
+def written(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files") / "000001"
-    files.write(folder, DOCUMENT, ARRAYS)
+    files.write(folder, DOCUMENT, ARRAYS, by=request.param)
     return folder
 
 
@@ -63,20 +63,20 @@ def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
 @settings(deadline=None)
 def test_small_arrays_are_put_together(kinds):
     arrays = [np.arange(n, dtype=f"{kind}4") for kind, n in kinds]
-    packed, places = files.pack(arrays)
+    packed, places = packing.pack(arrays)
     assert len(packed) <= 2
-    for a, b in zip(files.unpack(packed, places), arrays, strict=True):
+    for a, b in zip(packing.unpack(packed, places), arrays, strict=True):
         assert a.dtype == b.dtype
         assert a.tolist() == b.tolist()
 
 
 def test_large_arrays_stay_apart(monkeypatch):
-    monkeypatch.setattr(files, "_CHUNK", 100)
+    monkeypatch.setattr(packing, "_CHUNK", 100)
     arrays = [np.full(20, i, np.float32) for i in range(3)]
-    packed, places = files.pack(arrays)
+    packed, places = packing.pack(arrays)
     assert len(packed) == 3
     assert all(x.base is not None for x in packed.values())  # they are not copied
-    found = files.unpack(packed, places)
+    found = packing.unpack(packed, places)
     assert all(np.array_equal(a, b) for a, b in zip(found, arrays, strict=True))
 
 
@@ -91,9 +91,9 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
     assert found[0] is found[1] is first[0]
     assert found[2] is found[3]
     assert found[4] is not found[5]  # their bits differ
-    packed, places = files.pack(found)
+    packed, places = packing.pack(found)
     assert sum(p.nbytes for p in packed.values()) == 6 * 200
-    for a, b in zip(files.unpack(packed, places), given, strict=True):
+    for a, b in zip(packing.unpack(packed, places), given, strict=True):
         assert a.tobytes() == b.tobytes()
     given[0][0] = 7
     assert found[0][0] == 0  # it is a copy

@@ -187,14 +187,16 @@ class MeshClock(Saved):
     # -- saved and taken up again ------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Return the clock when no worker has a round: all waves are done."""
+        """Return the clock when no worker has a round, and all waves are done."""
+        self._waves.wait()  # what was said with the last one is heard now
         self._due = False
-        return super().save()
+        # as process 0 said it, not as this one would choose
+        return {**super().save(), "in force": self._waves.at_once}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         super().load(saved)
-        self._waves.at_once = self._at_once
+        self._waves.at_once = saved["in force"]
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""

@@ -7,7 +7,6 @@ evaluations: what completes meanwhile is delivered at its time, as without the p
 """
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from hetjax.machine.types import (
     Stamps,
     WorkerInfo,
 )
+from hetjax.runtimes.threads import inbox
 from hetjax.runtimes.threads.stopwatch import Stopwatch
 from hetjax.runtimes.threads.under_way import RoundsUnderWay
 
@@ -70,8 +70,8 @@ class WallClock:
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow = on_slow
-        self._completions: queue.SimpleQueue[Completion] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._completions: inbox.Inbox[Completion] = inbox.Inbox()
+        self._calls: inbox.Inbox[None] = inbox.Inbox()
         self._leader = threading.get_ident()
         self._wake = 0.0  # [s] until when the leader waits
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
@@ -202,7 +202,7 @@ class WallClock:
             if not waiting:
                 break
             left = max(r.deadline for r in waiting) - self._time()
-            with suppress(queue.Empty):
+            with suppress(inbox.Empty):
                 left = min(max(left, 0.0), _LOOK_UP)
                 self._take(self._completions.get(timeout=left))
         for worker in late:
@@ -227,7 +227,7 @@ class WallClock:
 
     def wait(self) -> None:
         """The leader waits for a call, until something is due, or for a moment."""
-        with suppress(queue.Empty):
+        with suppress(inbox.Empty):
             self._calls.get(timeout=max(0.0, self._wake - self._time()))
 
     def call(self, urgent: bool = False) -> None:

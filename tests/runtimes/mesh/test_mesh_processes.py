@@ -18,9 +18,9 @@ PATHS = [str(SCRIPT.parent), str(TESTS)]
 TOLERANCE = 1e-6
 
 
-def run(count, task):
+def run(count, task, **environment):
     """(status, lines of stdout, lines of stderr) of all processes."""
-    environment = {
+    environment |= {
         "JAX_NUM_CPU_DEVICES": str(DEVICES // count),
         "PYTHONPATH": os.pathsep.join([*PATHS, PLAIN.get("PYTHONPATH", "")]),
     }

@@ -1,0 +1,88 @@
+"""Runs of several processes are kept: each has its part, and all go on together."""
+
+import json
+import shutil
+import signal
+
+import pytest
+from test_mesh_processes import results, run
+
+pytestmark = pytest.mark.slow
+
+
+def kept(folder, stop="none 0 0", count=2):
+    return run(count, "kept", KEPT=str(folder), STOP=stop)
+
+
+def numbers(folder, process):
+    return sorted(p.name for p in (folder / f"process_{process}").glob("0*"))
+
+
+def check_goes_on(folder, *, kept_evals):
+    """All processes go on from the same evaluation, and end with the same model."""
+    first, second = results(kept(folder))
+    assert first == second
+    assert first["stopped"] == ""
+    assert len(first["seconds"]) == 41
+    assert first["seconds"] == sorted(first["seconds"])
+    # those before were not made again
+    assert 41 - len(first["calls"]) >= kept_evals
+    return first
+
+
+def test_a_signal_to_the_first_process_is_survived_again_and_again(tmp_path):
+    before = []
+    for number, name in enumerate(["SIGTERM", "SIGINT", "SIGUSR1"], 1):
+        first, second = results(kept(tmp_path, f"{name} 2 0"))
+        assert first == {**second, "signal": name}
+        assert (first["stopped"], len(first["cuts"])) == ("interrupted", number - 1)
+        assert first["seconds"][: len(before)] == before
+        before = first["seconds"]
+    last = check_goes_on(tmp_path, kept_evals=4)
+    assert len(last["cuts"]) == 3
+    assert numbers(tmp_path, 0) == numbers(tmp_path, 1)
+    again, _ = results(kept(tmp_path))
+    assert again == {**last, "calls": []}  # it is over
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_process_that_is_killed_loses_what_came_after_the_last_checkpoint(
+    tmp_path, process
+):
+    found = kept(tmp_path, f"SIGKILL 8 {process}")
+    assert found[process][0] == -signal.SIGKILL
+    assert found[1 - process][0] not in (0, -signal.SIGKILL)
+    newest = min(max(map(int, numbers(tmp_path, k))) for k in (0, 1))
+    last = check_goes_on(tmp_path, kept_evals=1)
+    assert last["cuts"] == [[newest, ""]]
+
+
+def test_a_checkpoint_that_is_damaged_for_one_is_taken_by_none(tmp_path):
+    results(kept(tmp_path, "SIGTERM 6 0"))
+    newest = numbers(tmp_path, 0)[-1]
+    (tmp_path / "process_1" / newest / "state.json").write_text("{}")
+    last = check_goes_on(tmp_path, kept_evals=1)
+    assert f"process_1/{newest}/state.json" in last["cuts"][0][1]
+
+
+def test_other_numbers_of_processes_are_refused(tmp_path):
+    results(kept(tmp_path, "SIGTERM 4 0"))
+    ((status, _, err),) = kept(tmp_path, count=1)
+    assert status == 2
+    assert "holds a run of several processes: start as many" in err[-1]
+    for status, _, err in kept(tmp_path, count=4):
+        assert status == 2
+        assert "the processes have none in common" in err[-1]
+    shutil.rmtree(tmp_path / "process_1")
+    for status, _, err in kept(tmp_path):
+        assert status == 2
+        assert "the processes have none in common" in err[-1]
+
+
+def test_a_full_disk_of_one_process_ends_all_or_none(tmp_path):
+    """They must not wait for one that has ended."""
+    (tmp_path / "process_1").mkdir()
+    (tmp_path / "process_1" / ".000003.partial").write_text("in the way")
+    found = results(kept(tmp_path))
+    assert [each["stopped"] for each in found] == ["", ""]
+    assert json.dumps(found[0]) == json.dumps(found[1])
