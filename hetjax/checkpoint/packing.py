@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 ORBAX, NUMPY = "orbax", "numpy"
@@ -20,6 +21,10 @@ _CHUNK = 2**26  # bytes of small arrays that are put together
 def save(folder: Path, packed: dict[str, np.ndarray], by: str) -> None:
     """Write arrays to a folder that is not there, `by` ORBAX or NUMPY."""
     if by == ORBAX:
+        if jax.process_index() > 0:
+            raise ValueError(
+                "orbax writes NumPy arrays in process 0 alone: save the model there"
+            )
         _checkpointer().save(folder.absolute(), packed)
         return
     folder.mkdir()
@@ -114,5 +119,10 @@ def _checkpointer() -> Any:
     logging.getLogger("absl").addFilter(lambda r: "OCDBT" not in str(r.msg))
     # compression would save 8 % of trained float32, and OCDBT some files: both for
     # several times the processor's time, which a run on a CPU needs itself
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False, use_ocdbt=False)
-    return ocp.Checkpointer(handler)
+    own = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    handler = ocp.PyTreeCheckpointHandler(
+        use_compression=False, use_ocdbt=False, multiprocessing_options=own
+    )
+    return ocp.Checkpointer(handler, multiprocessing_options=own)

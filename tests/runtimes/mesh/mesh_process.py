@@ -143,8 +143,17 @@ def kept():
             sent.append(what)
             os.kill(os.getpid(), getattr(signal, what))
 
-    checkpoint = hj.Checkpoint(folder, every="1 eval", keep=3)
+    on_failure = os.environ.get("ON_FAILURE", "continue")
+    checkpoint = hj.Checkpoint(folder, every="1 eval", keep=3, on_failure=on_failure)
     history = train(seconds=4.0, num_evals=40, on_eval=on_eval, checkpoint=checkpoint)
+    if history.stopped == "":  # the model of a run, and one that process 0 saves
+        if processes.is_first():
+            history.save_model(folder / "model", overwrite=True)
+        HERE.gather("saved", 0)
+        for path in (folder, folder / "model"):
+            assert (
+                hj.load_model(path, TASK)(DATA.test.x) == history.model(DATA.test.x)
+            ).all()
     found = {
         **digest(history),
         "signal": history.signal,

@@ -1,6 +1,5 @@
 """Runs of several processes are kept: each has its part, and all go on together."""
 
-import json
 import shutil
 import signal
 
@@ -10,8 +9,8 @@ from test_mesh_processes import results, run
 pytestmark = pytest.mark.slow
 
 
-def kept(folder, stop="none 0 0", count=2):
-    return run(count, "kept", KEPT=str(folder), STOP=stop)
+def kept(folder, stop="none 0 0", count=2, **environment):
+    return run(count, "kept", KEPT=str(folder), STOP=stop, **environment)
 
 
 def numbers(folder, process):
@@ -79,10 +78,16 @@ def test_other_numbers_of_processes_are_refused(tmp_path):
         assert "the processes have none in common" in err[-1]
 
 
-def test_a_full_disk_of_one_process_ends_all_or_none(tmp_path):
+@pytest.mark.parametrize("on_failure", ["continue", "stop"])
+def test_a_full_disk_of_one_process_ends_all_or_none(tmp_path, on_failure):
     """They must not wait for one that has ended."""
     (tmp_path / "process_1").mkdir()
     (tmp_path / "process_1" / ".000003.partial").write_text("in the way")
-    found = results(kept(tmp_path))
-    assert [each["stopped"] for each in found] == ["", ""]
-    assert json.dumps(found[0]) == json.dumps(found[1])
+    first, second = results(kept(tmp_path, ON_FAILURE=on_failure))
+    assert first == second
+    if on_failure == "continue":
+        assert first["stopped"] == ""
+        return
+    assert "process_1/000003 could not be written: FileExistsError" in first["stopped"]
+    (tmp_path / "process_1" / ".000003.partial").unlink()
+    check_goes_on(tmp_path, kept_evals=1)
