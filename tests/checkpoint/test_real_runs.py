@@ -12,6 +12,8 @@ from tiny_problems import PROBLEMS
 from zoo import zoo
 
 import hetjax as hj
+from hetjax.checkpoint import keeper
+from hetjax.machine import Cost, Link, Machine, Profile
 from hetjax.runtimes.threads import preparation
 from hetjax.tracing.trace import Trace
 
@@ -107,6 +109,24 @@ def test_a_trace_begins_anew_where_another_step_mode_is_asked_for(tmp_path):
     assert "begins" in Trace.load(tmp_path / "trace.jsonl").header
 
 
+def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
+    def fail(self, value, where):
+        raise ValueError("not today")
+
+    train(tmp_path, "easgd", stop_at=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper.Encoder, "encode", fail)
+        with pytest.raises(ValueError, match="not today"):
+            train(tmp_path, "easgd", resume="never")
+    last, p = train(tmp_path, "easgd"), problem()
+    assert len(last.interruptions) == 1
+    history = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
+    assert history.replayed == "equal"
+    train(tmp_path, "easgd", resume="never")
+    left = {x.name for x in tmp_path.iterdir() if not x.name.isdigit()}
+    assert left == {"lock", "trace.jsonl"}
+
+
 @pytest.mark.parametrize("name", quick(BULK, "sma", "hier_sgd"))
 def test_a_mesh_goes_on(tmp_path, name):
     first = train(tmp_path, name, stop_at=4, placement="mesh")
@@ -114,28 +134,27 @@ def test_a_mesh_goes_on(tmp_path, name):
     check_one_history(first, last)
 
 
-def test_a_mesh_goes_on_to_the_bits_of_its_rounds(tmp_path):
-    """After as many rounds as a simulated run, it has its parameters."""
-    last = train(tmp_path, "local_sgd", stop_at=4, placement="mesh")
+def test_a_mesh_goes_on_to_the_parameters_of_its_rounds(tmp_path):
+    """After as many rounds as a simulated run, it has its parameters, but rounding."""
+    train(tmp_path, "local_sgd", stop_at=4, placement="mesh")
     last = train(tmp_path, "local_sgd", placement="mesh")
     p, rounds = problem(), last.merges
+    workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
+    seconds = 0.75 * rounds + 0.4  # a round has three steps; the last is not merged
     simulated = hj.train(
         p.task,
         p.data,
-        hj.machine.preset("uniform:3"),
+        Machine("exact seconds", workers, {"": Link(0.0, 1e12)}),
         STRATEGIES["local_sgd"],
-        seconds=100.0,
-        num_evals=1000,
-        epochs=rounds * 36 / len(p.data.train),
+        seconds=seconds,
+        num_evals=1,
         progress=False,
     )
-    if simulated.merges == rounds:  # they are only compared at evaluations
-        for a, b in zip(
-            jax.tree.leaves(last.params),
-            jax.tree.leaves(simulated.params),
-            strict=True,
-        ):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+    assert simulated.merges == rounds
+    for a, b in zip(
+        jax.tree.leaves(last.params), jax.tree.leaves(simulated.params), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 @pytest.mark.parametrize(
