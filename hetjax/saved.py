@@ -4,6 +4,7 @@ A class names what changes in its objects during a run. What they are made from
 (workers, topology, settings) is not saved: a run that is taken up again makes it anew.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -38,3 +39,11 @@ class Saved:
                 part.load(saved[name])
             else:
                 setattr(self, name, saved[name])
+
+
+def before_of(path: Path) -> Path:
+    """What a run's file is called from when it is replaced until the next checkpoint.
+
+    If there will be none, the run goes on from the last one, and with this file.
+    """
+    return path.with_name(f".{path.name}.before")

@@ -215,7 +215,7 @@ def _kept_in(
 
 def _rated(name: str, strategy: Strategy) -> str:
     """The name of a run whose learning rate is chosen, or tried."""
-    return f"{name}, rate {strategy.learning_rate:g}"
+    return f"{name}, rate {strategy.learning_rate}"
 
 
 def _common_score(scores: Sequence[float]) -> tuple[int, float]:

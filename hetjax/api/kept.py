@@ -22,6 +22,7 @@ from hetjax.api.run_recipes import recipes
 from hetjax.checkpoint import Checkpoint, Found, Keeper, find
 from hetjax.checkpoint.description import checksum
 from hetjax.checkpoint.keeper import alone, holds_run
+from hetjax.checkpoint.values import Encoder
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
@@ -37,7 +38,8 @@ from hetjax.tracing.fingerprint import data_fingerprint, model_shapes
 RESUME = ("auto", "never", "must")
 # versions are said in the history, since the last bits may differ
 _MAY_DIFFER = ("versions", "recipes")
-_NOT_KEPT = ("error", "trace", "params", "model_state", "model")
+# a signal that came when the run was over must not end later comparisons, too
+_NOT_KEPT = ("error", "signal", "trace", "params", "model_state", "model")
 _TRACE = "trace.jsonl"
 _PART = "process_{}"  # of a folder: what a process keeps
 _LONG = 3600.0  # [s] that others wait for one that writes; a death is noticed sooner
@@ -98,9 +100,12 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
     is in use.
     """
     processes, gather = here(), alone
+    files = (_TRACE,) if about["real"] else ()
     checkpoint = replace(checkpoint, path=own_folder(Path(checkpoint.path)))
     if processes.count > 1:
         gather = partial(processes.gather, timeout=_LONG)
+    if resume == "must" and not Path(checkpoint.path).is_dir():
+        raise ValueError(f'resume="must": {checkpoint.path} is no folder')
     keeper = Keeper(checkpoint, about, gather)
     try:
         found = None if resume == "never" else find(keeper.folder, gather)
@@ -109,12 +114,11 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
                 f'resume="must": {keeper.folder} holds no checkpoint of a run'
             )
         if found is None:
-            keeper.begin_anew(_TRACE)
+            keeper.begin_anew(*files)
         else:
             check_same(keeper.folder, found.about, about)
             evals = 0 if found.finished else len(Kept(keeper, found).evals)
-            keeper.goes_on(found.number, evals)
-            keeper.restore(_TRACE)
+            keeper.goes_on(found.number, evals, *files)
             for why in found.damaged:
                 warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
         yield Kept(keeper, found)
@@ -163,7 +167,7 @@ def describe_run(
         "loss": task.loss,
         "metrics": task.metrics,
     }
-    return {
+    about = {
         "name": job.name,
         "strategy": {"name": strategy.name, **plain(strategy.settings)},
         "batch_size": strategy.batch_size,
@@ -185,6 +189,8 @@ def describe_run(
         "versions": versions(),
         "recipes": recipes(strategy, task, job.data, machine),
     }
+    # numbers may be NumPy's; the order decides which difference is named
+    return {name: plain(value) for name, value in about.items()}
 
 
 def versions() -> dict[str, str]:
@@ -266,6 +272,10 @@ def values_of(history: History) -> dict[str, Any]:
         if name not in (*_NOT_KEPT, *_MODELS)
     }
     models = {name: Leaves(jax.tree.leaves(getattr(history, name))) for name in _MODELS}
+    try:
+        Encoder().encode(history.settings, "settings")
+    except ValueError:  # there are functions among them, for example
+        fields["settings"] = plain(history.settings)
     return {"history": fields, "models": models}
 
 

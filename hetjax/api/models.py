@@ -1,5 +1,6 @@
 """`load_model`: a trained model, from a folder of its own or from that of a run."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
         return task.restore(*models.load(folder, like))
     found = find(folder)
     assert found is not None
+    for why in found.damaged:
+        warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
     if found.finished:
         history = history_of(found.values, task)
         if best:

@@ -34,16 +34,19 @@ def _recipe(thing: Any) -> dict[str, Any]:
 
 
 def _machine_recipe(machine: Any) -> dict[str, Any]:
+    encoder = Encoder()
     if isinstance(machine, Machine):
-        return {"simulated": Encoder().encode(machine, "machine")}
-    if not isinstance(machine, RealMachine):
+        found = {"simulated": encoder.encode(machine, "machine")}
+    elif isinstance(machine, RealMachine):
+        found = {
+            "real": [[w.name, w.device_name, w.slowdown] for w in machine.workers],
+            "faults": encoder.encode(machine.faults, "faults"),
+            "step_mode": machine.step_mode,
+            "placement": machine.placement,
+        }
+    else:
         return {"unknown": f"it is a {type(machine).__qualname__}"}
-    return {
-        "real": [[w.name, w.device_name, w.slowdown] for w in machine.workers],
-        "faults": Encoder().encode(machine.faults, "faults"),
-        "step_mode": machine.step_mode,
-        "placement": machine.placement,
-    }
+    return {"unknown": "it holds arrays"} if encoder.arrays else found
 
 
 def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dict:

@@ -24,6 +24,7 @@ from hetjax.data.held_out import FEW, split_off
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.metrics import evaluation_batches
 from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
@@ -32,6 +33,7 @@ from hetjax.runtimes import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
 from hetjax.task.types import Task
 from hetjax.tracing.fingerprint import digest
+from hetjax.tracing.trace import Recording
 
 
 class Session:
@@ -137,10 +139,19 @@ class Session:
         found = folder.found
         if found is not None and found.finished:
             bar.skip(self.instants[-1])
-            return history_of(found.values, self.programs.task)
+            history = history_of(found.values, self.programs.task)
+            if folder.trace.exists():
+                history.trace = Recording(folder.trace, continues=True)
+                history.trace.context = (self.programs.task, self.data, strategy)
+                history.trace.close()
+            return history
         history = self._run(job, strategy, bar, folder, *rest)
-        if is_finished(history) and not folder.keeper.problem:
-            folder.keeper.finish(values_of(history))
+        keeper = folder.keeper
+        with interruptible(kept=True) as pressed:  # what is being written is not lost
+            if keeper.all_agree(is_finished(history) and not keeper.problem):
+                keeper.finish(values_of(history))
+            keeper.join()
+        history.signal = history.signal or pressed()
         return history
 
     def _run(

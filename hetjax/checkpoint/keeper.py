@@ -35,6 +35,7 @@ from hetjax.checkpoint import files, packing
 from hetjax.checkpoint.copies import on_host
 from hetjax.checkpoint.files import Damaged
 from hetjax.checkpoint.values import Encoder, decode
+from hetjax.saved import before_of
 
 EVERY = "60s"
 Gather = Callable[[str, Any], list[Any]]
@@ -135,7 +136,7 @@ class Keeper:
                 f"{self.folder} is being used by another process, which runs it: wait "
                 "for it, or choose another folder"
             ) from None
-        highest = max([0, *_numbers(self.folder)])
+        highest = max([0, *_numbers(self.folder, of_runs=False)])
         self._number = self._first = max(gather("the last checkpoint", highest)) + 1
 
     def is_due(self, evals: int) -> bool:
@@ -147,29 +148,36 @@ class Keeper:
             return evals - before >= self._evals
         return time.monotonic() - seconds >= self._seconds
 
-    def goes_on(self, number: int, evals: int) -> None:
+    def goes_on(self, number: int, evals: int, *others: str) -> None:
         """The run goes on from a checkpoint: the next cut is due after an interval.
 
-        Those with higher numbers are damaged.
+        Those with higher numbers are damaged. `others` are names of files that go with
+        the checkpoints: where one was replaced and no checkpoint written since, it is
+        there again.
         """
         self._last = time.monotonic(), evals
         self._replaced = [self._place(n) for n in _numbers(self.folder) if n > number]
+        for path in (self.folder / name for name in others):
+            if before_of(path).exists():
+                os.replace(before_of(path), path)
+            self._replaced.append(before_of(path))
 
     def begin_anew(self, *others: str) -> None:
         """Another run takes the place of what is there, with its first checkpoint.
 
         `others` are names of files that go with the checkpoints.
         """
-        for name in others:
-            if (self.folder / name).exists():
-                os.replace(self.folder / name, self.folder / f".{name}.before")
-            self._replaced.append(self.folder / f".{name}.before")
-        self._replaced += map(self._place, _numbers(self.folder))
+        numbers = _numbers(self.folder)
+        for path in (self.folder / name for name in others):
+            if path.exists():
+                os.replace(path, before_of(path))
+            if numbers:  # else it is not of a run that was kept here
+                self._replaced.append(before_of(path))
+        self._replaced += map(self._place, numbers)
 
-    def restore(self, name: str) -> None:
-        """The run that was to be replaced goes on: a file is called `name` again."""
-        if (self.folder / f".{name}.before").exists():
-            os.replace(self.folder / f".{name}.before", self.folder / name)
+    def all_agree(self, fact: bool) -> bool:
+        """Is it so in all processes?"""
+        return all(self._gather("agree", fact))
 
     def _place(self, number: int) -> Path:
         return self.folder / f"{number:06}"
@@ -226,14 +234,18 @@ class Keeper:
             by = packing.ORBAX if self._is_alone else packing.NUMPY
             files.write(folder, document, arrays, by=by)
         except Exception as error:  # a full disk, or orbax's own
-            why = next(iter(str(error).splitlines()), "")
-            self._failure = f"{folder} could not be written: {_kind(error)}{why}"
-            if self._checkpoint.on_failure == "stop":
-                self._own_problem = self._failure
-            if self._is_alone:  # else all end together
-                self.problem = self._own_problem
+            self._fail(folder, error)
             return False
         return True
+
+    def _fail(self, folder: Path, error: Exception) -> None:
+        """Note why a checkpoint is not there."""
+        why = next(iter(str(error).splitlines()), "")
+        self._failure = f"{folder} could not be written: {_kind(error)}{why}"
+        if self._checkpoint.on_failure == "stop":
+            self._own_problem = self._failure
+        if self._is_alone:  # else all end together
+            self.problem = self._own_problem
 
     def _delete_old(self, keep: int) -> None:
         """Delete all checkpoints but the newest, and those that another one needs."""
@@ -262,9 +274,14 @@ class Keeper:
         If the end cannot be written, that is a warning, and they stay.
         """
         self.join()
-        encoder = Encoder()
-        encoded = {k: encoder.encode(v, k) for k, v in values.items()}
-        written = self._write(encoded, on_host(encoder.arrays), finished=True)
+        encoder, encoded = Encoder(), None
+        try:
+            encoded = {k: encoder.encode(v, k) for k, v in values.items()}
+        except ValueError as error:
+            self._fail(self._place(self._number), error)
+        written = encoded is not None and self._write(
+            encoded, on_host(encoder.arrays), finished=True
+        )
         if not self._is_alone:
             self._compare()
         if written:
@@ -345,12 +362,15 @@ def holds_run(folder: Path) -> bool:
     return bool(_numbers(folder))
 
 
-def _numbers(folder: Path) -> list[int]:
-    """The numbers of all checkpoints, rising."""
+def _numbers(folder: Path, *, of_runs: bool = True) -> list[int]:
+    """The numbers of all checkpoints, rising; or of all that is called like one."""
     if not folder.is_dir():
         return []
-    names = [p.name for p in folder.iterdir() if re.fullmatch(r"\d{6,}", p.name)]
-    return sorted(map(int, names))
+    paths = [p for p in folder.iterdir() if re.fullmatch(r"\d{6,}", p.name)]
+    if of_runs:  # a folder of another program may be called 20261123
+        names = (files.STATE, files.MANIFEST)
+        paths = [p for p in paths if any((p / name).exists() for name in names)]
+    return sorted(int(p.name) for p in paths)
 
 
 def _delete(path: Path) -> None:

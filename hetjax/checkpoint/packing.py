@@ -96,8 +96,9 @@ def named(
 
 
 def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
-    """Return the arrays that `pack` was given."""
-    arrays = []
+    """Return the arrays that `pack` was given: none shares its memory with another."""
+    arrays: list[np.ndarray] = []
+    taken: set[tuple[str, int]] = set()
     for name, offset, dtype, shape in places:
         size = int(np.prod(shape))
         if not size:
@@ -106,7 +107,9 @@ def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
         flat = np.asarray(packed[name]).reshape(-1)[offset : offset + size]
         if str(flat.dtype) != dtype or flat.size != size:
             raise ValueError(f"{name} has not the {size} numbers of an array")
-        arrays.append(flat.reshape(shape))
+        again = (name, offset) in taken
+        taken.add((name, offset))
+        arrays.append((flat.copy() if again else flat).reshape(shape))
     return arrays
 
 

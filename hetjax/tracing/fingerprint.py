@@ -60,7 +60,7 @@ def digest(params: Any) -> str:
 def as_trace(trace: Trace | Recording | str | Path) -> Trace:
     """Return the trace of a recording, or in a file, or a trace as it is."""
     if isinstance(trace, Recording):
-        return trace.load()
+        trace = trace.load()
     if not isinstance(trace, Trace | str | Path):
         raise ValueError(
             f"{trace!r} is not a trace: give the trace of a real run's history, or a "

@@ -9,13 +9,16 @@ machine.
 import json
 import os
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from hetjax.machine.types import Stamps, WorkerInfo
+from hetjax.saved import before_of
 
 VERSION = 2  # of the format
 MANY = 5_000  # lines that may wait for a pause before they are written
@@ -131,7 +134,8 @@ class Trace:
 class Recording:
     """A trace that is being written, to a given file or a temporary one.
 
-    The temporary file is deleted together with this object.
+    The temporary file is deleted together with this object. A full disk does not end
+    the run: it is a warning, and the trace is no longer written.
     """
 
     def __init__(self, path: str | Path | None = None, *, continues: bool = False):
@@ -144,6 +148,7 @@ class Recording:
         else:
             self._path, self._name = Path(path), str(path)
         self._waiting: list[Line] = []
+        self._problem = ""  # why it is not written any more
         # (task, data, strategy) of the run, which the file does not hold
         self.context: Any = None
         if not (continues and self._path.exists()):
@@ -152,26 +157,33 @@ class Recording:
 
     @property
     def length(self) -> int:
-        """The length of the file [bytes], with all lines so far."""
+        """The length of the file [bytes], with all lines so far; 0: some are lost."""
         self.flush()
-        return self._file.tell()
+        return 0 if self._problem else self._file.tell()
 
     def cut(self, length: int, header: Line | None = None) -> bool:
         """Go on after so many bytes; return False, with an empty file, without them.
 
-        With `header`, they must begin with it, but for workers, which are measured.
+        With `header`, they must begin with it, but for workers, which are measured. A
+        file that was not emptied on purpose is moved aside, see `before_of`.
         """
         whole = self._path.stat().st_size >= length > 0
         if whole and header is not None:
             found, own = Trace.header_of(self._path), json.loads(json.dumps(header))
             names = {*found, *own} - {"workers", "begins"}
             whole = all(found.get(name) == own.get(name) for name in names)
+        if not whole and self._path.stat().st_size:
+            self._file.close()
+            os.replace(self._path, before_of(self._path))
+            self._file = self._path.open("w+", encoding="utf-8")
         self._file.seek(length if whole else 0)
         self._file.truncate()
         return whole
 
     def load(self) -> Trace:
-        """Read the trace."""
+        """Read the trace; a ValueError if it could not be written."""
+        if self._problem:
+            raise ValueError(f"{self._name} is not whole: {self._problem}")
         if not self._file.closed:
             self.flush()
         with self._path.open(encoding="utf-8") as file:
@@ -188,10 +200,20 @@ class Recording:
             self.flush()
 
     def flush(self) -> None:
-        """Write all waiting lines to the file."""
+        """Write all waiting lines to the file, if it can be written."""
         waiting, self._waiting = self._waiting, []
-        self._file.write("".join(json.dumps(line) + "\n" for line in waiting))
-        self._file.flush()
+        if self._problem:
+            return
+        try:
+            self._file.write("".join(json.dumps(line) + "\n" for line in waiting))
+            self._file.flush()
+        except OSError as error:
+            self._problem = str(error)
+            warnings.warn(
+                f"{self._name} could not be written: {error}; the run goes on without "
+                "its trace",
+                stacklevel=2,
+            )
 
     def end(self, **what: Any) -> None:
         """Write the last line."""
@@ -201,7 +223,8 @@ class Recording:
         """Write all waiting lines and close the file."""
         if not self._file.closed:
             self.flush()
-            self._file.close()
+            with suppress(OSError):  # of what could not be written before
+                self._file.close()
 
 
 def _check_header(name: str, header: Line) -> None:
