@@ -77,7 +77,7 @@ class Children:
         port = free_port()
         self._ended: queue.Queue[tuple[int, int]] = queue.Queue()
         self._running: dict[int, subprocess.Popen] = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup does
                 signal.signal(number, self.pass_on)
         for i in range(FLAGS.processes):

@@ -104,6 +104,10 @@ def compare(
         every=every,
         resume=resume,
     )
+    if resume == "must" and out is None:
+        raise ValueError(
+            'resume="must": give out, the folder of the runs to go on with'
+        )
     keep = partial(_kept_in, out, every, resume)
     session = Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, devices=devices

@@ -101,7 +101,8 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
     """
     processes, gather = here(), alone
     files = (_TRACE,) if about["real"] else ()
-    checkpoint = replace(checkpoint, path=own_folder(Path(checkpoint.path)))
+    folder = own_folder(Path(checkpoint.path).expanduser())
+    checkpoint = replace(checkpoint, path=folder)
     if processes.count > 1:
         gather = partial(processes.gather, timeout=_LONG)
     if resume == "must" and not Path(checkpoint.path).is_dir():

@@ -23,7 +23,9 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
     Errors: FileNotFoundError without such a folder; ValueError for a model of other
     shapes than the task's, for a run that is not over, or for a damaged folder.
     """
-    folder = Path(path)
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder")
     if part_of_first(folder).exists():  # of a run of several processes
         folder = part_of_first(folder)
     like = jax.eval_shape(task.init, jax.random.key(0))

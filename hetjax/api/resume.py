@@ -49,8 +49,8 @@ def resume(
     a run with other task, data or strategy than those that are given.
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
-    path = checkpoint.path
-    found = find(own_folder(Path(path)), about_alone=True)
+    path = Path(checkpoint.path).expanduser()
+    found = find(own_folder(path), about_alone=True)
     if found is None:
         raise ValueError(f"{path} holds no checkpoint of a run")
     about = found.about

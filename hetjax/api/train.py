@@ -128,6 +128,8 @@ def train_as(
 ) -> History:
     """As `train`, for a run of this name in its history; `given` are its arguments."""
     check_train(task, data, machine, strategy, **given, resume=resume)
+    if resume == "must" and checkpoint is None:
+        raise ValueError('resume="must": give the checkpoint to go on from')
     of_run = ("seed", "target", "epochs", "on_eval", "on_error")
     of_session = {k: v for k, v in given.items() if k not in of_run}
     session = Session(task, data, machine, **of_session)

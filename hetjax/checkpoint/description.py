@@ -4,10 +4,14 @@ Functions are described by their names, the values that they enclose and their d
 tuples, dataclasses and arrays by what they hold. What the user wrote, and may change
 between two runs, is described by its code, too: functions with the globals that they
 name, classes with their methods, objects with their attributes. Of libraries' objects
-nothing is described but their classes, and the arrays that JAX finds in them.
+nothing is described but their classes, and the arrays that JAX finds in them. Globals
+that a function assigns, and global lists, dictionaries and sets, are not described:
+they may be counters and caches.
 """
 
+import argparse
 import dataclasses
+import dis
 import functools
 import hashlib
 import inspect
@@ -22,6 +26,7 @@ import numpy as np
 
 _DEEP = 60  # levels; what lies deeper is described by its class
 _INSTALLED = ("site-packages", "dist-packages")
+_MUTABLE = list | dict | set
 _PLAIN = bool | int | float | complex | str | bytes
 
 
@@ -68,8 +73,12 @@ class _Describer:
             yield value.__name__
         elif isinstance(value, functools.partial):
             yield from (value.func, value.args, value.keywords)
+        elif isinstance(value, types.SimpleNamespace | argparse.Namespace):
+            yield vars(value)
         elif hasattr(value, "__wrapped__"):  # of a cache or jit
             yield inspect.unwrap(value)
+            for name in ("fwd", "bwd", "jvp"):  # of its own derivatives
+                yield getattr(value, name, None)
         elif isinstance(value, tuple | list):
             yield from value
         elif isinstance(value, set | frozenset):
@@ -113,11 +122,30 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
             yield None
     if not _is_own(function.__module__):
         return
+    names: set[str] = set()  # of attributes, too
+    loaded, stored = set[str](), set[str]()
     for code in _codes(function.__code__):
         yield from (code.co_code, code.co_names)
         yield [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-        for name in code.co_names:
-            yield function.__globals__.get(name)
+        names.update(code.co_names)
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                loaded.add(instruction.argval)
+            elif instruction.opname == "STORE_GLOBAL":
+                stored.add(instruction.argval)
+    for name in sorted(loaded - stored):
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType) and _is_own(value.__name__):
+            value = tuple(getattr(value, each, None) for each in sorted(names))
+        yield from _settings(name, value)
+
+
+def _settings(name: str, value: Any) -> Iterator[Any]:
+    """A global that a function names, but for what may change during a run."""
+    if isinstance(value, tuple):
+        value = tuple(v for v in value if not isinstance(v, _MUTABLE))
+    if not isinstance(value, _MUTABLE):
+        yield name, value
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -138,8 +166,9 @@ def _parts_of_class(kind: type) -> Iterator[Any]:
             yield name, value.__func__
         elif isinstance(value, property):
             yield name, value.fget
-        is_plain = isinstance(value, _PLAIN | tuple) and not name.startswith("__")
-        if is_plain or isinstance(value, types.FunctionType):
+        elif isinstance(value, functools.cached_property):
+            yield name, value.func
+        elif not name.startswith("__") or isinstance(value, types.FunctionType):
             yield name, value
 
 

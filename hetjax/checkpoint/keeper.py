@@ -35,6 +35,7 @@ from hetjax.checkpoint import files, packing
 from hetjax.checkpoint.copies import on_host
 from hetjax.checkpoint.files import Damaged
 from hetjax.checkpoint.values import Encoder, decode
+from hetjax.recipes import NoRecipe
 from hetjax.saved import before_of
 
 EVERY = "60s"
@@ -119,7 +120,7 @@ class Keeper:
         self._checkpoint, self._about = checkpoint, about
         self._gather, self._is_alone = gather, gather is alone
         self._needed: int | None = None  # the newest that all processes have
-        self.folder = Path(checkpoint.path)
+        self.folder = Path(checkpoint.path).expanduser()
         self._seconds, self._evals = checkpoint.interval
         self._last: tuple[float, int] | None = None  # time and evaluations
         self._writer: threading.Thread | None = None
@@ -353,6 +354,11 @@ def _read(place: Path, number: int, about_alone: bool) -> Found | str:
         return Found(document["about"], values, number, document["finished"], ())
     except Damaged as error:
         return str(error)
+    except NoRecipe as error:
+        raise ValueError(
+            f"{place} was written by a program that has what this one has not: "
+            f"{error}; go on with that program, or define it in a module of both"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{place}: {_kind(error)}{error}"
 

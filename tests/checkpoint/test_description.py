@@ -4,12 +4,15 @@ import functools
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import ClassVar, NamedTuple
 
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
+import kept_runs
 import numpy as np
 import optax
 import pytest
@@ -21,6 +24,7 @@ from hetjax.checkpoint.description import checksum
 
 TESTS = Path(__file__).parents[1]
 RATE = 0.1
+_calls, _cache = 0, {}
 
 
 class Rate:
@@ -59,6 +63,20 @@ def calls_another(seconds):
     return uses_a_global(seconds) + 1
 
 
+def counts(x):
+    global _calls
+    _calls += 1
+    return x
+
+
+def caches(x):
+    return _cache.setdefault(x, x)
+
+
+def uses_a_module(cuts):
+    return kept_runs.some(cuts, 3)
+
+
 def with_inner(text):
     """A function whose inner function has this body."""
     found = {}
@@ -67,6 +85,19 @@ def with_inner(text):
     )
     exec(source, found)
     return found["outer"]
+
+
+def with_derivative(text):
+    """The identity, with a derivative of its own."""
+    found = {}
+    exec(f"def backward(residuals, g):\n    return ({text},)", found)
+    same = jax.custom_vjp(identity)
+    same.defvjp(lambda x: (x, None), found["backward"])
+    return same
+
+
+def identity(x):
+    return x
 
 
 def class_with(text):
@@ -87,6 +118,9 @@ DIFFERENT = {
     "a partial": (functools.partial(max, 1), functools.partial(max, 2)),
     "a named tuple": (Pair(1, 2), Pair(1, 3)),
     "a number and its text": (1, "1"),
+    "a namespace": (SimpleNamespace(smooth=0.1), SimpleNamespace(smooth=0.2)),
+    "arguments": (Namespace(steps=1), Namespace(steps=2)),
+    "an own derivative": (with_derivative("g"), with_derivative("2 * g")),
     "an array": (np.zeros(3), np.array([0, 0, 1.0])),
     "a key": (jax.random.key(0), jax.random.key(1)),
     "a dictionary": ({"a": 1}, {"a": 2}),
@@ -120,6 +154,56 @@ def test_a_changed_class_is_noticed(monkeypatch):
     changed = checksum(functools.partial(Net, num_features=3))
     monkeypatch.setattr(Net, "__call__", lambda self, x: -self.layer(x))
     assert len({before, changed, checksum(functools.partial(Net, num_features=3))}) == 3
+
+
+def test_names_of_attributes_are_no_globals(monkeypatch):
+    """In a notebook, `x` may be anything: a loss that says `batch.x` is the same."""
+
+    def loss(batch):
+        return batch.RATE + batch.weight
+
+    before = checksum(loss)
+    monkeypatch.setitem(globals(), "RATE", 7)
+    assert checksum(loss) == before
+
+
+def test_counters_and_caches_are_no_settings():
+    before = checksum([counts, caches])
+    counts(1)
+    caches(1)
+    assert checksum([counts, caches]) == before
+
+
+def test_a_changed_module_of_ones_own_is_noticed(monkeypatch):
+    before = checksum(uses_a_module)
+    monkeypatch.setattr(kept_runs, "some", lambda cuts, number: cuts)
+    assert checksum(uses_a_module) != before
+
+
+class Table:
+    widths: ClassVar[list[int]] = [1, 2]
+
+    @functools.cached_property
+    def half(self):
+        return self.widths[0] / 2
+
+    @jax.jit
+    def doubled(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("widths", [1, 3]),
+        ("half", functools.cached_property(lambda self: 3)),
+        ("doubled", jax.jit(lambda self, x: 3 * x)),
+    ],
+)
+def test_every_attribute_of_a_class_counts(monkeypatch, name, value):
+    before = checksum(Table())
+    monkeypatch.setattr(Table, name, value)
+    assert checksum(Table()) != before
 
 
 def test_what_encloses_itself_is_described():

@@ -14,7 +14,8 @@ from tiny_problems import PROBLEMS, three_workers
 from zoo import make
 
 import hetjax as hj
-from hetjax.checkpoint import files, keeper
+from hetjax.checkpoint import files, keeper, values
+from hetjax.recipes import NoRecipe
 
 RUN = {"seconds": 0.2, "num_evals": 10, "progress": False}
 
@@ -71,8 +72,9 @@ def test_a_signal_after_the_end_is_noted_in_a_complete_run(tmp_path):
     assert (first.stopped, first.signal) == ("", "SIGTERM")
     assert first.interrupted
     called = []
-    assert outcome(train(tmp_path, on_eval=called.append)) == outcome(train())
-    assert called == []
+    again = train(tmp_path, on_eval=called.append)
+    assert outcome(again) == outcome(train())
+    assert (called, again.signal) == ([], "")  # else no comparison would ever go on
 
 
 @pytest.mark.parametrize("again", [None, ["cpu:1", "cpu:0"], ["cpu:2"]])
@@ -330,6 +332,94 @@ def test_a_full_disk_at_the_end_is_a_warning(tmp_path, monkeypatch, on_failure):
         train(checkpoint, on_eval=at(4, when_it_ends))
     with pytest.warns(UserWarning, match="No space left on device"):
         train(checkpoint)
+    monkeypatch.undo()
+    assert outcome(train(tmp_path)) == outcome(train())
+
+
+def test_what_others_have_in_the_folder_stays(tmp_path):
+    for name in ("20261123", "000007"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("years of work")
+    (tmp_path / "trace.jsonl").write_text("of another program")
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        train(tmp_path, resume="must")
+    train(tmp_path, every="1 eval", on_eval=at(6, send("SIGTERM")))
+    train(tmp_path, resume="never")
+    assert len(list(tmp_path.glob("*/thesis.txt"))) == 2
+    assert (tmp_path / "trace.jsonl").read_text() == "of another program"
+
+
+def test_must_needs_a_folder():
+    with pytest.raises(ValueError, match='resume="must": give the checkpoint'):
+        train(resume="must")
+
+
+def test_classes_of_another_program_are_no_damage(tmp_path, monkeypatch):
+    """What `python mine.py` defines is not found from elsewhere; nothing is lost."""
+    train(tmp_path, on_eval=at(4, send("SIGTERM")))
+
+    named = values.named
+
+    def gone(name):
+        if "schedule" in name:  # of the policy's state
+            raise NoRecipe(f"{name} cannot be found")
+        return named(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(values, "_found", {})
+        patch.setattr(values, "named", gone)
+        with pytest.raises(ValueError, match="by a program that has what this one"):
+            train(tmp_path)
+    assert outcome(train(tmp_path)) == outcome(train())
+
+
+def test_must_makes_no_folder(tmp_path):
+    with pytest.raises(ValueError, match='resume="must": .*mistyped is no folder'):
+        train(tmp_path / "mistyped", resume="must")
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_settings_as_others(tmp_path):
+    given = {"seconds": np.float32(0.5), "target": np.float64(2), "epochs": np.int64(3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = train(tmp_path, **given)
+        called = []
+        again = train(tmp_path, **given, on_eval=called.append)
+    assert outcome(again) == outcome(first)
+    assert called == []
+
+
+def test_settings_that_are_functions_do_not_lose_the_end(tmp_path):
+    p, strategy = problem(), make("sma", 6)
+    strategy = strategy._replace(settings={"schedule": lambda t: 0.1, "width": 3})
+
+    def run():
+        given = (p.task, p.data, three_workers(), strategy)
+        return hj.train(*given, checkpoint=tmp_path, **RUN)
+
+    first, again = run(), run()
+    assert outcome(again) == outcome(first)
+    assert again.settings["width"] == 3
+
+
+def test_a_second_signal_does_not_lose_the_last_checkpoint(tmp_path, monkeypatch):
+    """Its writing takes long: a queue, or a user, asks again."""
+    write, sent = files.write, []
+
+    def slow(*given, **more):
+        if sent:
+            send("SIGTERM")()
+        write(*given, **more)
+
+    monkeypatch.setattr(files, "write", slow)
+
+    def stop():
+        sent.append(1)
+        send("SIGTERM")()
+
+    first = train(tmp_path, every="1h", on_eval=at(4, stop))
+    assert first.signal == "SIGTERM"
     monkeypatch.undo()
     assert outcome(train(tmp_path)) == outcome(train())
 

@@ -4,8 +4,6 @@ import os
 import signal
 from functools import cache
 
-import jax
-import numpy as np
 import pytest
 from quick import quick
 from tiny_problems import PROBLEMS
@@ -13,13 +11,13 @@ from zoo import zoo
 
 import hetjax as hj
 from hetjax.checkpoint import keeper
-from hetjax.machine import Cost, Link, Machine, Profile
 from hetjax.runtimes.threads import preparation
+from hetjax.tracing import trace
 from hetjax.tracing.trace import Trace
 
 STRATEGIES = zoo(6)
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
-RUN = {"seconds": 0.4, "num_evals": 8, "progress": False, "every": "1 eval"}
+RUN = {"seconds": 0.8, "num_evals": 16, "progress": False, "every": "1 eval"}
 THREE = ["cpu:0", "cpu:1", "cpu:2"]
 
 
@@ -28,8 +26,8 @@ def problem():
     return PROBLEMS["perceptron"]()
 
 
-def train(folder, name, devices=THREE, *, stop_at=None, **more):
-    """Interrupt the run at its n-th evaluation, if a number is given."""
+def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):
+    """Interrupt the run at its n-th evaluation, or raise, if a number is given."""
     placement = more.pop("placement", "threads")
     faults = more.pop("faults", ())
     step_mode = more.pop("step_mode", None)
@@ -42,6 +40,8 @@ def train(folder, name, devices=THREE, *, stop_at=None, **more):
         calls.append(point)
         if len(calls) == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
+        if len(calls) == crash_at:
+            raise RuntimeError("crash")
 
     strategy = STRATEGIES[name]
     given = {**RUN, **more}
@@ -78,8 +78,8 @@ def test_threads_go_on_and_the_whole_trace_replays(tmp_path, name):
     last = train(tmp_path, name)
     check_one_history(first, last)
     assert last.events == []  # nobody left or was lost
-    trace = Trace.load(tmp_path / "trace.jsonl")
-    assert [list(x) for x in trace.lines if "cut" in x] == [["cut"]]
+    lines = Trace.load(tmp_path / "trace.jsonl").lines
+    assert [list(x) for x in lines if "cut" in x] == [["cut"]]
     p = problem()
     history = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
     assert history.replayed == "equal"
@@ -109,6 +109,53 @@ def test_a_trace_begins_anew_where_another_step_mode_is_asked_for(tmp_path):
     assert "begins" in Trace.load(tmp_path / "trace.jsonl").header
 
 
+def test_a_full_disk_loses_the_trace_and_not_the_run(tmp_path, monkeypatch):
+    class Full:
+        def __init__(self, file):
+            self._file = file
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    def fill(recording, *given, **more):
+        begin(recording, *given, **more)
+        recording._file = Full(recording._file)
+
+    begin = trace.Recording.__init__
+    monkeypatch.setattr(trace.Recording, "__init__", fill)
+    with pytest.warns(UserWarning, match="trace.jsonl could not be written: .*space"):
+        first = train(tmp_path, "easgd", stop_at=4)
+    with pytest.raises(ValueError, match=r"trace.jsonl is not whole: .*No space left"):
+        first.trace.load()
+    monkeypatch.undo()
+    last = train(tmp_path, "easgd")
+    check_one_history(first, last)
+    with pytest.raises(ValueError, match="without its file: it cannot be replayed"):
+        hj.replay(last.trace, problem().task, problem().data, progress=False)
+
+
+def test_a_trace_is_replaced_only_with_a_checkpoint(tmp_path, monkeypatch):
+    """Other workers fail before they have one: those before go on, and replay."""
+    train(tmp_path, "easgd", stop_at=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper.Keeper, "is_due", lambda self, evals: False)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2)
+    train(tmp_path, "easgd")
+    p = problem()
+    again = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
+    assert again.replayed == "equal"
+
+
+def test_a_finished_run_has_its_trace(tmp_path):
+    train(tmp_path, "local_sgd")
+    again, p = train(tmp_path, "local_sgd"), problem()
+    assert hj.replay(again.trace, p.task, p.data, progress=False).replayed == "equal"
+
+
 def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
     def fail(self, value, where):
         raise ValueError("not today")
@@ -134,29 +181,6 @@ def test_a_mesh_goes_on(tmp_path, name):
     check_one_history(first, last)
 
 
-def test_a_mesh_goes_on_to_the_parameters_of_its_rounds(tmp_path):
-    """After as many rounds as a simulated run, it has its parameters, but rounding."""
-    train(tmp_path, "local_sgd", stop_at=4, placement="mesh")
-    last = train(tmp_path, "local_sgd", placement="mesh")
-    p, rounds = problem(), last.merges
-    workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
-    seconds = 0.75 * rounds + 0.4  # a round has three steps; the last is not merged
-    simulated = hj.train(
-        p.task,
-        p.data,
-        Machine("exact seconds", workers, {"": Link(0.0, 1e12)}),
-        STRATEGIES["local_sgd"],
-        seconds=seconds,
-        num_evals=1,
-        progress=False,
-    )
-    assert simulated.merges == rounds
-    for a, b in zip(
-        jax.tree.leaves(last.params), jax.tree.leaves(simulated.params), strict=True
-    ):
-        np.testing.assert_allclose(a, b, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("name", "devices", "placement"),
     [
@@ -178,6 +202,11 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
     total = sum(w.examples for w in last.workers)
     assert total == last.evals[-1]["examples"] or placement == "mesh"
     assert last.evals[-1]["loss"] < first.evals[0]["loss"]
+    # what they did before is not forgotten
+    before = {w.name: w.busy for w in first.workers}
+    for w in last.workers:
+        if w.name in before:
+            assert w.busy > 0.5 * before[w.name]
 
 
 def test_a_trace_that_began_with_other_workers_is_not_replayed(tmp_path):

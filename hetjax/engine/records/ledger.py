@@ -81,7 +81,8 @@ class Ledger(Saved):
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue the totals of a run that had other workers.
 
-        Those that are not here any more come behind those that are.
+        Those that are not here any more come behind those that are. Seconds in which a
+        worker was not there count as waiting.
         """
         before = [record.name for record in saved["records"]]
         self.updates, self.examples = saved["updates"], saved["examples"]

@@ -201,7 +201,8 @@ class MeshClock(Saved):
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = self._last_end = self._pace.done = time
-        self._planned, self._true = array("d", [time]), array("d", [time])
+        # what came before keeps its times, which are final
+        self._planned, self._true = array("d", [0.0, time]), array("d", [0.0, time])
 
     def take_up(self, worker: int, arrival: Arrival | None) -> None:
         """Refuse: a run is cut when no round is under way."""

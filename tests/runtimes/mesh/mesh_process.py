@@ -136,16 +136,24 @@ def kept():
 
     def on_eval(point):
         calls.append(point["seconds"])
+        if what == "error" and HERE.index == int(where) and len(calls) == int(after):
+            raise RuntimeError("mine")
         if len(calls) < int(after) or HERE.index != int(where) or sent:
             return
         parts = [folder / f"process_{k}" for k in range(HERE.count)]
-        if what != "none" and all(any(part.glob("0*")) for part in parts):
+        if what.startswith("SIG") and all(any(part.glob("0*")) for part in parts):
             sent.append(what)
             os.kill(os.getpid(), getattr(signal, what))
 
     on_failure = os.environ.get("ON_FAILURE", "continue")
     checkpoint = hj.Checkpoint(folder, every="1 eval", keep=3, on_failure=on_failure)
-    history = train(seconds=4.0, num_evals=40, on_eval=on_eval, checkpoint=checkpoint)
+    history = train(
+        on_error="keep",
+        seconds=4.0,
+        num_evals=40,
+        on_eval=on_eval,
+        checkpoint=checkpoint,
+    )
     if history.stopped == "":  # the model of a run, and one that process 0 saves
         if processes.is_first():
             history.save_model(folder / "model", overwrite=True)

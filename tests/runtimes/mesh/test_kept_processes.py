@@ -64,6 +64,14 @@ def test_a_checkpoint_that_is_damaged_for_one_is_taken_by_none(tmp_path):
     assert f"process_1/{newest}/state.json" in last["cuts"][0][1]
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_an_error_of_one_process_ends_all(tmp_path, process):
+    """Or they would wait for each other at the end."""
+    found = kept(tmp_path, f"error 4 {process}")
+    assert all(status in (0, 1, 2) for status, _, _ in found)
+    check_goes_on(tmp_path, kept_evals=1)
+
+
 def test_other_numbers_of_processes_are_refused(tmp_path):
     results(kept(tmp_path, "SIGTERM 4 0"))
     ((status, _, err),) = kept(tmp_path, count=1)
