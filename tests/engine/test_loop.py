@@ -227,12 +227,13 @@ def pressing_at(instant, number=signal.SIGINT):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
 def test_ctrl_c_and_sigterm_keep_the_history_so_far(ours, end, number):
-    """The run ends with the evaluation in which the signal came."""
+    """The run ends with the evaluation in which the signal came; the last is the end."""
     handler = signal.getsignal(number)
     history = train(
         machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end, number)
     )
-    assert history.stopped == "interrupted"
+    assert history.stopped == ("interrupted" if end < 4 else "")
+    assert (history.interrupted, history.signal) == (True, signal.Signals(number).name)
     assert column(history, "w") == list(range(int(end) + 1))
     assert (history.duration, float(history.params["w"][0])) == (end, end)
     assert seconds_of(history) == [(0.0, 0.0, 0.0, end), (end, 0.0, 0.0, 0.0)]
