@@ -227,7 +227,7 @@ def pressing_at(instant, number=signal.SIGINT):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("end", [0.0, 2.0, 4.0])
 def test_ctrl_c_and_sigterm_keep_the_history_so_far(ours, end, number):
-    """The run ends with the evaluation in which the signal came; the last is the end."""
+    """The run ends with the evaluation in which the signal came, or is complete."""
     handler = signal.getsignal(number)
     history = train(
         machine(2.0, 1.0), alone(), 4.0, num_evals=4, on_eval=pressing_at(end, number)
