@@ -21,7 +21,7 @@ from hetjax import tree
 from hetjax.api.run_recipes import recipes
 from hetjax.checkpoint import Checkpoint, Found, Keeper, find
 from hetjax.checkpoint.description import checksum
-from hetjax.checkpoint.keeper import alone, holds_run
+from hetjax.checkpoint.folder import alone, holds_run
 from hetjax.checkpoint.values import Encoder
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
@@ -101,23 +101,20 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
     """
     processes, gather = here(), alone
     files = (_TRACE,) if about["real"] else ()
-    folder = own_folder(Path(checkpoint.path).expanduser())
-    checkpoint = replace(checkpoint, path=folder)
+    folder = own_folder(checkpoint.folder)
     if processes.count > 1:
         gather = partial(processes.gather, timeout=_LONG)
-    if resume == "must" and not Path(checkpoint.path).is_dir():
-        raise ValueError(f'resume="must": {checkpoint.path} is no folder')
-    keeper = Keeper(checkpoint, about, gather)
+    if resume == "must" and not folder.is_dir():
+        raise ValueError(f'resume="must": {folder} is no folder')
+    keeper = Keeper(replace(checkpoint, path=folder), about, gather)
     try:
-        found = None if resume == "never" else find(keeper.folder, gather)
+        found = None if resume == "never" else find(folder, gather)
         if found is None and resume == "must":
-            raise ValueError(
-                f'resume="must": {keeper.folder} holds no checkpoint of a run'
-            )
+            raise ValueError(f'resume="must": {folder} holds no checkpoint of a run')
         if found is None:
             keeper.begin_anew(*files)
         else:
-            check_same(keeper.folder, found.about, about)
+            check_same(folder, found.about, about)
             evals = 0 if found.finished else len(Kept(keeper, found).evals)
             keeper.goes_on(found.number, evals, *files)
             for why in found.damaged:

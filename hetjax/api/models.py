@@ -9,7 +9,7 @@ import jax
 from hetjax import tree
 from hetjax.api.kept import history_of, part_of_first
 from hetjax.checkpoint import find, models
-from hetjax.checkpoint.keeper import holds_run
+from hetjax.checkpoint.folder import holds_run
 from hetjax.task.types import Task
 
 

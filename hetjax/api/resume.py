@@ -8,7 +8,7 @@ from hetjax.api.kept import own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.checkpoint import Checkpoint, find
-from hetjax.checkpoint.keeper import EVERY
+from hetjax.checkpoint.settings import EVERY
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
@@ -49,13 +49,13 @@ def resume(
     a run with other task, data or strategy than those that are given.
     """
     checkpoint = path if isinstance(path, Checkpoint) else Checkpoint(path, every=every)
-    path = Path(checkpoint.path).expanduser()
-    found = find(own_folder(path), about_alone=True)
+    folder = checkpoint.folder
+    found = find(own_folder(folder), about_alone=True)
     if found is None:
-        raise ValueError(f"{path} holds no checkpoint of a run")
+        raise ValueError(f"{folder} holds no checkpoint of a run")
     about = found.about
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
-    parts: dict[str, Any] = made_again(path, about["recipes"], given)
+    parts: dict[str, Any] = made_again(folder, about["recipes"], given)
     return train_as(
         about["name"],
         **parts,

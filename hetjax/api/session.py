@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hetjax.api.kept import (
 )
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_strategy
-from hetjax.checkpoint import Checkpoint
+from hetjax.checkpoint import Checkpoint, Found, Keeper
 from hetjax.data.batching import make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, split_off
@@ -110,21 +111,32 @@ class Session:
         check_strategy(name, strategy, len(self.data.train))
         job = self.job(name, strategy, seed)
         bar.begin(name)
+        run = partial(
+            self._run,
+            strategy=strategy,
+            bar=bar,
+            target=target,
+            epochs=epochs,
+            on_eval=on_eval,
+        )
         if checkpoint is None:
-            history = self._run(job, strategy, bar, None, target, epochs, on_eval)
+            history = run(job)
         else:
             about = describe_run(
                 strategy, job, self.machine, target=target, epochs=epochs
             )
             with kept(checkpoint, resume, about) as folder:
-                job = job._replace(
-                    keeps_best=True,
-                    usual_trace=folder.trace,
-                    continues=folder.found is not None,
-                )
-                history = self._kept(
-                    job, strategy, bar, folder, target, epochs, on_eval
-                )
+                if folder.found is not None and folder.found.finished:
+                    bar.skip(self.instants[-1])
+                    history = self._finished(folder.found, folder.trace, strategy)
+                else:
+                    job = job._replace(
+                        keeps_best=True,
+                        usual_trace=folder.trace,
+                        continues=folder.found is not None,
+                    )
+                    history = run(job, folder)
+                    _keep_end(history, folder.keeper)
         error = history.error
         if error is not None and on_error == "raise":
             error.history = history  # pyright: ignore[reportAttributeAccessIssue]
@@ -132,56 +144,47 @@ class Session:
             raise error
         return history
 
-    def _kept(
-        self, job: Job, strategy: Strategy, bar: ProgressBar, folder: Kept, *rest: Any
-    ) -> History:
-        """Continue or begin a run, and keep its end; return a finished one."""
-        found = folder.found
-        if found is not None and found.finished:
-            bar.skip(self.instants[-1])
-            history = history_of(found.values, self.programs.task)
-            if folder.trace.exists():
-                history.trace = Recording(folder.trace, continues=True)
-                history.trace.context = (self.programs.task, self.data, strategy)
-                history.trace.close()
-            return history
-        history = self._run(job, strategy, bar, folder, *rest)
-        keeper = folder.keeper
-        with interruptible(kept=True) as pressed:  # what is being written is not lost
-            if keeper.all_agree(is_finished(history) and not keeper.problem):
-                keeper.finish(values_of(history))
-            keeper.join()
-        history.signal = history.signal or pressed()
+    def _finished(self, found: Found, trace: Path, strategy: Strategy) -> History:
+        """The history of a run that is over, as it was kept."""
+        task = self.programs.task
+        history = history_of(found.values, task)
+        if trace.exists():
+            history.trace = Recording(trace, continues=True)
+            history.trace.context = (task, self.data, strategy)
+            history.trace.close()
         return history
 
     def _run(
         self,
         job: Job,
+        folder: Kept | None = None,
+        *,
         strategy: Strategy,
         bar: ProgressBar,
-        folder: Kept | None,
         target: float | None,
         epochs: float | None,
         on_eval: Callable[[dict[str, float]], object] | None,
     ) -> History:
-        """Run a job until its end, an interruption or an error."""
+        """Run a job, or go on with it, to its end, an interruption or an error."""
         metric = self.programs.task.metric
         limit = math.inf if epochs is None else epochs * len(self.data.train)
         saver, saved = (folder.keeper, folder.saved) if folder else (None, None)
         last = 0.0
 
-        def each(point: dict[str, float]) -> bool:
+        def advance(point: dict[str, float]) -> None:
             nonlocal last
             bar.advance(point["seconds"] - last, point, metric)
             last = point["seconds"]
+
+        def each(point: dict[str, float]) -> bool:
+            advance(point)
             if on_eval:
                 on_eval(point)
             reached = target is not None and point[metric] >= target
             return reached or point["examples"] >= limit
 
         for point in folder.evals if folder else ():  # they were made before
-            bar.advance(point["seconds"] - last, point, metric)
-            last = point["seconds"]
+            advance(point)
         runtime = open_runtime(self.machine, strategy, job)
         recording = runtime.recording
         loop = Loop(job.name, strategy, job, runtime, each, saver=saver, saved=saved)
@@ -221,3 +224,15 @@ class Session:
             trace=self.trace,
             devices=self._devices,
         )
+
+
+def _keep_end(history: History, keeper: Keeper) -> None:
+    """Keep the end of a run that is over for good; note a signal that comes meanwhile.
+
+    What is being written is not lost by it.
+    """
+    with interruptible(kept=True) as pressed:
+        if keeper.all_agree(is_finished(history) and not keeper.problem):
+            keeper.finish(values_of(history))
+        keeper.join()
+    history.signal = history.signal or pressed()

@@ -1,0 +1,56 @@
+"""Where and how often a run is kept, as its user says."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+EVERY = "60s"
+ON_FAILURE = ("continue", "stop")
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often a run is kept, for `train(checkpoint=...)`.
+
+    `every` is a time ("60s", "10min", "1h") of the host, or a number of evaluations ("5
+    evals"). The newest `keep` checkpoints are kept; each also holds the model of the
+    best evaluation so far. If one cannot be written (the disk is full), the run goes on
+    with a warning, or ends: on_failure="stop".
+
+    >>> Checkpoint("runs/a", every="10min").interval
+    (600.0, 0)
+    """
+
+    path: str | Path
+    every: str = EVERY
+    keep: int = 2
+    on_failure: str = "continue"
+
+    def __post_init__(self):
+        _ = self.interval
+        if not (isinstance(self.keep, int) and self.keep >= 1):
+            raise ValueError(f"keep={self.keep!r}: give a whole number, at least 1")
+        if self.on_failure not in ON_FAILURE:
+            known = ", ".join(ON_FAILURE)
+            raise ValueError(f"on_failure={self.on_failure!r}: choose one of {known}")
+
+    @property
+    def folder(self) -> Path:
+        """The path, with a `~` in it expanded."""
+        return Path(self.path).expanduser()
+
+    @property
+    def interval(self) -> tuple[float, int]:
+        """Seconds and evaluations between two checkpoints; one of them is 0."""
+        text = str(self.every)
+        found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|min|h|evals?)\s*", text)
+        number = float(found[1]) if found else 0.0
+        if found and found[2] in _UNITS and number > 0:
+            return number * _UNITS[found[2]], 0
+        if found and found[2] not in _UNITS and number >= 1 and number == int(number):
+            return 0.0, int(number)
+        raise ValueError(
+            f'every={self.every!r}: give a time, such as "60s", "10min" or "1h", or a '
+            'number of evaluations, such as "5 evals"'
+        )

@@ -1,0 +1,48 @@
+"""A small run in a folder, and what happens to it: signals, a full disk."""
+
+import os
+import signal
+from functools import cache
+
+from tiny_problems import PROBLEMS, three_workers
+from zoo import make
+
+import hetjax as hj
+
+RUN = {"seconds": 0.2, "num_evals": 10, "progress": False}
+
+
+@cache
+def problem():
+    return PROBLEMS["perceptron"]()
+
+
+def train(folder=None, name="adaptive_sgd", *, learning_rate=0.1, **more):
+    p = problem()
+    given = {"machine": three_workers(), "task": p.task, "data": p.data, **RUN, **more}
+    strategy = make(name, 6, learning_rate)
+    return hj.train(strategy=strategy, checkpoint=folder, **given)
+
+
+def at(number, do):
+    """A callback that calls `do()` at its n-th call."""
+    calls = []
+
+    def on_eval(point):
+        calls.append(point)
+        if len(calls) == number:
+            do()
+
+    return on_eval
+
+
+def send(name):
+    return lambda: os.kill(os.getpid(), getattr(signal, name))
+
+
+def numbers(folder):
+    return sorted(p.name for p in folder.iterdir() if p.name.isdigit())
+
+
+def full(*arguments):
+    raise OSError(28, "No space left on device")

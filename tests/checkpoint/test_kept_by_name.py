@@ -1,0 +1,78 @@
+"""Kept runs of `resume`, which finds them by name, and of `compare`."""
+
+import warnings
+
+import pytest
+from kept_runs import outcome
+from small_runs import at, numbers, problem, send, train
+from tiny_problems import three_workers
+from zoo import make
+
+import hetjax as hj
+
+
+def test_resume_needs_nothing_but_the_folder(tmp_path):
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=8), data)
+    machine, strategy = (
+        hj.machine.preset("v100x2"),
+        hj.sma(batch_size=32, learning_rate=0.1),
+    )
+    given = {"seconds": 0.2, "num_evals": 5, "progress": False}
+    whole = hj.train(task, data, machine, strategy, **given)
+    stop = at(3, send("SIGTERM"))
+    hj.train(task, data, machine, strategy, checkpoint=tmp_path, on_eval=stop, **given)
+    keep = hj.Checkpoint(tmp_path, every="1 eval", keep=9)
+    hj.resume(keep, devices=["cpu:1"], on_eval=at(2, send("SIGTERM")), progress=False)
+    assert len(numbers(tmp_path)) > 2
+    last = hj.resume(tmp_path, progress=False)
+    assert outcome(last) == outcome(whole)
+    assert len(last.interruptions) == 2
+
+
+def test_resume_names_what_it_cannot_find(tmp_path):
+    with pytest.raises(ValueError, match="holds no checkpoint of a run"):
+        hj.resume(tmp_path)
+    train(tmp_path, on_eval=at(3, send("SIGTERM")))
+    with pytest.raises(ValueError, match="data cannot be found by name .*give data="):
+        hj.resume(tmp_path)
+    p = problem()
+    with pytest.raises(ValueError, match="task cannot be found by name .*give task="):
+        hj.resume(tmp_path, data=p.data)
+    last = hj.resume(tmp_path, p.task, p.data, progress=False)
+    assert outcome(last) == outcome(train())
+
+
+def test_compare_does_only_what_is_missing(tmp_path):
+    p, made = problem(), []
+    strategies = {name: make(name, 6) for name in ("sma", "easgd")}
+
+    def compare(strategies, seeds=1):
+        made.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return hj.compare(
+                p.task,
+                p.data,
+                three_workers(),
+                strategies,
+                seconds=0.05,
+                num_evals=3,
+                seeds=seeds,
+                learning_rates=(0.1, 0.2),
+                out=tmp_path,
+                progress=False,
+            )
+
+    first = compare(strategies)
+    files_before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.json")}
+    again = compare(strategies)
+    assert again.tuning == first.tuning
+    assert list(map(outcome, again.histories)) == list(map(outcome, first.histories))
+    strategies["local_sgd"] = make("local_sgd", 6)
+    more = compare(strategies, seeds=2)
+    assert len(more.histories) == 6
+    assert {p: p.stat().st_mtime_ns for p in files_before} == files_before
+    strategies["sma"] = make("sma", 6, momentum=0.9)
+    with pytest.raises(ValueError, match=r"sma.* strategy.momentum is 0.5 there"):
+        compare(strategies)

@@ -1,0 +1,58 @@
+"""Models of kept runs: saved, loaded, and refused."""
+
+import jax
+import numpy as np
+import pytest
+from small_runs import at, problem, send, train
+
+import hetjax as hj
+
+
+def test_models_are_saved_and_loaded(tmp_path):
+    history, p = train(tmp_path / "run"), problem()
+    history.save_model(tmp_path / "model")
+    x = p.data.test.x
+    for path in ("run", "model"):
+        loaded = hj.load_model(tmp_path / path, p.task)
+        assert np.array_equal(loaded(x), history.model(x))
+    history.save_model(tmp_path / "best", best=True)
+    best = hj.load_model(tmp_path / "best", p.task)
+    right = np.argmax(best(x), -1) == p.data.test.y
+    assert np.mean(right) == pytest.approx(history.best())
+    of_run = hj.load_model(tmp_path / "run", p.task, best=True)
+    assert np.array_equal(of_run(x), best(x))
+
+
+def test_the_models_of_an_interrupted_run(tmp_path):
+    p = problem()
+    history = train(tmp_path, on_eval=at(5, send("SIGTERM")))
+    x = p.data.test.x
+    with pytest.raises(ValueError, match="a run that is not over: let it go on"):
+        hj.load_model(tmp_path, p.task)
+    best = hj.load_model(tmp_path, p.task, best=True)
+    assert np.mean(np.argmax(best(x), -1) == p.data.test.y) == pytest.approx(
+        history.best()
+    )
+
+
+def test_models_that_cannot_be_saved_or_loaded(tmp_path):
+    history, p = train(), problem()
+    with pytest.raises(ValueError, match="only with train.checkpoint"):
+        history.save_model(tmp_path / "best", best=True)
+    history.save_model(tmp_path / "model")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        history.save_model(tmp_path / "model")
+    history.save_model(tmp_path / "model", overwrite=True)
+    other = hj.classification(hj.models.mlp(hidden=7), p.data)
+    with pytest.raises(ValueError, match=r"params/layers/0/bias is float32\[5\] there"):
+        hj.load_model(tmp_path / "model", other)
+    with pytest.raises(ValueError, match="best=True is for the folder of a run"):
+        hj.load_model(tmp_path / "model", p.task, best=True)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        hj.load_model(tmp_path / "nowhere", p.task)
+
+
+def test_arrays_of_a_history_are_those_of_jax(tmp_path):
+    train(tmp_path)
+    again = train(tmp_path)
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(again.params))
