@@ -13,6 +13,7 @@ import numpy as np
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
+from hetjax.engine.records.correction import Correction
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
@@ -252,6 +253,7 @@ class Bookkeeping:
             "evaluations": self.evaluations.save(),
             "store": self.store.save(),
             "best": best,
+            "corrected": None if self._corrected is None else self._corrected.save(),
             "history": {name: getattr(history, name) for name in history.growing},
         }
 
@@ -262,6 +264,8 @@ class Bookkeeping:
         self.ledger.load(saved["ledger"])
         self.losses.load(saved["losses"])
         self.evaluations.load(saved["evaluations"])
+        if self._corrected is not None:
+            self._corrected.load(saved["corrected"])
         self._load_history(saved)
 
     def load_for_others(self, saved: dict[str, Any], before: list[str]) -> None:
@@ -278,6 +282,10 @@ class Bookkeeping:
         self.losses.load_for_others(saved["losses"])
         self.evaluations.due = saved["evaluations"]["due"]
         self._load_history(saved)
+        if saved["corrected"] is not None:
+            before_now = Correction()
+            before_now.load(saved["corrected"])
+            self._correct(before_now)
         self.history.last_members = ()  # workers have other numbers now
         now, here = self.history.duration, [w.name for w in workers]
         changes = [(name, "left", "went on without it") for name in before]
@@ -286,6 +294,14 @@ class Bookkeeping:
             if (name in before) != (name in here):
                 event = WorkerEvent(now, name, what, f"the run {why}")
                 self.history.events.append(event)
+
+    def _correct(self, corrected: Correction) -> None:
+        """Replace planned times by what they turned out to be."""
+        history = self.history
+        history.correct(corrected)
+        if not history.ends_at_evaluation:
+            history.duration = float(corrected(np.array(history.duration)))
+        self.ledger.correct(corrected)
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
@@ -303,12 +319,8 @@ class Bookkeeping:
         if not history.stopped:
             self.check_losses()
         history.stuck = [self.name_of(k) for k in stuck]
-        if self._corrected:
-            history.correct(self._corrected)
-            if not history.ends_at_evaluation:
-                end = np.array(history.duration)
-                history.duration = float(self._corrected(end))
-            self.ledger.correct(self._corrected)
+        if self._corrected is not None:
+            self._correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
         history.timeline = self.ledger.timeline
         counts = compilations.programs

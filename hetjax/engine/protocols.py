@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from hetjax.engine.placement import Placement
+from hetjax.engine.records.correction import Correction
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import (
     Arrival,
@@ -253,7 +254,7 @@ class Runtime(NamedTuple):
     # makes the store of replicas; another one than `ReplicaStore` has its methods
     open_store: Callable[..., Any] = ReplicaStore
     # the clock's times, corrected when the run is over; None: they were final
-    corrected: Callable[[np.ndarray], np.ndarray] | None = None
+    corrected: Correction | None = None
     # of several processes that run the same loop: the value that process 0 has, and
     # whether Ctrl-C was pressed, as the first process tells it
     shared: Callable[[Any], Any] = lambda value: value

@@ -238,11 +238,25 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
     total = sum(w.examples for w in last.workers)
     assert total == last.evals[-1]["examples"] or placement == "mesh"
     assert last.evals[-1]["loss"] < first.evals[0]["loss"]
-    # what they did before is not forgotten
-    before = {w.name: w.busy for w in first.workers}
+    # what they did before is not forgotten, but for a round that was cut off
+    busy = [s for s in first.timeline if s.kind == "busy"]
+    names = [w.name for w in first.workers]
     for w in last.workers:
-        if w.name in before:
-            assert w.busy > 0.5 * before[w.name]
+        if w.name in names:
+            seconds = [s.finish - s.start for s in busy if names[s.worker] == w.name]
+            assert w.busy >= sum(seconds) - 1.01 * max(seconds)
+
+
+def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
+    first = train(tmp_path, "sma", stop_at=4, placement="mesh")
+    last = train(tmp_path, "sma", ["cpu:0", "cpu:1"])
+    seconds = [
+        [(s.start, s.finish) for s in h.timeline if h.workers[s.worker].name == "cpu:2"]
+        for h in (first, last)
+    ]
+    kept = len(seconds[1]) - 1  # without what the run was cut off in
+    assert kept >= 4
+    assert np.allclose(seconds[1][:kept], seconds[0][:kept], rtol=0, atol=1e-9)
 
 
 def test_a_trace_that_began_with_other_workers_is_not_replayed(tmp_path):

@@ -13,14 +13,12 @@ what is left of the wave counts as merging.
 import heapq
 import math
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from hetjax.engine.records.correction import Correction
 from hetjax.machine import (
     Arrival,
     Event,
@@ -60,8 +58,6 @@ class MeshClock(Saved):
         "_next_timer",
         "_pace",
         "_last_end",
-        "_planned",
-        "_true",
     )
 
     has_pending_joins = False
@@ -94,8 +90,7 @@ class MeshClock(Saved):
         self._is_due: Callable[[int], bool] = lambda evals: False
         self._evals = 0
         self._pressed: Callable[[], str] = lambda: ""  # the signal that came
-        self._planned = array("d", [0.0])  # begins and ends of waves
-        self._true = array("d", [0.0])
+        self.corrected = Correction()  # of begins and ends of waves
         launches = waves.launches
         launches.seconds, launches.paused = self._seconds, self.paused
         launches.on_done, launches.word = self._learn, self._word
@@ -104,7 +99,7 @@ class MeshClock(Saved):
 
     def begin(self) -> None:
         """Let time run, from 0 s or from where the run was cut."""
-        self._origin, self._paused = time.perf_counter() - self._true[-1], 0.0
+        self._origin, self._paused = time.perf_counter() - self.corrected.end, 0.0
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._origin - self._paused
@@ -118,17 +113,13 @@ class MeshClock(Saved):
         finally:
             self._paused += time.perf_counter() - began
 
-    def corrected(self, planned: np.ndarray) -> np.ndarray:
-        """The true times of planned ones, once all waves are done."""
-        return np.interp(planned, self._planned, self._true)
-
     def _learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
         """Waves are done: note when they ended, and what process 0 said at launch."""
         planned = []
         while self._under_way and self._under_way[0].wave in waves:
             planned.append(self._under_way.popleft())
         if not planned:  # more merges of a wave that was launched in parts
-            self._true[-1] = done
+            self.corrected.end = done
             if word is None:
                 self._pace.done = done
             return
@@ -140,12 +131,10 @@ class MeshClock(Saved):
             self._pace.hear(learns, word.seconds + word.micro / _MICRO)
             self._stops = self._stops or bool(word.interrupted)
             self._due = self._due or bool(word.due)
-        last = self._true[-1]  # a gap before the launch counts for the wave behind it
-        each = (done - last) / seconds
+        # a gap before the launch counts for the wave behind it
+        each = (done - self.corrected.end) / seconds
         for p in planned:
-            self._planned.extend((p.start, p.end))
-            self._true.extend((last, last + each * p.seconds))
-            last = self._true[-1]
+            self.corrected.add(p.start, p.end, each * p.seconds)
         self._shortest = min(self._shortest, each * planned[0].seconds)
         # all processes have to launch the same waves together
         own = self._choose_at_once(self._shortest)
@@ -174,7 +163,7 @@ class MeshClock(Saved):
 
     def _choose_at_once(self, seconds: float) -> int:
         """How many waves of so many seconds to launch at a time; chosen once."""
-        if self._at_once == 1 and self._several and len(self._true) > 2 * _LOOKS:
+        if self._at_once == 1 and self._several and self.corrected.intervals >= _LOOKS:
             number = max(1.0, min(MOST_AT_ONCE, AT_ONCE / seconds))
             self._at_once, self._several = 2 ** int(math.log2(number)), False
         return self._at_once
@@ -201,8 +190,7 @@ class MeshClock(Saved):
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = self._last_end = self._pace.done = time
-        # what came before keeps its times, which are final
-        self._planned, self._true = array("d", [0.0, time]), array("d", [0.0, time])
+        self.corrected.start_at(time)
 
     def take_up(self, worker: int, arrival: Arrival | None) -> None:
         """Refuse: a run is cut when no round is under way."""

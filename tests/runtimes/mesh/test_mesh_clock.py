@@ -128,7 +128,7 @@ def test_a_plan_that_is_ahead_lets_the_devices_catch_up():
     waves = FakeWaves(*[1.0] * 5, *[5.0] * 3, *[1.0] * 60, ahead=1)
     clock = clock_of(waves, 1.0)
     play(clock, waves, 68, STEP)
-    assert clock._planned[-1] == pytest.approx(clock._true[-1], abs=0.1)
+    assert clock._last_end == pytest.approx(clock.corrected.end, abs=0.1)
 
 
 def test_waves_without_steps_tell_nothing_of_the_pace():
