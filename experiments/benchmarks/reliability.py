@@ -80,7 +80,8 @@ def overhead(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     found = reliability_overhead.overhead(
         FLAGS.millions, FLAGS.every, FLAGS.minutes, FLAGS.turns, folder
     )
-    return {"overhead": found}, {"overhead": found["ratio"]}
+    ratios = {"overhead": found["ratio"], "overhead/later": found["later"]}
+    return {"overhead": found}, ratios
 
 
 def faults(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

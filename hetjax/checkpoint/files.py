@@ -1,7 +1,7 @@
-"""One checkpoint is one folder: arrays by orbax, all else as JSON, and checksums.
+"""One checkpoint is one folder: arrays, all else as JSON, and checksums.
 
     000012/
-      arrays/         written by orbax-checkpoint (of several processes, by NumPy)
+      arrays/         NumPy's files; in the folder of a model, orbax's
       state.json      a JSON document, and where in `arrays` each array of it is
       manifest.json   size and CRC-32 of every other file
 
@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.checkpoint import arrays as array_files
 from hetjax.checkpoint import packing
-from hetjax.checkpoint.packing import ORBAX
+from hetjax.checkpoint.arrays import NUMPY, ORBAX
 
 VERSION = 1  # of these files
 STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
@@ -37,13 +38,11 @@ def write(
     document: Any,
     arrays: Sequence[np.ndarray],
     names: Sequence[str] | None = None,
-    *,
-    by: str = ORBAX,
 ) -> None:
     """Write a checkpoint; its folder must not exist.
 
-    With `names`, each array is kept by itself under its name, for other programs. `by`
-    is one of `packing`'s ways to write arrays.
+    With `names`, each array is kept by itself under its name, by orbax, for other
+    programs.
 
     Errors: OSError where the disk is full or cannot be written; then nothing is left.
     """
@@ -53,16 +52,22 @@ def write(
     try:
         if names is None:
             packed, places = packing.pack(arrays)
+            sums = array_files.save(partial / ARRAYS, packed)
         else:
             packed, places = packing.named(arrays, names)
-        if packed:
-            packing.save(partial / ARRAYS, packed, by)
+            if packed:
+                array_files.save_by_orbax(partial / ARRAYS, packed)
+            sums = {}
+        by = NUMPY if names is None else ORBAX
         about = {"version": VERSION, "by": by, "arrays": places}
         _write_text(partial / STATE, json.dumps({**about, "document": document}))
         manifest = {
-            str(file.relative_to(partial)): [file.stat().st_size, _checksum(file)]
-            for file in _files(partial)
+            f"{ARRAYS}/{n}": [size, _text(crc)] for n, (size, crc) in sums.items()
         }
+        for file in _files(partial):
+            name = str(file.relative_to(partial))
+            if name not in manifest:
+                manifest[name] = [file.stat().st_size, _checksum(file)]
         _write_text(partial / MANIFEST, json.dumps(manifest, indent=1))
         os.rename(partial, folder)
         _sync(folder.parent)
@@ -95,7 +100,7 @@ def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.nd
     if document_alone:
         return state["document"], []
     try:
-        return state["document"], packing.load(folder / ARRAYS, places, by)
+        return state["document"], array_files.load(folder / ARRAYS, places, by)
     except Exception as error:  # of orbax, which has no type of its own for this
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Damaged(f"{folder / ARRAYS}: {why}") from error
@@ -141,12 +146,16 @@ def _files(folder: Path) -> list[Path]:
 def _checksum(file: Path) -> str:
     """CRC-32, which finds damage four times as fast as SHA-256 would."""
     if not file.stat().st_size:  # nothing to map into memory
-        return f"{0:08x}"
+        return _text(0)
     with (
         file.open("rb") as opened,
         mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return f"{zlib.crc32(content):08x}"
+        return _text(zlib.crc32(content))
+
+
+def _text(crc: int) -> str:
+    return f"{crc:08x}"
 
 
 def _write_text(file: Path, text: str) -> None:

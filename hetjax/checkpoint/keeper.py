@@ -15,8 +15,8 @@ from typing import Any
 import filelock
 import numpy as np
 
-from hetjax.checkpoint import files, packing
-from hetjax.checkpoint.copies import on_host
+from hetjax.checkpoint import files
+from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.folder import (
     LOCK,
     Gather,
@@ -52,6 +52,7 @@ class Keeper:
         self._seconds, self._evals = checkpoint.interval
         self._last: tuple[float, int] | None = None  # time and evaluations
         self._writer: threading.Thread | None = None
+        self._copies = Copies()  # that it writes: their memory is used again
         self._failure = ""  # why a checkpoint was not written, until that is told
         self.problem = self._own_problem = ""  # why the run must end: of all, of this
         self._replaced: list[Path] = []  # by the next checkpoint, whatever `keep` says
@@ -123,7 +124,8 @@ class Keeper:
         if not self._is_alone:
             self._compare()
         self._last = time.monotonic(), evals
-        return Cut(self)
+        self._copies = Copies(self._copies.memory)
+        return Cut(self, self._copies)
 
     def _compare(self) -> None:
         """Learn which checkpoints the other processes have, and if one must end."""
@@ -160,9 +162,8 @@ class Keeper:
         self._number += 1
         document = {"about": self._about, "finished": finished, "values": values}
         try:
-            by = packing.ORBAX if self._is_alone else packing.NUMPY
-            files.write(folder, document, arrays, by=by)
-        except Exception as error:  # a full disk, or orbax's own
+            files.write(folder, document, arrays)
+        except Exception as error:  # a full disk, usually
             self._fail(folder, error)
             return False
         return True
@@ -203,13 +204,14 @@ class Keeper:
         If the end cannot be written, that is a warning, and they stay.
         """
         self.join()
-        encoder, encoded = Encoder(), None
+        encoder, copies, encoded = Encoder(), Copies(self._copies.memory), None
         try:
             encoded = {k: encoder.encode(v, k) for k, v in values.items()}
+            copies.add(encoder.arrays)
         except ValueError as error:
             self._fail(self._place(self._number), error)
         written = encoded is not None and self._write(
-            encoded, on_host(encoder.arrays), finished=True
+            encoded, copies.arrays, finished=True
         )
         if not self._is_alone:
             self._compare()
@@ -227,22 +229,21 @@ class Keeper:
 class Cut:
     """A cut that is being made: JSON data, and copies of all arrays on the host."""
 
-    def __init__(self, keeper: Any):
+    def __init__(self, keeper: Any, copies: Copies):
         """`keeper.write(values, arrays)` is called with the complete cut."""
-        self._keeper = keeper
+        self._keeper, self._copies = keeper, copies
         self._encoder = Encoder()
         self._values: dict[str, Any] = {}
-        self._arrays: list[np.ndarray] = []
 
     def add(self, name: str, value: Any) -> None:
         """Encode a value, and copy its arrays."""
         encoder = self._encoder
         self._values[name] = encoder.encode(value, name)
-        self._arrays += on_host(encoder.arrays[len(self._arrays) :], self._arrays)
+        self._copies.add(encoder.arrays[len(self._copies.arrays) :])
 
     def commit(self) -> None:
         """Write it, in a thread."""
-        self._keeper.write(self._values, self._arrays)
+        self._keeper.write(self._values, self._copies.arrays)
 
 
 def _check_decodes(name: str, value: Any, arrays: list[np.ndarray]) -> None:

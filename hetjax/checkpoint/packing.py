@@ -1,60 +1,17 @@
-"""The arrays of a checkpoint: small ones together, written by orbax or by NumPy.
+"""The arrays of a checkpoint: small ones are put together, equal ones kept once."""
 
-orbax-checkpoint writes those of a process alone. In a run of several processes each
-writes its own, at moments of its own, where orbax would wait for all of them.
-"""
-
-import functools
-import logging
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-ORBAX, NUMPY = "orbax", "numpy"
 _CHUNK = 2**26  # bytes of small arrays that are put together
-
-
-def save(folder: Path, packed: dict[str, np.ndarray], by: str) -> None:
-    """Write arrays to a folder that is not there, `by` ORBAX or NUMPY."""
-    if by == ORBAX:
-        if jax.process_index() > 0:
-            raise ValueError(
-                "orbax writes NumPy arrays in process 0 alone: save the model there"
-            )
-        _checkpointer().save(folder.absolute(), packed)
-        return
-    folder.mkdir()
-    for name, array in packed.items():
-        with (folder / f"{name}.npy").open("wb") as file:
-            # as bytes: NumPy knows no bfloat16
-            np.save(file, array.view(np.uint8), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def load(folder: Path, places: list[list[Any]], by: str) -> list[np.ndarray]:
-    """Return the arrays that have these places."""
-    kinds = {name: dtype for name, _, dtype, shape in places if 0 not in shape}
-    if not kinds:
-        packed: dict[str, Any] = {}
-    elif by == ORBAX:
-        packed = _checkpointer().restore(folder.absolute())
-    else:
-        read = functools.partial(np.load, allow_pickle=False)
-        packed = {
-            n: read(folder / f"{n}.npy").view(dtype) for n, dtype in kinds.items()
-        }
-    return unpack(packed, places)
 
 
 def pack(
     arrays: Sequence[np.ndarray],
 ) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-    """Put small arrays of a dtype together: orbax takes a millisecond for each.
+    """Put small arrays of a dtype together: the disk takes a millisecond for a file.
 
     An array that is there twice is kept once. Returns flat arrays by name, and [name,
     offset, dtype, shape] of every given array.
@@ -111,21 +68,3 @@ def unpack(packed: dict[str, Any], places: list[list[Any]]) -> list[np.ndarray]:
         taken.add((name, offset))
         arrays.append((flat.copy() if again else flat).reshape(shape))
     return arrays
-
-
-@functools.cache
-def _checkpointer() -> Any:
-    """Orbax for trees of NumPy arrays, by this process alone."""
-    import orbax.checkpoint as ocp  # here, since it takes seconds to import
-
-    # it warns, at every checkpoint, that there is no OCDBT, which is what we ask for
-    logging.getLogger("absl").addFilter(lambda r: "OCDBT" not in str(r.msg))
-    # compression would save 8 % of trained float32, and OCDBT some files: both for
-    # several times the processor's time, which a run on a CPU needs itself
-    own = ocp.options.MultiprocessingOptions(
-        primary_host=jax.process_index(), active_processes={jax.process_index()}
-    )
-    handler = ocp.PyTreeCheckpointHandler(
-        use_compression=False, use_ocdbt=False, multiprocessing_options=own
-    )
-    return ocp.Checkpointer(handler, multiprocessing_options=own)

@@ -16,7 +16,8 @@ class Checkpoint:
     `every` is a time ("60s", "10min", "1h") of the host, or a number of evaluations ("5
     evals"). The newest `keep` checkpoints are kept; each also holds the model of the
     best evaluation so far. If one cannot be written (the disk is full), the run goes on
-    with a warning, or ends: on_failure="stop".
+    with a warning, or ends: on_failure="stop". The run waits while its state is copied
+    on the host, in memory that stays until its end.
 
     >>> Checkpoint("runs/a", every="10min").interval
     (600.0, 0)

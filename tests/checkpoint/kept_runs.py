@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from hetjax.api.session import Session
+from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.keeper import Cut
 from hetjax.checkpoint.values import decode
 from hetjax.engine.loop import Loop
@@ -29,7 +30,7 @@ class Memory:
         return self._asked % self._every == 0
 
     def begin(self, evals, *, wait):
-        return Cut(self)
+        return Cut(self, Copies())
 
     def write(self, values, arrays):
         self.cuts.append(({k: json.dumps(v) for k, v in values.items()}, arrays))

@@ -1,7 +1,10 @@
 """One checkpoint on the disk: complete or not there; damage is always an error."""
 
+import errno
+import fcntl
 import os
 import shutil
+import zlib
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +19,7 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import Damaged, copies, files, packing
+from hetjax.checkpoint import Damaged, copies, direct, files, packing
 
 ARRAYS = [
     np.arange(5, dtype=np.float32),
@@ -30,10 +33,13 @@ ARRAYS = [
 DOCUMENT = {"a": [1, 0.1], "b": "text"}
 
 
-@pytest.fixture(scope="module", params=[packing.ORBAX, packing.NUMPY])
+NAMES = [f"part/{i}" for i in range(len(ARRAYS))]
+
+
+@pytest.fixture(scope="module", params=[None, NAMES], ids=["numpy", "orbax"])
 def written(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files") / "000001"
-    files.write(folder, DOCUMENT, ARRAYS, by=request.param)
+    files.write(folder, DOCUMENT, ARRAYS, request.param)
     return folder
 
 
@@ -52,8 +58,7 @@ def test_what_was_written_is_read(written):
 def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
     import orbax.checkpoint as ocp
 
-    names = [f"part/{i}" for i in range(len(ARRAYS))]
-    files.write(tmp_path / "model", DOCUMENT, ARRAYS, names)
+    files.write(tmp_path / "model", DOCUMENT, ARRAYS, NAMES)
     same(files.read(tmp_path / "model"))
     alone = ocp.PyTreeCheckpointer().restore(tmp_path / "model" / "arrays")
     assert np.array_equal(alone["part/5"], ARRAYS[5])
@@ -86,9 +91,11 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
     nan, negative = np.full(50, np.nan, np.float32), -np.zeros(50, np.float32)
     zero = np.zeros(50, np.float32)
     given = [x, x.copy(), nan, nan.copy(), negative, zero, x + 1, x.astype(np.int32)]
-    first = copies.on_host([x])
-    found = copies.on_host(given, first)
-    assert found[0] is found[1] is first[0]
+    made = copies.Copies()
+    made.add([x])
+    made.add(given)
+    first, *found = made.arrays
+    assert found[0] is found[1] is first
     assert found[2] is found[3]
     assert found[4] is not found[5]  # their bits differ
     packed, places = packing.pack(found)
@@ -97,6 +104,97 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
         assert a.tobytes() == b.tobytes()
     given[0][0] = 7
     assert found[0][0] == 0  # it is a copy
+
+
+def test_the_memory_of_the_cut_before_is_used_again(monkeypatch):
+    monkeypatch.setattr(copies, "LARGE", 100)
+    before = copies.Copies()
+    before.add([np.full(50, 1.0), np.full(50, 1.0), np.full(30, 3.0), np.zeros(2)])
+    first, _, other, _ = before.arrays
+    foreign = np.full(50, 5.0)  # as JAX returns them for arrays of accelerators
+    foreign.flags.writeable = False
+    made = copies.Copies([foreign, *before.arrays, foreign])
+    given = [np.full(50, 2.0), np.full(50, 4.0), np.full(50, 2.0), np.zeros(2)]
+    made.add(given)
+    assert made.arrays[0] is first  # there once in the cut before, so for one array
+    assert made.arrays[1] is not first
+    assert made.arrays[2] is made.arrays[0]
+    assert not any(np.shares_memory(x, other) for x in made.arrays)
+    assert any(x is other for x in made.memory)  # it may serve the next cut
+    for a, b in zip(made.arrays, given, strict=True):
+        assert np.array_equal(a, b)
+
+
+# -- direct writes ---------------------------------------------------------------------
+
+PIECE, BLOCK = direct._PIECE, direct._BLOCK
+
+
+def refuse(*calls):
+    """Functions of `os` that refuse direct writes, as on some file systems."""
+
+    def patch(monkeypatch):
+        opened, wrote = os.open, os.write
+
+        def open_(path, flags, mode=0o777):
+            if "open" in calls and flags & os.O_DIRECT:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            return opened(path, flags, mode)
+
+        def write(file, data):
+            if "write" in calls and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            return wrote(file, data[: 3 * BLOCK] if "short" in calls else data)
+
+        monkeypatch.setattr(direct.os, "open", open_)
+        monkeypatch.setattr(direct.os, "write", write)
+
+    return patch
+
+
+@pytest.mark.parametrize(
+    "system",
+    [None, refuse("open"), refuse("write"), refuse("short")],
+    ids=["direct", "no direct files", "no direct writes", "short writes"],
+)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (),
+        (1,),
+        (BLOCK,),
+        (PIECE,),
+        (10, PIECE - 10, 1),
+        (3, PIECE, 5 * BLOCK),
+        (2 * PIECE + 7, 1),
+    ],
+)
+def test_a_direct_file_holds_what_was_written(tmp_path, monkeypatch, sizes, system):
+    if system is not None:
+        system(monkeypatch)
+    random = np.random.default_rng(0)
+    parts = [random.bytes(size) for size in sizes]
+    with direct.DirectFile(tmp_path / "file") as file:
+        for part in parts:
+            assert file.write(part) == len(part)
+    found = (tmp_path / "file").read_bytes()
+    assert found == b"".join(parts)
+    assert (file.size, file.crc) == (len(found), zlib.crc32(found))
+
+
+@pytest.mark.parametrize("size", [10, PIECE + 10])
+def test_a_full_disk_closes_a_direct_file(tmp_path, monkeypatch, size):
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(direct.os, "write", full)
+    before = len(os.listdir("/proc/self/fd"))
+    with (
+        pytest.raises(OSError, match="No space left"),
+        direct.DirectFile(tmp_path / "file") as file,
+    ):
+        file.write(bytes(size))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # -- damage ----------------------------------------------------------------------------
