@@ -15,6 +15,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,10 @@ from fake_time import World
 from hetjax.runtimes.threads import wall_clock
 
 MOST_MAPS = 25_000
+
+# a shell's background job, or nohup, ignores them, and so would all tests of signals
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -21,6 +21,8 @@ from hetjax.tracing.trace import Trace
 STRATEGIES = zoo(6)
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
 RUN = {"seconds": 0.8, "num_evals": 16, "progress": False, "every": "1 eval"}
+# a busy machine may make many evaluations of a mesh between two launches
+LONGER = {"seconds": 2.4, "num_evals": 48, "placement": "mesh"}
 THREE = ["cpu:0", "cpu:1", "cpu:2"]
 
 
@@ -53,11 +55,11 @@ def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):
     )
 
 
-def check_one_history(first, last):
+def check_one_history(first, last, evals=RUN["num_evals"]):
     """Both parts of the run are in the history, in order."""
     assert first.stopped == "interrupted"
     assert (last.stopped, last.duration) == ("", RUN["seconds"])
-    assert len(last.evals) == RUN["num_evals"] + 1
+    assert len(last.evals) == evals + 1
     # what came after the last cut, if there was anything, was done again
     done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
     assert done
@@ -73,9 +75,7 @@ def check_one_history(first, last):
         assert whole == pytest.approx(last.duration)
 
 
-@pytest.mark.parametrize(
-    "name", quick(STRATEGIES, "local_sgd", "easgd", "adaptive_sgd")
-)
+@pytest.mark.parametrize("name", quick(STRATEGIES, "adaptive_sgd"))
 def test_threads_go_on_and_the_whole_trace_replays(tmp_path, name):
     first = train(tmp_path, name, stop_at=4)
     last = train(tmp_path, name)
@@ -177,11 +177,11 @@ def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
     assert left == {"lock", "trace.jsonl"}
 
 
-@pytest.mark.parametrize("name", quick(BULK, "sma", "hier_sgd"))
+@pytest.mark.parametrize("name", quick(BULK, "hier_sgd"))
 def test_a_mesh_goes_on(tmp_path, name):
-    first = train(tmp_path, name, stop_at=4, placement="mesh")
-    last = train(tmp_path, name, placement="mesh")
-    check_one_history(first, last)
+    first = train(tmp_path, name, stop_at=4, **LONGER)
+    last = train(tmp_path, name, **LONGER)
+    check_one_history(first, last, LONGER["num_evals"])
 
 
 def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
@@ -191,8 +191,8 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     run counts. The loss is convex: rounding does not grow.
     """
     p = PROBLEMS["quadratic"]()
-    train(tmp_path, "local_sgd", stop_at=4, placement="mesh", problem=p)
-    last = train(tmp_path, "local_sgd", placement="mesh", problem=p)
+    train(tmp_path, "local_sgd", stop_at=4, problem=p, **LONGER)
+    last = train(tmp_path, "local_sgd", problem=p, **LONGER)
     assert last.interruptions
     workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
     machine = Machine("exact seconds", workers, {"": Link(0.0, 1e12)})
@@ -219,12 +219,16 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "devices", "placement"),
-    [
+    quick(
+        [
+            ("async_sgd", ["cpu:1", "cpu:3"], "threads"),
+            ("adaptive_sgd", ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "threads"),
+            ("sma", ["cpu:0", "cpu:1"], "mesh"),
+            ("sma", ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "threads"),
+        ],
         ("async_sgd", ["cpu:1", "cpu:3"], "threads"),
-        ("adaptive_sgd", ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "threads"),
         ("sma", ["cpu:0", "cpu:1"], "mesh"),
-        ("sma", ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "threads"),
-    ],
+    ),
 )
 def test_other_workers_go_on(tmp_path, name, devices, placement):
     first = train(tmp_path, name, stop_at=4)
@@ -248,8 +252,10 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
 
 
 def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
-    first = train(tmp_path, "sma", stop_at=4, placement="mesh")
-    last = train(tmp_path, "sma", ["cpu:0", "cpu:1"])
+    first = train(tmp_path, "sma", stop_at=4, **LONGER)
+    last = train(
+        tmp_path, "sma", ["cpu:0", "cpu:1"], **{**LONGER, "placement": "threads"}
+    )
     seconds = [
         [(s.start, s.finish) for s in h.timeline if h.workers[s.worker].name == "cpu:2"]
         for h in (first, last)

@@ -47,7 +47,11 @@ def check(session, strategy, number, *, prefers_rest=False, **changes):
     return len(saver.cuts)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
+
+
+# the others from every cut, below
+@pytest.mark.parametrize("name", quick(STRATEGIES, *SOME))
 def test_every_strategy_continues_from_some_cuts(name):
     check(on_three_workers(), STRATEGIES[name], 5)
 
@@ -55,7 +59,7 @@ def test_every_strategy_continues_from_some_cuts(name):
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
 
 
-@pytest.mark.parametrize("name", BULK)
+@pytest.mark.parametrize("name", quick(BULK, "local_sgd", "hier_sgd"))
 def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
     p = problem()
     runs = session(p.task, p.data, three_workers(), 0.15)
