@@ -55,11 +55,11 @@ def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):
     )
 
 
-def check_one_history(first, last, evals=RUN["num_evals"]):
+def check_one_history(first, last, settings=RUN):
     """Both parts of the run are in the history, in order."""
     assert first.stopped == "interrupted"
-    assert (last.stopped, last.duration) == ("", RUN["seconds"])
-    assert len(last.evals) == evals + 1
+    assert (last.stopped, last.duration) == ("", settings["seconds"])
+    assert len(last.evals) == settings["num_evals"] + 1
     # what came after the last cut, if there was anything, was done again
     done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
     assert done
@@ -181,7 +181,7 @@ def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
 def test_a_mesh_goes_on(tmp_path, name):
     first = train(tmp_path, name, stop_at=4, **LONGER)
     last = train(tmp_path, name, **LONGER)
-    check_one_history(first, last, LONGER["num_evals"])
+    check_one_history(first, last, LONGER)
 
 
 def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
