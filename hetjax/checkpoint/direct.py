@@ -41,21 +41,15 @@ class DirectFile:
 
     def write(self, data: Any) -> int:
         """Write bytes, or what holds bytes in one block."""
-        given = memoryview(data).cast("B")
-        for start in range(0, len(given), _PIECE):
-            self._add(given[start : start + _PIECE])
-        return len(given)
-
-    def _add(self, given: memoryview) -> None:
-        """Fill the piece; write it when it is full."""
-        self.crc, self.size = zlib.crc32(given, self.crc), self.size + len(given)
-        while given:
-            part = given[: _PIECE - self._filled]
+        rest = given = memoryview(data).cast("B")
+        while rest:
+            part, rest = rest[: _PIECE - self._filled], rest[_PIECE - self._filled :]
+            self.crc, self.size = zlib.crc32(part, self.crc), self.size + len(part)
             self._piece[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
-            given = given[len(part) :]
             if self._filled == _PIECE:
                 self._flush(_PIECE)
+        return len(given)
 
     def _flush(self, end: int) -> None:
         """Write the piece up to `end`."""
@@ -77,7 +71,7 @@ class DirectFile:
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags & ~self._direct)
         self._direct = 0
 
-    def close(self) -> None:
+    def _finish(self) -> None:
         """Write the rest, and wait until all is on the disk."""
         self._flush(self._filled // _BLOCK * _BLOCK)
         if self._filled:
@@ -85,22 +79,15 @@ class DirectFile:
                 self._write_as_usual()
             self._flush(self._filled)
         os.fsync(self._file)
-        self._release()
-
-    def _release(self) -> None:
-        with suppress(OSError):
-            os.close(self._file)
 
     def __enter__(self) -> "DirectFile":
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Close the file; after an error, without what was not written yet."""
-        if error is None:
-            try:
-                self.close()
-                return
-            except BaseException:
-                self._release()
-                raise
-        self._release()
+        try:
+            if error is None:
+                self._finish()
+        finally:
+            with suppress(OSError):
+                os.close(self._file)

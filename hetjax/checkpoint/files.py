@@ -61,13 +61,11 @@ def write(
         by = NUMPY if names is None else ORBAX
         about = {"version": VERSION, "by": by, "arrays": places}
         _write_text(partial / STATE, json.dumps({**about, "document": document}))
-        manifest = {
-            f"{ARRAYS}/{n}": [size, _text(crc)] for n, (size, crc) in sums.items()
-        }
+        known = {partial / ARRAYS / name: found for name, found in sums.items()}
+        manifest = {}
         for file in _files(partial):
-            name = str(file.relative_to(partial))
-            if name not in manifest:
-                manifest[name] = [file.stat().st_size, _checksum(file)]
+            size, crc = known.get(file) or (file.stat().st_size, _checksum(file))
+            manifest[str(file.relative_to(partial))] = [size, f"{crc:08x}"]
         _write_text(partial / MANIFEST, json.dumps(manifest, indent=1))
         os.rename(partial, folder)
         _sync(folder.parent)
@@ -130,7 +128,7 @@ def _check(folder: Path, document_alone: bool) -> None:
                 raise Damaged(
                     f"{folder / name}: {found[name].stat().st_size} bytes, not {size}"
                 )
-            if _checksum(found[name]) != digest:
+            if f"{_checksum(found[name]):08x}" != digest:
                 raise Damaged(f"{folder / name}: the checksum differs")
         except OSError as error:
             raise Damaged(f"{folder / name}: {error.strerror}") from error
@@ -143,19 +141,15 @@ def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if not p.is_dir() or p.is_symlink())
 
 
-def _checksum(file: Path) -> str:
+def _checksum(file: Path) -> int:
     """CRC-32, which finds damage four times as fast as SHA-256 would."""
     if not file.stat().st_size:  # nothing to map into memory
-        return _text(0)
+        return 0
     with (
         file.open("rb") as opened,
         mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return _text(zlib.crc32(content))
-
-
-def _text(crc: int) -> str:
-    return f"{crc:08x}"
+        return zlib.crc32(content)
 
 
 def _write_text(file: Path, text: str) -> None:

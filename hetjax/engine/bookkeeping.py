@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
-from hetjax.engine.records.correction import Correction
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses

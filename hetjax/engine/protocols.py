@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from hetjax.engine.correction import Correction
 from hetjax.engine.placement import Placement
-from hetjax.engine.records.correction import Correction
 from hetjax.engine.replicas import ReplicaStore
 from hetjax.machine import (
     Arrival,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import quick
+from small_runs import full
 
 from experiments.benchmarks.reliability_damage import (
     flip,
@@ -184,9 +185,6 @@ def test_a_direct_file_holds_what_was_written(tmp_path, monkeypatch, sizes, syst
 
 @pytest.mark.parametrize("size", [10, PIECE + 10])
 def test_a_full_disk_closes_a_direct_file(tmp_path, monkeypatch, size):
-    def full(file, data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(direct.os, "write", full)
     before = len(os.listdir("/proc/self/fd"))
     with (
@@ -252,9 +250,6 @@ def test_another_version_is_named(written, tmp_path):
 
 
 def test_nothing_is_left_of_a_failed_write(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(files, "_write_text", full)
     with pytest.raises(OSError, match="No space left"):
         files.write(tmp_path / "000001", DOCUMENT, ARRAYS)

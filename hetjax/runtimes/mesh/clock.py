@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hetjax.engine.records.correction import Correction
+from hetjax.engine.correction import Correction
 from hetjax.machine import (
     Arrival,
     Event,
