@@ -17,7 +17,7 @@ def problem():
     return PROBLEMS["perceptron"]()
 
 
-def train(folder=None, name="adaptive_sgd", *, learning_rate=0.1, **more):
+def train(folder=None, name="easgd", *, learning_rate=0.1, **more):
     p = problem()
     given = {"machine": three_workers(), "task": p.task, "data": p.data, **RUN, **more}
     strategy = make(name, 6, learning_rate)

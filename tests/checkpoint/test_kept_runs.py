@@ -100,7 +100,7 @@ def test_resume_must_and_never(tmp_path):
         ({"learning_rate": 0.2}, r"strategy.learning_rate is 0.1 there, and 0.2 here"),
         ({"seed": 1}, "seed is 0 there, and 1 here"),
         ({"seconds": 0.3}, "seconds is 0.2 there, and 0.3 here"),
-        ({"name": "sma"}, "name is 'adaptive_sgd' there, and 'sma' here"),
+        ({"name": "sma"}, "name is 'easgd' there, and 'sma' here"),
         ({"target": 0.5}, "target is None there, and 0.5 here"),
         ({"machine": three_workers(noise=0.2)}, "machine.noise is 0.1 there"),
     ],

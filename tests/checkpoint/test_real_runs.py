@@ -7,6 +7,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from kept_runs import run, session
 from quick import quick
 from tiny_problems import PROBLEMS
 from zoo import zoo
@@ -75,7 +76,7 @@ def check_one_history(first, last, settings=RUN):
         assert whole == pytest.approx(last.duration)
 
 
-@pytest.mark.parametrize("name", quick(STRATEGIES, "adaptive_sgd"))
+@pytest.mark.parametrize("name", quick(STRATEGIES, "easgd"))
 def test_threads_go_on_and_the_whole_trace_replays(tmp_path, name):
     first = train(tmp_path, name, stop_at=4)
     last = train(tmp_path, name)
@@ -196,18 +197,12 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     assert last.interruptions
     workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
     machine = Machine("exact seconds", workers, {"": Link(0.0, 1e12)})
+    runs = session(p.task, p.data, machine, 1.0)
 
     def differs(rounds):
         """From the parameters after so many rounds, of three steps at most."""
-        simulated = hj.train(
-            p.task,
-            p.data,
-            machine,
-            STRATEGIES["local_sgd"],
-            seconds=0.75 * rounds + 0.4,
-            num_evals=1,
-            progress=False,
-        )
+        instants = (0.0, 0.75 * rounds + 0.4)
+        simulated = run(runs, STRATEGIES["local_sgd"], instants=instants)
         assert simulated.merges == rounds
         pairs = zip(*map(jax.tree.leaves, (last.params, simulated.params)), strict=True)
         return max(float(np.abs(np.asarray(a) - b).max()) for a, b in pairs)
@@ -227,7 +222,6 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
             ("sma", ["cpu:0", "cpu:1", "cpu:2", "cpu:3"], "threads"),
         ],
         ("async_sgd", ["cpu:1", "cpu:3"], "threads"),
-        ("sma", ["cpu:0", "cpu:1"], "mesh"),
     ),
 )
 def test_other_workers_go_on(tmp_path, name, devices, placement):
@@ -251,6 +245,7 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
             assert w.busy >= sum(seconds) - 1.01 * max(seconds)
 
 
+@pytest.mark.slow
 def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
     first = train(tmp_path, "sma", stop_at=4, **LONGER)
     last = train(

@@ -9,6 +9,7 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 import pytest
+from quick import quick
 from tiny_runs import (
     averaging,
     counting_data,
@@ -83,7 +84,7 @@ def session(problem=dense, seconds=30.0):
     return Session(*problem(), machine(1.0, 1.5, 2.0), seconds=seconds, num_evals=2)
 
 
-@pytest.mark.parametrize("problem", [dense, sparse])
+@pytest.mark.parametrize("problem", quick([dense, sparse], dense))
 def test_sizes_between_an_eighth_and_all_of_b_max_share_few_programs(problem):
     history = run(session(problem, seconds=220.0), sweeping())
     assert history.merges > B_MAX  # every size occurs at least once

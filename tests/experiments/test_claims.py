@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick import quick_if
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "papers"
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
@@ -103,12 +104,15 @@ def test_a_quick_run_gives_no_verdicts(tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (("--only=table8",), "--only=table8: the sections are table7, accuracy"),
-        (("--only=table7/imagenet",), "there is no claim of that name"),
-        (("--seeds=0",), "--seeds=0: give a number from 1 to 1,000"),
-        (("--only=sync", "--data=nowhere"), "--data=nowhere: neither digits, mnist"),
-    ],
+    quick_if(
+        lambda row: "--data=nowhere" in row[0],
+        [
+            (("--only=table8",), "--only=table8: the sections are table7, accuracy"),
+            (("--only=table7/imagenet",), "there is no claim of that name"),
+            (("--seeds=0",), "--seeds=0: give a number from 1 to 1,000"),
+            (("--only=sync", "--data=nowhere"), "--data=nowhere: neither digits, mn"),
+        ],
+    ),
 )
 def test_a_users_error_is_one_line(tmp_path, flags, message):
     result = run("biased_local_sgd.py", tmp_path, *flags)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick import quick
 
 from hetjax.machine import preset
 from hetjax.report.files import NAMES
@@ -217,7 +218,7 @@ script.scripts.run(script.main)
 """
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", quick([1, 2], 1))
 def test_a_queue_is_asked_to_start_it_again_after_a_signal_between_two_runs(
     tmp_path, number
 ):

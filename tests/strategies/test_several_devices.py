@@ -129,7 +129,7 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", quick(TREES, "hier_sgd"))
 def test_workers_that_share_devices(name):
     """Eight workers in two places, one of which has the workers 6 and 7."""
     on_one_and_on_three(make(name, 6, **TREES[name]), two_places())
@@ -143,7 +143,7 @@ def test_sparse_batches(name):
 RESET = ["elastic_sgd", "downpour", "ad_psgd", "magma_async_sgd"]
 
 
-@pytest.mark.parametrize("name", RESET)
+@pytest.mark.parametrize("name", quick(RESET, "downpour", "magma_async_sgd"))
 def test_replicas_that_are_reset(name):
     """Also with buffers that a reset keeps, and merges that update busy workers."""
     strategy = make(name, 6)

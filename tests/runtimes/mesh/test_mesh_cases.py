@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from mesh_runs import ON_ALL, close, on_mesh, simulated
+from quick import quick
 from real_runs import DATA, FEATURES, TASK, poisoned_task, what_happened
 
 import hetjax as hj
@@ -160,6 +161,7 @@ def test_sparse_inputs_and_row_views(where):
     both(UNEVEN, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_sparse_updates_of_rows(where):
     momentum = local.sgd(momentum=0.9, sparse_updates=True)
@@ -219,6 +221,7 @@ class Normed(nnx.Module):
         return self.linear(self.norm(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_parameters_in_bfloat16(where):
     task = hj.classification(Half, DATA)
@@ -228,6 +231,7 @@ def test_parameters_in_bfloat16(where):
     }
 
 
+@pytest.mark.slow
 @EVERYWHERE
 def test_batch_statistics(where):
     both(UNEVEN, where, 5, 4, task=hj.classification(Normed, DATA))
@@ -289,7 +293,8 @@ AVERAGES = Strategy(
 
 @EVERYWHERE
 @pytest.mark.parametrize(
-    ("chosen", "waves", "steps"), [(SMA_TREE, 7, 3), (AVERAGES, 12, 2)]
+    ("chosen", "waves", "steps"),
+    quick([(SMA_TREE, 7, 3), (AVERAGES, 12, 2)], (AVERAGES, 12, 2)),
 )
 def test_in_a_tree_a_round_that_is_not_finite_does_not_count(
     where, chosen, waves, steps

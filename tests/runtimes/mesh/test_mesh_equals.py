@@ -71,12 +71,16 @@ def test_a_mesh_equals_workers_one_by_one(name, where):
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [
+    quick(
+        [
+            ("elastic", "1 x 8"),
+            ("local steps", "4 x 2"),
+            ("sma two levels", "2 x 4"),
+            ("hier uneven", "4 x 2"),  # nodes that are no whole devices
+        ],
         ("elastic", "1 x 8"),
         ("local steps", "4 x 2"),
-        ("sma two levels", "2 x 4"),
-        ("hier uneven", "4 x 2"),  # nodes that are no whole devices
-    ],
+    ),
 )
 def test_several_workers_on_each_device(name, where):
     """A few of the combinations that are marked slow above."""
