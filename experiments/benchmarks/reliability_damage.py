@@ -44,7 +44,7 @@ def set_version(folder: Path, version: int) -> None:
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "version": version}))
     manifest = json.loads((folder / files.MANIFEST).read_text())
-    manifest[files.STATE] = [state.stat().st_size, f"{files._checksum(state):08x}"]
+    manifest[files.STATE] = files.manifest_entry(state)
     (folder / files.MANIFEST).write_text(json.dumps(manifest))
 
 

@@ -64,8 +64,8 @@ def write(
         known = {partial / ARRAYS / name: found for name, found in sums.items()}
         manifest = {}
         for file in _files(partial):
-            size, crc = known.get(file) or (file.stat().st_size, _checksum(file))
-            manifest[str(file.relative_to(partial))] = [size, f"{crc:08x}"]
+            name = str(file.relative_to(partial))
+            manifest[name] = manifest_entry(file, known.get(file))
         _write_text(partial / MANIFEST, json.dumps(manifest, indent=1))
         os.rename(partial, folder)
         _sync(folder.parent)
@@ -128,7 +128,7 @@ def _check(folder: Path, document_alone: bool) -> None:
                 raise Damaged(
                     f"{folder / name}: {found[name].stat().st_size} bytes, not {size}"
                 )
-            if f"{_checksum(found[name]):08x}" != digest:
+            if manifest_entry(found[name]) != [size, digest]:
                 raise Damaged(f"{folder / name}: the checksum differs")
         except OSError as error:
             raise Damaged(f"{folder / name}: {error.strerror}") from error
@@ -139,6 +139,12 @@ def _check(folder: Path, document_alone: bool) -> None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if not p.is_dir() or p.is_symlink())
+
+
+def manifest_entry(file: Path, known: tuple[int, int] | None = None) -> list[Any]:
+    """What the manifest says of a file: size, and CRC-32 as text; both may be known."""
+    size, crc = known or (file.stat().st_size, _checksum(file))
+    return [size, f"{crc:08x}"]
 
 
 def _checksum(file: Path) -> int:

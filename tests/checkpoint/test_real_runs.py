@@ -23,7 +23,7 @@ STRATEGIES = zoo(6)
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
 RUN = {"seconds": 0.8, "num_evals": 16, "progress": False, "every": "1 eval"}
 # a busy machine may make many evaluations of a mesh between two launches
-LONGER = {"seconds": 2.4, "num_evals": 48, "placement": "mesh"}
+LONGER = {"seconds": 2.4, "num_evals": 48}
 THREE = ["cpu:0", "cpu:1", "cpu:2"]
 
 
@@ -180,8 +180,8 @@ def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", quick(BULK, "hier_sgd"))
 def test_a_mesh_goes_on(tmp_path, name):
-    first = train(tmp_path, name, stop_at=4, **LONGER)
-    last = train(tmp_path, name, **LONGER)
+    first = train(tmp_path, name, stop_at=4, placement="mesh", **LONGER)
+    last = train(tmp_path, name, placement="mesh", **LONGER)
     check_one_history(first, last, LONGER)
 
 
@@ -192,8 +192,9 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     run counts. The loss is convex: rounding does not grow.
     """
     p = PROBLEMS["quadratic"]()
-    train(tmp_path, "local_sgd", stop_at=4, problem=p, **LONGER)
-    last = train(tmp_path, "local_sgd", problem=p, **LONGER)
+    given = {"placement": "mesh", "problem": p, **LONGER}
+    train(tmp_path, "local_sgd", stop_at=4, **given)
+    last = train(tmp_path, "local_sgd", **given)
     assert last.interruptions
     workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
     machine = Machine("exact seconds", workers, {"": Link(0.0, 1e12)})
@@ -247,10 +248,8 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
 
 @pytest.mark.slow
 def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
-    first = train(tmp_path, "sma", stop_at=4, **LONGER)
-    last = train(
-        tmp_path, "sma", ["cpu:0", "cpu:1"], **{**LONGER, "placement": "threads"}
-    )
+    first = train(tmp_path, "sma", stop_at=4, placement="mesh", **LONGER)
+    last = train(tmp_path, "sma", ["cpu:0", "cpu:1"], **LONGER)
     seconds = [
         [(s.start, s.finish) for s in h.timeline if h.workers[s.worker].name == "cpu:2"]
         for h in (first, last)

@@ -7,12 +7,12 @@ pytestmark = pytest.mark.slow  # processes that are killed
 
 
 def test_killed_runs_go_on():
-    flags = ("--killed=adaptive_sgd", "--kills=2", "--real_kills=1")
+    flags = ("--killed=adaptive_sgd,easgd", "--kills=4", "--real_kills=2")
     result = printed("reliability.py", "--parts=kills", *flags)
     for kind in ("clock", "threads"):
         assert result["ratios"][f"kills/{kind}/lost"] == 0
         assert result["ratios"][f"kills/{kind}/equal"] == 1
-    assert sum(run["kills"] for run in result["numbers"]["kills/clock"]) == 2
+    assert sum(run["kills"] for run in result["numbers"]["kills/clock"]) == 4
 
 
 def test_damage_is_noticed():
@@ -22,12 +22,12 @@ def test_damage_is_noticed():
 
 
 def test_the_fault_matrix_and_its_table(tmp_path):
-    flags = ("--strategies=async_sgd", f"--table={tmp_path / 'faults.md'}")
+    flags = ("--strategies=sma,async_sgd", f"--table={tmp_path / 'faults.md'}")
     result = printed("reliability.py", "--parts=faults", *flags)
     assert result["ratios"] == {"faults/go_on": 1}
     text = (tmp_path / "faults.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + 3
+    assert len(lines) == 2 + 3 * 2
     assert "| threads | `async_sgd` | goes on | goes on |" in "\n".join(lines)
 
 

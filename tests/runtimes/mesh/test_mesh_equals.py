@@ -8,7 +8,7 @@ within 1e-6.
 
 import numpy as np
 import pytest
-from mesh_runs import ON_ALL, close, on_mesh, simulated
+from mesh_runs import LAYOUTS, ON_ALL, close, on_mesh, simulated
 from quick import quick
 
 import hetjax as hj
@@ -33,6 +33,7 @@ TABLE = {  # strategy, steps of a wave
     "easgd_sync": (hj.easgd_sync(**COMMON, momentum=0.5, local_steps=2), 2),
     "hier flat": (hj.hier_sgd(**COMMON, levels=(), local_steps=(2,)), 2),
     "hier two levels": (hj.hier_sgd(**COMMON, levels=(4,), local_steps=(1, 2)), 1),
+    # with two workers per device its nodes are no whole devices
     "hier uneven": (hj.hier_sgd(**COMMON, levels=((3, 5),), local_steps=(1, 2)), 1),
     "sequential": (hj.sequential_sgd(**COMMON), 1),
 }
@@ -63,27 +64,16 @@ def same(name, where, strategy, steps):
     np.testing.assert_allclose(*metrics, rtol=1e-5)
 
 
-@pytest.mark.parametrize("where", ON_ALL)
-@pytest.mark.parametrize("name", quick(TABLE, *CHOSEN))
-def test_a_mesh_equals_workers_one_by_one(name, where):
-    same(name, where, *TABLE[name])
-
-
 @pytest.mark.parametrize(
     ("name", "where"),
     quick(
-        [
-            ("elastic", "1 x 8"),
-            ("local steps", "4 x 2"),
-            ("sma two levels", "2 x 4"),
-            ("hier uneven", "4 x 2"),  # nodes that are no whole devices
-        ],
+        [(name, where) for name in TABLE for where in LAYOUTS],
+        *((name, "8 x 1") for name in CHOSEN),
         ("elastic", "1 x 8"),
         ("local steps", "4 x 2"),
     ),
 )
-def test_several_workers_on_each_device(name, where):
-    """A few of the combinations that are marked slow above."""
+def test_a_mesh_equals_workers_one_by_one(name, where):
     same(name, where, *TABLE[name])
 
 
