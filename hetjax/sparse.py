@@ -9,7 +9,7 @@ non-zero. A model is differentiated with respect to the view; the result is a
 (sparse updates of an optimizer) or make dense.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import flax.struct
@@ -19,6 +19,7 @@ from flax import nnx
 from jax.experimental.sparse import BCOO
 from jax.tree_util import KeyPath
 
+from hetjax.softmax import SoftmaxGrad, WithKernel
 from hetjax.tree import PyTree
 
 
@@ -130,8 +131,13 @@ def is_row_sparse(x: Any) -> bool:
     return isinstance(x, RowSparseGrad)
 
 
+def _is_gradient(x: Any) -> bool:
+    """Is this a gradient of a weight that is not an array?"""
+    return isinstance(x, RowSparseGrad | SoftmaxGrad | WithKernel)
+
+
 def dense(grads: PyTree) -> PyTree:
-    """Return the gradient tree with every `RowSparseGrad` as a dense array."""
+    """Return the gradient tree with every gradient as a dense array."""
 
     def full(g: jax.Array | RowSparseGrad) -> jax.Array:
         if not isinstance(g, RowSparseGrad):
@@ -139,20 +145,57 @@ def dense(grads: PyTree) -> PyTree:
         zeros = jnp.zeros((g.num_rows, *g.rows.shape[1:]), g.rows.dtype)
         return zeros.at[g.ids].add(g.rows, mode="drop")
 
-    return jax.tree.map(full, grads, is_leaf=is_row_sparse)
+    return jax.tree.map(full, without_softmax(grads), is_leaf=is_row_sparse)
+
+
+def without_softmax(grads: PyTree) -> PyTree:
+    """Return the gradient tree with a `SoftmaxGrad` as two dense arrays."""
+    return _with_both(grads, grads, lambda g, *_: g.arrays())
 
 
 def subtract(params: PyTree, grads: PyTree, learning_rate: jax.Array) -> PyTree:
-    """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added."""
+    """w - learning_rate g (plain SGD); row-sparse gradients are scatter-added.
+
+    A `SoftmaxGrad` is subtracted chunk by chunk, without an array of its size.
+    """
 
     def step(g: jax.Array | RowSparseGrad, w: jax.Array) -> jax.Array:
         if isinstance(g, RowSparseGrad):
             return w.at[g.ids].add(
                 (-learning_rate * g.rows).astype(w.dtype), mode="drop"
             )
+        if isinstance(g, SoftmaxGrad | WithKernel):
+            return w  # both are moved at the end
         return (w - learning_rate * g).astype(w.dtype)
 
-    return jax.tree.map(step, grads, params, is_leaf=is_row_sparse)
+    def both(g: SoftmaxGrad, w: jax.Array, b: Any) -> tuple[jax.Array, Any]:
+        if w is g.kernel:
+            return g.subtracted(learning_rate)
+        dw, db = g.arrays()  # the gradient was taken elsewhere
+        moved = (w - learning_rate * dw).astype(w.dtype)
+        return moved, None if b is None else (b - learning_rate * db).astype(b.dtype)
+
+    moved = jax.tree.map(step, grads, params, is_leaf=_is_gradient)
+    return _with_both(grads, moved, both)
+
+
+def _with_both(grads: PyTree, values: PyTree, both: Callable) -> PyTree:
+    """`values` with both(gradient, W, b) in place of the W and b of a `SoftmaxGrad`.
+
+    b is None if the output layer has no bias.
+    """
+    leaves, structure = jax.tree.flatten(grads, is_leaf=_is_gradient)
+    found = [i for i, g in enumerate(leaves) if isinstance(g, SoftmaxGrad)]
+    if not found:
+        return values
+    changed = structure.flatten_up_to(values)
+    biases = [i for i, g in enumerate(leaves) if isinstance(g, WithKernel)]
+    (kernel,), bias = found, biases[0] if biases else None
+    old = changed[kernel], None if bias is None else changed[bias]
+    changed[kernel], new_bias = both(leaves[kernel], *old)
+    if bias is not None:
+        changed[bias] = new_bias
+    return jax.tree.unflatten(structure, changed)
 
 
 def unique(g: RowSparseGrad) -> RowSparseGrad:

@@ -110,7 +110,7 @@ def bcoo_step(data: hj.data.Dataset) -> Callable[[int], Any]:
 
     def loss_fn(p: Any, batch: Batch) -> jax.Array:
         h = jax.nn.relu(batch.x @ p["kernel_in"] + p["bias_in"])
-        return cross_entropy(h @ p["kernel_out"] + p["bias_out"], batch.y).mean()
+        return cross_entropy(h @ p["kernel_out"].T + p["bias_out"], batch.y).mean()
 
     @jax.jit
     def gradient_step(p: Any, batch: Batch) -> Any:

@@ -32,6 +32,7 @@ def sparse_update(
     learning_rate: jax.Array,
 ) -> tuple[Params, OptState]:
     """(params, opt_state) after a step on only the unique rows of the batch."""
+    grads = sparse.without_softmax(grads)
     grads = _map_gradients(sparse.unique, lambda g: g, grads)
     ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
     rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax import sparse
+from hetjax.output import OutputParam
 from hetjax.recipes import by_name
 
 INITS = ("slide", "hetero")
@@ -47,7 +48,7 @@ def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
 class SparseMLP(nnx.Module):
     """The model of SLIDE and Adaptive SGD: a sparse or dense input, one hidden layer.
 
-        h = relu(x W_1 + b_1);   z = h W_2 + b_2        W_1 [F, H], W_2 [H, C]
+        h = relu(x W_1 + b_1);   z = h W_2^T + b_2        W_1 [F, H], W_2 [C, H]
 
     Weights and biases are truncated normal with standard deviation
     2 / sqrt(fan_in + fan_out) (init="slide"), or normal with
@@ -78,16 +79,16 @@ class SparseMLP(nnx.Module):
 
         fans = features + hidden, hidden + classes
         self.kernel_in = sparse.RowParam(draw((features, hidden), fans[0]))
-        self.kernel_out = nnx.Param(draw((hidden, classes), fans[1]))
+        self.kernel_out = OutputParam(draw((classes, hidden), fans[1]))
         self.bias_in = nnx.Param(draw((hidden,), fans[0])) if bias else None
-        self.bias_out = nnx.Param(draw((classes,), fans[1])) if bias else None
+        self.bias_out = OutputParam(draw((classes,), fans[1])) if bias else None
 
     def __call__(self, x: Any) -> jax.Array:
         """Logits [B, C]."""
         h = sparse.matmul(x, self.kernel_in[...])
         if self.bias_in is not None:
             h = h + self.bias_in[...][None]
-        z = jax.nn.relu(h) @ self.kernel_out[...]
+        z = jax.nn.relu(h) @ self.kernel_out[...].T
         return z if self.bias_out is None else z + self.bias_out[...][None]
 
 

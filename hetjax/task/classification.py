@@ -1,6 +1,5 @@
 """Classification tasks: softmax cross-entropy with one, several or no labels."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,11 +11,12 @@ from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.task import augment as images
 from hetjax.task.checks import check_logits
+from hetjax.task.heads import make_head, with_head
 from hetjax.task.model import as_model
+from hetjax.task.precisions import accuracy, best, num_top, precisions
 from hetjax.task.types import Task
 from hetjax.tree import ModelState, Params
 
-TOP = (1, 3, 5)  # the k of P@k
 _AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 
 
@@ -28,6 +28,8 @@ def classification(
     augment: images.Transform | None = None,
     normalize: images.Transform | tuple[Any, Any] | None = None,
     row_params: tuple[str, ...] = (),
+    output: Any = "auto",
+    output_params: tuple[str, ...] = (),
 ) -> Task:
     """The task of predicting a data set's labels with a model.
 
@@ -46,35 +48,57 @@ def classification(
     applied after `augment`, and in evaluation, too. Both need dense inputs. The
     restored model is the user's own, which does not normalise its inputs.
 
-    Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label. Metrics:
-    "accuracy" if every example has one class, else "p@1", "p@3", "p@5": hits among the
-    k largest logits over k.
+    `output` is how the output layer is trained: "full" softmax, the same in "chunked"
+    form, "sampled", "slide", or what a function of `hetjax.output` returns; "auto" is
+    chunked above `MANY_LABELS` labels where the layer is known, else full. All but
+    "full" need a last layer z = h W^T + b that is known: nnx models mark W [C, H] and b
+    [C] as `hetjax.output.OutputParam`, other models name them in `output_params`.
+
+    Loss: -sum_c t_c log softmax(z)_c, t = 1/|labels| on each true label (an estimate of
+    it in training if `output` is "sampled" or "slide"). Metrics: "accuracy" if every
+    example has one class, else "p@1", "p@3", "p@5": hits among the k largest logits
+    over k. They, and the loss beside them, are those of all labels.
     """
     if data.sparse and (augment is not None or normalize is not None):
         raise ValueError(f"{data.name}: augment and normalize need dense inputs")
-    m = as_model(model, data, row_params)
+    m = as_model(model, data, row_params, output_params)
     check_logits(m, data)
     augmented, normalized = augment or _unchanged, _transform(normalize)
+
+    def trained(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
+        """The model's outputs in training."""
+        x = augmented(jax.random.fold_in(key, _AUGMENT), batch.x)
+        return m.apply(params, model_state, normalized(key, x), key, True)
+
+    def evaluated(params: Params, model_state: ModelState, batch: Batch) -> jax.Array:
+        """The model's outputs in evaluation."""
+        key = jax.random.key(0)  # nothing is drawn
+        x = normalized(key, batch.x)
+        return m.apply(params, model_state, x, key, False)[0]
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        x = augmented(jax.random.fold_in(key, _AUGMENT), batch.x)
-        logits, state = m.apply(params, model_state, normalized(key, x), key, True)
+        logits, state = trained(params, model_state, batch, key)
         return cross_entropy(logits, batch.y), state
 
-    measures = _precisions(data.num_classes) if data.multilabel else _accuracy
+    num, measures = num_top(data), precisions if data.multilabel else accuracy
 
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, jax.Array]:
-        key = jax.random.key(0)  # nothing is drawn
-        x = normalized(key, batch.x)
-        logits, _ = m.apply(params, model_state, x, key, False)
-        return {"loss": cross_entropy(logits, batch.y)} | measures(logits, batch.y)
+        logits = evaluated(params, model_state, batch)
+        top = best(logits, num)
+        return {"loss": cross_entropy(logits, batch.y)} | measures(top, batch.y)
 
     name = "p@1" if data.multilabel else "accuracy"
-    return Task(m.init, loss, metrics, name, m.restore, m.row_params)
+    task = Task(m.init, loss, metrics, name, m.restore, m.row_params)
+    head = make_head(m, data, output, trained)
+    if head is None:
+        return task
+    return with_head(task, head, evaluated, num, measures)
 
 
 def _unchanged(key: jax.Array, x: Any) -> Any:
@@ -109,24 +133,3 @@ def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:
     return -jax.ops.segment_sum(
         y.data * z, rows, num_segments=logits.shape[0], indices_are_sorted=True
     )
-
-
-def _accuracy(logits: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-    return {"accuracy": (jnp.argmax(logits, axis=-1) == y).astype(jnp.float32)}
-
-
-def _precisions(num_classes: int) -> Callable[[jax.Array, BCOO], dict[str, jax.Array]]:
-    ks = [k for k in TOP if k <= num_classes]
-
-    def precisions(logits: jax.Array, y: BCOO) -> dict[str, jax.Array]:
-        rows, columns = y.indices[:, 0], y.indices[:, 1]
-        _, top = jax.lax.top_k(logits, ks[-1])
-        match = top.at[rows].get(mode="clip") == columns[:, None]
-        hits = jax.ops.segment_sum(  # [B, k]: is the j-th guess a true label?
-            (match & (y.data > 0)[:, None]).astype(jnp.float32),
-            rows,
-            num_segments=logits.shape[0],
-        )
-        return {f"p@{k}": hits[:, :k].sum(-1) / k for k in ks}
-
-    return precisions

@@ -15,6 +15,7 @@ from flax import linen, nnx
 from hetjax import sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
+from hetjax.output import OutputParam
 from hetjax.recipes import by_name
 from hetjax.task import train_flags
 from hetjax.tree import ModelState, Params
@@ -34,26 +35,43 @@ class Model(NamedTuple):
     ]
     restore: Callable[[Params, ModelState], Any]
     row_params: tuple[str, ...] = ()
+    output_params: tuple[str, ...] = ()
 
 
-def as_model(model: Any, data: Dataset, row_params: tuple[str, ...] = ()) -> Model:
+def as_model(
+    model: Any,
+    data: Dataset,
+    row_params: tuple[str, ...] = (),
+    output_params: tuple[str, ...] = (),
+) -> Model:
     """Anything that `classification` accepts, as a `Model`."""
-    if isinstance(row_params, str):
-        raise ValueError(
-            f"row_params={row_params!r}: give a tuple of names, with a comma"
-        )
-    found = _found(model, data)
-    found = found._replace(row_params=found.row_params + tuple(row_params))
-    params, _ = jax.eval_shape(lambda: found.init(jax.random.key(0)))
-    paths = jax.tree_util.tree_leaves_with_path(params)
-    known = [sparse.path_name(path) for path, _ in paths]
-    for name in found.row_params:
-        if name not in known:
+    given = {"row_params": row_params, "output_params": output_params}
+    for argument, names in given.items():
+        if isinstance(names, str):
             raise ValueError(
-                f"row_params: the model has no parameter {name!r}; it has "
-                f"{', '.join(known)}"
+                f"{argument}={names!r}: give a tuple of names, with a comma"
             )
+    found = _found(model, data)
+    found = found._replace(
+        row_params=found.row_params + tuple(row_params),
+        output_params=found.output_params + tuple(output_params),
+    )
+    known = param_shapes(found)
+    for argument in given:
+        for name in getattr(found, argument):
+            if name not in known:
+                raise ValueError(
+                    f"{argument}: the model has no parameter {name!r}; it has "
+                    f"{', '.join(known)}"
+                )
     return found
+
+
+def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, by its path; nothing is computed."""
+    params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0)))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {sparse.path_name(path): leaf.shape for path, leaf in leaves}
 
 
 def _found(model: Any, data: Dataset) -> Model:
@@ -78,6 +96,7 @@ def from_functions(
     apply: Callable[[Params, Any], jax.Array],
     *,
     row_params: tuple[str, ...] = (),
+    output_params: tuple[str, ...] = (),
 ) -> Model:
     """A model made of two functions: init(key) -> params; apply(params, x) -> outputs.
 
@@ -88,6 +107,7 @@ def from_functions(
         lambda params, state, x, key, train: (apply(params, x), state),
         lambda params, state: lambda x: apply(params, x),
         row_params,
+        output_params,
     )
 
 
@@ -128,12 +148,15 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         train_flags.set_mode(module, False)
         return module
 
-    rows = [
-        "/".join(map(str, path))
-        for path, leaf in nnx.to_flat_state(params_0)
-        if isinstance(leaf, sparse.RowParam)
-    ]
-    return Model(init, apply, restore, tuple(rows))
+    rows, outputs = (
+        tuple(
+            "/".join(map(str, path))
+            for path, leaf in nnx.to_flat_state(params_0)
+            if isinstance(leaf, kind)
+        )
+        for kind in (sparse.RowParam, OutputParam)
+    )
+    return Model(init, apply, restore, rows, outputs)
 
 
 def _split(module: Any) -> tuple:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax import sparse
+from hetjax import softmax, sparse
 from hetjax.data.batching import Batch
+from hetjax.output import Head
 from hetjax.tree import ModelState, Params
 
 
@@ -26,6 +27,7 @@ class Task(NamedTuple):
     metric: str  # the main one: larger is better
     restore: Callable[[Params, ModelState], Any] = lambda params, model_state: params
     row_params: tuple[str, ...] = ()  # paths of weights that meet sparse inputs
+    head: Head | None = None  # an output layer whose gradients are not left to autodiff
 
 
 def make_grad_fn(
@@ -34,8 +36,11 @@ def make_grad_fn(
     """grad_fn(params, model_state, batch) -> (losses [B], model_state, grads).
 
     grads are of sum_i weight_i loss_i / n, with n true examples in the batch; for the
-    task's row weights under a sparse input they are `sparse.RowSparseGrad`s.
+    task's row weights under a sparse input they are `sparse.RowSparseGrad`s, and for
+    the weights of its output layer what that layer gives.
     """
+    if task.head is not None:
+        return _head_grad_fn(task, task.head, key)
 
     def grad_fn(params: Params, model_state: ModelState, batch: Batch) -> tuple:
         view, x = sparse.row_view(params, batch.x, task.row_params)
@@ -48,5 +53,27 @@ def make_grad_fn(
         grads, (losses, state) = jax.grad(objective, has_aux=True)(view)
         grads = sparse.row_sparse_grads(grads, params, batch.x, task.row_params)
         return losses, state, grads
+
+    return grad_fn
+
+
+def _head_grad_fn(task: Task, head: Head, key: jax.Array) -> Callable:
+    """As `make_grad_fn`; the output layer differentiates itself."""
+
+    def grad_fn(params: Params, model_state: ModelState, batch: Batch) -> tuple:
+        view, x = sparse.row_view(head.without(params), batch.x, task.row_params)
+        seen = batch._replace(x=x)
+        inner, own = head.split(model_state)
+        h, pull, inner = jax.vjp(
+            lambda view: head.features(view, inner, seen, key), view, has_aux=True
+        )
+        targets, scale = softmax.targets_of(batch.y), batch.weight / batch.count
+        losses, dh, dw, db, own = head.layer.loss_and_grads(
+            h, *head.weights(params), own, targets, scale, head.layer_key(key)
+        )
+        (grads,) = pull(dh.astype(h.dtype))
+        grads = sparse.row_sparse_grads(grads, params, batch.x, task.row_params)
+        grads = head.replaced(grads, dw, db)
+        return losses, head.joined(inner, own), grads
 
     return grad_fn

@@ -130,7 +130,7 @@ def test_the_loss_of_a_task_is_that_of_its_logits():
     losses, after = jax.jit(task.loss)(params, state, batch, jax.random.key(1))
     w = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     hidden = np.maximum(x @ w["kernel_in"] + w["bias_in"], 0)
-    logits = hidden @ w["kernel_out"] + w["bias_out"]
+    logits = hidden @ w["kernel_out"].T + w["bias_out"]
     expected = mean_loss_of_labels(logits, random_labels())
     np.testing.assert_allclose(losses[:N], expected, rtol=1e-5, atol=1e-6)
     assert after == state == {}

@@ -1,0 +1,70 @@
+"""What an output layer is: losses and gradients from its inputs and weights."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from hetjax import softmax
+from hetjax.recipes import by_name
+from hetjax.softmax import Targets
+
+
+class OutputLayer(NamedTuple):
+    """Pure functions of h [B, H], W [C, H], b [C], the layer's state and the targets.
+
+    losses(h, W, b, state, targets, key) -> (losses [B], state), to be differentiated
+    loss_and_grads(h, W, b, state, targets, scale [B], key)
+        -> (losses [B], dh [B, H], dW, db, state), of sum_b scale_b loss_b
+    init(W, key) -> state; None if the layer has none
+
+    dW and db are arrays, or gradients that `sparse.subtract` and `sparse.dense` accept.
+    """
+
+    name: str
+    losses: Callable[..., tuple[jax.Array, Any]]
+    loss_and_grads: Callable[..., tuple]
+    init: Callable[[jax.Array, jax.Array], Any] | None = None
+
+
+# A layer's factory: labels [C] int64, the examples of each label -> OutputLayer
+MakeLayer = Callable[[Any], OutputLayer]
+
+
+@by_name
+def chunked(*, chunk: int | None = None) -> MakeLayer:
+    """Exact softmax cross-entropy in chunks of labels: see `hetjax.softmax`.
+
+        loss = -sum_c t_c (z_c - logsumexp(z)),   t = 1/|labels| on each true label
+
+    It needs no array [batch, labels], and plain SGD needs no array for the gradient of
+    W. `chunk` is the number of labels of a chunk; by default about a million scores
+    (4 MB) are computed at a time. Results are those of the full softmax up to rounding.
+    """
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk={chunk}: give at least one label")
+
+    def size(h: jax.Array) -> int:
+        return chunk or softmax.default_chunk(h.shape[0])
+
+    def losses(
+        h: jax.Array, w: jax.Array, b: jax.Array, state: Any, targets: Targets, key: Any
+    ) -> tuple[jax.Array, Any]:
+        del key  # nothing is drawn
+        return softmax.cross_entropy(h, w, b, targets, size(h)), state
+
+    def loss_and_grads(
+        h: jax.Array,
+        w: jax.Array,
+        b: jax.Array,
+        state: Any,
+        targets: Targets,
+        scale: jax.Array,
+        key: Any,
+    ) -> tuple:
+        del key
+        found = softmax.loss_and_grads(h, w, b, targets, scale, size(h))
+        return *found, softmax.WithKernel(), state
+
+    layer = OutputLayer("chunked", losses, loss_and_grads)
+    return lambda counts: layer

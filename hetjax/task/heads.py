@@ -1,0 +1,163 @@
+"""Which output layer a classification task trains with, and the checks of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax import output, softmax
+from hetjax.data.batching import Batch
+from hetjax.data.dataset import Dataset
+from hetjax.output import Head
+from hetjax.output.layers import MakeLayer
+from hetjax.task.checks import batch_of
+from hetjax.task.model import Model, param_shapes
+from hetjax.task.types import Task
+from hetjax.tree import ModelState, Params
+
+# Above this many labels the chunked softmax is the faster one, for steps and for
+# evaluations (experiments/benchmarks/sparse_step.py).
+MANY_LABELS = 20_000
+_MAKE: dict[str, Callable[[], MakeLayer]] = {
+    "chunked": output.chunked,
+    "sampled": output.sampled,
+    "slide": output.slide,
+}
+
+
+def make_head(
+    model: Model, data: Dataset, chosen: Any, features: Callable[..., tuple]
+) -> Head | None:
+    """The head for classification(output=chosen); None is the full softmax.
+
+    A ValueError says what is missing if the model's output layer is not known.
+    """
+    if isinstance(chosen, str):
+        if chosen not in output.LAYERS:
+            raise ValueError(
+                f"output={chosen!r}: choose one of {output.LAYERS}, or give what "
+                "hetjax.output.chunked, sampled or slide returns"
+            )
+        many = bool(model.output_params) and data.num_classes > MANY_LABELS
+        chosen = "chunked" if chosen == "auto" and many else chosen
+        if chosen in ("auto", "full"):
+            return None
+        chosen = _MAKE[chosen]()
+    layer = chosen(label_counts(data))
+    kernel, bias = _paths(model, data, layer.name)
+    head = Head(features, kernel, bias, layer)
+    _check(model, data, head)
+    return head
+
+
+def with_head(
+    task: Task,
+    head: Head,
+    evaluated: Callable[..., jax.Array],
+    num: int,
+    measures: Callable[..., dict[str, jax.Array]],
+) -> Task:
+    """The task with the loss of a head's layer, and metrics without all logits.
+
+    evaluated(params, model_state, batch) -> the model's outputs; measures(best `num`
+    labels [B, num], y) -> metrics.
+    """
+
+    def init(key: jax.Array) -> tuple[Params, ModelState]:
+        params, state = task.init(key)
+        return params, head.init(params, state, head.layer_key(key))
+
+    def loss(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
+        state, own = head.split(model_state)
+        h, state = head.features(head.without(params), state, batch, key)
+        targets, weights = softmax.targets_of(batch.y), head.weights(params)
+        losses, own = head.layer.losses(h, *weights, own, targets, head.layer_key(key))
+        return losses, head.joined(state, own)
+
+    def metrics(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, jax.Array]:
+        state, _ = head.split(model_state)
+        h = evaluated(head.without(params), state, batch)
+        weights, targets = head.weights(params), softmax.targets_of(batch.y)
+        losses, top = softmax.losses_and_top(h, *weights, targets, num)
+        return {"loss": losses} | measures(top, batch.y)
+
+    def restore(params: Params, model_state: ModelState) -> Any:
+        return task.restore(params, head.split(model_state)[0])
+
+    return task._replace(
+        init=init, loss=loss, metrics=metrics, restore=restore, head=head
+    )
+
+
+def label_counts(data: Dataset) -> np.ndarray:
+    """[C] int64: the training examples of each label."""
+    y = data.train.y
+    found = y.indices if sp.issparse(y) else np.ravel(y)
+    return np.bincount(found, minlength=data.num_classes)
+
+
+def _paths(model: Model, data: Dataset, name: str) -> tuple[str, str | None]:
+    """The paths of W and of b, if there is one."""
+    known = param_shapes(model)
+    shapes = {path: known[path] for path in model.output_params}
+    if not shapes:
+        raise ValueError(
+            f"output={name!r} needs to know the model's output layer: mark its weights "
+            "as hetjax.output.OutputParam in a flax.nnx model, or name them in "
+            'output_params=("kernel", "bias")'
+        )
+    kernels = [k for k, shape in shapes.items() if len(shape) == 2]
+    biases = [k for k, shape in shapes.items() if len(shape) == 1]
+    listed = ", ".join(f"{k} {list(shape)}" for k, shape in shapes.items())
+    if len(kernels) != 1 or len(biases) > 1 or len(kernels + biases) != len(shapes):
+        raise ValueError(
+            f"output_params are {listed}: give a matrix [labels, hidden units] and, if "
+            "the layer has one, a vector [labels]"
+        )
+    if any(shape[0] != data.num_classes for shape in shapes.values()):
+        raise ValueError(
+            f"output_params are {listed}, the data have {data.num_classes} labels: the "
+            "first axis of each must be the labels, so that z = h @ kernel.T + bias"
+        )
+    return kernels[0], biases[0] if biases else None
+
+
+def _check(model: Model, data: Dataset, head: Head) -> None:
+    """A ValueError unless the model's outputs are h W^T + b, for three labels."""
+    x = batch_of(data.train, 2).x
+    key = jax.random.key(0)
+
+    def outputs(key: jax.Array, x: Any) -> tuple[jax.Array, ...]:
+        params, state = model.init(key)  # XLA leaves out the large W
+        kernel, bias = head.weights(params)
+        w = jax.random.normal(key, (3, kernel.shape[1]), kernel.dtype)
+        b = jnp.arange(3).astype(bias.dtype) * (head.bias is not None)
+        views = head.without(params), head.replaced(params, w, b)
+        h, z = (model.apply(view, state, x, key, False)[0] for view in views)
+        return z, softmax.scores(h, w, b)
+
+    try:
+        z, expected = jax.jit(outputs)(key, x)
+        close = z.shape == expected.shape and bool(
+            jnp.allclose(z, expected, rtol=0.05, atol=0.05 * jnp.abs(expected).max())
+        )
+    except Exception as error:
+        raise ValueError(
+            f"output={head.layer.name!r} runs the model with other numbers of labels "
+            f"in its output layer ({head.kernel}), which failed: its outputs must be "
+            "h @ kernel.T + bias, with shapes taken from the weights (flax.linen "
+            "modules check the shapes of their weights: use flax.nnx, or functions)"
+        ) from error
+    if not close:
+        raise ValueError(
+            f"the model's outputs are not h @ kernel.T + bias with the output_params "
+            f"{head.kernel} and {head.bias}: these may be used only in the last layer, "
+            "and nothing may follow it"
+        )

@@ -1,0 +1,168 @@
+"""SLIDE's output layer: active labels, loss against NumPy, and the rebuilds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from softmax_oracle import SHARES, Problem, close
+
+from hetjax import sparse
+from hetjax.output import candidates, slide
+from hetjax.output.hashing import HASHES, Hashing, Tables
+from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS
+
+LABELS = 50
+KEY = jax.random.key(5)
+SETTINGS = {"codes": 2, "tables": 4, "active": 12}
+
+
+def layer_of(**settings):
+    return slide(**{**SETTINGS, **settings})(np.ones(LABELS))
+
+
+def spied(monkeypatch):
+    """The candidates of each loss that is computed from now on."""
+    seen, original = [], candidates.losses_of
+
+    def spy(h, rows, biases, targets, chosen):
+        seen.append(chosen)
+        return original(h, rows, biases, targets, chosen)
+
+    monkeypatch.setattr(candidates, "losses_of", spy)
+    return seen
+
+
+@pytest.mark.parametrize("hash", HASHES)
+@pytest.mark.parametrize("kind", SHARES)
+def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
+    p = Problem(kind=kind, labels=LABELS)
+    layer, seen = layer_of(hash=hash), spied(monkeypatch)
+    state = layer.init(p.arrays[1], KEY)
+    losses, dh, dw, db, _ = layer.loss_and_grads(
+        *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
+    )
+    active = p.t > 0
+    for row, ids, used in zip(active, seen[0].ids, seen[0].used, strict=True):
+        row[np.asarray(ids)[np.asarray(used)]] = True
+    expected = p.expected(np.where(active, 0.0, np.inf))
+    for found, other in zip((losses, dh), expected[:2], strict=True):
+        close(found, other)
+    for found, other in zip((dw, db), expected[2:], strict=True):
+        close(sparse.dense(found), other)
+    touched = np.abs(np.asarray(sparse.dense(dw))).sum(1) > 0
+    assert not touched[~active.any(0)].any()
+
+
+@pytest.mark.parametrize("hash", HASHES)
+def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monkeypatch):
+    p = Problem(kind="none", labels=LABELS)
+    layer, seen = layer_of(hash=hash, active=LABELS), spied(monkeypatch)
+    state = layer.init(p.arrays[1], KEY)
+    layer.losses(*p.arrays, state, p.targets, KEY)
+    chosen = seen[0]
+    for ids, used in zip(np.asarray(chosen.ids), np.asarray(chosen.used), strict=True):
+        assert len(np.unique(ids[used])) == used.sum()
+        assert set(ids[used]) == set(ids)
+    few = layer_of(hash=hash)
+    few.losses(*p.arrays, state, p.targets, KEY)
+    hashing = Hashing(hash, 2, 4, RANGE_BITS)
+    buckets = hashing.buckets(p.arrays[0], jax.random.fold_in(KEY, 0))
+    tables = Tables(state["labels"], state["starts"])
+    labels, counts = tables.found(buckets, BUCKET_SIZE, 12)
+    for ids, row, n in zip(seen[1].ids, np.asarray(labels), counts, strict=True):
+        assert set(row[:n]) <= set(np.asarray(ids))
+
+
+def test_examples_without_hits_get_different_labels(monkeypatch):
+    """All hidden units zero: SimHash finds bucket 0, which is empty here."""
+    p = Problem(kind="none", labels=LABELS, size=3)
+    layer, seen = layer_of(active=20), spied(monkeypatch)
+    state = layer.init(p.arrays[1], KEY)
+    state = {**state, "starts": jnp.zeros_like(state["starts"])}
+    layer.losses(*p.arrays, state, p.targets, KEY)
+    assert seen[0].used.all()  # 20 distinct labels each
+    assert len({tuple(map(int, ids)) for ids in seen[0].ids}) == 3
+
+
+def steps_of(layer, number, w):
+    """The layer's state after each of so many steps on the same batch."""
+    p = Problem(labels=LABELS)
+    h, _, b = p.arrays
+    state = layer.init(w, KEY)
+    step = jax.jit(
+        lambda w, state: layer.loss_and_grads(
+            h, w, b, state, p.targets, jnp.asarray(p.scale), KEY
+        )[-1]
+    )
+    states = [state]
+    for k in range(number):
+        states.append(step(moved(w, k), states[-1]))
+    return states
+
+
+def moved(w, k):
+    """The weights before step k: they move, also between rebuilds."""
+    return w + 0.5 * k * jax.random.normal(jax.random.key(1), w.shape)
+
+
+@pytest.mark.parametrize(
+    ("decay", "rebuilds"),
+    [
+        # intervals 4, 4, 4; and 4, round down 4 e^.5 = 6, 4 e^1 = 10
+        (0.0, [4, 8, 12, 16, 20]),
+        (0.5, [4, 10, 20]),
+    ],
+    ids=["constant", "growing"],
+)
+def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
+    w = Problem(labels=LABELS).arrays[1]
+    layer = layer_of(rebuild_every=4, rebuild_decay=decay, renew_every=2)
+    states = steps_of(layer, 21, w)
+    # the step after k others sees the rebuild that is due after k
+    due = [k for k in range(21) if states[k + 1]["rebuilds"] > states[k]["rebuilds"]]
+    assert due == rebuilds
+    for k in range(21):
+        same = all(
+            (np.asarray(states[k][name]) == states[k + 1][name]).all()
+            for name in ("labels", "starts")
+        )
+        assert same == (k not in rebuilds)
+    assert int(states[-1]["steps"]) == 21
+    # the tables are those of the weights at the rebuild; functions change at each second
+    hashing = Hashing("dwta", 2, 4, RANGE_BITS)
+    for k, generation in ((rebuilds[0], 0), (rebuilds[1], 1)):
+        expected = Tables.of(moved(w, k), hashing, jax.random.fold_in(KEY, generation))
+        np.testing.assert_array_equal(states[k + 1]["labels"], expected.labels)
+
+
+def test_the_state_is_not_taken_for_statistics():
+    """Floats would be averaged by merges, and batches would not be padded."""
+    state = layer_of().init(jnp.ones((LABELS, 5)), KEY)
+    assert not any(jnp.issubdtype(x.dtype, jnp.floating) for x in state.values())
+
+
+def test_presets():
+    assert set(PRESETS) == {"paper", "optimized"}
+    for preset, shape in (("paper", 50), ("optimized", 256)):
+        layer = slide(preset=preset)(np.ones(LABELS))
+        state = layer.init(jnp.ones((LABELS, 16)), KEY)
+        assert state["labels"].shape == (shape, LABELS)
+        assert int(state["next"]) == 50
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "fast"}, "preset='fast'"),
+        ({"hash": "md5"}, "hash='md5'"),
+        ({"codes": 0}, "codes=0"),
+        ({"tables": 0}, "tables=0"),
+        ({"active": 0}, "active=0"),
+        ({"rebuild_every": 0}, "rebuild_every=0"),
+        ({"renew_every": 0}, "renew_every=0"),
+        ({"rebuild_decay": -1.0}, "rebuild_decay=-1.0"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings, message):
+    with pytest.raises(ValueError, match=message):
+        slide(**settings)
