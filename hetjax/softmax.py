@@ -47,9 +47,10 @@ class Targets(NamedTuple):
 def targets_of(y: jax.Array | BCOO) -> Targets:
     """The targets of class ids [B], or of BCOO [B, C] as batches hold them."""
     if isinstance(y, BCOO):
-        return Targets(y.indices[:, 0], y.indices[:, 1], y.data)
+        indices = jnp.asarray(y.indices)
+        return Targets(indices[:, 0], indices[:, 1], jnp.asarray(y.data))
     rows = jnp.arange(y.shape[0], dtype=jnp.int32)
-    return Targets(rows, y, jnp.ones(y.shape[0], jnp.float32))
+    return Targets(rows, jnp.asarray(y), jnp.ones(y.shape[0], jnp.float32))
 
 
 def default_chunk(batch_size: int) -> int:

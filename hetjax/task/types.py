@@ -67,7 +67,8 @@ def _head_grad_fn(task: Task, head: Head, key: jax.Array) -> Callable:
         h, pull, inner = jax.vjp(
             lambda view: head.features(view, inner, seen, key), view, has_aux=True
         )
-        targets, scale = softmax.targets_of(batch.y), batch.weight / batch.count
+        targets = softmax.targets_of(batch.y)
+        scale = jnp.asarray(batch.weight / batch.count)
         losses, dh, dw, db, own = head.layer.loss_and_grads(
             h, *head.weights(params), own, targets, scale, head.layer_key(key)
         )

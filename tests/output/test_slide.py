@@ -128,7 +128,7 @@ def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
         )
         assert same == (k not in rebuilds)
     assert int(states[-1]["steps"]) == 21
-    # the tables are those of the weights at the rebuild; functions change at each second
+    # the tables are of the weights at the rebuild; each second one has new functions
     hashing = Hashing("dwta", 2, 4, RANGE_BITS)
     for k, generation in ((rebuilds[0], 0), (rebuilds[1], 1)):
         expected = Tables.of(moved(w, k), hashing, jax.random.fold_in(KEY, generation))

@@ -1,0 +1,263 @@
+"""Tasks with an output layer: gradients, metrics, updates, and what is refused."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+import hetjax as hj
+from hetjax import local, output, sparse
+from hetjax.data.batching import make_batch, make_buckets
+from hetjax.replica import Replica
+from hetjax.task.heads import MANY_LABELS
+from hetjax.task.types import make_grad_fn
+
+DATA = hj.data.synthetic_xmc(
+    rows=40, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
+)
+KEY = jax.random.key(2)
+BATCH = make_batch(DATA.train, np.arange(9), make_buckets(DATA.train, 12))
+LAYERS = {
+    "chunked": output.chunked(chunk=5),
+    "sampled": output.sampled(negatives=6),
+    "slide": output.slide(codes=1, tables=3, active=4),
+}
+
+
+class OwnModel(nnx.Module):
+    """Two hidden layers, batch statistics, and no bias at the end."""
+
+    def __init__(self, features, classes, *, rngs):
+        self.first = nnx.Linear(features, 7, rngs=rngs)
+        self.norm = nnx.BatchNorm(7, rngs=rngs)
+        self.last = output.OutputParam(jax.random.normal(rngs.params(), (classes, 7)))
+
+    def __call__(self, x):
+        return jnp.tanh(self.norm(self.first(x))) @ self.last[...].T
+
+
+def dense(data):
+    splits = (data.train, data.test)
+    pairs = [(split.x.toarray(), split.y) for split in splits]
+    return hj.data.from_arrays(*pairs)
+
+
+def own_functions():
+    def init(key):
+        draws = [
+            jax.random.normal(k, (s, 5))
+            for k, s in zip(jax.random.split(key), (30, 12), strict=True)
+        ]
+        return {"in": draws[0], "out": (draws[1], jnp.ones(12))}
+
+    def apply(params, x):
+        w, b = params["out"]
+        return jnp.tanh(sparse.matmul(x, params["in"])) @ w.T + b[None]
+
+    return hj.from_functions(
+        init, apply, row_params=("in",), output_params=("out/0", "out/1")
+    )
+
+
+CASES = {
+    "sparse_mlp": (hj.models.sparse_mlp(hidden=4), DATA),
+    "no bias": (hj.models.sparse_mlp(hidden=4, bias=False), DATA),
+    "own": (OwnModel, dense(DATA)),
+    "functions": (own_functions(), DATA),
+}
+
+
+def task_and_batch(case, layer):
+    model, data = CASES[case]
+    batch = make_batch(data.train, np.arange(9), make_buckets(data.train, 12))
+    return hj.classification(model, data, output=layer), batch
+
+
+def assert_close(found, expected, tolerance=2e-6):
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_loss(case, layer):
+    task, batch = task_and_batch(case, LAYERS[layer])
+    params, state = jax.jit(task.init)(KEY)
+
+    @jax.jit
+    def expected(params):
+        def objective(params):
+            losses, after = task.loss(params, state, batch, KEY)
+            return jnp.sum(losses * batch.weight) / batch.count, (losses, after)
+
+        grads, (losses, after) = jax.grad(objective, has_aux=True)(params)
+        return losses, after, grads
+
+    @jax.jit
+    def found(params):
+        losses, after, grads = make_grad_fn(task, KEY)(params, state, batch)
+        return losses, after, sparse.dense(grads)
+
+    assert_close(found(params), expected(params))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_chunked_is_full(case):
+    """Losses, gradients and metrics."""
+    tasks = [task_and_batch(case, layer)[0] for layer in ("full", LAYERS["chunked"])]
+    batch = task_and_batch(case, "full")[1]
+    params, state = jax.jit(tasks[0].init)(KEY)
+    chex.assert_trees_all_equal((params, state), jax.jit(tasks[1].init)(KEY))
+    results = []
+    for task in tasks:
+        losses, after, grads = jax.jit(make_grad_fn(task, KEY))(params, state, batch)
+        values = jax.jit(task.metrics)(params, state, batch)
+        results.append((losses, after, sparse.dense(grads), values))
+    assert_close(*results)
+
+
+@pytest.mark.parametrize("layer", ["sampled", "slide"])
+def test_metrics_are_those_of_all_labels(layer):
+    full, batch = task_and_batch("sparse_mlp", "full")
+    task, _ = task_and_batch("sparse_mlp", LAYERS[layer])
+    params, state = jax.jit(task.init)(KEY)
+    expected = jax.jit(full.metrics)(params, {}, batch)
+    assert_close(jax.jit(task.metrics)(params, state, batch), expected)
+    model = task.restore(params, state)
+    assert model(batch.x).shape == (len(batch.weight), 12)
+
+
+UPDATES = {
+    "sgd": local.sgd(),
+    "momentum": local.sgd(momentum=0.9),
+    "sparse momentum": local.sgd(momentum=0.9, sparse_updates=True),
+    "adam": local.from_optax(optax.adam(1.0)),
+    "eamsgd": local.eamsgd_nesterov(momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_every_local_update_on_the_chunked_layer_is_that_on_the_full_one(update):
+    rule, replicas = UPDATES[update], []
+    for layer in ("full", LAYERS["chunked"]):
+        task, batch = task_and_batch("sparse_mlp", layer)
+        params, state = jax.jit(task.init)(KEY)
+        replica = Replica(params, state, rule.init(params), {})
+        grad_fn = make_grad_fn(task, KEY)
+        step = jax.jit(
+            lambda r, rule=rule, batch=batch, grad_fn=grad_fn: rule.step(
+                r, batch, jnp.float32(0.1), grad_fn
+            )[0]
+        )
+        replicas.append(step(step(replica)).params)
+    # Adam divides by the gradient's size: rounding of tiny gradients counts
+    assert_close(*replicas, 2e-4 if update == "adam" else 2e-6)
+
+
+@pytest.mark.parametrize("layer", ["sampled", "slide"])
+@pytest.mark.parametrize("update", ["sgd", "sparse momentum"])
+def test_a_step_writes_only_the_rows_of_its_labels(layer, update):
+    task, batch = task_and_batch("sparse_mlp", LAYERS[layer])
+    params, state = jax.jit(task.init)(KEY)
+    rule, grad_fn = UPDATES[update], make_grad_fn(task, KEY)
+
+    @jax.jit
+    def step(params, state):
+        replica = Replica(params, state, rule.init(params), {})
+        _, _, grads = grad_fn(params, state, batch)
+        after, _ = rule.step(replica, batch, jnp.float32(0.1), grad_fn)
+        return after.params["kernel_out"], grads["kernel_out"].ids
+
+    after, ids = step(params, state)
+    changed = (np.asarray(after) != params["kernel_out"]).any(1)
+    assert changed.any()
+    assert set(np.flatnonzero(changed)) <= set(np.asarray(ids))
+
+
+def test_auto_is_chunked_for_many_labels_where_the_layer_is_known():
+    model = hj.models.sparse_mlp(hidden=2)
+    for labels, expected in ((MANY_LABELS, False), (MANY_LABELS + 1, True)):
+        x, y = np.ones((2, 3), np.float32), np.array([0, 1])
+        data = hj.data.from_arrays((x, y), (x, y), num_classes=labels)
+        task = hj.classification(model, data)
+        assert (task.head is not None) == expected
+        assert hj.classification(model, data, output="full").head is None
+        assert hj.classification(hj.models.mlp(hidden=2), data).head is None
+
+
+class Wrong(nnx.Module):
+    def __init__(self, features, classes, *, rngs, shape=None, after=None):
+        self.first = nnx.Linear(features, 4, rngs=rngs)
+        weight = jax.random.normal(rngs.params(), shape or (classes, 4))
+        self.last = output.OutputParam(weight)
+        self.after = after or (lambda z: z)
+
+    def __call__(self, x):
+        h, w = self.first(x), self.last[...]
+        return self.after(h @ (w.T if w.shape[1] == 4 else w))
+
+
+def wrong(**settings):
+    return lambda features, classes, *, rngs: Wrong(
+        features, classes, rngs=rngs, **settings
+    )
+
+
+class Linen(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        w = self.param("w", linen.initializers.normal(), (12, 30))
+        return x @ w.T
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (hj.models.mlp(), {"output": "chunked"}, "mark its weights"),
+        (hj.models.mlp(), {"output": "many"}, "output='many': choose one of"),
+        (wrong(shape=(4, 12)), {"output": "chunked"}, r"last \[4, 12\].*first axis"),
+        (wrong(after=jax.nn.softmax), {"output": "chunked"}, "nothing may follow"),
+        (
+            wrong(after=lambda z: z.reshape(-1, 12)),
+            {"output": "sampled"},
+            "other numbers of labels",
+        ),
+        (
+            Linen(),
+            {"output": "chunked", "output_params": ("w",)},
+            "flax.linen modules check",
+        ),
+        (
+            Linen(),
+            {"output": "chunked", "output_params": ("v",)},
+            "output_params: the model has no parameter 'v'; it has w",
+        ),
+        (Linen(), {"output_params": "w"}, "output_params='w': give a tuple"),
+        (
+            hj.models.sparse_mlp(),
+            {"output": "chunked", "output_params": ("kernel_in",)},
+            "give a matrix",
+        ),
+    ],
+    ids=[
+        "unknown layer",
+        "unknown name",
+        "transposed",
+        "softmax after it",
+        "fixed shape",
+        "linen",
+        "no such parameter",
+        "not a tuple",
+        "two matrices",
+    ],
+)
+def test_models_that_do_not_fit(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        hj.classification(model, dense(DATA), **options)
+
+
+def test_chunks_of_nothing():
+    with pytest.raises(ValueError, match="chunk=0"):
+        output.chunked(chunk=0)

@@ -1,0 +1,78 @@
+"""Every strategy with every output layer, on the virtual clock and on threads."""
+
+import functools
+
+import chex
+import jax
+import numpy as np
+import pytest
+from quick import quick
+from zoo import make
+
+import hetjax as hj
+from hetjax import output
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
+from hetjax.machine import preset
+from hetjax.tracing.fingerprint import digest
+
+DATA = hj.data.synthetic_xmc(
+    rows=60, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
+)
+LAYERS = {
+    "full": "full",
+    "chunked": output.chunked(chunk=5),
+    "sampled": output.sampled(negatives=6),
+    "slide": output.slide(codes=1, tables=3, active=4, rebuild_every=3),
+}
+PAIRS = [(name, layer) for name in hj.STRATEGIES for layer in LAYERS if layer != "full"]
+CHOSEN = ("adaptive_sgd", "sma", "downpour")
+BAR = ProgressBar(1.0, shown=False)
+
+
+@functools.cache
+def session(layer, real=False):
+    """All strategies share the programs of a layer."""
+    task = hj.classification(hj.models.sparse_mlp(hidden=4), DATA, output=LAYERS[layer])
+    if not real:
+        machine = preset("uniform:3", noise=0.0)
+        return Session(task, DATA, machine, seconds=0.03, num_evals=2)
+    names = ["cpu:0", "cpu:1", "cpu:2"]
+    machine = hj.local_machine(names, slowdown=(1, 1, 2), step_mode="dispatch")
+    return Session(task, DATA, machine, seconds=60.0, num_evals=600)
+
+
+@functools.cache
+def simulated(name, layer):
+    return session(layer).run(name, make(name, 4), 0, BAR)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), quick(PAIRS, *[p for p in PAIRS if p[0] in CHOSEN])
+)
+def test_on_the_clock(name, layer):
+    history = simulated(name, layer)
+    assert history.merges > 1
+    assert history.evals[-1]["examples"] > 20
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(history.params))
+    if layer == "chunked":
+        chex.assert_trees_all_close(
+            history.params, simulated(name, "full").params, rtol=0, atol=1e-5
+        )
+    else:
+        start = history.evals[0]["loss"]
+        assert history.evals[-1]["loss"] < start
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), quick(PAIRS, *[p for p in PAIRS if p[0] == "local_sgd"])
+)
+def test_on_threads(name, layer):
+    """A recorded run is replayed to the same parameters."""
+    here = session(layer, real=True)
+    history = here.run(name, make(name, 4), 0, BAR, epochs=3)
+    assert history.stopped.endswith("as asked")
+    trace = history.trace.load()
+    again = here.at(trace).run(name, make(name, 4), 0, BAR, epochs=3)
+    assert digest(again.params) == trace.end["params"]
+    chex.assert_trees_all_equal(again.params, history.params)
