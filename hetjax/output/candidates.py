@@ -18,7 +18,7 @@ from hetjax.sparse import RowSparseGrad
 class Candidates(NamedTuple):
     """Labels beside the true ones: the same [m] for the batch, or [B, m] per example.
 
-    The true labels of an example among them are left out by `losses_of`.
+    The true labels of an example among them are left out by the layer.
     """
 
     ids: jax.Array  # int32
@@ -27,6 +27,8 @@ class Candidates(NamedTuple):
 
 
 Choose = Callable[..., tuple[Candidates, Any]]
+
+_LOWEST = -1e30  # below every score; finite, so that differences are not NaN
 
 
 def layer(
@@ -40,9 +42,7 @@ def layer(
         h: jax.Array, w: jax.Array, b: jax.Array, state: Any, targets: Targets, key: Any
     ) -> tuple[jax.Array, Any]:
         chosen, state = choose(*map(jax.lax.stop_gradient, (h, w, b)), state, key)
-        ids = _all_ids(targets, chosen)
-        rows = w.at[ids].get(mode="clip"), b.at[ids].get(mode="clip")
-        return losses_of(h, *rows, targets, chosen), state
+        return _scored(h, w, b, targets, chosen).losses, state
 
     def loss_and_grads(
         h: jax.Array,
@@ -54,66 +54,101 @@ def layer(
         key: Any,
     ) -> tuple:
         chosen, state = choose(h, w, b, state, key)
-        ids = _all_ids(targets, chosen)
-        rows = w.at[ids].get(mode="clip"), b.at[ids].get(mode="clip")
-        values, pull = jax.vjp(
-            lambda h, w, b: losses_of(h, w, b, targets, chosen), h, *rows
-        )
-        dh, dw, db = pull(scale)
-        dw, db = (RowSparseGrad(ids, g, w.shape[0]) for g in (dw, db))
-        return values, dh, dw, db, state
+        scored = _scored(h, w, b, targets, chosen)
+        dh, dw, db = _grads(h, targets, chosen, scored, scale, len(w))
+        return scored.losses, dh, dw, db, state
 
     return OutputLayer(name, losses, loss_and_grads, init)
 
 
-def _all_ids(targets: Targets, chosen: Candidates) -> jax.Array:
-    """[L + candidates] the labels whose rows a batch uses: targets, then candidates."""
-    return jnp.concatenate([targets.columns, chosen.ids.reshape(-1)])
+class _Scored(NamedTuple):
+    """The scores of the true labels and of the candidates, and what follows."""
+
+    losses: jax.Array  # [B]
+    p_true: jax.Array  # [L] probability of each true label, for its example
+    p: jax.Array  # [B, m] probability of each candidate
+    rows_true: jax.Array  # [L, H] rows of W
+    rows: jax.Array  # [m, H] or [B, m, H]
 
 
-def losses_of(
-    h: jax.Array,
-    rows: jax.Array,
-    biases: jax.Array,
-    targets: Targets,
-    chosen: Candidates,
-) -> jax.Array:
-    """losses [B] from the rows [L + candidates, H] and biases of `_all_ids`.
+def _scored(
+    h: jax.Array, w: jax.Array, b: jax.Array, targets: Targets, chosen: Candidates
+) -> _Scored:
+    """Of the softmax over the true labels and the candidates of each example.
 
         loss = -sum_c t_c (z_c - log(sum_{c in Y} exp z_c
                                      + sum_{j not in Y} exp(z_j - offset_j)))
 
     with j over the candidates that are used. 0 without labels.
     """
-    num_true, size = len(targets.rows), h.shape[0]
-    of_true = h.at[targets.rows].get(mode="clip") * rows[:num_true]
-    z_true = of_true.sum(-1) + biases[:num_true]
-    z = _scores(h, rows[num_true:], biases[num_true:], chosen)
+    size = h.shape[0]
+    rows_true = w.at[targets.columns].get(mode="clip")
+    z_true = jnp.sum(h.at[targets.rows].get(mode="clip") * rows_true, -1)
+    z_true += b.at[targets.columns].get(mode="clip")
+    rows = w.at[chosen.ids].get(mode="clip")
+    z = _scores(h, rows, b.at[chosen.ids].get(mode="clip"), chosen)
     used = jnp.broadcast_to(chosen.used, z.shape) & ~_hits(targets, chosen, size)
     z = jnp.where(used, z, -jnp.inf)
     member = jnp.where(_is_first(targets, size), z_true, -jnp.inf)
-    highest = jnp.full(size, -1e30).at[targets.rows].max(member, mode="drop")
+    highest = jnp.full(size, _LOWEST).at[targets.rows].max(member, mode="drop")
     highest = jax.lax.stop_gradient(jnp.maximum(highest, z.max(-1)))
-    total = jnp.exp(z - highest[:, None]).sum(-1)
-    total += targets.of_rows(
-        jnp.exp(member - highest.at[targets.rows].get(mode="clip")), size
-    )
-    # a row with neither labels nor candidates has no loss, but log 0 would be a NaN
-    normalizer = highest + jnp.log(jnp.where(total > 0, total, 1.0))
-    z_true = z_true - normalizer.at[targets.rows].get(mode="clip")
-    return -targets.of_rows(targets.shares * z_true, size)
+    e = jnp.exp(z - highest[:, None])
+    e_true = jnp.exp(member - highest.at[targets.rows].get(mode="clip"))
+    total = e.sum(-1) + targets.of_rows(e_true, size)
+    # an example with neither labels nor candidates has no loss: log 0 would be a NaN
+    total = jnp.where(total > 0, total, 1.0)
+    normalizer = (highest + jnp.log(total)).at[targets.rows].get(mode="clip")
+    losses = -targets.of_rows(targets.shares * (z_true - normalizer), size)
+    p_true = e_true / total.at[targets.rows].get(mode="clip")
+    return _Scored(losses, p_true, e / total[:, None], rows_true, rows)
+
+
+def _grads(
+    h: jax.Array,
+    targets: Targets,
+    chosen: Candidates,
+    scored: _Scored,
+    scale: jax.Array,
+    num_labels: int,
+) -> tuple[jax.Array, RowSparseGrad, RowSparseGrad]:
+    """(dh, dW, db) of sum_b scale_b loss_b, from d z = scale (T p - t), T = sum t.
+
+    By hand: autodiff would hold several arrays of the size of all rows.
+    """
+    size = h.shape[0]
+    total = targets.of_rows(targets.shares, size)
+    of_entries = (scale * total).at[targets.rows].get(mode="clip") * scored.p_true
+    of_entries -= scale.at[targets.rows].get(mode="clip") * targets.shares
+    of_entries = jnp.where(targets.rows < size, of_entries, 0.0)
+    d = (scale * total)[:, None] * scored.p
+    dh = targets.of_rows(of_entries[:, None] * scored.rows_true, size)
+    ids = jnp.concatenate([targets.columns, chosen.ids.reshape(-1)])
+    if chosen.ids.ndim == 1:  # shared by the batch
+        dh += jnp.matmul(d, scored.rows, preferred_element_type=jnp.float32)
+        dw_true = of_entries[:, None] * h.at[targets.rows].get(mode="clip")
+        dw = jnp.matmul(d.T, h, preferred_element_type=jnp.float32)
+        dw, db = jnp.concatenate([dw_true, dw]), jnp.concatenate([of_entries, d.sum(0)])
+    else:
+        dh += jnp.einsum(
+            "bm,bmh->bh", d, scored.rows, preferred_element_type=jnp.float32
+        )
+        examples = jnp.repeat(jnp.arange(size), d.shape[1])
+        examples = jnp.concatenate([targets.rows, examples])
+        db = jnp.concatenate([of_entries, d.reshape(-1)])
+        # a product that XLA forms where it is added to W, not in an array before it
+        dw = db[:, None] * h.at[examples].get(mode="clip")
+    return dh, *(RowSparseGrad(ids, rows, num_labels) for rows in (dw, db))
 
 
 def _scores(
     h: jax.Array, rows: jax.Array, biases: jax.Array, chosen: Candidates
 ) -> jax.Array:
-    """[B, m] scores of the candidates, without their offsets."""
+    """[B, m] scores of the candidates, less their offsets."""
     if chosen.ids.ndim == 1:
         z = jnp.matmul(h, rows.T, preferred_element_type=jnp.float32)
-        return z + biases[None] - chosen.offsets[None]
-    rows = rows.reshape(*chosen.ids.shape, -1)
+        return z + (biases - chosen.offsets)[None]
     z = jnp.einsum("bh,bmh->bm", h, rows, preferred_element_type=jnp.float32)
-    return z + biases.reshape(chosen.ids.shape) - chosen.offsets
+    return z + biases - chosen.offsets
 
 
 def _hits(targets: Targets, chosen: Candidates, size: int) -> jax.Array:

@@ -39,40 +39,44 @@ class Hashing(NamedTuple):
         return self.codes * (_BIN_BITS if self.hash == "dwta" else 1)
 
     def buckets(self, x: jax.Array, key: jax.Array) -> jax.Array:
-        """[n, L] int32: the bucket of each vector x [n, H] in each table.
+        """[L, n] int32: the bucket of each vector x [n, H] in each table.
 
         Equal keys are equal hash functions.
         """
         hashed = _dwta if self.hash == "dwta" else _simhash
-        codes = hashed(x, self.codes * self.tables, key)
-        codes = codes.reshape(len(x), self.tables, self.codes).astype(jnp.uint32)
+        codes = hashed(x.T, self.codes * self.tables, key).astype(jnp.uint32)
+        codes = codes.reshape(self.tables, self.codes, len(x))
         width = self._code_bits // self.codes
-        places = jnp.arange(self.codes, dtype=jnp.uint32) * width
-        if self._code_bits <= self.range_bits:
-            return jnp.sum(codes << places[None, None], -1).astype(jnp.int32)
-        mixed = jnp.zeros(codes.shape[:2], jnp.uint32)
+        fits = self._code_bits <= self.range_bits
+        bucket = jnp.zeros((self.tables, len(x)), jnp.uint32)
         for k in range(self.codes):
-            mixed = (mixed ^ codes[:, :, k]) * jnp.uint32(_MIX)
-            mixed ^= mixed >> 15
-        return (mixed >> (32 - self.bits)).astype(jnp.int32)
+            if fits:
+                bucket |= codes[:, k] << (k * width)
+            else:
+                bucket = (bucket ^ codes[:, k]) * jnp.uint32(_MIX)
+                bucket ^= bucket >> 15
+        return (bucket if fits else bucket >> (32 - self.bits)).astype(jnp.int32)
+
+
+# Both take the vectors as columns, x [H, n], so that loops run over many of them.
 
 
 def _simhash(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
-    """[n, num] signs of random projections, each on a third of the coordinates."""
-    dim = x.shape[1]
+    """[num, n] signs of random projections, each on a third of the coordinates."""
+    dim = len(x)
     ranks, signs = (jax.random.uniform(k, (num, dim)) for k in jax.random.split(key))
     chosen = jnp.argsort(jnp.argsort(ranks, axis=1), axis=1) < max(1, dim // 3)
     directions = jnp.where(chosen, jnp.where(signs < 0.5, -1.0, 1.0), 0.0)
-    return (x @ directions.T.astype(x.dtype) > 0).astype(jnp.int32)
+    return (directions.astype(x.dtype) @ x > 0).astype(jnp.int32)
 
 
 def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
-    """[n, num] the place of the largest value in bins of permuted coordinates.
+    """[num, n] the place of the largest value in bins of permuted coordinates.
 
     The code of a bin without any non-zero is that of another bin, chosen by double
     hashing (densified winner takes all).
     """
-    dim = x.shape[1]
+    dim = len(x)
     size = min(_BIN, dim)
     per_permutation = dim // size
     keys = jax.random.split(key, 2)
@@ -80,10 +84,19 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
         jax.random.uniform(keys[0], (math.ceil(num / per_permutation), dim)), axis=1
     )
     bins = order[:, : per_permutation * size].reshape(-1, size)[:num]
-    values = x[:, bins]  # [n, num, size]
-    codes = jnp.argmax(values, axis=-1).astype(jnp.int32)
-    empty = jnp.all(values == 0, axis=-1)
-    strides = jax.random.randint(keys[1], (num,), 1, max(2, num))
+    largest = x[bins[:, 0]]
+    codes, empty = jnp.zeros(largest.shape, jnp.int32), largest == 0
+    for place in range(1, size):  # faster than an argmax over a short axis
+        values = x[bins[:, place]]
+        codes = jnp.where(values > largest, place, codes)
+        largest, empty = jnp.maximum(values, largest), empty & (values == 0)
+    return _densified(codes, empty, keys[1])
+
+
+def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
+    """The codes [num, n], with those of other bins where a bin is empty."""
+    num = len(codes)
+    strides = jax.random.randint(key, (num,), 1, max(2, num))
     own = jnp.arange(num)
 
     def more(state: tuple) -> jax.Array:
@@ -93,12 +106,9 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
     def probe(state: tuple) -> tuple:
         attempt, codes_now, missing = state
         donor = (own + attempt * strides) % num
-        taken = missing & ~empty[:, donor]
-        return (
-            attempt + 1,
-            jnp.where(taken, codes[:, donor], codes_now),
-            (missing & ~taken),
-        )
+        taken = missing & ~empty[donor]
+        codes_now = jnp.where(taken, codes[donor], codes_now)
+        return attempt + 1, codes_now, missing & ~taken
 
     return jax.lax.while_loop(more, probe, (1, codes, empty))[1]
 
@@ -116,7 +126,7 @@ class Tables(NamedTuple):
 
         def hashed(start: jax.Array, size: int, codes: jax.Array) -> jax.Array:
             rows = jax.lax.dynamic_slice_in_dim(w, start, size)
-            own = hashing.buckets(rows, key).T
+            own = hashing.buckets(rows, key)
             return jax.lax.dynamic_update_slice_in_dim(codes, own, start, 1)
 
         codes = jnp.zeros((hashing.tables, num), jnp.int32)
@@ -135,13 +145,14 @@ class Tables(NamedTuple):
     def found(
         self, buckets: jax.Array, bucket_size: int, most: int
     ) -> tuple[jax.Array, jax.Array]:
-        """(labels [B, most], count [B]) in the given bucket [B, L] of each table.
+        """(labels [B, most], count [B]) in the given bucket [L, B] of each table.
 
         Of each bucket the last `bucket_size` labels count (a full bucket drops the
         oldest). If there are more than `most` in all, they are taken evenly from all
         tables. What is beyond the count has no meaning; labels may occur repeatedly.
         """
-        table = jnp.arange(buckets.shape[1])[None]
+        num, buckets = len(buckets), buckets.T
+        table = jnp.arange(num)[None]
         stops = self.starts[table, buckets + 1]
         sizes = jnp.minimum(stops - self.starts[table, buckets], bucket_size)
         ends = jnp.cumsum(sizes, axis=1)  # [B, L]
@@ -151,7 +162,7 @@ class Tables(NamedTuple):
         spread = place * (total // most) + place * (total % most) // most
         place = jnp.where(total > most, spread, place)
         of = jax.vmap(lambda e, p: jnp.searchsorted(e, p, side="right"))(ends, place)
-        of = jnp.minimum(of, buckets.shape[1] - 1)
+        of = jnp.minimum(of, num - 1)
         back = jnp.take_along_axis(ends, of, 1) - place  # from the bucket's end
         places = jnp.take_along_axis(stops, of, 1) - back
         places = jnp.clip(places, 0, self.labels.shape[1] - 1)

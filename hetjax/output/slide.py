@@ -112,8 +112,12 @@ def slide(
             h: jax.Array, w: jax.Array, b: Any, state: dict[str, Any], key: jax.Array
         ) -> tuple[Candidates, dict[str, Any]]:
             del b
-            due = state["steps"] >= state["next"]
-            state = jax.lax.cond(due, built, lambda w, state: state, w, state)
+            # a loop of at most one turn: `cond` would copy the tables at every step
+            state = jax.lax.while_loop(
+                lambda state: state["steps"] >= state["next"],
+                lambda state: built(w, state),
+                state,
+            )
             state = {**state, "steps": state["steps"] + 1}
             buckets = hashing.buckets(h, functions(state["key"], state["rebuilds"]))
             tables = Tables(state["labels"], state["starts"])

@@ -20,22 +20,22 @@ def test_buckets_are_functions_of_the_key_in_range(hash):
     hashing = Hashing(hash, 4, 6, 18)
     x = jnp.asarray(vectors())
     found = hashing.buckets(x, KEY)
-    assert found.shape == (40, 6)
+    assert found.shape == (6, 40)
     assert found.min() >= 0
     assert found.max() < 2**hashing.bits == (2**12 if hash == "dwta" else 2**4)
     np.testing.assert_array_equal(found, jax.jit(hashing.buckets)(x, KEY))
     other = hashing.buckets(x, jax.random.key(4))
     assert (np.asarray(found) != other).any()
     # alone or among others, scaled or not, a vector has the same buckets
-    np.testing.assert_array_equal(hashing.buckets(3 * x[5:6], KEY), found[5:6])
+    np.testing.assert_array_equal(hashing.buckets(3 * x[5:6], KEY), found[:, 5:6])
 
 
 def test_more_codes_than_bits_are_mixed_into_all_buckets():
     hashing = Hashing("dwta", 8, 3, 6)
     found = np.asarray(hashing.buckets(jnp.asarray(vectors(2000)), KEY))
     assert hashing.bits == 6
-    for column in found.T:
-        counts = np.bincount(column, minlength=64)
+    for row in found:
+        counts = np.bincount(row, minlength=64)
         assert counts.min() > 0
         assert counts.max() < 100  # 31 expected
 
@@ -55,17 +55,17 @@ def test_simhash_bits_are_signs_of_projections_on_a_third_of_the_coordinates():
     """A vector's bit does not change with the coordinates that are not projected."""
     hashing = Hashing("simhash", 1, 60, 18)
     x = vectors(1)
-    whole = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[0]
+    whole = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[:, 0]
     used = np.zeros((60, H), bool)
     for c in range(H):
         for sign in (-1e6, 1e6):
             changed = x.copy()
             changed[0, c] = sign
-            used[:, c] |= np.asarray(hashing.buckets(jnp.asarray(changed), KEY))[0] != (
-                whole
-            )
+            used[:, c] |= np.asarray(hashing.buckets(jnp.asarray(changed), KEY))[
+                :, 0
+            ] != (whole)
     assert (used.sum(1) == H // 3).all()
-    minus = np.asarray(hashing.buckets(jnp.asarray(-x), KEY))[0]
+    minus = np.asarray(hashing.buckets(jnp.asarray(-x), KEY))[:, 0]
     np.testing.assert_array_equal(whole, 1 - minus)
 
 
@@ -73,12 +73,12 @@ def test_dwta_takes_the_code_of_another_bin_where_a_bin_is_empty():
     hashing = Hashing("dwta", 1, 16, 18)
     x = np.zeros((1, 64), np.float32)
     x[0, 11] = 2.0
-    found = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[0]
+    found = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[:, 0]
     # 16 bins are two permutations: in each, one bin of eight holds coordinate 11, and
     # every other bin has the code of one of these two
     dense = np.full((1, 64), -1.0, np.float32)
     dense[0, 11] = 2.0
-    places = np.asarray(hashing.buckets(jnp.asarray(dense), KEY))[0]
+    places = np.asarray(hashing.buckets(jnp.asarray(dense), KEY))[:, 0]
     assert len(np.unique(found)) <= 2
     assert set(found) <= set(places)
     assert (np.asarray(hashing.buckets(jnp.zeros((1, 64)), KEY)) == 0).all()
@@ -95,7 +95,7 @@ def test_tables_list_each_bucket_in_order(hash, num):
         for bucket in range(2**hashing.bits):
             start, stop = np.asarray(tables.starts)[t, bucket : bucket + 2]
             np.testing.assert_array_equal(
-                tables.labels[t, start:stop], np.flatnonzero(buckets[:, t] == bucket)
+                tables.labels[t, start:stop], np.flatnonzero(buckets[t] == bucket)
             )
         assert tables.starts[t, 0] == 0
         assert tables.starts[t, -1] == num
@@ -105,7 +105,7 @@ def by_hand(tables, buckets, bucket_size):
     """The labels that each query finds: of each bucket the last ones."""
     starts, labels = np.asarray(tables.starts), np.asarray(tables.labels)
     found = []
-    for row in buckets:
+    for row in buckets.T:
         parts = [
             labels[t, starts[t, bucket] : starts[t, bucket + 1]][-bucket_size:]
             for t, bucket in enumerate(row)
@@ -138,6 +138,6 @@ def test_empty_buckets_find_nothing():
     hashing = Hashing("dwta", 2, 5, 6)
     tables = Tables.of(jnp.asarray(vectors(1)), hashing, KEY)
     own = hashing.buckets(jnp.asarray(vectors(1)), KEY)
-    labels, count = tables.found(jnp.concatenate([own, (own + 1) % 64]), 128, 8)
+    labels, count = tables.found(jnp.concatenate([own, (own + 1) % 64], 1), 128, 8)
     np.testing.assert_array_equal(count, [5, 0])
     np.testing.assert_array_equal(labels[0, :5], np.zeros(5))

@@ -79,16 +79,16 @@ def test_draws_follow_the_probabilities(distribution):
 def drawn(distribution, n, seed):
     """The candidates of the layer, seen through its gradient's rows."""
     seen = []
-    original = candidates.losses_of
+    original = candidates._scored
 
-    def spy(h, rows, biases, targets, chosen):
+    def spy(h, w, b, targets, chosen):
         seen.append(chosen)
-        return original(h, rows, biases, targets, chosen)
+        return original(h, w, b, targets, chosen)
 
     p = Problem(kind="one")
     layer = sampled(negatives=n, distribution=distribution)(COUNTS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "losses_of", spy)
+        patch.setattr(candidates, "_scored", spy)
         layer.losses(*p.arrays, (), p.targets, jax.random.key(seed))
     return seen[0]
 

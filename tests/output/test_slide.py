@@ -22,13 +22,13 @@ def layer_of(**settings):
 
 def spied(monkeypatch):
     """The candidates of each loss that is computed from now on."""
-    seen, original = [], candidates.losses_of
+    seen, original = [], candidates._scored
 
-    def spy(h, rows, biases, targets, chosen):
+    def spy(h, w, b, targets, chosen):
         seen.append(chosen)
-        return original(h, rows, biases, targets, chosen)
+        return original(h, w, b, targets, chosen)
 
-    monkeypatch.setattr(candidates, "losses_of", spy)
+    monkeypatch.setattr(candidates, "_scored", spy)
     return seen
 
 
