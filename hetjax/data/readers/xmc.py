@@ -24,11 +24,11 @@ from hetjax.data.readers.files import (
 )
 from hetjax.data.readers.pieces import (
     LARGEST,
+    Block,
     GrowingCsr,
     as_wide_as,
     block,
     check_sums,
-    chosen,
     largest_column,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
@@ -161,7 +161,7 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
 
-    def read(text: bytes, first_line: int) -> tuple[Rows, sp.csr_array]:
+    def read(text: bytes, first_line: int) -> tuple[Rows, Block]:
         rows = parse(text, bounds, path, first_line)
         x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
         check_sums(x, path, first_line)
@@ -172,15 +172,15 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         ones = np.ones(len(rows.labels), np.float32)
         y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
         y.data[:] = 1  # a repeated label in a row counts once
-        summed += len(rows.features) - x.nnz
-        repeated += len(rows.labels) - y.nnz
+        summed += len(rows.features) - len(x.data)
+        repeated += len(rows.labels) - len(y.data)
         all_x.append(x)
         all_y.append(y)
         empties.append(rows.empty)
     empty = np.concatenate(empties)
     meant = _rows_meant(path, header, empty)
-    x = chosen(all_x.finish(), meant)
-    y = chosen(all_y.finish(), meant)
+    x = all_x.finish(meant)
+    y = all_y.finish(meant)
     notes = (
         note(split, np.diff(y.indptr) == 0, "row", "without labels"),
         note(split, np.diff(x.indptr) == 0, "row", "without features"),
