@@ -6,9 +6,10 @@
       .lock                     of who writes
 
 A copy is used if size and times of both files are as when it was made. If only times
-differ, the files are the same if their SHA-256 is. All bytes of a copy are compared
-with their CRC-32 before it is used (a fifth of a second for a text of 1 GB): damage
-costs time, and never changes a result. What cannot be written costs the copy alone.
+differ, or a file had just been written, the files are the same if their SHA-256 is. All
+bytes of a copy are compared with their CRC-32 before it is used (a fifth of a second
+for a text of 1 GB): damage costs time, and never changes a result. What cannot be
+written costs the copy alone.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import uuid
 import warnings
 import zlib
@@ -33,10 +35,8 @@ from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import files
 
 VERSION = 1  # of these files, and of the results of the reader
-LARGE = (
-    32_000_000  # [bytes] of both files; others are parsed in the twinkling of an eye
-)
 LONGEST_WAIT = 600.0  # [s] for the copy of another process
+RESOLUTION = 2.0  # [s] of the times of files, where it is worst
 ABOUT, LOCK = "about.json", ".lock"
 _VARIABLE = "HETJAX_CACHE"
 _BLOCK = 1 << 20  # [bytes]
@@ -104,6 +104,12 @@ def _source(path: Path) -> dict[str, Any]:
     return {"path": str(path.resolve()), "size": found.st_size, "times": times}
 
 
+def _known(source: dict[str, Any], sha256: str) -> dict[str, Any]:
+    """What is kept about a file: no times if it could change again without new ones."""
+    settled = max(source["times"]) < time.time_ns() - 1e9 * RESOLUTION
+    return {**source, "times": source["times"] if settled else None, "sha256": sha256}
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -132,7 +138,7 @@ def _opened(
         if [s["sha256"] for s in known] != [_sha256(path) for path in paths]:
             return None
         about["sources"] = [
-            {**old, **new} for old, new in zip(known, sources, strict=True)
+            _known(new, old["sha256"]) for old, new in zip(known, sources, strict=True)
         ]
         with contextlib.suppress(OSError):  # then they are compared again next time
             _write_about(place, about)
@@ -189,7 +195,7 @@ def _keep(
             np.save(folder / name, array)
         about = {
             "sources": [
-                {**source, "sha256": checksum}
+                _known(source, checksum)
                 for source, checksum in zip(sources, checksums, strict=True)
             ],
             "features": data.num_features,
