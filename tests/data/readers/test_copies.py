@@ -94,7 +94,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_files_are_read_again(folder, cache, parsed, change):
+def test_changed_files_are_read_again(folder, cache, parsed, monkeypatch, change):
+    monkeypatch.setattr(copies, "RESOLUTION", -60.0)  # times are known at once
+    time.sleep(0.02)  # and the clock of the files has gone on
     read_folder(folder, cache=cache)
     CHANGES[change](folder / "train.txt")
     found = read_folder(folder, cache=cache)
@@ -105,16 +107,23 @@ def test_changed_files_are_read_again(folder, cache, parsed, change):
     assert len([f for f in the_entry(cache).iterdir() if f.is_dir()]) == 1
 
 
-@pytest.mark.parametrize(("age", "noticed"), [(0, True), (60, False)])
+@pytest.mark.parametrize(
+    ("age", "content", "noticed"),
+    [
+        (0, OTHER, True),
+        (60, OTHER, False),
+        (60, TRAIN.replace(b"2:4", b"2:8.0"), True),
+    ],
+)
 def test_a_change_that_the_clock_of_the_files_does_not_show(
-    folder, cache, parsed, monkeypatch, age, noticed
+    folder, cache, monkeypatch, age, content, noticed
 ):
-    """It is noticed if it may happen: soon after the change before."""
+    """It is noticed if that may happen, soon after the change before, and by size."""
     times = [time.time_ns() - age * 10**9] * 2
     source = copies._source
     monkeypatch.setattr(copies, "_source", lambda p: {**source(p), "times": times})
     read_folder(folder, cache=cache)
-    (folder / "train.txt").write_bytes(OTHER)
+    (folder / "train.txt").write_bytes(content)
     assert (read_folder(folder, cache=cache).train.x[0, 2] == 8) == noticed
 
 

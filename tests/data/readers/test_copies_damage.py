@@ -54,6 +54,14 @@ def test_damaged_copies_are_noticed_and_made_anew(folder, cache, parsed, name, d
     assert parsed == 2 * BOTH
 
 
+def test_a_damaged_description_is_noticed(folder, cache):
+    first = read_folder(folder, cache=cache)
+    about = the_entry(cache) / copies.ABOUT
+    about.write_text(about.read_text().replace('"labels": 7', '"labels": 9'))
+    with pytest.warns(UserWarning, match="about.json is damaged"):
+        same(read_folder(folder, cache=cache), first)
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 12), st.floats(0, 1, exclude_max=True), st.integers(0, 255))
 def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
@@ -117,6 +125,15 @@ def test_a_process_that_hangs_is_not_waited_for(folder, cache, parsed, monkeypat
         same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
     assert the_entry(cache) == place
     assert [file.name for file in place.iterdir()] == [copies.LOCK]
+
+
+def test_a_file_whose_checksum_cannot_be_computed(folder, cache, parsed, monkeypatch):
+    first = read_folder(folder, cache=cache)
+    os.utime(folder / "train.txt", ns=(1, 1))
+    monkeypatch.setattr(copies, "_sha256", refuse)
+    with pytest.warns(UserWarning, match="no parsed copy can be kept"):
+        same(read_folder(folder, cache=cache), first)
+    assert parsed == 2 * BOTH
 
 
 def test_a_copy_is_used_where_nothing_can_be_written(

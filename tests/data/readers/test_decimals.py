@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hetjax.data import DataError
+from hetjax.data.readers import xmc_text
 from hetjax.data.readers.decimals import decimals, integers
 
 INTEGER = re.compile(rb"\d{1,16}")
@@ -36,6 +38,7 @@ def is_easy(word):
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(words, min_size=1, max_size=8))
+@example([b"1.2345678.9", b"1.234567.8", b"12.3.4567890"])
 @example([b".", b"", b"0.", b".0", b"00000000", b"1.2.3", b"1" * 15 + b"."])
 @example(
     [b"0.123456", b"12345.6789", b"1234567.89012345", b"12345678.9", b"." + b"9" * 15]
@@ -75,6 +78,24 @@ def test_every_width(width, digit):
             assert values[0] == float(pointed)
         else:
             assert unread.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "word", [b"?", b"1?5", b"?15", b"15?", b"1.5?2345678", b"12345678?1", b"0.25?-3"]
+)
+@pytest.mark.parametrize("role", [b"%s 3:1", b"0,%s 3:1", b"0 %s:1", b"0 3:%s"])
+def test_every_byte_is_read_as_line_by_line_or_not_at_all(word, role):
+    bounds = xmc_text.Bounds(0, 1000, 1000)
+    for byte in range(256):
+        text = role % word.replace(b"?", bytes([byte])) + b"\n"
+        fast = xmc_text._parse_at_once(text, bounds)
+        try:
+            slow = xmc_text._parse_lines(text, bounds, "file", 1)
+        except DataError:
+            assert fast is None
+            continue
+        for a, b in zip(fast or slow, slow, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_no_numbers_at_all():
