@@ -91,8 +91,10 @@ def _eights(text: bytes) -> np.ndarray:
 
 def _aligned(packed: np.ndarray, widths: np.ndarray) -> np.ndarray:
     """Numbers 0 to 9 instead of digits, zeros before the number, nothing behind it."""
+    packed = packed ^ _ZEROS
     # NumPy shifts by 64 bits or more to zero; so do negative ones as unsigned numbers
-    return (packed ^ _ZEROS) << (64 - 8 * widths).view(np.uint64)
+    packed <<= (64 - 8 * widths).view(np.uint64)
+    return packed
 
 
 def _aligned_pair(
@@ -104,7 +106,10 @@ def _aligned_pair(
 
 def _not_digits(packed: np.ndarray) -> np.ndarray:
     """Not zero where a byte is above 9."""
-    return ((packed + _ABOVE_NINE) | packed) & _HIGHS
+    above = packed + _ABOVE_NINE
+    above |= packed
+    above &= _HIGHS
+    return above
 
 
 def _without_point(packed: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -127,6 +132,12 @@ def _closed(packed: np.ndarray, point: np.ndarray, pointed: np.ndarray) -> np.nd
 
 def _added_up(packed: np.ndarray) -> np.ndarray:
     """The integers [n] int64 of eight digits: four pairs, two fours, one."""
-    packed = (packed * _U(10 << 8 | 1) >> _U(8)) & _U(0x00FF00FF00FF00FF)
-    packed = (packed * _U(100 << 16 | 1) >> _U(16)) & _U(0x0000FFFF0000FFFF)
-    return (packed * _U(10_000 << 32 | 1) >> _U(32)).view(np.int64)
+    packed = packed * _U(10 << 8 | 1)
+    packed >>= _U(8)
+    packed &= _U(0x00FF00FF00FF00FF)
+    packed *= _U(100 << 16 | 1)
+    packed >>= _U(16)
+    packed &= _U(0x0000FFFF0000FFFF)
+    packed *= _U(10_000 << 32 | 1)
+    packed >>= _U(32)
+    return packed.view(np.int64)

@@ -78,6 +78,7 @@ def _roles() -> bytes:
 
 
 _KINDS, _ROLES = _kinds(), _roles()
+_OF_NUMBERS = b"0123456789.eE+-"
 
 
 class _Words(NamedTuple):
@@ -134,10 +135,10 @@ def _words(text: bytes) -> _Words:
 
 
 def _indices(
-    text: bytes, words: _Words, chosen: np.ndarray, first: int, number: int
+    text: bytes, at: _Words, chosen: np.ndarray, first: int, number: int
 ) -> np.ndarray | None:
     """These words as indices [n] int32, counted from `first`; None if one is not."""
-    found = integers(text, words.starts.take(chosen), words.widths.take(chosen))
+    found = integers(text, at.starts.take(chosen), at.widths.take(chosen))
     if found is None:
         return None
     found -= first
@@ -146,9 +147,9 @@ def _indices(
     return found.astype(np.int32)
 
 
-def _values(text: bytes, words: _Words, chosen: np.ndarray) -> np.ndarray | None:
+def _values(text: bytes, at: _Words, chosen: np.ndarray) -> np.ndarray | None:
     """These words as numbers [n] float32; None if one is not a finite number."""
-    starts, widths = words.starts.take(chosen), words.widths.take(chosen)
+    starts, widths = at.starts.take(chosen), at.widths.take(chosen)
     if b"-" in text:
         negative = np.frombuffer(text, np.uint8).take(starts) == ord("-")
         values, unread = decimals(text, starts + negative, widths - negative)
@@ -156,20 +157,16 @@ def _values(text: bytes, words: _Words, chosen: np.ndarray) -> np.ndarray | None
     else:
         values, unread = decimals(text, starts, widths)
     places = starts[unread].tolist(), (starts + widths)[unread].tolist()
+    words = [text[start:stop] for start, stop in zip(*places, strict=True)]
+    if b"".join(words).strip(_OF_NUMBERS):  # `float` accepts names and underscores
+        return None
     try:
-        values[unread] = [_number(text[a:b]) for a, b in zip(*places, strict=True)]
+        values[unread] = list(map(float, words))
     except ValueError:
         return None
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
     return values if np.isfinite(values[unread]).all() else None
-
-
-def _number(word: bytes) -> float:
-    """The number, without the names and underscores that `float` accepts as well."""
-    if word.strip(b"0123456789.eE+-"):
-        raise ValueError(word)
-    return float(word)
 
 
 # The slow parser.
