@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.pieces import GrowingCsr, row_starts
+from hetjax.data.readers.pieces import GrowingCsr, block_of, row_starts
 from hetjax.recipes import by_name
 
 # Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).
@@ -124,8 +124,8 @@ def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
     for start in range(0, rows, block):
         x_block, y_block = _draw(rng, world, min(block, rows - start))
-        x.append(x_block)
-        y.append(y_block)
+        x.append(block_of(x_block))
+        y.append(block_of(y_block))
     return Split(x.finish(), y.finish())
 
 

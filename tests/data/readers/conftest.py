@@ -1,0 +1,32 @@
+"""Fixtures of the tests of parsed copies."""
+
+import pytest
+from parsed_copies import TEST, TRAIN
+
+from hetjax.data.readers import files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.txt").write_bytes(TRAIN)
+    (tmp_path / "data" / "test.txt").write_bytes(TEST)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Every file that is parsed."""
+    found, read = [], files.chunks
+
+    def chunks(path, skip_header):
+        found.append(path.name)
+        return read(path, skip_header)
+
+    monkeypatch.setattr("hetjax.data.readers.xmc.chunks", chunks)
+    return found
