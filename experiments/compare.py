@@ -44,6 +44,12 @@ flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas"
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
+flags.DEFINE_enum(
+    "output", "auto", hj.output.LAYERS, "how an output layer for many labels is trained"
+)
+flags.DEFINE_integer(
+    "eval_examples", None, "test examples of an evaluation; all of them at the end"
+)
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
 flags.DEFINE_integer("batch_size", 128, "batch size (the largest, if it adapts)")
 flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
@@ -69,6 +75,7 @@ flags.DEFINE_float("nonzeros", 70.0, "synthetic_xmc: mean non-zeros of a row")
 flags.DEFINE_float("labels_per_row", 3.0, "synthetic_xmc: mean labels of a row")
 flags.DEFINE_integer("data_seed", 0, "synthetic_xmc: seed of the data")
 bounded("num_evals", *bounds.EVALS)
+bounded("eval_examples", 1, 2**31 - 1, "an evaluation needs examples")
 bounded("seeds", *bounds.SEEDS)
 bounded("hidden", *bounds.HIDDEN)
 bounded("dirichlet", 1e-6, 1_000_000, "it is a concentration, about 0.3")
@@ -128,7 +135,7 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
     for note in data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
     model = named_data.model(FLAGS.model, data, FLAGS.hidden)
-    task = hj.classification(model, data)
+    task = hj.classification(model, data, output=FLAGS.output)
     comparison = hj.compare(
         task,
         data,
@@ -137,6 +144,7 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         seconds=FLAGS.seconds,
         seeds=FLAGS.seeds,
         num_evals=FLAGS.num_evals,
+        eval_examples=FLAGS.eval_examples,
         target=FLAGS.target,
         learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-CHUNK_SCORES = 2**20  # scores of a chunk: 4 MB, which stay in a core's cache
+CHUNK_SCORES = 2**22  # scores of a chunk, at most: 16 MB
 _SMALLEST, _LARGEST = 512, 8192  # labels of a chunk
 _GROUP = 128  # labels among which a maximum is taken before the top k are searched
 

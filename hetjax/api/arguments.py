@@ -39,6 +39,17 @@ def check_num_evals(num_evals: Any) -> None:
         )
 
 
+def check_eval_examples(eval_examples: Any) -> None:
+    """Raise a ValueError unless it is None or a whole number of at least 1."""
+    if eval_examples is not None and not (
+        is_whole(eval_examples) and eval_examples >= 1
+    ):
+        raise ValueError(
+            f"eval_examples={eval_examples!r}: give a whole number of at least 1, or "
+            "None for the whole test split"
+        )
+
+
 def check_target(target: Any) -> None:
     """Raise a ValueError unless `target` is None or a finite number."""
     if target is not None and not (is_real(target) and math.isfinite(target)):

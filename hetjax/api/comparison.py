@@ -42,6 +42,7 @@ def compare(
     seconds: float,
     seeds: int | Sequence[int] = 1,
     num_evals: int = 50,
+    eval_examples: int | None = None,
     epochs: float | None = None,
     target: float | None = None,
     learning_rates: Sequence[float] = (),
@@ -62,12 +63,13 @@ def compare(
     `train`.
 
     Runs of one seed start from the same parameters, draw from the same shuffled order,
-    and are evaluated at the same instants. `seeds` is a number of seeds (0, 1, ...) or
-    the seeds themselves. With `learning_rates` the learning rate (at the largest batch
-    size; other sizes follow by linear scaling) is chosen first, on a tenth of the
-    training split that is held out for this: tune="common" takes the one learning rate
-    whose best metric is highest on average over all strategies (the Adaptive SGD
-    paper's protocol), "each" the best learning rate of each strategy.
+    and are evaluated at the same instants (on `eval_examples` of the test split, if it
+    is given, and on all of it at the end, as in `train`). `seeds` is a number of seeds
+    (0, 1, ...) or the seeds themselves. With `learning_rates` the learning rate (at the
+    largest batch size; other sizes follow by linear scaling) is chosen first, on a
+    tenth of the training split that is held out for this: tune="common" takes the one
+    learning rate whose best metric is highest on average over all strategies (the
+    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy.
 
     With `out`, a folder, every run is kept in a folder of its own there, those that
     choose learning rates, too: the same call again only does what is missing, and
@@ -92,6 +94,7 @@ def compare(
         strategies,
         seconds=seconds,
         num_evals=num_evals,
+        eval_examples=eval_examples,
         epochs=epochs,
         target=target,
         learning_rates=learning_rates,
@@ -110,7 +113,13 @@ def compare(
         )
     keep = partial(_kept_in, out, every, resume)
     session = Session(
-        task, data, machine, seconds=seconds, num_evals=num_evals, devices=devices
+        task,
+        data,
+        machine,
+        seconds=seconds,
+        num_evals=num_evals,
+        eval_examples=eval_examples,
+        devices=devices,
     )
     total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
     traces = traces if session.real and is_first() else None

@@ -172,6 +172,7 @@ def describe_run(
         "seed": int(job.seed),
         "seconds": job.instants[-1],
         "num_evals": len(job.instants) - 1,
+        "eval_examples": job.num_test if job.whole_test else None,
         "target": target,
         "epochs": epochs,
         "on_nan": job.on_nan,

@@ -12,6 +12,7 @@ from hetjax.api.arguments import (
     check_callback,
     check_choice,
     check_epochs,
+    check_eval_examples,
     check_folder,
     check_learning_rates,
     check_num_evals,
@@ -50,6 +51,7 @@ def check_train(
     seconds: Any,
     seed: Any,
     num_evals: Any,
+    eval_examples: Any,
     target: Any,
     epochs: Any,
     on_eval: Any,
@@ -77,6 +79,7 @@ def check_train(
     check_seconds(seconds)
     check_seed(seed)
     check_num_evals(num_evals)
+    check_eval_examples(eval_examples)
     check_target(target)
     check_epochs(epochs)
     check_callback("on_eval", on_eval)
@@ -95,6 +98,7 @@ def check_compare(
     *,
     seconds: Any,
     num_evals: Any,
+    eval_examples: Any,
     epochs: Any,
     target: Any,
     learning_rates: Any,
@@ -123,6 +127,7 @@ def check_compare(
     check_placement(machine, strategies, recorded=traces is not None)
     check_seconds(seconds)
     check_num_evals(num_evals)
+    check_eval_examples(eval_examples)
     check_target(target)
     check_epochs(epochs)
     check_folder("traces", traces)

@@ -62,6 +62,7 @@ def resume(
         seconds=about["seconds"],
         seed=about["seed"],
         num_evals=about["num_evals"],
+        eval_examples=about["eval_examples"],
         target=about["target"],
         epochs=about["epochs"],
         on_eval=on_eval,

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hetjax.api.arguments import check_seed
 from hetjax.api.kept import (
     Kept,
@@ -19,8 +21,8 @@ from hetjax.api.kept import (
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_strategy
 from hetjax.checkpoint import Checkpoint, Found, Keeper
-from hetjax.data.batching import make_buckets
-from hetjax.data.dataset import Dataset
+from hetjax.data.batching import Batch, make_buckets
+from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, split_off
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.metrics import evaluation_batches
@@ -48,6 +50,7 @@ class Session:
         *,
         seconds: float,
         num_evals: int,
+        eval_examples: int | None = None,
         instants: Sequence[float] | None = None,
         on_nan: str | None = None,
         on_lost_worker: str = "continue",
@@ -55,6 +58,9 @@ class Session:
         devices: Sequence[Device | str] | None = None,
     ):
         """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
+
+        With `eval_examples`, on so many examples of the test split, and on all of it at
+        the end.
 
         The arguments were checked by `hetjax.api.requests`.
         """
@@ -67,7 +73,8 @@ class Session:
         self.instants = tuple(instants or (*before, seconds))
         self.programs = Programs(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
-        self._test = evaluation_batches(data.test, data.num_classes)
+        self._eval_examples = eval_examples
+        self._tests = self._evaluated(data)
 
     @property
     def real(self) -> bool:
@@ -84,8 +91,28 @@ class Session:
         """Return the session with other splits; batches keep their shapes."""
         other = copy.copy(self)
         other.data = data
-        other._test = evaluation_batches(data.test, data.num_classes)
+        other._tests = other._evaluated(data)
         return other
+
+    def _evaluated(self, data: Dataset) -> dict[str, Any]:
+        """The fields of a job about evaluations on the test split."""
+        batches = partial(self._batches, num_classes=data.num_classes)
+        part, number = data.test, self._eval_examples
+        whole = []
+        if number is not None and number < len(data.test):
+            drawn = np.random.default_rng(0).permutation(len(data.test))[:number]
+            part, whole = data.test.take(np.sort(drawn)), batches(data.test)
+        return {
+            "test": batches(part),
+            "num_test": len(part),
+            "whole_test": whole,
+            "num_whole_test": len(data.test),
+        }
+
+    def _batches(self, split: Split, num_classes: int) -> list[Batch]:
+        """Evaluation batches; an output layer in parts needs no array of all scores."""
+        of_head = self.programs.task.head is not None
+        return evaluation_batches(split, 1 if of_head else num_classes)
 
     def run(
         self,
@@ -205,7 +232,7 @@ class Session:
         train, held = self.data.train, None
         if any(merge.required_metrics for merge in strategy.merges):
             train, held = split_off(train, seed, FEW)
-        held_out = evaluation_batches(held, self.data.num_classes) if held else []
+        held_out = self._batches(held, self.data.num_classes) if held else []
         return Job(
             name=name,
             data=self.data,
@@ -213,8 +240,7 @@ class Session:
             compilations=Compilations(),
             train=train,
             buckets=make_buckets(self._shapes, strategy.batch_size),
-            test=self._test,
-            num_test=len(self.data.test),
+            **self._tests,
             held_out=held_out,
             num_held_out=len(held) if held else 0,
             instants=self.instants,

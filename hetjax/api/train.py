@@ -27,6 +27,7 @@ def train(
     seconds: float,
     seed: int = 0,
     num_evals: int = 50,
+    eval_examples: int | None = None,
     target: float | None = None,
     epochs: float | None = None,
     on_eval: Callable[[dict[str, float]], object] | None = None,
@@ -50,7 +51,10 @@ def train(
     The model is evaluated on the test split at the start and at `num_evals` evenly
     spaced instants; evaluations are never charged to the clock. `on_eval` is called
     with each one: {"seconds", "updates", "examples", "loss", metrics...}. `seed` sets
-    the initial parameters, the order of the examples and the machine's noise.
+    the initial parameters, the order of the examples and the machine's noise. With
+    `eval_examples`, these evaluations are of so many examples of the test split (the
+    same ones for every strategy and seed), and the final model is also evaluated on the
+    whole split: `history.at_end`.
 
     The run ends early at the first evaluation whose main metric has reached `target`,
     or by which `epochs` passes over the training data are done. Ctrl-C also ends the
@@ -100,6 +104,7 @@ def train(
         seconds=seconds,
         seed=seed,
         num_evals=num_evals,
+        eval_examples=eval_examples,
         target=target,
         epochs=epochs,
         on_eval=on_eval,

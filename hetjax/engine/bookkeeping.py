@@ -323,15 +323,19 @@ class Bookkeeping:
             self._correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
         history.timeline = self.ledger.timeline
-        counts = compilations.programs
-        history.programs = dict(sorted(counts.items()))
-        history.compilations = sum(counts.values())
-        history.compile_seconds = compilations.seconds
         # the model of the last evaluation, unless the run went on after it; after an
         # exception the replicas may be amid a merge
         last = history.ends_at_evaluation or history.error is not None
         model = self._visible if last else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)
+        if self._job.whole_test:
+            history.eval_examples = self._job.num_test
+            if history.error is None:
+                history.at_end = self.evaluations.of_all(model)
+        counts = compilations.programs
+        history.programs = dict(sorted(counts.items()))
+        history.compilations = sum(counts.values())
+        history.compile_seconds = compilations.seconds
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]

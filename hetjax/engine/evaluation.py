@@ -39,6 +39,7 @@ class Evaluations:
         self._shared = shared
         self._name, self._job = name, job
         self._clock, self._store = clock, store
+        self._to_nodes = placement.to_nodes
         self._test = placement.to_nodes(job.test)
         self._held_out = placement.to_nodes(job.held_out)
         self.due = deque(job.instants)  # [s] instants that are not evaluated yet
@@ -101,6 +102,15 @@ class Evaluations:
         workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
         looks = [w.seconds(job.num_held_out) * _FORWARD for w in workers]
         return measured, min(max(looks), len(looks) * min(looks)) if looks else 0.0
+
+    def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:
+        """A model's metrics on the whole test split, of which others see a part."""
+        job = self._job
+        with job.compilations.of("evaluate"):
+            batches = self._to_nodes(job.whole_test)
+            number = job.num_whole_test
+            metrics = mean_metrics(job.programs.evaluate, model, batches, number)
+        return {"examples": number, **self._shared(metrics)}
 
     def _look(self) -> Evaluation:
         """Return the current model and its metrics on the test split."""

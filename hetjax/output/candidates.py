@@ -137,7 +137,8 @@ def _grads(
         db = jnp.concatenate([of_entries, d.reshape(-1)])
         # a product that XLA forms where it is added to W, not in an array before it
         dw = db[:, None] * h.at[examples].get(mode="clip")
-    return dh, *(RowSparseGrad(ids, rows, num_labels) for rows in (dw, db))
+    dw, db = (RowSparseGrad(ids, rows, num_labels) for rows in (dw, db))
+    return dh, dw, db
 
 
 def _scores(

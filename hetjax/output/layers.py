@@ -38,8 +38,9 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
         loss = -sum_c t_c (z_c - logsumexp(z)),   t = 1/|labels| on each true label
 
     It needs no array [batch, labels], and plain SGD needs no array for the gradient of
-    W. `chunk` is the number of labels of a chunk; by default about a million scores
-    (4 MB) are computed at a time. Results are those of the full softmax up to rounding.
+    W. `chunk` is the number of labels of a chunk; by default at most four million
+    scores (16 MB) are computed at a time. Results are those of the full softmax up to
+    rounding.
     """
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk}: give at least one label")

@@ -86,23 +86,27 @@ class Comparison:
         target = self.target if target is None else target
         summary = self.summary(target)
         texts = _best_texts(summary), _seconds_texts(summary)
+        ends = [[text] for text in _end_texts(summary)]
+        has_ends = any(row["at_end"] is not None for row in summary)
         rows = [
             (
                 row["strategy"],
                 best,
+                *(end * has_ends),
                 seconds,
                 f"{row['updates']:,.0f}",
                 f"{row['examples']:,.0f}",
                 f"{100 * row['waiting_share']:.1f}",
                 str(row["compilations"]),
             )
-            for row, best, seconds in zip(summary, *texts, strict=True)
+            for row, best, seconds, end in zip(summary, *texts, ends, strict=True)
         ]
         real = any(history.real for history in self.histories)
         unit = "seconds" if real else "virtual seconds"
         header = (
             "strategy",
             f"best {self.metric}",
+            *([f"{self.metric} at the end"] * has_ends),
             f"{unit} to {target:g}",
             "updates",
             "examples",
@@ -119,6 +123,7 @@ class Comparison:
             lines[0] += f": {share} of the best median that any strategy reached"
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        lines += _parts_of_test(self.histories)
         lines += _placements(self.histories)
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
@@ -176,6 +181,20 @@ class Comparison:
         }
 
 
+def _parts_of_test(histories: list[History]) -> list[str]:
+    """A line that says of what evaluations are, if not of the whole test split."""
+    parts = {
+        (h.eval_examples, int(h.at_end.get("examples", 0)))
+        for h in histories
+        if h.eval_examples
+    }
+    return [
+        f"evaluations during a run are of {part:,} test examples, those at its end of "
+        f"{f'all {whole:,}' if whole else 'none'}"
+        for part, whole in sorted(parts)
+    ]
+
+
 def _placements(histories: list[History]) -> list[str]:
     """A line for each way in which runs were placed on devices, if it is not usual."""
     named: dict[str, dict[str, None]] = {}
@@ -214,10 +233,12 @@ def _summary_row(name: str, runs: list[History], target: float) -> dict[str, Any
     bests = [h.best() for h in runs]
     seconds = _median(h.seconds_to(target) for h in runs)
     unknown = any(map(math.isnan, bests))
+    ends = [h.at_end[h.metric] for h in runs if h.at_end]
     return {
         "strategy": name,
         "best": _median(bests),
         "best_spread": [math.nan] * 2 if unknown else [min(bests), max(bests)],
+        "at_end": _median(ends) if ends else None,
         "seconds_to_target": seconds if math.isfinite(seconds) else None,
         "waiting_share": _median(h.waiting_share() for h in runs),
         "updates": _median(sum(w.updates for w in h.workers) for h in runs),
@@ -253,6 +274,14 @@ def _best_texts(summary: list[dict[str, Any]]) -> list[str]:
             text += f" [{low:.{digits}f}, {high:.{digits}f}]"
         texts.append(text)
     return texts
+
+
+def _end_texts(summary: list[dict[str, Any]]) -> list[str]:
+    """The final metric on the whole test split of every row."""
+    bests = [abs(row["best"]) for row in summary if not math.isnan(row["best"])]
+    digits = _decimals(max(bests, default=1.0))
+    ends = [row["at_end"] for row in summary]
+    return ["" if end is None else f"{end:.{digits}f}" for end in ends]
 
 
 def _seconds_texts(summary: list[dict[str, Any]]) -> list[str]:

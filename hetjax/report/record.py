@@ -53,6 +53,8 @@ def run_record(history: History) -> dict[str, Any]:
         "seed": history.seed,
         "settings": plain(history.settings),
         "evals": [_point_record(p) for p in history.evals],
+        "eval_examples": history.eval_examples,
+        "at_end": plain(history.at_end),
         "workers": [_worker_record(w) for w in history.workers],
         "staleness": [plain(w.staleness) for w in history.workers],
         "merges": history.merges,

@@ -32,7 +32,8 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "evals", "workers", "staleness", "merges"),
+        *("strategy", "seed", "settings", "evals", "eval_examples", "at_end"),
+        *("workers", "staleness", "merges"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),
     ]
@@ -44,8 +45,16 @@ def test_json_schema(runs):
         *("examples", "padded", "lost", "nans", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
-        *("strategy", "best", "best_spread", "seconds_to_target", "waiting_share"),
-        *("updates", "examples", "padding_share", "compilations", "seeds", "stopped"),
+        *("strategy", "best", "best_spread", "at_end", "seconds_to_target"),
+        *(
+            "waiting_share",
+            "updates",
+            "examples",
+            "padding_share",
+            "compilations",
+            "seeds",
+            "stopped",
+        ),
     ]
 
 

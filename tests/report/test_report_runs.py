@@ -22,6 +22,7 @@ def test_summary_of_three_seeds(runs):
         "strategy": "sync",
         "best": 0.90,  # of 0.94, 0.90, 0.80
         "best_spread": [0.80, 0.94],
+        "at_end": None,  # evaluations were of the whole test split
         "seconds_to_target": 3.0,  # of 2, 3, never
         "waiting_share": 0.2,  # of 0.2, 0.1, 0.4: (0 + 4) / (2 x 10) and so on
         "updates": 60,

@@ -13,9 +13,12 @@ EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
 EVAL_LOGITS = 2**26  # logits of an evaluation batch, at most
 
 
-def evaluation_batches(split: Split, num_classes: int) -> list[Batch]:
-    """Return a split as batches of one shape, on the device."""
-    size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_classes), len(split))
+def evaluation_batches(split: Split, num_logits: int) -> list[Batch]:
+    """Return a split as batches of one shape, on the device.
+
+    `num_logits` are those of an example that are in memory at once.
+    """
+    size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_logits), len(split))
     pieces = [
         np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
     ]

@@ -113,6 +113,10 @@ class History:
     duration: float = 0.0  # [s] of the clock
     evals: list[dict[str, float]] = field(default_factory=list)
     # {"seconds", "updates", "examples", "loss", metric...}, on the test split
+    eval_examples: int = 0  # of the test split that `evals` are of; 0: all
+    at_end: dict[str, float] = field(default_factory=dict)
+    # {"examples", "loss", metric...} of the final model on the whole test split, where
+    # `evals` are of a part of it
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0

@@ -1,0 +1,106 @@
+"""Evaluations on a part of the test split, and on all of it at the end."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import hetjax as hj
+from hetjax.data import from_arrays
+from hetjax.machine import preset
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(90, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+DATA = from_arrays((X[:40], Y[:40]), (X[40:], Y[40:]), num_classes=3)
+TASK = hj.classification(hj.models.mlp(hidden=5), DATA)
+STRATEGY = hj.sync_sgd(batch_size=4, learning_rate=0.5)
+COMMON = {"seconds": 0.01, "num_evals": 2}
+MACHINE = preset("uniform:2")
+
+
+def train(**options):
+    return hj.train(
+        TASK, DATA, MACHINE, STRATEGY, **{**COMMON, "progress": False, **options}
+    )
+
+
+def accuracy_on(history, rows):
+    logits = history.model(DATA.test.x[rows])
+    return float((np.asarray(logits).argmax(1) == DATA.test.y[rows]).mean())
+
+
+def test_the_curve_is_of_a_part_and_the_end_of_all():
+    whole, part = train(), train(eval_examples=7)
+    assert (whole.eval_examples, whole.at_end) == (0, {})
+    assert part.eval_examples == 7
+    assert part.at_end["examples"] == 50
+    assert part.at_end["accuracy"] == pytest.approx(whole.evals[-1]["accuracy"])
+    assert part.at_end["loss"] == pytest.approx(whole.evals[-1]["loss"], rel=1e-6)
+    rows = np.sort(np.random.default_rng(0).permutation(50)[:7])
+    assert part.evals[-1]["accuracy"] == pytest.approx(accuracy_on(part, rows))
+    assert part.at_end["accuracy"] == pytest.approx(accuracy_on(part, np.arange(50)))
+    # other seeds and strategies see the same examples
+    again = train(eval_examples=7, seed=3)
+    assert again.evals[-1]["accuracy"] == pytest.approx(accuracy_on(again, rows))
+
+
+@pytest.mark.parametrize("number", [50, 51, 10**9])
+def test_no_fewer_than_all(number):
+    history = train(eval_examples=number)
+    assert (history.eval_examples, history.at_end) == (0, {})
+    assert history.evals == train().evals
+
+
+def test_a_run_that_stops_early_is_evaluated_at_its_end():
+    history = train(eval_examples=7, target=0.0)
+    assert history.stopped
+    assert len(history.evals) == 1
+    assert history.at_end["accuracy"] == pytest.approx(
+        accuracy_on(history, np.arange(50))
+    )
+
+
+def test_the_table_says_so(tmp_path):
+    strategies = {
+        "sync": STRATEGY,
+        "local": hj.local_sgd(batch_size=4, learning_rate=0.5, local_steps=2),
+    }
+    comparison = hj.compare(
+        TASK, DATA, MACHINE, strategies, **COMMON, eval_examples=7, progress=False
+    )
+    text = str(comparison.table())
+    assert "accuracy at the end" in text
+    assert "evaluations during a run are of 7 test examples" in text
+    assert "those at its end of all 50" in text
+    for row, history in zip(comparison.summary(), comparison.histories, strict=True):
+        assert row["at_end"] == history.at_end["accuracy"]
+        assert f"{row['at_end']:.3f}" in text
+    comparison.to_json(tmp_path / "results.json")
+    run = json.loads((tmp_path / "results.json").read_text())["runs"][0]
+    assert run["eval_examples"] == 7
+    assert run["at_end"]["examples"] == 50
+    comparison.to_csv(tmp_path / "evals.csv")
+    with (tmp_path / "evals.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + 2 * 3
+    usual = str(
+        hj.compare(TASK, DATA, MACHINE, strategies, **COMMON, progress=False).table()
+    )
+    assert "at the end" not in usual
+    assert "during a run" not in usual
+
+
+def test_a_kept_run_remembers_it(tmp_path):
+    first = train(eval_examples=7, checkpoint=tmp_path / "run")
+    again = train(eval_examples=7, checkpoint=tmp_path / "run")
+    assert again.at_end == first.at_end
+    assert again.evals == first.evals
+    with pytest.raises(ValueError, match="eval_examples"):
+        train(eval_examples=8, checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "all"])
+def test_values_that_cannot_be_meant(value):
+    with pytest.raises(ValueError, match=f"eval_examples={value!r}: give a whole"):
+        train(eval_examples=value)
