@@ -56,6 +56,7 @@ from hetjax.strategies import (
     local_sgd,
     magma_async_sgd,
     sequential_sgd,
+    slide,
     sma,
     sync_sgd,
 )
@@ -117,6 +118,7 @@ __all__ = [
     "sampling",
     "schedule",
     "sequential_sgd",
+    "slide",
     "sma",
     "sparse",
     "sync_sgd",

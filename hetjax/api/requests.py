@@ -75,6 +75,7 @@ def check_train(
         )
     name = getattr(strategy, "name", "strategy")
     check_strategy(name, strategy, len(data.train))
+    check_output(name, strategy, task)
     check_placement(machine, {name: strategy}, recorded=trace is not None)
     check_seconds(seconds)
     check_seed(seed)
@@ -124,6 +125,8 @@ def check_compare(
     if len(learning_rates):
         num_examples -= num_held_out(num_examples)
     check_strategies(strategies, num_examples)
+    for name, strategy in strategies.items():
+        check_output(name, strategy, task)
     check_placement(machine, strategies, recorded=traces is not None)
     check_seconds(seconds)
     check_num_evals(num_evals)
@@ -204,6 +207,16 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
         if not isinstance(name, str):
             raise ValueError(f"strategies has the key {name!r}: give names, as strings")
         check_strategy(name, strategy, num_examples)
+
+
+def check_output(name: str, strategy: Strategy, task: Task) -> None:
+    """Raise a ValueError unless the task trains as the strategy needs it to."""
+    layer = "full" if task.head is None else task.head.layer.name
+    if strategy.output and strategy.output != layer:
+        raise ValueError(
+            f"{name} needs a task whose output layer trains as {strategy.output!r}, "
+            f"not as {layer!r}: hetjax.classification(..., output={strategy.output!r})"
+        )
 
 
 def check_strategy(name: str, strategy: Any, num_examples: int) -> None:

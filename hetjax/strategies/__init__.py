@@ -8,7 +8,7 @@ from hetjax.strategies.asynchronous import (
     hogwild,
     magma_async_sgd,
 )
-from hetjax.strategies.baselines import elastic_sgd, sequential_sgd, sync_sgd
+from hetjax.strategies.baselines import elastic_sgd, sequential_sgd, slide, sync_sgd
 from hetjax.strategies.biased import (
     biased_local_sgd,
     fed_acc,
@@ -21,6 +21,7 @@ from hetjax.strategies.easgd import eamsgd, easgd
 from hetjax.strategies.hierarchy import hier_sgd
 from hetjax.strategies.types import Strategy
 
+# `slide` is not among them: it needs a task of its own
 STRATEGIES = {
     "sequential_sgd": sequential_sgd,
     "sync_sgd": sync_sgd,
@@ -63,6 +64,7 @@ __all__ = [
     "local_sgd",
     "magma_async_sgd",
     "sequential_sgd",
+    "slide",
     "sma",
     "sync_sgd",
 ]

@@ -35,6 +35,28 @@ def sequential_sgd(
     )
 
 
+def slide(*, batch_size: int = 256, learning_rate: LearningRateLike = 1e-4) -> Strategy:
+    """SLIDE's training: Adam on the machine's fastest worker, and hashed labels.
+
+    The task must have the output layer of SLIDE: classification(..., output="slide").
+    In the paper the one worker is a CPU, such as that of the machine
+    "slide-amazon670k". Adam's step is on all rows, as in the public code. A baseline of
+    Adaptive SGD. Source: ALGORITHMS H.
+    """
+    given = settings(locals())
+    check_positive(batch_size=batch_size)
+    return Strategy(
+        schedule.rounds(batch_size=batch_size, workers=schedule.fastest(batch_size)),
+        local.from_optax(optax.adam(1.0)),
+        merge.average(),
+        batch_size,
+        learning_rate,
+        settings=given,
+        name="slide",
+        output="slide",
+    )
+
+
 def sync_sgd(
     *,
     batch_size: int,

@@ -21,6 +21,7 @@ class Strategy(NamedTuple):
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # the factory's arguments, for records
     name: str = "own strategy"
+    output: str = ""  # the output layer that the task must train with; "": any
 
     @property
     def merges(self) -> tuple[Merge, ...]:

@@ -97,6 +97,8 @@ def test_the_fields_of_a_run(twice):
             "seed": int,
             "settings": dict,
             "evals": list,
+            "eval_examples": int,
+            "at_end": dict,
             "workers": list,
             "staleness": list,
             "merges": int,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetjax.machine import PRESETS, Machine, load_machine, preset
+from hetjax.machine import PRESETS, Machine, like_amazon670k, load_machine, preset
 
 
 def test_v100_costs():
@@ -28,6 +28,55 @@ def test_v100_factors(name, factors):
     assert machine.name == name
     # PCIe: 2 * 20 us, and one copy of 1 GB at 10 GB/s between two members
     assert machine.links[""].seconds(2, 1e9) == pytest.approx(0.1 + 40e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("v100x4-amazon670k", [1, 1.107, 1.213, 1.32]),
+        ("v100x2-amazon670k", [1, 1.32]),
+        ("v100x1-amazon670k", [1]),
+    ],
+)
+@pytest.mark.parametrize(("batch_size", "num_bytes"), [(1024, None), (37, 2.5e6)])
+def test_amazon_670k(name, factors, batch_size, num_bytes):
+    """62 ms for a merge of four, 112 ms for the slowest card's step, in any scale."""
+    if num_bytes is None:
+        machine, num_bytes = preset(name), 103.17e6 * 4
+    else:
+        machine = like_amazon670k(name, batch_size=batch_size, num_bytes=num_bytes)
+    assert [worker.factor for worker in machine.workers] == factors
+    steps = [w.seconds(batch_size) for w in machine.worker_infos(0.0)]
+    assert steps[0] == pytest.approx(3e-3 + 1024 * 80e-6)
+    assert steps[-1] == pytest.approx(factors[-1] * 0.08492)
+    assert machine.links[""].topology == "ring"
+    assert machine.links[""].seconds(4, num_bytes) == pytest.approx(0.062, abs=5e-4)
+    if len(factors) == 4:
+        assert steps[-1] == pytest.approx(0.112, abs=5e-4)
+
+
+def test_slide_is_a_cpu_that_is_scaled_too():
+    (worker,) = preset("slide-amazon670k").workers
+    assert worker.kind == "cpu"
+    # 3.5 times as fast as the V100 with batches of 256: 3 ms + 20.48 ms
+    assert 256 * worker.cost.per_example == pytest.approx(0.02348 / 3.5, rel=5e-3)
+    small = like_amazon670k("slide-amazon670k", batch_size=64, num_bytes=1e6)
+    assert small.workers[0].cost.seconds(64) == pytest.approx(worker.cost.seconds(1024))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "v100x4"}, "'v100x4' cannot be scaled; these can: v100x4-amazon"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"num_bytes": -1.0}, "num_bytes=-1.0"),
+    ],
+    ids=["name", "batch size", "bytes"],
+)
+def test_what_cannot_be_scaled(changes, message):
+    settings = {"name": "v100x4-amazon670k", "batch_size": 8, "num_bytes": 1e6}
+    with pytest.raises(ValueError, match=message):
+        like_amazon670k(**{**settings, **changes})
 
 
 def test_gpu_and_cpu_have_the_seconds_of_the_paper():

@@ -9,6 +9,8 @@ from hetjax.output.hashing import HASHES, Hashing, Tables
 
 H = 20
 KEY = jax.random.key(3)
+tables_of = jax.jit(Tables.of, static_argnums=1)
+buckets_of = jax.jit(Hashing.buckets, static_argnums=0)
 
 
 def vectors(n=40, seed=0, hidden=H):
@@ -19,20 +21,20 @@ def vectors(n=40, seed=0, hidden=H):
 def test_buckets_are_functions_of_the_key_in_range(hash):
     hashing = Hashing(hash, 4, 6, 18)
     x = jnp.asarray(vectors())
-    found = hashing.buckets(x, KEY)
+    found = buckets_of(hashing, x, KEY)
     assert found.shape == (6, 40)
     assert found.min() >= 0
     assert found.max() < 2**hashing.bits == (2**12 if hash == "dwta" else 2**4)
-    np.testing.assert_array_equal(found, jax.jit(hashing.buckets)(x, KEY))
-    other = hashing.buckets(x, jax.random.key(4))
+    np.testing.assert_array_equal(found, hashing.buckets(x, KEY))
+    other = buckets_of(hashing, x, jax.random.key(4))
     assert (np.asarray(found) != other).any()
     # alone or among others, scaled or not, a vector has the same buckets
-    np.testing.assert_array_equal(hashing.buckets(3 * x[5:6], KEY), found[:, 5:6])
+    np.testing.assert_array_equal(buckets_of(hashing, 3 * x[5:6], KEY), found[:, 5:6])
 
 
 def test_more_codes_than_bits_are_mixed_into_all_buckets():
     hashing = Hashing("dwta", 8, 3, 6)
-    found = np.asarray(hashing.buckets(jnp.asarray(vectors(2000)), KEY))
+    found = np.asarray(buckets_of(hashing, jnp.asarray(vectors(2000)), KEY))
     assert hashing.bits == 6
     for row in found:
         counts = np.bincount(row, minlength=64)
@@ -45,7 +47,9 @@ def test_near_vectors_collide_more_often_than_far_ones(hash):
     hashing = Hashing(hash, 2, 200, 18)
     x = vectors(30)
     near, far = x + 0.1 * vectors(30, 1), vectors(30, 2)
-    buckets = [np.asarray(hashing.buckets(jnp.asarray(v), KEY)) for v in (x, near, far)]
+    buckets = [
+        np.asarray(buckets_of(hashing, jnp.asarray(v), KEY)) for v in (x, near, far)
+    ]
     shares = [(buckets[0] == other).mean() for other in buckets[1:]]
     assert shares[0] > 0.5
     assert shares[1] < (0.45 if hash == "simhash" else 0.1)
@@ -55,17 +59,17 @@ def test_simhash_bits_are_signs_of_projections_on_a_third_of_the_coordinates():
     """A vector's bit does not change with the coordinates that are not projected."""
     hashing = Hashing("simhash", 1, 60, 18)
     x = vectors(1)
-    whole = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[:, 0]
+    whole = np.asarray(buckets_of(hashing, jnp.asarray(x), KEY))[:, 0]
     used = np.zeros((60, H), bool)
     for c in range(H):
         for sign in (-1e6, 1e6):
             changed = x.copy()
             changed[0, c] = sign
-            used[:, c] |= np.asarray(hashing.buckets(jnp.asarray(changed), KEY))[
+            used[:, c] |= np.asarray(buckets_of(hashing, jnp.asarray(changed), KEY))[
                 :, 0
             ] != (whole)
     assert (used.sum(1) == H // 3).all()
-    minus = np.asarray(hashing.buckets(jnp.asarray(-x), KEY))[:, 0]
+    minus = np.asarray(buckets_of(hashing, jnp.asarray(-x), KEY))[:, 0]
     np.testing.assert_array_equal(whole, 1 - minus)
 
 
@@ -73,15 +77,15 @@ def test_dwta_takes_the_code_of_another_bin_where_a_bin_is_empty():
     hashing = Hashing("dwta", 1, 16, 18)
     x = np.zeros((1, 64), np.float32)
     x[0, 11] = 2.0
-    found = np.asarray(hashing.buckets(jnp.asarray(x), KEY))[:, 0]
+    found = np.asarray(buckets_of(hashing, jnp.asarray(x), KEY))[:, 0]
     # 16 bins are two permutations: in each, one bin of eight holds coordinate 11, and
     # every other bin has the code of one of these two
     dense = np.full((1, 64), -1.0, np.float32)
     dense[0, 11] = 2.0
-    places = np.asarray(hashing.buckets(jnp.asarray(dense), KEY))[:, 0]
+    places = np.asarray(buckets_of(hashing, jnp.asarray(dense), KEY))[:, 0]
     assert len(np.unique(found)) <= 2
     assert set(found) <= set(places)
-    assert (np.asarray(hashing.buckets(jnp.zeros((1, 64)), KEY)) == 0).all()
+    assert (np.asarray(buckets_of(hashing, jnp.zeros((1, 64)), KEY)) == 0).all()
 
 
 @pytest.mark.parametrize("hash", HASHES)
@@ -89,8 +93,8 @@ def test_dwta_takes_the_code_of_another_bin_where_a_bin_is_empty():
 def test_tables_list_each_bucket_in_order(hash, num):
     hashing = Hashing(hash, 2, 3, 5)
     w = jnp.asarray(vectors(num))
-    tables = jax.jit(Tables.of, static_argnums=1)(w, hashing, KEY)
-    buckets = np.asarray(hashing.buckets(w, KEY))
+    tables = tables_of(w, hashing, KEY)
+    buckets = np.asarray(buckets_of(hashing, w, KEY))
     for t in range(3):
         for bucket in range(2**hashing.bits):
             start, stop = np.asarray(tables.starts)[t, bucket : bucket + 2]
@@ -117,8 +121,8 @@ def by_hand(tables, buckets, bucket_size):
 @pytest.mark.parametrize("bucket_size", [2, 1000])
 def test_queries_find_the_content_of_their_buckets(bucket_size):
     hashing = Hashing("dwta", 2, 5, 4)
-    tables = Tables.of(jnp.asarray(vectors(300)), hashing, KEY)
-    buckets = hashing.buckets(jnp.asarray(vectors(12, 1)), KEY)
+    tables = tables_of(jnp.asarray(vectors(300)), hashing, KEY)
+    buckets = buckets_of(hashing, jnp.asarray(vectors(12, 1)), KEY)
     expected = by_hand(tables, np.asarray(buckets), bucket_size)
     labels, count = jax.jit(Tables.found, static_argnums=(2, 3))(
         tables, buckets, bucket_size, 400
@@ -136,8 +140,8 @@ def test_queries_find_the_content_of_their_buckets(bucket_size):
 
 def test_empty_buckets_find_nothing():
     hashing = Hashing("dwta", 2, 5, 6)
-    tables = Tables.of(jnp.asarray(vectors(1)), hashing, KEY)
-    own = hashing.buckets(jnp.asarray(vectors(1)), KEY)
+    tables = tables_of(jnp.asarray(vectors(1)), hashing, KEY)
+    own = buckets_of(hashing, jnp.asarray(vectors(1)), KEY)
     labels, count = tables.found(jnp.concatenate([own, (own + 1) % 64], 1), 128, 8)
     np.testing.assert_array_equal(count, [5, 0])
     np.testing.assert_array_equal(labels[0, :5], np.zeros(5))

@@ -21,7 +21,7 @@ def layer_of(**settings):
 
 
 def spied(monkeypatch):
-    """The candidates of each loss that is computed from now on."""
+    """of(function): jitted, it returns its result and the candidates that it saw."""
     seen, original = [], candidates._scored
 
     def spy(h, w, b, targets, chosen):
@@ -29,20 +29,24 @@ def spied(monkeypatch):
         return original(h, w, b, targets, chosen)
 
     monkeypatch.setattr(candidates, "_scored", spy)
-    return seen
+
+    def of(function):
+        return jax.jit(lambda *given: (function(*given), seen.pop()))
+
+    return of
 
 
 @pytest.mark.parametrize("hash", HASHES)
 @pytest.mark.parametrize("kind", SHARES)
 def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
     p = Problem(kind=kind, labels=LABELS)
-    layer, seen = layer_of(hash=hash), spied(monkeypatch)
-    state = layer.init(p.arrays[1], KEY)
-    losses, dh, dw, db, _ = layer.loss_and_grads(
+    layer, of = layer_of(hash=hash), spied(monkeypatch)
+    state = jax.jit(layer.init)(p.arrays[1], KEY)
+    (losses, dh, dw, db, _), chosen = of(layer.loss_and_grads)(
         *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
     )
     active = p.t > 0
-    for row, ids, used in zip(active, seen[0].ids, seen[0].used, strict=True):
+    for row, ids, used in zip(active, chosen.ids, chosen.used, strict=True):
         row[np.asarray(ids)[np.asarray(used)]] = True
     expected = p.expected(np.where(active, 0.0, np.inf))
     for found, other in zip((losses, dh), expected[:2], strict=True):
@@ -56,39 +60,37 @@ def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
 @pytest.mark.parametrize("hash", HASHES)
 def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monkeypatch):
     p = Problem(kind="none", labels=LABELS)
-    layer, seen = layer_of(hash=hash, active=LABELS), spied(monkeypatch)
-    state = layer.init(p.arrays[1], KEY)
-    layer.losses(*p.arrays, state, p.targets, KEY)
-    chosen = seen[0]
+    layer, of = layer_of(hash=hash, active=LABELS), spied(monkeypatch)
+    state = jax.jit(layer.init)(p.arrays[1], KEY)
+    _, chosen = of(layer.losses)(*p.arrays, state, p.targets, KEY)
     for ids, used in zip(np.asarray(chosen.ids), np.asarray(chosen.used), strict=True):
         assert len(np.unique(ids[used])) == used.sum()
         assert set(ids[used]) == set(ids)
-    few = layer_of(hash=hash)
-    few.losses(*p.arrays, state, p.targets, KEY)
+    _, few = of(layer_of(hash=hash).losses)(*p.arrays, state, p.targets, KEY)
     hashing = Hashing(hash, 2, 4, RANGE_BITS)
     buckets = hashing.buckets(p.arrays[0], jax.random.fold_in(KEY, 0))
     tables = Tables(state["labels"], state["starts"])
     labels, counts = tables.found(buckets, BUCKET_SIZE, 12)
-    for ids, row, n in zip(seen[1].ids, np.asarray(labels), counts, strict=True):
+    for ids, row, n in zip(few.ids, np.asarray(labels), counts, strict=True):
         assert set(row[:n]) <= set(np.asarray(ids))
 
 
 def test_examples_without_hits_get_different_labels(monkeypatch):
-    """All hidden units zero: SimHash finds bucket 0, which is empty here."""
+    """With empty tables, each takes another part of the list."""
     p = Problem(kind="none", labels=LABELS, size=3)
-    layer, seen = layer_of(active=20), spied(monkeypatch)
-    state = layer.init(p.arrays[1], KEY)
+    layer, of = layer_of(active=20), spied(monkeypatch)
+    state = jax.jit(layer.init)(p.arrays[1], KEY)
     state = {**state, "starts": jnp.zeros_like(state["starts"])}
-    layer.losses(*p.arrays, state, p.targets, KEY)
-    assert seen[0].used.all()  # 20 distinct labels each
-    assert len({tuple(map(int, ids)) for ids in seen[0].ids}) == 3
+    _, chosen = of(layer.losses)(*p.arrays, state, p.targets, KEY)
+    assert chosen.used.all()  # 20 distinct labels each
+    assert len({tuple(map(int, ids)) for ids in chosen.ids}) == 3
 
 
 def steps_of(layer, number, w):
     """The layer's state after each of so many steps on the same batch."""
     p = Problem(labels=LABELS)
     h, _, b = p.arrays
-    state = layer.init(w, KEY)
+    state = jax.jit(layer.init)(w, KEY)
     step = jax.jit(
         lambda w, state: layer.loss_and_grads(
             h, w, b, state, p.targets, jnp.asarray(p.scale), KEY
@@ -137,7 +139,7 @@ def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
 
 def test_the_state_is_not_taken_for_statistics():
     """Floats would be averaged by merges, and batches would not be padded."""
-    state = layer_of().init(jnp.ones((LABELS, 5)), KEY)
+    state = jax.jit(layer_of().init)(jnp.ones((LABELS, 5)), KEY)
     assert not any(jnp.issubdtype(x.dtype, jnp.floating) for x in state.values())
 
 
@@ -145,7 +147,7 @@ def test_presets():
     assert set(PRESETS) == {"paper", "optimized"}
     for preset, shape in (("paper", 50), ("optimized", 256)):
         layer = slide(preset=preset)(np.ones(LABELS))
-        state = layer.init(jnp.ones((LABELS, 16)), KEY)
+        state = jax.jit(layer.init)(jnp.ones((LABELS, 16)), KEY)
         assert state["labels"].shape == (shape, LABELS)
         assert int(state["next"]) == 50
 

@@ -26,7 +26,7 @@ LAYERS = {
     "slide": output.slide(codes=1, tables=3, active=4, rebuild_every=3),
 }
 PAIRS = [(name, layer) for name in hj.STRATEGIES for layer in LAYERS if layer != "full"]
-CHOSEN = ("adaptive_sgd", "sma", "downpour")
+CHOSEN = ("adaptive_sgd", "sma")
 BAR = ProgressBar(1.0, shown=False)
 
 
@@ -64,9 +64,7 @@ def test_on_the_clock(name, layer):
         assert history.evals[-1]["loss"] < start
 
 
-@pytest.mark.parametrize(
-    ("name", "layer"), quick(PAIRS, *[p for p in PAIRS if p[0] == "local_sgd"])
-)
+@pytest.mark.parametrize(("name", "layer"), quick(PAIRS, ("local_sgd", "chunked")))
 def test_on_threads(name, layer):
     """A recorded run is replayed to the same parameters."""
     here = session(layer, real=True)
@@ -76,3 +74,23 @@ def test_on_threads(name, layer):
     again = here.at(trace).run(name, make(name, 4), 0, BAR, epochs=3)
     assert digest(again.params) == trace.end["params"]
     chex.assert_trees_all_equal(again.params, history.params)
+
+
+def test_slide_trains_on_one_worker():
+    history = session("slide").run("slide", hj.slide(batch_size=4), 0, BAR)
+    assert [w.updates > 0 for w in history.workers] == [True, False, False]
+    again = session("slide").run("slide", hj.slide(batch_size=4), 0, BAR)
+    chex.assert_trees_all_equal(again.params, history.params)
+    assert history.evals[-1]["loss"] < history.evals[0]["loss"]
+
+
+@pytest.mark.parametrize("layer", ["full", "chunked", "sampled"])
+def test_slide_needs_its_output_layer(layer):
+    task = session(layer).programs.task
+    options = {"seconds": 0.01, "progress": False}
+    message = f"slide needs a task.*as 'slide', not as '{layer}'"
+    with pytest.raises(ValueError, match=message):
+        hj.train(task, DATA, preset("uniform:2"), hj.slide(batch_size=4), **options)
+    strategies = {"slide": hj.slide(batch_size=4)}
+    with pytest.raises(ValueError, match=message):
+        hj.compare(task, DATA, preset("uniform:2"), strategies, **options)
