@@ -2,6 +2,7 @@
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.digits import digits
+from hetjax.data.labels import commonest_labels
 from hetjax.data.memory import from_arrays
 from hetjax.data.partition import dirichlet, iid
 from hetjax.data.readers.cifar import read_cifar
@@ -19,6 +20,7 @@ __all__ = [
     "Split",
     "cifar10",
     "cifar100",
+    "commonest_labels",
     "digits",
     "dirichlet",
     "fashion_mnist",

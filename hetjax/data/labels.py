@@ -1,0 +1,50 @@
+"""A data set with its commonest labels only."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetjax.data.checks import check_whole
+from hetjax.data.dataset import Dataset, Split, note
+from hetjax.recipes import by_name
+
+
+@by_name
+def commonest_labels(data: Dataset, number: int) -> Dataset:
+    """The data set cut to the `number` labels that most training examples have.
+
+    Of equally common labels the smaller ones are taken. Labels are numbered anew, in
+    their order; examples that are left without any are dropped from both splits, and
+    noted. Features stay. A ValueError if labels are class ids, not sets of labels.
+    """
+    if not data.multilabel:
+        raise ValueError(
+            f"{data.name}: commonest_labels needs sets of labels [N, C], not class ids"
+        )
+    check_whole("number", number, 1, data.num_classes)
+    counts = np.bincount(data.train.y.indices, minlength=data.num_classes)
+    chosen = np.sort(np.argsort(-counts, kind="stable")[:number])
+    splits, notes = {}, list(data.notes)
+    for name in ("train", "test"):
+        split: Split = getattr(data, name)
+        y: Any = sp.csr_array(split.y[:, chosen])
+        labelled = np.diff(y.indptr) > 0
+        if not labelled.any():
+            raise ValueError(
+                f"{data.name}: no {name} example has one of the {number} commonest "
+                "labels: keep more labels"
+            )
+        rows = np.flatnonzero(labelled)
+        splits[name] = Split(split.x[rows], y[rows])
+        notes.append(
+            note(name, ~labelled, "row", f"without the {number} commonest labels")
+        )
+    return dataclasses.replace(
+        data,
+        **splits,
+        num_classes=number,
+        name=f"{data.name}, {number} labels",
+        notes=tuple(filter(None, notes)),
+    )
