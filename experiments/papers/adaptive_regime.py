@@ -1,0 +1,228 @@
+"""Adaptive SGD's own regime: the data, machines and strategies of `adaptive_sgd.py`.
+
+The paper trains Amazon-670k: a mega-batch of 100 batches of 1024 examples is a fifth of
+an epoch, a step of the slowest of four V100s takes 112 ms, and a merge 62 ms. Here
+batches are as small as the data need for such mega-batches, and the machine is scaled
+to them and to the model, so that steps and merges take as long as there.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+
+import hetjax as hj
+from experiments.common import bounds, claims, named_data
+from experiments.common.bounds import bounded
+from hetjax import tree
+from hetjax.api.comparison import TUNE
+from hetjax.machine import like_amazon670k
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("data", "bibtex", "a folder of XMC text, or one in $HETJAX_DATA")
+flags.DEFINE_integer("labels", None, "cut the data to so many commonest labels")
+flags.DEFINE_integer("hidden", 128, "hidden units")
+flags.DEFINE_integer(
+    "batch_size", None, "b_max; by default 100 of them are a fifth of an epoch"
+)
+flags.DEFINE_float("seconds", 400.0, "virtual seconds of every run")
+flags.DEFINE_integer("num_evals", 100, "evaluations of a run")
+flags.DEFINE_list(
+    "learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max"
+)
+flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
+flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
+flags.DEFINE_float("delta", 0.1, "of Adaptive SGD's perturbation")
+bounded("batch_size", *bounds.BATCH_SIZE)
+bounded("labels", 1, 2**31 - 1, "there are labels to learn")
+bounded("hidden", 1, 2**20, "the model has hidden units")
+bounded("num_evals", *bounds.EVALS)
+
+SHARE = 0.2  # of an epoch in a mega-batch of 100 b_max
+SCALINGS = ("none", "paper", "hgpu_code", "measured")
+GAMMAS, DELTAS = (0.9, 0.0), (0.1, 0.0)
+
+
+@cache
+def data() -> hj.data.Dataset:
+    """The data set; a small synthetic one for a smoke run."""
+    if FLAGS.quick:
+        return hj.data.synthetic_xmc(rows=800, test_rows=200, labels=60)
+    found = named_data.load(FLAGS.data)
+    return hj.data.commonest_labels(found, FLAGS.labels) if FLAGS.labels else found
+
+
+@cache
+def task(output: str = "auto") -> hj.Task:
+    """The paper's model with this output layer."""
+    model = named_data.model("mlp", data(), FLAGS.hidden)
+    return hj.classification(model, data(), output=output)
+
+
+def batch_size() -> int:
+    """b_max: by default 100 of them are a fifth of an epoch."""
+    return FLAGS.batch_size or max(2, round(SHARE * len(data().train) / 100))
+
+
+def machine(name: str) -> hj.machine.Machine:
+    """A machine of the paper's setting, scaled to the model and to b_max."""
+    params, _ = jax.eval_shape(task().init, jax.random.key(0))
+    num_bytes = tree.num_bytes(params)
+    return like_amazon670k(name, batch_size=batch_size(), num_bytes=num_bytes)
+
+
+def rates() -> tuple[float, ...]:
+    """The learning rates to choose from."""
+    found = bounds.numbers("learning_rates", FLAGS.learning_rates)
+    return tuple(found[1:3] if FLAGS.quick and len(found) > 2 else found)
+
+
+def seconds() -> float:
+    """Virtual seconds of a run."""
+    return 12.0 if FLAGS.quick else FLAGS.seconds
+
+
+def adaptive(gamma: float, delta: float, scaling: str) -> Callable[..., Any]:
+    """Adaptive SGD with these settings, at a learning rate."""
+    return partial(
+        hj.adaptive_sgd,
+        batch_size=batch_size(),
+        merge_momentum=gamma,
+        delta=delta,
+        scaling=scaling,
+    )
+
+
+def rivals() -> dict[str, Callable[..., hj.Strategy]]:
+    """The paper's strategies; batch steps are the public code's.
+
+    The paper's own rule does not settle at these costs (section `scaling`).
+    """
+    size, gamma = {"batch_size": batch_size()}, FLAGS.merge_momentum
+    return {
+        "adaptive_sgd": adaptive(gamma, FLAGS.delta, "hgpu_code"),
+        "elastic_sgd": partial(hj.elastic_sgd, **size, merge_momentum=gamma),
+        "sma": partial(hj.sma, **size),
+        "sma, no overlap": partial(hj.sma, **size, overlap=False),
+        "sync_sgd": partial(hj.sync_sgd, **size),
+    }
+
+
+def components() -> dict[str, Callable[..., hj.Strategy]]:
+    """Adaptive SGD with and without each part, and Elastic SGD, which has none."""
+    found: dict[str, Callable[..., hj.Strategy]] = {
+        component(gamma, delta, scaling): adaptive(gamma, delta, scaling)
+        for gamma in GAMMAS
+        for delta in DELTAS
+        for scaling in SCALINGS
+    }
+    for gamma in GAMMAS:
+        found[f"elastic, gamma {gamma:g}"] = partial(
+            hj.elastic_sgd, batch_size=batch_size(), merge_momentum=gamma
+        )
+    return found
+
+
+def component(gamma: float, delta: float, scaling: str) -> str:
+    """The name of one of `components`."""
+    return f"adaptive, gamma {gamma:g}, delta {delta:g}, {scaling}"
+
+
+def at(
+    factories: dict[str, Callable[..., hj.Strategy]], chosen: dict[str, float] | float
+) -> dict[str, hj.Strategy]:
+    """The strategies at one learning rate, or each at its own."""
+    return {
+        name: factory(
+            learning_rate=chosen[name] if isinstance(chosen, dict) else chosen
+        )
+        for name, factory in factories.items()
+    }
+
+
+def compared(
+    name: str,
+    on: str,
+    strategies: dict[str, hj.Strategy],
+    *,
+    tune: str = "",
+    output: str = "auto",
+) -> hj.Comparison:
+    """The runs of these strategies, kept in --out under the name: done only once."""
+    return hj.compare(
+        task(output),
+        data(),
+        machine(on),
+        strategies,
+        seconds=seconds(),
+        seeds=tuple(claims.seeds()),
+        num_evals=FLAGS.num_evals,
+        learning_rates=rates() if tune else (),
+        tune=tune or "common",
+        out=Path(FLAGS.out) / "runs" / name,
+    )
+
+
+@cache
+def tuned() -> hj.Comparison:
+    """The rivals on four GPUs, at the rates that --tune chooses."""
+    first = at(rivals(), rates()[0])
+    return compared(f"{FLAGS.tune}_4", machine_of(4), first, tune=FLAGS.tune)
+
+
+@cache
+def of_rivals(workers: int) -> hj.Comparison:
+    """The rivals on so many GPUs, at the rates that were chosen on four."""
+    if workers == 4:
+        return tuned()
+    strategies = at(rivals(), chosen(tuned()))
+    return compared(f"{FLAGS.tune}_{workers}", machine_of(workers), strategies)
+
+
+@cache
+def of_components() -> hj.Comparison:
+    """All components on four GPUs, each at its own rate."""
+    first = at(components(), rates()[0])
+    return compared("components", machine_of(4), first, tune="each")
+
+
+@cache
+def at_rate(rate: float) -> hj.Comparison:
+    """The rivals on four GPUs, all at this rate."""
+    return compared(f"rate_{rate:g}", machine_of(4), at(rivals(), rate))
+
+
+@cache
+def of_slide() -> hj.Comparison:
+    """SLIDE on its CPU, at its own rate."""
+    factories = {"slide": partial(hj.slide, batch_size=batch_size())}
+    return compared(
+        "slide",
+        "slide-amazon670k",
+        at(factories, rates()[0]),
+        tune="each",
+        output="slide",
+    )
+
+
+def machine_of(workers: int) -> str:
+    """The name of the machine with so many GPUs."""
+    return f"v100x{workers}-amazon670k"
+
+
+def chosen(comparison: hj.Comparison) -> dict[str, float]:
+    """The learning rate of each strategy that a comparison has tuned."""
+    assert comparison.tuning is not None
+    return comparison.tuning["chosen"]
+
+
+def setting(workers: int) -> str:
+    """What is behind a claim."""
+    return (
+        f"{data().name}, {machine_of(workers)} scaled, b_max {batch_size()}, "
+        f"{FLAGS.tune} learning rate, gamma {FLAGS.merge_momentum:g}, delta "
+        f"{FLAGS.delta:g}, {seconds():g} s, {len(claims.seeds())} seeds"
+    )
