@@ -96,7 +96,9 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
 def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
     """The codes [num, n], with those of other bins where a bin is empty."""
     num = len(codes)
-    strides = jax.random.randint(key, (num,), 1, max(2, num))
+    # without a common divisor, so that all bins are tried
+    coprime = jnp.array([s for s in range(1, num + 1) if math.gcd(s, num) == 1])
+    strides = jax.random.choice(key, coprime, (num,))
     own = jnp.arange(num)
 
     def more(state: tuple) -> jax.Array:

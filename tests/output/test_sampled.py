@@ -14,11 +14,15 @@ from hetjax.output.sampled import DISTRIBUTIONS, probabilities
 COUNTS = np.array([5, 0, 40, 3, 3, 100, 1, 0, 9, 2, 7])
 
 
-@pytest.mark.parametrize("kind", SHARES)
-@pytest.mark.parametrize("variant", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_loss_and_gradients_with_given_candidates(kind, variant):
+KINDS = [(kind, "targets", jax.jit) for kind in SHARES]
+KINDS += [("several", "repeated_targets", jax.jit), ("several", "targets", lambda f: f)]
+
+
+@pytest.mark.parametrize(("kind", "targets", "variant"), KINDS)
+def test_loss_and_gradients_with_given_candidates(kind, targets, variant):
     """Repeated candidates count each time, true labels among them never."""
     p = Problem(kind=kind)
+    targets = getattr(p, targets)
     ids = np.array([3, 3, 0, 7, 10, 5])
     log_q = np.log(np.random.default_rng(1).uniform(0.05, 0.5, p.num))
     offsets = np.log(len(ids)) + log_q[ids]
@@ -26,7 +30,7 @@ def test_loss_and_gradients_with_given_candidates(kind, variant):
     chosen = Candidates(*map(jnp.asarray, (ids, offsets.astype(np.float32), used)))
     layer = candidates.layer("given", lambda h, w, b, state, key: (chosen, state))
     losses, dh, dw, db, _ = variant(layer.loss_and_grads)(
-        *p.arrays, (), p.targets, jnp.asarray(p.scale), None
+        *p.arrays, (), targets, jnp.asarray(p.scale), None
     )
     # each label's offset: 0 if it is true, else -log of its summed weights
     weight = np.zeros(p.num)
@@ -39,7 +43,7 @@ def test_loss_and_gradients_with_given_candidates(kind, variant):
         close(sparse.dense(found), other)
 
     def total(h, w, b):
-        values, _ = layer.losses(h, w, b, (), p.targets, None)
+        values, _ = layer.losses(h, w, b, (), targets, None)
         return jnp.sum(values * p.scale)
 
     for found, other in zip(

@@ -82,6 +82,18 @@ def both_ways(h, w, b, y, scale, chunk):
     return (*parts[:2], *parts[2].arrays()), (losses, *grads)
 
 
+def test_other_weights_than_the_gradients_own():
+    """As for arrays: what is subtracted is the gradient where it was taken."""
+    p = Problem()
+    h, w, b = p.arrays
+    _, _, grad = softmax.loss_and_grads(h, w, b, p.targets, jnp.asarray(p.scale), 4)
+    grads = {"w": grad, "b": softmax.WithKernel()}
+    moved = sparse.subtract({"w": 2 * w, "b": b - 1}, grads, 0.3)
+    _, _, dw, db = p.expected()
+    close(moved["w"], 2 * p.w - 0.3 * dw)
+    close(moved["b"], p.b - 1 - 0.3 * db)
+
+
 @settings(max_examples=15, deadline=None)  # each of them is compiled
 @given(
     seed=st.integers(0, 2**20),
@@ -97,6 +109,15 @@ def test_any_chunk_gives_the_full_softmax(seed, size, labels, chunk):
     for found, expected in zip(
         *both_ways(*p.arrays, y, jnp.asarray(p.scale), chunk), strict=True
     ):
+        close(found, expected)
+
+
+def test_a_label_that_is_there_twice_counts_by_its_share():
+    p = Problem()
+    losses, dh, grad = jax.jit(partial(softmax.loss_and_grads, chunk=4))(
+        *p.arrays, p.repeated_targets, jnp.asarray(p.scale)
+    )
+    for found, expected in zip((losses, dh, *grad.arrays()), p.expected(), strict=True):
         close(found, expected)
 
 
@@ -158,9 +179,20 @@ def test_sgd_needs_neither_the_scores_nor_a_gradient_of_the_weights_size():
 def test_the_largest_scores_and_the_first_of_equal_ones(labels, chunk):
     p = Problem(1, size=9, labels=labels)
     # few values, so that many scores are equal
-    h, w, b = np.round(p.h), np.round(p.w), np.round(p.b)
+    h, w, b = (np.clip(np.round(x), -1, 1) for x in (p.h, p.w, p.b))
     k = min(5, labels)
     lse, top = jax.jit(partial(softmax.top_k, k=k, chunk=chunk))(h, w, b)
     z = h @ w.T + b
     np.testing.assert_array_equal(top, np.argsort(-z, axis=1, kind="stable")[:, :k])
     close(lse, np.log(np.exp(z.astype(np.float64)).sum(1)))
+
+
+@pytest.mark.parametrize("values", [3, 40, 400])
+@pytest.mark.parametrize("size", [768, 1024, 1000])
+def test_the_top_of_groups_is_the_top(values, size):
+    """Also where a score occurs in several groups, of which one has a larger one."""
+    z = np.random.default_rng(values).integers(values, size=(50, size))
+    z = jnp.asarray(z, jnp.float32)
+    found, expected = softmax._top_of(z, 5), jax.lax.top_k(z, 5)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
