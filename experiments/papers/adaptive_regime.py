@@ -29,10 +29,9 @@ flags.DEFINE_integer(
     "batch_size", None, "b_max; by default 100 of them are a fifth of an epoch"
 )
 flags.DEFINE_float("seconds", 400.0, "virtual seconds of every run")
-flags.DEFINE_integer("num_evals", 100, "evaluations of a run")
-flags.DEFINE_list(
-    "learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max"
-)
+flags.DEFINE_integer("num_evals", 80, "evaluations of a run")
+flags.DEFINE_string("runs", None, "where runs are kept; by default runs in --out")
+flags.DEFINE_list("learning_rates", ["0.01", "0.1", "1"], "to choose from, at b_max")
 flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
 flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
 flags.DEFINE_float("delta", 0.1, "of Adaptive SGD's perturbation")
@@ -148,10 +147,11 @@ def compared(
     on: str,
     strategies: dict[str, hj.Strategy],
     *,
-    tune: str = "",
+    tune: str = "common",
+    rates: tuple[float, ...] = (),
     output: str = "auto",
 ) -> hj.Comparison:
-    """The runs of these strategies, kept in --out under the name: done only once."""
+    """The runs of these strategies, kept in --runs under the name: done only once."""
     return hj.compare(
         task(output),
         data(),
@@ -160,25 +160,33 @@ def compared(
         seconds=seconds(),
         seeds=tuple(claims.seeds()),
         num_evals=FLAGS.num_evals,
-        learning_rates=rates() if tune else (),
-        tune=tune or "common",
-        out=Path(FLAGS.out) / "runs" / name,
+        learning_rates=rates,
+        tune=tune,
+        out=Path(FLAGS.runs or Path(FLAGS.out) / "runs") / name,
     )
 
 
 @cache
-def tuned() -> hj.Comparison:
-    """The rivals on four GPUs, at the rates that --tune chooses."""
+def tuned(tune: str, *only: float) -> hj.Comparison:
+    """The rivals on four GPUs, at the rates that are chosen; `only` some are tried.
+
+    All such comparisons share their runs.
+    """
     first = at(rivals(), rates()[0])
-    return compared(f"{FLAGS.tune}_4", machine_of(4), first, tune=FLAGS.tune)
+    return compared("rivals_4", machine_of(4), first, tune=tune, rates=only or rates())
+
+
+def at_adaptives_rate() -> hj.Comparison:
+    """The rivals on four GPUs, all at the learning rate that is Adaptive SGD's best."""
+    return tuned("common", chosen(tuned("each"))["adaptive_sgd"])
 
 
 @cache
 def of_rivals(workers: int) -> hj.Comparison:
     """The rivals on so many GPUs, at the rates that were chosen on four."""
     if workers == 4:
-        return tuned()
-    strategies = at(rivals(), chosen(tuned()))
+        return tuned(FLAGS.tune)
+    strategies = at(rivals(), chosen(tuned(FLAGS.tune)))
     return compared(f"{FLAGS.tune}_{workers}", machine_of(workers), strategies)
 
 
@@ -186,13 +194,7 @@ def of_rivals(workers: int) -> hj.Comparison:
 def of_components() -> hj.Comparison:
     """All components on four GPUs, each at its own rate."""
     first = at(components(), rates()[0])
-    return compared("components", machine_of(4), first, tune="each")
-
-
-@cache
-def at_rate(rate: float) -> hj.Comparison:
-    """The rivals on four GPUs, all at this rate."""
-    return compared(f"rate_{rate:g}", machine_of(4), at(rivals(), rate))
+    return compared("components", machine_of(4), first, tune="each", rates=rates())
 
 
 @cache
@@ -204,6 +206,7 @@ def of_slide() -> hj.Comparison:
         "slide-amazon670k",
         at(factories, rates()[0]),
         tune="each",
+        rates=rates(),
         output="slide",
     )
 
