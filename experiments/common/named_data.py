@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
     "fashion_mnist": hj.data.fashion_mnist,
     "cifar10": hj.data.cifar10,
     "cifar100": hj.data.cifar100,
+    # learnable data of the same shape as a public set
+    **{
+        f"synthetic_{name}": partial(hj.data.synthetic_xmc, **sizes)
+        for name, sizes in hj.data.SHAPES.items()
+    },
 }
 MODELS: dict[str, Callable[..., Any]] = {
     "magma_mlp": hj.models.magma_mlp,

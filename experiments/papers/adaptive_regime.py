@@ -30,6 +30,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("seconds", 400.0, "virtual seconds of every run")
 flags.DEFINE_integer("num_evals", 80, "evaluations of a run")
+flags.DEFINE_integer(
+    "eval_examples", None, "test examples of an evaluation; by default all"
+)
 flags.DEFINE_string("runs", None, "where runs are kept; by default runs in --out")
 flags.DEFINE_list("learning_rates", ["0.01", "0.1", "1"], "to choose from, at b_max")
 flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
@@ -40,6 +43,7 @@ bounded("labels", 1, 2**31 - 1, "there are labels to learn")
 bounded("hidden", 1, 2**20, "the model has hidden units")
 bounded("num_evals", *bounds.EVALS)
 
+SLIDE_RATES = (0.0001, 0.001, 0.01)  # of Adam, at b_max
 SHARE = 0.2  # of an epoch in a mega-batch of 100 b_max
 SCALINGS = ("none", "paper", "hgpu_code", "measured")
 GAMMAS, DELTAS = (0.9, 0.0), (0.1, 0.0)
@@ -160,6 +164,7 @@ def compared(
         seconds=seconds(),
         seeds=tuple(claims.seeds()),
         num_evals=FLAGS.num_evals,
+        eval_examples=FLAGS.eval_examples,
         learning_rates=rates,
         tune=tune,
         out=Path(FLAGS.runs or Path(FLAGS.out) / "runs") / name,
@@ -204,9 +209,9 @@ def of_slide() -> hj.Comparison:
     return compared(
         "slide",
         "slide-amazon670k",
-        at(factories, rates()[0]),
+        at(factories, SLIDE_RATES[0]),
         tune="each",
-        rates=rates(),
+        rates=SLIDE_RATES[:2] if FLAGS.quick else SLIDE_RATES,
         output="slide",
     )
 

@@ -117,6 +117,30 @@ def test_the_public_codes_warm_up_and_decay():
     assert rows.tolist() == [0, 1, 2, 3, 4, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("preset_name", "in_effect"),
+    [
+        ("paper", {"delta": 0.1, "merge_momentum": 0.9, "scaling": "paper"}),
+        ("hgpu_code", {"delta": 0.1, "merge_momentum": 0.9, "scaling": "hgpu_code"}),
+        ("recommended", {"delta": 0.0, "merge_momentum": 0.0, "scaling": "measured"}),
+    ],
+)
+def test_a_preset_is_its_settings(preset_name, in_effect):
+    """They are recorded, they train, and one that is given has precedence."""
+    common = {"batch_size": 8, "learning_rate": 0.1, "mega_batch": 16}
+    strategy = hetjax.adaptive_sgd(**common, preset=preset_name)
+    assert strategy.settings.items() >= in_effect.items()
+    machine = preset("v100x4", seed=0)
+    one = train(strategy, machine)
+    spelled = {k: strategy.settings[k] for k in ("weights", "rule", "order")}
+    spelled["warmup_epochs"] = strategy.settings["warmup_epochs"]
+    same = train(hetjax.adaptive_sgd(**common, **spelled, **in_effect), machine)
+    assert one.evals == same.evals
+    given = hetjax.adaptive_sgd(**common, preset=preset_name, merge_momentum=0.5)
+    assert given.settings["merge_momentum"] == 0.5
+    assert train(given, machine).evals != one.evals
+
+
 def test_no_scaling_is_a_valid_setting():
     """beta = 0 is a rule that changes nothing, not an error."""
     assert (
