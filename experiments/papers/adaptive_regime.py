@@ -46,6 +46,7 @@ bounded("num_evals", *bounds.EVALS)
 SLIDE_RATES = (0.0001, 0.001, 0.01)  # of Adam, at b_max
 SHARE = 0.2  # of an epoch in a mega-batch of 100 b_max
 SCALINGS = ("none", "paper", "hgpu_code", "measured")
+UNPERTURBED = "adaptive_sgd, delta 0"
 GAMMAS, DELTAS = (0.9, 0.0), (0.1, 0.0)
 
 
@@ -107,6 +108,7 @@ def rivals() -> dict[str, Callable[..., hj.Strategy]]:
     size, gamma = {"batch_size": batch_size()}, FLAGS.merge_momentum
     return {
         "adaptive_sgd": adaptive(gamma, FLAGS.delta, "hgpu_code"),
+        UNPERTURBED: adaptive(gamma, 0.0, "hgpu_code"),
         "elastic_sgd": partial(hj.elastic_sgd, **size, merge_momentum=gamma),
         "sma": partial(hj.sma, **size),
         "sma, no overlap": partial(hj.sma, **size, overlap=False),
@@ -182,8 +184,8 @@ def tuned(tune: str, *only: float) -> hj.Comparison:
 
 
 def at_adaptives_rate() -> hj.Comparison:
-    """The rivals on four GPUs, all at the learning rate that is Adaptive SGD's best."""
-    return tuned("common", chosen(tuned("each"))["adaptive_sgd"])
+    """The rivals on four GPUs, all at the rate that is best for unperturbed merges."""
+    return tuned("common", chosen(tuned("each"))[UNPERTURBED])
 
 
 @cache
@@ -200,6 +202,14 @@ def of_components() -> hj.Comparison:
     """All components on four GPUs, each at its own rate."""
     first = at(components(), rates()[0])
     return compared("components", machine_of(4), first, tune="each", rates=rates())
+
+
+def of_all() -> hj.Comparison:
+    """The rivals and the components on four GPUs, each at its own rate."""
+    rivals, parts = tuned("each"), of_components()
+    return hj.Comparison(
+        [*rivals.histories, *parts.histories], data=parts.data, machine=parts.machine
+    )
 
 
 @cache
