@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 from matplotlib.figure import Figure
 
 import hetjax as hj
+from experiments.common import scripts
 from experiments.common.bounds import bounded
 from hetjax.report.table import Table
 from hetjax.runtimes.mesh.processes import is_first
@@ -82,9 +83,9 @@ def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
             if f"{claim.id}/".startswith(f"{FLAGS.only}/" if FLAGS.only else ""):
                 found.append(claim)
                 _write(found, path)  # at once: the next section may fail
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("interrupted: the claims that were finished", file=sys.stderr)
-        status = 130
+        status = scripts.status_of(str(error))
     finally:
         if found:
             print(table(found))
@@ -140,6 +141,17 @@ def picture(
 def seeds() -> range:
     """The seeds of every setting."""
     return range(1 if FLAGS.quick else FLAGS.seeds)
+
+
+def compare(*arguments: Any, **settings: Any) -> hj.Comparison:
+    """`hj.compare`, to its end: a KeyboardInterrupt if it was interrupted.
+
+    No claim can be made of the runs of some seeds or strategies.
+    """
+    comparison = hj.compare(*arguments, **settings)
+    if comparison.interrupted:
+        raise KeyboardInterrupt(comparison.signal)
+    return comparison
 
 
 def bests(comparison: hj.Comparison, strategy: str) -> list[float]:

@@ -158,7 +158,7 @@ def compared(
     output: str = "auto",
 ) -> hj.Comparison:
     """The runs of these strategies, kept in --runs under the name: done only once."""
-    return hj.compare(
+    return claims.compare(
         task(output),
         data(),
         machine(on),

@@ -73,7 +73,7 @@ def strategies() -> dict[str, hj.Strategy]:
 def trained(name: str, workers: int) -> tuple[hj.History, ...]:
     """One run per seed."""
     task, data, _ = problem()
-    runs = hj.compare(
+    runs = claims.compare(
         task,
         data,
         machine(workers, name),

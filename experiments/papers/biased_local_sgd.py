@@ -88,7 +88,7 @@ def accuracy(workers: str, tau: tuple[int, int], kind: str) -> tuple[float, ...]
     batch = min(batch, 16) if FLAGS.quick else batch
     rounds = max(1, round(FLAGS.epochs * n / (fast + slow) / (batch * tau[0])))
     strategy = strategy_of(kind, batch, local_steps, rounds)
-    runs = hj.compare(
+    runs = claims.compare(
         task,
         data,
         machine(workers, tau),

@@ -93,7 +93,7 @@ def trained(name: str, gpus: int, learners: int) -> tuple[hj.History, ...]:
     # one learner per GPU has time for --epochs
     step = machine.worker_infos(0.0)[0].seconds(batch_size())
     seconds = FLAGS.epochs * len(data.train) / batch_size() * step / gpus
-    runs = hj.compare(
+    runs = claims.compare(
         task,
         data,
         machine,

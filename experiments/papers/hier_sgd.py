@@ -93,7 +93,7 @@ def accuracy(name: str, learners: int, epochs: int) -> list[float]:
         strategy = strategies(learners)[name]
     step = machine.worker_infos(0.0)[0].seconds(batch_size())
     alone = epochs * len(data.train) / batch_size() / learners * step
-    runs = hj.compare(
+    runs = claims.compare(
         task,
         data,
         machine,
