@@ -32,6 +32,8 @@ bounded("seeds", 1, 1000, "every seed is a run of its own")
 REPRODUCED = "reproduced"
 SMOKE = "smoke run: no verdict"
 OWN = "our own measurement"  # the paper makes no such claim
+# in words, what `ahead` finds
+OUTCOME = {1: "ahead in every seed", 0: "the seeds overlap", -1: "behind in every seed"}
 
 
 class Claim(NamedTuple):

@@ -46,6 +46,8 @@ bounded("num_evals", *bounds.EVALS)
 SLIDE_RATES = (0.0001, 0.001, 0.01)  # of Adam, at b_max
 SHARE = 0.2  # of an epoch in a mega-batch of 100 b_max
 SCALINGS = ("none", "paper", "hgpu_code", "measured")
+WORKERS = (4, 2, 1)
+OTHERS = ("elastic_sgd", "sma", "sync_sgd")  # the paper's rivals
 UNPERTURBED = "adaptive_sgd, delta 0"
 GAMMAS, DELTAS = (0.9, 0.0), (0.1, 0.0)
 

@@ -16,6 +16,7 @@ its own. Runs are kept in --runs, so that the same command goes on where it was 
 (with --overwrite for claims.json), and both protocols share them.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from statistics import median
@@ -23,11 +24,10 @@ from statistics import median
 import hetjax as hj
 from experiments.common import claims, scripts
 from experiments.common.claims import Claim
+from experiments.papers import adaptive_parts, settling
 from experiments.papers import adaptive_regime as regime
-from experiments.papers import settling
-from experiments.papers.adaptive_regime import component, setting
+from experiments.papers.adaptive_regime import OTHERS, WORKERS, setting
 
-WORKERS = (4, 2, 1)
 # best P@1 in the authors' plots, on Amazon-670k and Delicious-200k
 PAPER = {
     "adaptive_sgd": {4: ".400, .420", 2: ".387, .420", 1: ".34, .38"},
@@ -36,8 +36,12 @@ PAPER = {
     "sync_sgd": {4: ".225, .30 (TensorFlow)", 2: "", 1: ""},
 }
 EQUAL_UPDATES = "no weight changes where all updates are equal"
-OUTCOME = {1: "ahead in every seed", 0: "the seeds overlap", -1: "behind in every seed"}
-OTHERS = ("elastic_sgd", "sma", "sync_sgd")
+# Adaptive SGD with the paper's perturbation, and without it; how their claims' ids end
+VARIANTS = {"adaptive_sgd": "", regime.UNPERTURBED: "/delta_0"}
+SAID = {
+    "adaptive_sgd": "Adaptive SGD",
+    regime.UNPERTURBED: "Adaptive SGD with delta = 0",
+}
 
 
 def rates_section() -> Iterator[Claim]:
@@ -81,21 +85,22 @@ def rates_section() -> Iterator[Claim]:
 def accuracy_section() -> Iterator[Claim]:
     """Figure 4: Adaptive SGD has the highest accuracy with every number of GPUs."""
     for workers in WORKERS:
-        adaptive = claims.bests(regime.of_rivals(workers), "adaptive_sgd")
-        for name in OTHERS:
-            other = claims.bests(regime.of_rivals(workers), name)
+        comparison = regime.of_rivals(workers)
+        for (variant, part), name in itertools.product(VARIANTS.items(), OTHERS):
             if workers == 1 and name == "elastic_sgd":
                 continue  # the two are equal: see workers/one
-            sign = claims.ahead(adaptive, other)
+            mine, other = (claims.bests(comparison, n) for n in (variant, name))
+            sign = claims.ahead(mine, other)
             verdict = claims.by_sign(sign, f"{name} is ahead in every seed")
             if not PAPER[name][workers]:
-                verdict = f"{claims.OWN}: {OUTCOME[sign]}"
+                verdict = f"{claims.OWN}: {claims.OUTCOME[sign]}"
             papers = PAPER["adaptive_sgd"][workers], PAPER[name][workers]
             yield Claim(
-                f"accuracy/{name}/{workers}",
-                f"Adaptive SGD's best P@1 is above {name}'s with {workers} GPUs",
+                f"accuracy/{name}/{workers}{part}",
+                f"{SAID[variant]} has a higher best P@1 than {name} with {workers} "
+                "GPUs",
                 f"{papers[0]} against {papers[1] or '(no figure)'}",
-                f"{claims.spread(adaptive)} against {claims.spread(other)}",
+                f"{claims.spread(mine)} against {claims.spread(other)}",
                 "P@1",
                 verdict,
                 setting(workers),
@@ -136,46 +141,47 @@ def time_section() -> Iterator[Claim]:
     """Figures 4 and 5: time to 97 % of the best, and accuracy at equal examples."""
     for workers in WORKERS[:2]:
         comparison = regime.of_rivals(workers)
-        seconds = {
-            name: [h.seconds_to(comparison.target) for h in comparison.of(name)]
-            for name in comparison.strategies
-        }
-        listed = ", ".join(f"{k} {median(v):.3g}" for k, v in seconds.items())
-        others = [v for k, v in seconds.items() if not k.startswith("adaptive")]
-        mine = seconds["adaptive_sgd"]
-        signs = [claims.ahead(other, mine) for other in others]
-        verdict = claims.by_sign(min(signs), "another strategy is first in every seed")
-        if math.isinf(median(mine)):
-            verdict = claims.refuted("Adaptive SGD does not reach the target")
-        yield Claim(
-            f"time/{workers}",
-            f"Adaptive SGD reaches P@1 {comparison.target:g} before all others",
-            "first",
-            listed,
-            "s",
-            verdict,
-            setting(workers),
-        )
-        metric = comparison.metric
+        target, metric = comparison.target, comparison.metric
         half = 0.5 * comparison.of("sync_sgd")[0].evals[-1]["examples"]
-        found = {
-            name: [
-                max((p[metric] for p in h.evals if p["examples"] <= half), default=0.0)
-                for h in comparison.of(name)
-            ]
-            for name in comparison.strategies
-        }
-        others = [v for k, v in found.items() if not k.startswith("adaptive")]
-        signs = [claims.ahead(found["adaptive_sgd"], v) for v in others]
-        yield Claim(
-            f"efficiency/{workers}",
-            f"best P@1 within the first {half:,.0f} examples (Figure 5)",
-            "Adaptive SGD is best",
-            "; ".join(f"{k} {claims.spread(v)}" for k, v in found.items()),
-            "P@1",
-            claims.by_sign(min(signs), "another strategy is ahead in every seed"),
-            setting(workers),
-        )
+        seconds, bests = {}, {}
+        for name in comparison.strategies:
+            runs = comparison.of(name)
+            seconds[name] = [h.seconds_to(target) for h in runs]
+            bests[name] = [best_within(h, metric, half) for h in runs]
+        others = [name for name in comparison.strategies if name not in VARIANTS]
+        for variant, part in VARIANTS.items():
+            mine = seconds[variant]
+            signs = [claims.ahead(seconds[name], mine) for name in others]
+            verdict = claims.by_sign(
+                min(signs), "another strategy is first in every seed"
+            )
+            if math.isinf(median(mine)):
+                verdict = claims.refuted("it does not reach the target")
+            yield Claim(
+                f"time/{workers}{part}",
+                f"{SAID[variant]} reaches P@1 {target:g} before all others",
+                "first",
+                ", ".join(f"{k} {median(seconds[k]):.3g}" for k in (variant, *others)),
+                "s",
+                verdict,
+                setting(workers),
+            )
+            signs = [claims.ahead(bests[variant], bests[name]) for name in others]
+            yield Claim(
+                f"efficiency/{workers}{part}",
+                f"{SAID[variant]} has the best P@1 within the first {half:,.0f} "
+                "examples (Figure 5)",
+                "best",
+                "; ".join(f"{k} {claims.spread(bests[k])}" for k in (variant, *others)),
+                "P@1",
+                claims.by_sign(min(signs), "another strategy is ahead in every seed"),
+                setting(workers),
+            )
+
+
+def best_within(history: hj.History, metric: str, examples: float) -> float:
+    """The best value of a metric before more than so many examples are done."""
+    return max(p[metric] for p in history.evals if p["examples"] <= examples)
 
 
 def perturbation_section() -> Iterator[Claim]:
@@ -221,120 +227,6 @@ def waiting_section() -> Iterator[Claim]:
         )
 
 
-def components_section() -> Iterator[Claim]:
-    """What each part of Adaptive SGD gives, at each variant's own learning rate."""
-    comparison = regime.of_components()
-    rates = regime.chosen(comparison)
-
-    def result(name: str) -> str:
-        reached = [h.seconds_to(comparison.target) for h in comparison.of(name)]
-        best = claims.spread(claims.bests(comparison, name))
-        return f"{best}, {median(reached):.4g} s at rate {rates[name]:g}"
-
-    def claim(part: str, what: str, one: str, other: str, where: str) -> Claim:
-        return Claim(
-            f"components/{part}/{where}",
-            f"{what}: best P@1, and seconds to {comparison.target:g}",
-            "",
-            f"{result(one)} against {result(other)}",
-            "",
-            f"{claims.OWN}: {outcome(comparison, one, other)}",
-            f"{setting(4)}, each at its own learning rate",
-        )
-
-    plain = component(0.0, 0.0, "none")
-    for gamma in regime.GAMMAS:
-        own, elastic = component(gamma, 0.0, "none"), f"elastic, gamma {gamma:g}"
-        yield claim(
-            "dispatch", "dispatch against equal rounds", own, elastic, f"{gamma:g}"
-        )
-    for scaling in regime.SCALINGS[1:]:
-        own = component(0.0, 0.0, scaling)
-        yield claim("scaling", f"{scaling} scaling against none", own, plain, scaling)
-    for gamma in regime.GAMMAS:
-        own, other = (component(gamma, d, "hgpu_code") for d in regime.DELTAS)
-        what = f"delta 0.1 against 0, gamma {gamma:g}"
-        yield claim("perturbation", what, own, other, f"{gamma:g}")
-    for delta in regime.DELTAS:
-        own, other = (component(g, delta, "hgpu_code") for g in regime.GAMMAS)
-        what = f"gamma 0.9 against 0, delta {delta:g}"
-        yield claim("gamma", what, own, other, f"{delta:g}")
-    yield dispatch(comparison, plain)
-
-
-def outcome(comparison: hj.Comparison, one: str, other: str) -> str:
-    """Is one ahead of the other in accuracy, and in time?"""
-    accuracy = claims.ahead(*(claims.bests(comparison, n) for n in (one, other)))
-    times = [
-        [h.seconds_to(comparison.target) for h in comparison.of(name)]
-        for name in (other, one)
-    ]
-    return f"accuracy {OUTCOME[accuracy]}, time {OUTCOME[claims.ahead(*times)]}"
-
-
-def recommended_section() -> Iterator[Claim]:
-    """The recommended preset against all others, each at its own learning rate."""
-    comparison = regime.of_all()
-    mine = component(0.0, 0.0, "measured")
-    others = (*OTHERS, "sma, no overlap", "elastic, gamma 0", "adaptive_sgd")
-    rates = regime.chosen(regime.tuned("each")) | regime.chosen(regime.of_components())
-
-    def result(name: str) -> str:
-        seconds = median(h.seconds_to(comparison.target) for h in comparison.of(name))
-        best = claims.spread(claims.bests(comparison, name))
-        return f"{best}, {seconds:.4g} s at rate {rates[name]:g}"
-
-    for other in others:
-        yield Claim(
-            f"recommended/{other}",
-            f"Adaptive SGD with dispatch and measured scaling alone against {other}: "
-            f"best P@1, seconds to {comparison.target:g}",
-            "",
-            f"{result(mine)} against {result(other)}",
-            "",
-            f"{claims.OWN}: {outcome(comparison, mine, other)}",
-            f"{setting(4)}, each at its own learning rate",
-        )
-
-
-def dispatch(comparison: hj.Comparison, plain: str) -> Claim:
-    """Dynamic dispatch alone: the seconds in which the same examples are done."""
-    ratios = []
-    for own, elastic in zip(
-        comparison.of(plain), comparison.of("elastic, gamma 0"), strict=True
-    ):
-        speeds = [
-            sum(w.examples for w in h.workers) / h.duration for h in (own, elastic)
-        ]
-        ratios.append(speeds[1] / speeds[0])
-    return Claim(
-        "components/dispatch/seconds",
-        "seconds for the same examples, dynamic dispatch over equal rounds",
-        "",
-        claims.spread(ratios),
-        "",
-        claims.OWN,
-        f"{setting(4)}, gamma 0, delta 0, no scaling",
-    )
-
-
-def slide_section() -> Iterator[Claim]:
-    """SLIDE on a CPU, at equal seconds and with P@1 of the full softmax."""
-    slide = claims.bests(regime.of_slide(), "slide")
-    for workers in WORKERS:
-        adaptive = claims.bests(regime.of_rivals(workers), "adaptive_sgd")
-        paper = {4: ".400, .420", 2: ".387, .420", 1: ".34, .38"}[workers]
-        yield Claim(
-            f"slide/{workers}",
-            f"Adaptive SGD on {workers} GPUs has a higher best P@1 than SLIDE on a CPU",
-            f"{paper} against .315, .273",
-            f"{claims.spread(adaptive)} against {claims.spread(slide)}",
-            "P@1",
-            claims.by_sign(claims.ahead(adaptive, slide), "SLIDE is ahead"),
-            f"{setting(workers)}; SLIDE's seconds per example are an assumption",
-        )
-
-
 def figures() -> Iterator[Claim]:
     """The paper's figures, drawn from our runs; they are not claims."""
     for workers in WORKERS[:2]:
@@ -361,9 +253,9 @@ if __name__ == "__main__":
                 "perturbation": perturbation_section,
                 "waiting": waiting_section,
                 "rates": rates_section,
-                "components": components_section,
-                "recommended": recommended_section,
-                "slide": slide_section,
+                "components": adaptive_parts.components_section,
+                "recommended": adaptive_parts.recommended_section,
+                "slide": adaptive_parts.slide_section,
                 "figures": figures,
             },
             by_clock=("scaling",),
