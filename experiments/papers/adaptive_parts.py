@@ -61,7 +61,8 @@ def outcome(comparison: hj.Comparison, one: str, other: str) -> str:
         [h.seconds_to(comparison.target) for h in comparison.of(name)]
         for name in (other, one)
     ]
-    return f"accuracy {claims.OUTCOME[accuracy]}, time {claims.OUTCOME[claims.ahead(*times)]}"
+    time = claims.ahead(*times)
+    return f"accuracy {claims.OUTCOME[accuracy]}, time {claims.OUTCOME[time]}"
 
 
 def recommended_section() -> Iterator[Claim]:
