@@ -6,7 +6,7 @@ batches are as small as the data need for such mega-batches, and the machine is 
 to them and to the model, so that steps and merges take as long as there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -206,11 +206,14 @@ def of_components() -> hj.Comparison:
     return compared("components", machine_of(4), first, tune="each", rates=rates())
 
 
-def of_all() -> hj.Comparison:
-    """The rivals and the components on four GPUs, each at its own rate."""
+def of_all(names: Sequence[str]) -> hj.Comparison:
+    """These of the rivals and components on four GPUs, each at its own rate."""
     rivals, parts = tuned("each"), of_components()
+    histories = [*rivals.histories, *parts.histories]
     return hj.Comparison(
-        [*rivals.histories, *parts.histories], data=parts.data, machine=parts.machine
+        [h for h in histories if h.strategy in names],
+        data=parts.data,
+        machine=parts.machine,
     )
 
 
