@@ -54,8 +54,9 @@ def targets_of(y: jax.Array | BCOO) -> Targets:
 
 
 def default_chunk(batch_size: int) -> int:
-    """Labels per chunk for a batch: about `CHUNK_SCORES` scores."""
-    return max(_SMALLEST, min(_LARGEST, CHUNK_SCORES // max(1, batch_size)))
+    """Labels per chunk for a batch: about `CHUNK_SCORES` scores, in whole groups."""
+    labels = CHUNK_SCORES // max(1, batch_size) // _GROUP * _GROUP
+    return max(_SMALLEST, min(_LARGEST, labels))
 
 
 @flax.struct.dataclass

@@ -96,7 +96,7 @@ def _dwta(x: jax.Array, num: int, key: jax.Array) -> jax.Array:
 def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
     """The codes [num, n], with those of other bins where a bin is empty."""
     num = len(codes)
-    # without a common divisor, so that all bins are tried
+    # without a common divisor with their number, so that no bin is tried twice
     coprime = jnp.array([s for s in range(1, num + 1) if math.gcd(s, num) == 1])
     strides = jax.random.choice(key, coprime, (num,))
     own = jnp.arange(num)
@@ -112,7 +112,19 @@ def _densified(codes: jax.Array, empty: jax.Array, key: jax.Array) -> jax.Array:
         codes_now = jnp.where(taken, codes[donor], codes_now)
         return attempt + 1, codes_now, missing & ~taken
 
-    return jax.lax.while_loop(more, probe, (1, codes, empty))[1]
+    # a vector of zeros has no other bin: without this, all probes would be made for it
+    missing = empty & ~empty.all(0)[None]
+    return jax.lax.while_loop(more, probe, (1, codes, missing))[1]
+
+
+def evenly(place: jax.Array, total: jax.Array, most: jax.Array | int) -> jax.Array:
+    """Where to take the place-th of `most` things from `total` ones; if fewer, itself.
+
+    floor(place total / most), by parts: place * total could overflow, most**2 must not.
+    """
+    most = jnp.maximum(most, 1)
+    spread = place * (total // most) + place * (total % most) // most
+    return jnp.where(total > most, spread, place)
 
 
 class Tables(NamedTuple):
@@ -159,10 +171,7 @@ class Tables(NamedTuple):
         sizes = jnp.minimum(stops - self.starts[table, buckets], bucket_size)
         ends = jnp.cumsum(sizes, axis=1)  # [B, L]
         total = ends[:, -1:]
-        place = jnp.arange(most)[None]
-        # the quotient by parts: place * total could overflow
-        spread = place * (total // most) + place * (total % most) // most
-        place = jnp.where(total > most, spread, place)
+        place = evenly(jnp.arange(most)[None], total, most)
         of = jax.vmap(lambda e, p: jnp.searchsorted(e, p, side="right"))(ends, place)
         of = jnp.minimum(of, num - 1)
         back = jnp.take_along_axis(ends, of, 1) - place  # from the bucket's end

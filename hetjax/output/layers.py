@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax import softmax
+from hetjax.output.checks import check_counts
 from hetjax.recipes import by_name
 from hetjax.softmax import Targets
+
+MOST_LABELS = 2**30
 
 
 class OutputLayer(NamedTuple):
@@ -42,8 +45,8 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
     scores (16 MB) are computed at a time. Results are those of the full softmax up to
     rounding.
     """
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk={chunk}: give at least one label")
+    if chunk is not None:
+        check_counts(MOST_LABELS, chunk=chunk)
 
     def size(h: jax.Array) -> int:
         return chunk or softmax.default_chunk(h.shape[0])

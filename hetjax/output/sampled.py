@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
+from hetjax.output.checks import check_counts
 from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.recipes import by_name
 
 DISTRIBUTIONS = ("uniform", "log_uniform", "frequency")
+MOST_NEGATIVES = 2**24
 _WHOLE = 2.0**32  # probabilities are multiples of 1 / _WHOLE
 
 
@@ -29,8 +31,7 @@ def sampled(*, negatives: int = 1024, distribution: str = "log_uniform") -> Make
     training examples with the label. Source: Bengio and Senecal, 2003 (importance
     sampling); Jean et al., 2015 (negatives shared by a batch).
     """
-    if negatives < 1:
-        raise ValueError(f"negatives={negatives}: draw at least one")
+    check_counts(MOST_NEGATIVES, negatives=negatives)
     if distribution not in DISTRIBUTIONS:
         raise ValueError(
             f"distribution={distribution!r}: choose one of {DISTRIBUTIONS}"

@@ -1,14 +1,15 @@
 """SLIDE: softmax over the true labels and those that hash tables find, per example."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
-from hetjax.output.hashing import HASHES, Hashing, Tables
+from hetjax.output.checks import check_counts, check_decay
+from hetjax.output.hashing import HASHES, Hashing, Tables, evenly
 from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.recipes import by_name
 
@@ -31,6 +32,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 BUCKET_SIZE, RANGE_BITS = 128, 18  # of the public code
+MOST_CODES = 4096  # K or L: a table is an array of its own
+MOST_ACTIVE = 20_000  # places are multiplied with one another, in 32 bits
+MOST_STEPS = 2**30 - 1  # between rebuilds
 
 
 @by_name
@@ -51,18 +55,22 @@ def slide(
 
     A are the true labels and the content of the bucket that h has in each of L
     `tables`, addressed by K `codes`: "dwta" (places of the largest of 8 coordinates) or
-    "simhash" (signs of sparse projections). Where that is fewer than `active` labels,
-    arbitrary ones are added as in the public code; where it is more, `active` of them
-    are taken evenly (the public code has no such bound, but arrays here have one
-    shape). Buckets keep the last 128 labels that fall into them.
+    "simhash" (signs of sparse projections). Where these are fewer than `active`
+    different labels, arbitrary ones are added as in the public code; where they are
+    more, `active` of them are taken evenly (the public code has no such bound, but
+    arrays here have one shape). Of what the buckets hold, 2 `active` entries are looked
+    at, evenly over the tables. Buckets keep the last 128 labels that fall into them.
 
     The tables hold the rows of W as they were at the last rebuild. The first rebuild
-    comes after `rebuild_every` steps, the interval to the t-th is e^(`rebuild_decay` t)
-    times as long, and every `renew_every`-th one draws new hash functions.
-    `preset="paper"` is DWTA with K = 8, L = 50, and intervals that grow (the paper does
-    not say how fast: 0.1 is ours); "optimized" is K = 5, L = 256, constant intervals,
-    and new functions at every twentieth rebuild. The tables belong to the model's
-    state, on the device: a merge keeps the first worker's. Source: ALGORITHMS H.
+    comes after `rebuild_every` steps, the interval to the t-th is
+    e^(`rebuild_decay` (t - 1)) times as long, and every `renew_every`-th one draws new
+    hash functions. `preset="paper"` is DWTA with K = 8, L = 50, and intervals that grow
+    (the paper does not say how fast: 0.1 is ours); "optimized" is K = 5, L = 256,
+    constant intervals, and new functions at every twentieth rebuild.
+
+    The tables belong to the model's state, on the device. Each worker keeps its own
+    through merges, and rebuilds them from its rows; those of the merged model stay the
+    first ones, with which a worker that joins later begins. Source: ALGORITHMS H.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
@@ -72,35 +80,9 @@ def slide(
     chosen = {**PRESETS[preset], **own}
     _check(chosen, active, rebuild_every)
     hashing = Hashing(chosen["hash"], chosen["codes"], chosen["tables"], RANGE_BITS)
-
-    def built(w: jax.Array, state: dict[str, Any]) -> dict[str, Any]:
-        """The state after a rebuild."""
-        number = state["rebuilds"] + 1
-        wait = rebuild_every * jnp.exp(chosen["rebuild_decay"] * number)
-        tables = Tables.of(w, hashing, functions(state["key"], number))
-        return {
-            **state,
-            "labels": tables.labels,
-            "starts": tables.starts,
-            "rebuilds": number,
-            "next": state["next"] + wait.astype(jnp.int32),
-        }
-
-    def functions(key_data: jax.Array, rebuilds: jax.Array) -> jax.Array:
-        """The key of the hash functions after so many rebuilds."""
-        key = jax.random.wrap_key_data(key_data)
-        return jax.random.fold_in(key, rebuilds // chosen["renew_every"])
-
-    def init(w: jax.Array, key: jax.Array) -> dict[str, Any]:
-        tables = Tables.of(w, hashing, jax.random.fold_in(key, 0))
-        return {
-            "labels": tables.labels,
-            "starts": tables.starts,
-            "steps": jnp.zeros((), jnp.int32),
-            "rebuilds": jnp.zeros((), jnp.int32),
-            "next": jnp.full((), rebuild_every, jnp.int32),
-            "key": jax.random.key_data(key),
-        }
+    schedule = _Schedule(
+        hashing, rebuild_every, chosen["rebuild_decay"], chosen["renew_every"]
+    )
 
     def make(counts: np.ndarray) -> OutputLayer:
         num = len(counts)
@@ -115,29 +97,102 @@ def slide(
             # a loop of at most one turn: `cond` would copy the tables at every step
             state = jax.lax.while_loop(
                 lambda state: state["steps"] >= state["next"],
-                lambda state: built(w, state),
+                lambda state: schedule.rebuilt(w, state),
                 state,
             )
             state = {**state, "steps": state["steps"] + 1}
-            buckets = hashing.buckets(h, functions(state["key"], state["rebuilds"]))
+            buckets = hashing.buckets(
+                h, schedule.functions(state["key"], state["rebuilds"])
+            )
             tables = Tables(state["labels"], state["starts"])
-            ids, count = tables.found(buckets, BUCKET_SIZE, size)
+            found, count = tables.found(buckets, BUCKET_SIZE, 2 * size)
             offset = jax.random.randint(key, (len(h), 1), 0, num)
             others = (jnp.asarray(listed, jnp.int32)[None] + offset) % num
-            ids = jnp.where(jnp.arange(size)[None] < count[:, None], ids, others)
-            return _distinct(ids), state
+            ids = _distinct(found, count, others)
+            offsets = jnp.zeros(ids.shape, jnp.float32)
+            return Candidates(ids, offsets, jnp.ones(ids.shape, bool)), state
 
-        return layer("slide", choose, init)
+        return layer("slide", choose, schedule.begin)
 
     return make
 
 
-def _distinct(ids: jax.Array) -> Candidates:
-    """The candidates of ids [B, m]; repetitions of an id are not used."""
-    ids = jnp.sort(ids, axis=1)
-    first = jnp.ones((len(ids), 1), bool)
-    used = jnp.concatenate([first, ids[:, 1:] != ids[:, :-1]], 1)
-    return Candidates(ids, jnp.zeros(ids.shape, jnp.float32), used)
+class _Schedule(NamedTuple):
+    """The layer's state: the tables, and when they are made anew."""
+
+    hashing: Hashing
+    rebuild_every: int
+    rebuild_decay: float
+    renew_every: int
+
+    def begin(self, w: jax.Array, key: jax.Array) -> dict[str, Any]:
+        """The state at the start."""
+        tables = Tables.of(w, self.hashing, jax.random.fold_in(key, 0))
+        return {
+            "labels": tables.labels,
+            "starts": tables.starts,
+            "steps": jnp.zeros((), jnp.int32),
+            "rebuilds": jnp.zeros((), jnp.int32),
+            "next": jnp.full((), self.rebuild_every, jnp.int32),
+            "key": jax.random.key_data(key),
+        }
+
+    def rebuilt(self, w: jax.Array, state: dict[str, Any]) -> dict[str, Any]:
+        """The state after a rebuild."""
+        number = state["rebuilds"] + 1
+        wait = self.rebuild_every * jnp.exp(self.rebuild_decay * number)
+        wait = jnp.minimum(wait, MOST_STEPS).astype(jnp.int32)
+        tables = Tables.of(w, self.hashing, self.functions(state["key"], number))
+        return {
+            **state,
+            "labels": tables.labels,
+            "starts": tables.starts,
+            "rebuilds": number,
+            # at the most, the sum still is a number of 32 bits
+            "next": jnp.minimum(state["next"], MOST_STEPS) + wait,
+        }
+
+    def functions(self, key_data: jax.Array, rebuilds: jax.Array) -> jax.Array:
+        """The key of the hash functions after so many rebuilds."""
+        key = jax.random.wrap_key_data(key_data)
+        return jax.random.fold_in(key, rebuilds // self.renew_every)
+
+
+def _distinct(found: jax.Array, count: jax.Array, others: jax.Array) -> jax.Array:
+    """[B, m] different ids: the first `count` of `found`, then some of `others` [B, m].
+
+    Ids of `found` [B, n] may be repeated; those of `others` are different ones, so that
+    both together always have m. Of too many, the ids are taken evenly.
+    """
+    size = others.shape[1]
+    none = jnp.uint32(2**32 - 1)
+    keys = jnp.where(
+        jnp.arange(found.shape[1])[None] < count[:, None],
+        found.astype(jnp.uint32) << 1,
+        none,
+    )
+    # what was found comes before the same id among the others
+    keys = jnp.concatenate([keys, (others.astype(jnp.uint32) << 1) | 1], axis=1)
+    keys = jnp.sort(keys, axis=1)
+    ids = (keys >> 1).astype(jnp.int32)
+    new = jnp.concatenate(
+        [jnp.ones((len(ids), 1), bool), ids[:, 1:] != ids[:, :-1]], axis=1
+    )
+    new &= keys != none
+    of_found = new & (keys & 1 == 0)
+    hits = jnp.cumsum(of_found, axis=1, dtype=jnp.int32)
+    rest = jnp.cumsum(new & ~of_found, axis=1, dtype=jnp.int32)
+    total = jnp.minimum(hits[:, -1:], size)
+    place = jnp.arange(size, dtype=jnp.int32)[None]
+    hit = evenly(place, hits[:, -1:], total) + 1
+    other = evenly(place - total, rest[:, -1:], size - total) + 1
+    at = jnp.where(place < total, _first(hits, hit), _first(rest, other))
+    return jnp.take_along_axis(ids, at, axis=1)
+
+
+def _first(counts: jax.Array, wanted: jax.Array) -> jax.Array:
+    """[B, m] the first place where each row of counts [B, n] has reached a number."""
+    return jax.vmap(jnp.searchsorted)(counts, wanted)
 
 
 def _coprime(num: int) -> int:
@@ -151,12 +206,9 @@ def _coprime(num: int) -> int:
 def _check(chosen: dict[str, Any], active: int, rebuild_every: int) -> None:
     if chosen["hash"] not in HASHES:
         raise ValueError(f"hash={chosen['hash']!r}: choose one of {HASHES}")
-    counts = {name: chosen[name] for name in ("codes", "tables", "renew_every")}
-    counts |= {"active": active, "rebuild_every": rebuild_every}
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: give a whole number of at least 1")
-    if chosen["rebuild_decay"] < 0:
-        raise ValueError(
-            f"rebuild_decay={chosen['rebuild_decay']}: intervals grow, give 0 or more"
-        )
+    check_counts(MOST_CODES, codes=chosen["codes"], tables=chosen["tables"])
+    check_counts(MOST_ACTIVE, active=active)
+    check_counts(
+        MOST_STEPS, renew_every=chosen["renew_every"], rebuild_every=rebuild_every
+    )
+    check_decay("rebuild_decay", chosen["rebuild_decay"])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from softmax_oracle import SHARES, Problem, close
 
-from hetjax import sparse
+from hetjax import softmax, sparse
 from hetjax.output import candidates, slide
 from hetjax.output.hashing import HASHES, Hashing, Tables
-from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS
+from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS, _distinct
 
 LABELS = 50
 KEY = jax.random.key(5)
@@ -70,9 +70,47 @@ def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monke
     hashing = Hashing(hash, 2, 4, RANGE_BITS)
     buckets = hashing.buckets(p.arrays[0], jax.random.fold_in(KEY, 0))
     tables = Tables(state["labels"], state["starts"])
-    labels, counts = tables.found(buckets, BUCKET_SIZE, 12)
+    labels, counts = tables.found(buckets, BUCKET_SIZE, 24)
+    assert few.used.all()
     for ids, row, n in zip(few.ids, np.asarray(labels), counts, strict=True):
-        assert set(row[:n]) <= set(np.asarray(ids))
+        found, taken = set(row[:n]), set(np.asarray(ids))
+        assert len(taken) == 12
+        assert found <= taken or taken <= found  # fewer than 12, or more
+
+
+def chosen_by_numpy(found, others, size):
+    """Some ids: of what was found, or all of it and some of the others."""
+    hits = sorted(set(found))
+    rest = sorted(set(others) - set(hits))
+    hits = [hits[k * max(len(hits), size) // size] for k in range(min(size, len(hits)))]
+    more = size - len(hits)
+    return hits + [rest[k * max(len(rest), more) // more] for k in range(more)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 9, 40])
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_repeated_labels_count_once(count, size):
+    """The public code fills up the union of the buckets, not the sum of their sizes."""
+    rng = np.random.default_rng(count)
+    found = rng.integers(0, 12, (6, 40)).astype(np.int32)
+    others = np.stack([rng.permutation(30)[:size] for _ in found]).astype(np.int32)
+    counts = np.full(6, count, np.int32)
+    ids = jax.jit(_distinct)(found, counts, others)
+    for row, some, rest in zip(np.asarray(ids), found, others, strict=True):
+        assert row.tolist() == chosen_by_numpy(some[:count], rest, size)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_as_many_active_labels_as_there_are_is_the_full_softmax(preset):
+    """Even if all tables find the same few labels."""
+    p = Problem(labels=LABELS)
+    h, w, b = p.arrays
+    w = 0.1 * w + w[:1]  # rows, and inputs, of nearly one direction
+    h = jnp.broadcast_to(h[:1], h.shape)
+    layer = slide(preset=preset, active=1000)(np.ones(LABELS))
+    state = jax.jit(layer.init)(w, KEY)
+    losses, _ = jax.jit(layer.losses)(h, w, b, state, p.targets, KEY)
+    close(losses, softmax.cross_entropy(h, w, b, p.targets, LABELS))
 
 
 def test_examples_without_hits_get_different_labels(monkeypatch):
@@ -143,12 +181,36 @@ def test_the_state_is_not_taken_for_statistics():
     assert not any(jnp.issubdtype(x.dtype, jnp.floating) for x in state.values())
 
 
+def test_a_rebuild_that_is_far_away_comes_once():
+    """Numbers of steps have 32 bits, and e^20 times 50 has more."""
+    w = Problem(labels=LABELS).arrays[1]
+    states = steps_of(layer_of(rebuild_every=2, rebuild_decay=20.0), 5, w)
+    assert [int(state["rebuilds"]) for state in states] == [0, 0, 0, 1, 1, 1]
+    assert int(states[-1]["next"]) > 2**29
+
+
 def test_presets():
-    assert set(PRESETS) == {"paper", "optimized"}
-    for preset, shape in (("paper", 50), ("optimized", 256)):
+    """The numbers of ALGORITHMS H, and those of the docstring where it has none."""
+    assert PRESETS == {
+        "paper": {
+            "hash": "dwta",
+            "codes": 8,
+            "tables": 50,
+            "rebuild_decay": 0.1,
+            "renew_every": 1,
+        },
+        "optimized": {
+            "hash": "dwta",
+            "codes": 5,
+            "tables": 256,
+            "rebuild_decay": 0.0,
+            "renew_every": 20,
+        },
+    }
+    for preset, chosen in PRESETS.items():
         layer = slide(preset=preset)(np.ones(LABELS))
         state = jax.jit(layer.init)(jnp.ones((LABELS, 16)), KEY)
-        assert state["labels"].shape == (shape, LABELS)
+        assert state["labels"].shape == (chosen["tables"], LABELS)
         assert int(state["next"]) == 50
 
 
@@ -163,6 +225,13 @@ def test_presets():
         ({"rebuild_every": 0}, "rebuild_every=0"),
         ({"renew_every": 0}, "renew_every=0"),
         ({"rebuild_decay": -1.0}, "rebuild_decay=-1.0"),
+        ({"rebuild_decay": float("inf")}, "rebuild_decay=inf: .*number from 0 on"),
+        ({"rebuild_every": 10**10}, "rebuild_every=10000000000: .*at most 1,073,741"),
+        ({"active": 2.5}, "active=2.5: give a whole number"),
+        ({"active": 70_000}, "active=70000: .*at most 20,000"),
+        ({"tables": 2.5}, "tables=2.5: give a whole number"),
+        ({"codes": "3"}, "codes='3': give a whole number"),
+        ({"codes": True}, "codes=True: give a whole number"),
     ],
 )
 def test_settings_that_cannot_be_meant(settings, message):
