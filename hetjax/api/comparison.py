@@ -67,7 +67,8 @@ def compare(
     is given, and on all of it at the end, as in `train`). `seeds` is a number of seeds
     (0, 1, ...) or the seeds themselves. With `learning_rates` the learning rate (at the
     largest batch size; other sizes follow by linear scaling) is chosen first, on a
-    tenth of the training split that is held out for this: tune="common" takes the one
+    tenth of the training split that is held out for this (of which `eval_examples` are
+    looked at, if it is given): tune="common" takes the one
     learning rate whose best metric is highest on average over all strategies (the
     Adaptive SGD paper's protocol), "each" the best learning rate of each strategy.
 
@@ -182,10 +183,11 @@ def tune_rates(
     """Choose learning rates on a held-out tenth of the training split.
 
     Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
-    "chosen": {strategy: learning rate}}. A run that diverged scores minus infinity. The
-    common learning rate is, among those that most strategies survive, the one that is
-    best on average. Of equally good ones the first in `learning_rates` is taken. `keep`
-    says where each run is kept.
+    "chosen": {strategy: learning rate}}, "held_out" being the examples of an evaluation
+    (with `eval_examples` not all of them). A run that diverged scores minus infinity.
+    The common learning rate is, among those that most strategies survive, the one that
+    is best on average. Of equally good ones the first in `learning_rates` is taken.
+    `keep` says where each run is kept.
     """
     held = session.on(_held_out(session.data, seed))
     scores = {

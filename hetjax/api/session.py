@@ -3,11 +3,10 @@
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hetjax.api.arguments import check_seed
 from hetjax.api.kept import (
@@ -23,7 +22,7 @@ from hetjax.api.requests import check_strategy
 from hetjax.checkpoint import Checkpoint, Found, Keeper
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.held_out import FEW, split_off
+from hetjax.data.held_out import FEW, part_of, split_off
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.metrics import evaluation_batches
 from hetjax.engine.compiled.programs import Programs
@@ -88,8 +87,12 @@ class Session:
         return other
 
     def on(self, data: Dataset) -> "Session":
-        """Return the session with other splits; batches keep their shapes."""
+        """Return the session with other splits; batches keep their shapes.
+
+        Of a large test split only the examples of evaluations are left.
+        """
         other = copy.copy(self)
+        data = replace(data, test=part_of(data.test, self._eval_examples))
         other.data = data
         other._tests = other._evaluated(data)
         return other
@@ -97,11 +100,8 @@ class Session:
     def _evaluated(self, data: Dataset) -> dict[str, Any]:
         """The fields of a job about evaluations on the test split."""
         batches = partial(self._batches, num_classes=data.num_classes)
-        part, number = data.test, self._eval_examples
-        whole = []
-        if number is not None and number < len(data.test):
-            drawn = np.random.default_rng(0).permutation(len(data.test))[:number]
-            part, whole = data.test.take(np.sort(drawn)), batches(data.test)
+        part = part_of(data.test, self._eval_examples)
+        whole = [] if part is data.test else batches(data.test)
         return {
             "test": batches(part),
             "num_test": len(part),

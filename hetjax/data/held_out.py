@@ -1,6 +1,7 @@
-"""A tenth of the training split, held out to choose learning rates or weights."""
+"""Examples apart: a tenth of the training split, and a part of a test split."""
 
 import numpy as np
+import scipy.sparse as sp
 
 from hetjax.data.dataset import Split
 
@@ -23,3 +24,17 @@ def split_off(
     n = num_held_out(len(order), at_most)
     rest, held = np.sort(order[n:]), np.sort(order[:n])
     return split.take(rest), split.take(held)
+
+
+def part_of(split: Split, number: int | None) -> Split:
+    """So many examples of the split, in its order, or all; always the same ones.
+
+    They are drawn among those that have labels: others add nothing to a mean.
+    """
+    if number is None or number >= len(split):
+        return split
+    labelled = np.arange(len(split))
+    if sp.issparse(split.y):
+        labelled = np.flatnonzero(np.diff(split.y.indptr))
+    drawn = np.random.default_rng(0).permutation(len(labelled))[:number]
+    return split.take(np.sort(labelled[drawn]))

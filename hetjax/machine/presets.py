@@ -6,6 +6,8 @@ your own, build a `Machine` or edit a file that `Machine.save` wrote.
 """
 
 import dataclasses
+import math
+import numbers
 from pathlib import Path
 
 from hetjax.machine.machine import MOST_WORKERS, Machine, check_num_workers
@@ -156,8 +158,9 @@ def like_amazon670k(
     if name not in _AMAZON:
         raise ValueError(f"{name!r} cannot be scaled; these can: {', '.join(_AMAZON)}")
     for argument, value in (("batch_size", batch_size), ("num_bytes", num_bytes)):
-        if not value > 0:
-            raise ValueError(f"{argument}={value!r}: give a positive number")
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:
+            raise ValueError(f"{argument}={value!r}: give a finite number above 0")
     machine = preset(name, seed=seed, noise=noise)
     workers = tuple(
         dataclasses.replace(

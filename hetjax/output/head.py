@@ -37,6 +37,7 @@ class Head(NamedTuple):
     kernel: str  # path of W in the parameters
     bias: str | None  # path of b
     layer: OutputLayer
+    loss: Callable | None = None  # of the task that the head belongs to
 
     def weights(self, params: Params) -> tuple[jax.Array, jax.Array]:
         """(W [C, H], b [C]); zeros if there is no bias."""

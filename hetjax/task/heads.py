@@ -1,5 +1,6 @@
 """Which output layer a classification task trains with, and the checks of it."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from hetjax import output, softmax
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.output import Head
-from hetjax.output.layers import MakeLayer
+from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.task.checks import batch_of
 from hetjax.task.model import Model, param_shapes
 from hetjax.task.types import Task
@@ -21,6 +22,7 @@ from hetjax.tree import ModelState, Params
 # Above this many labels the chunked softmax is the faster one, for steps and for
 # evaluations (experiments/benchmarks/sparse_step.py).
 MANY_LABELS = 20_000
+_LARGE = 100.0  # scores beyond which no model bounds them
 _MAKE: dict[str, Callable[[], MakeLayer]] = {
     "chunked": output.chunked,
     "sampled": output.sampled,
@@ -46,11 +48,24 @@ def make_head(
         if chosen in ("auto", "full"):
             return None
         chosen = _MAKE[chosen]()
-    layer = chosen(label_counts(data))
+    layer = _made(chosen, label_counts(data))
     kernel, bias = _paths(model, data, layer.name)
     head = Head(features, kernel, bias, layer)
     _check(model, data, head)
     return head
+
+
+def _made(chosen: Any, counts: np.ndarray) -> OutputLayer:
+    """The output layer; a ValueError if `chosen` is none of its makers."""
+    # what is meant, when brackets are missing, or when the strategy has the same name
+    makes = callable(chosen) and chosen not in _MAKE.values()
+    layer = chosen(counts) if makes else None
+    if not isinstance(layer, OutputLayer):
+        raise ValueError(
+            f"output={chosen!r}: give one of {output.LAYERS}, or what "
+            "hetjax.output.chunked(), sampled() or slide() returns"
+        )
+    return layer
 
 
 def with_head(
@@ -92,7 +107,11 @@ def with_head(
         return task.restore(params, head.split(model_state)[0])
 
     return task._replace(
-        init=init, loss=loss, metrics=metrics, restore=restore, head=head
+        init=init,
+        loss=loss,
+        metrics=metrics,
+        restore=restore,
+        head=head._replace(loss=loss),
     )
 
 
@@ -129,25 +148,38 @@ def _paths(model: Model, data: Dataset, name: str) -> tuple[str, str | None]:
     return kernels[0], biases[0] if biases else None
 
 
+def _close(z: jax.Array, expected: jax.Array) -> bool:
+    """Are they equal, up to the rounding of numbers of 16 bits?"""
+    if z.shape != expected.shape:
+        return False
+    tolerance = 0.05 * jnp.abs(expected).max()
+    return bool(jnp.allclose(z, expected, rtol=0.05, atol=tolerance))
+
+
 def _check(model: Model, data: Dataset, head: Head) -> None:
-    """A ValueError unless the model's outputs are h W^T + b, for three labels."""
+    """A ValueError unless the model's outputs are h W^T + b, for three labels.
+
+    Tried with small and with large scores of both signs, in training and without: what
+    follows may only show there, such as a bound on the outputs.
+    """
     x = batch_of(data.train, 2).x
     key = jax.random.key(0)
 
-    def outputs(key: jax.Array, x: Any) -> tuple[jax.Array, ...]:
+    def outputs(key: jax.Array, x: Any) -> list[tuple[jax.Array, jax.Array]]:
         params, state = model.init(key)  # XLA leaves out the large W
         kernel, bias = head.weights(params)
-        w = jax.random.normal(key, (3, kernel.shape[1]), kernel.dtype)
-        b = jnp.arange(3).astype(bias.dtype) * (head.bias is not None)
-        views = head.without(params), head.replaced(params, w, b)
-        h, z = (model.apply(view, state, x, key, False)[0] for view in views)
-        return z, softmax.scores(h, w, b)
+        found = []
+        for training, factor in itertools.product((False, True), (1.0, _LARGE)):
+            w = factor * jax.random.normal(key, (3, kernel.shape[1]), kernel.dtype)
+            b = factor * jnp.arange(-1, 2) * (head.bias is not None)
+            w, b = w.astype(kernel.dtype), b.astype(bias.dtype)
+            views = head.without(params), head.replaced(params, w, b)
+            h, z = (model.apply(view, state, x, key, training)[0] for view in views)
+            found.append((z, softmax.scores(h, w, b)))
+        return found
 
     try:
-        z, expected = jax.jit(outputs)(key, x)
-        close = z.shape == expected.shape and bool(
-            jnp.allclose(z, expected, rtol=0.05, atol=0.05 * jnp.abs(expected).max())
-        )
+        close = all(_close(*pair) for pair in jax.jit(outputs)(key, x))
     except Exception as error:
         raise ValueError(
             f"output={head.layer.name!r} runs the model with other numbers of labels "

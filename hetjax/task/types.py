@@ -39,7 +39,8 @@ def make_grad_fn(
     task's row weights under a sparse input they are `sparse.RowSparseGrad`s, and for
     the weights of its output layer what that layer gives.
     """
-    if task.head is not None:
+    # a task with another loss, by `_replace`, is differentiated as any other
+    if task.head is not None and task.loss is task.head.loss:
         return _head_grad_fn(task, task.head, key)
 
     def grad_fn(params: Params, model_state: ModelState, batch: Batch) -> tuple:

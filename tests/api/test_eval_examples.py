@@ -2,9 +2,11 @@
 
 import csv
 import json
+import signal
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import hetjax as hj
 from hetjax.data import from_arrays
@@ -44,6 +46,66 @@ def test_the_curve_is_of_a_part_and_the_end_of_all():
     # other seeds and strategies see the same examples
     again = train(eval_examples=7, seed=3)
     assert again.evals[-1]["accuracy"] == pytest.approx(accuracy_on(again, rows))
+
+
+def test_the_part_is_of_examples_with_labels():
+    """A part without any would have no loss, and end the run as if it diverged."""
+    y = np.zeros((50, 3), np.float32)
+    y[[4, 30, 41], [0, 1, 1]] = 1
+    labels = np.eye(3, dtype=np.float32)[Y[:40]]
+    data = from_arrays(
+        (X[:40], sp.csr_array(labels)), (X[40:], sp.csr_array(y)), num_classes=3
+    )
+    task = hj.classification(hj.models.mlp(hidden=5), data)
+    for number, drawn in ((2, 2), (5, 3)):
+        history = hj.train(
+            task,
+            data,
+            MACHINE,
+            STRATEGY,
+            **COMMON,
+            eval_examples=number,
+            progress=False,
+        )
+        assert not history.stopped
+        assert history.eval_examples == drawn
+        assert history.at_end["examples"] == 50
+
+
+def test_learning_rates_are_chosen_on_a_part():
+    """And no such run is evaluated on all that was held out."""
+    comparison = hj.compare(
+        TASK,
+        DATA,
+        MACHINE,
+        {"sync": STRATEGY},
+        **COMMON,
+        eval_examples=3,
+        learning_rates=(0.1, 0.5),
+        progress=False,
+    )
+    assert comparison.tuning["held_out"] == 3
+    assert comparison.histories[0].eval_examples == 3
+    assert comparison.histories[0].at_end["examples"] == 50
+
+
+def test_a_run_that_is_resumed_is_evaluated_on_the_same_part(tmp_path):
+    settings = {"eval_examples": 7, "seconds": 0.05, "num_evals": 5}
+    once = train(**settings)
+    points = []
+
+    def interrupt(point):
+        points.append(point)
+        if len(points) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    first = train(**settings, checkpoint=tmp_path / "run", on_eval=interrupt)
+    assert first.interrupted
+    again = hj.resume(
+        tmp_path / "run", task=TASK, data=DATA, strategy=STRATEGY, progress=False
+    )
+    assert (again.eval_examples, again.evals) == (7, once.evals)
+    assert again.at_end == once.at_end
 
 
 @pytest.mark.parametrize("number", [50, 51, 10**9])

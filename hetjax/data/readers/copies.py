@@ -51,6 +51,10 @@ def place(
     paths: Sequence[Path], first_index: int, cache: bool | str | PathLike | None
 ) -> Path | None:
     """The folder of the copy of these files, or None if there is to be none."""
+    if not (cache is None or isinstance(cache, bool | str | PathLike)) or cache == "":
+        raise ValueError(
+            f"cache={cache!r}: give a folder, True, False, or None for large files only"
+        )
     if cache is False:
         return None
     try:
@@ -64,7 +68,8 @@ def place(
         folder = (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "read"
     else:
         folder = Path(cache)
-    key = json.dumps([*(str(path.resolve()) for path in paths), first_index, VERSION])
+    files_at = [str(path.resolve()) for path in paths]
+    key = json.dumps([*files_at, int(first_index), VERSION])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     return folder.expanduser() / f"{paths[0].resolve().parent.name}-{digest}"
 
@@ -140,9 +145,22 @@ def _opened(
         about["sources"] = [
             _known(new, old["sha256"]) for old, new in zip(known, sources, strict=True)
         ]
-        with contextlib.suppress(OSError):  # then they are compared again next time
-            _write_about(place, about)
+        _renew(place, about)
     return _mapped(place / about["folder"], about)
+
+
+def _renew(place: Path, about: dict[str, Any]) -> None:
+    """Keep the files' new times, unless another process writes or has written a copy.
+
+    If not, the files are compared again next time.
+    """
+    with (
+        contextlib.suppress(OSError, _Unusable),
+        filelock.FileLock(place / LOCK, timeout=0),
+    ):
+        now = _about(place)
+        if now is not None and now["folder"] == about["folder"]:
+            _write_about(place, about)
 
 
 def _mapped(folder: Path, about: dict[str, Any]) -> Dataset:
@@ -211,6 +229,8 @@ def _keep(
     for other in place.iterdir():  # older ones, and what a killed process has left
         if other.is_dir() and other != folder:
             shutil.rmtree(other, ignore_errors=True)
+        elif other.name.startswith(f"{ABOUT}."):
+            other.unlink(missing_ok=True)
 
 
 def _arrays(data: Dataset) -> list[tuple[str, np.ndarray]]:
