@@ -162,6 +162,17 @@ def test_every_local_update_on_the_chunked_layer_is_that_on_the_full_one(update)
     assert_close(*replicas, 2e-4 if update == "adam" else 2e-6)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_another_loss_is_trained(layer):
+    """Not that of the output layer, which a task had before."""
+    task, batch = task_and_batch("sparse_mlp", LAYERS[layer])
+    params, state = jax.jit(task.init)(KEY)
+    constant = task._replace(loss=lambda p, s, batch, key: (0.0 * batch.weight, s))
+    _, _, grads = jax.jit(make_grad_fn(constant, KEY))(params, state, batch)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    chex.assert_trees_all_equal(sparse.dense(grads), zeros)
+
+
 @pytest.mark.parametrize("layer", ["sampled", "slide"])
 @pytest.mark.parametrize("update", ["sgd", "sparse momentum"])
 def test_a_step_writes_only_the_rows_of_its_labels(layer, update):
@@ -211,6 +222,11 @@ def wrong(**settings):
     )
 
 
+def wrong_in_training(features, classes, *, rngs):
+    """Dropout of outputs, which only training has."""
+    return wrong(after=nnx.Dropout(0.5, rngs=rngs))(features, classes, rngs=rngs)
+
+
 class Linen(linen.Module):
     @linen.compact
     def __call__(self, x):
@@ -230,6 +246,25 @@ class Linen(linen.Module):
             {"output": "sampled"},
             "other numbers of labels",
         ),
+        (wrong(after=jax.nn.relu), {"output": "chunked"}, "nothing may follow"),
+        (
+            wrong(after=lambda z: 30 * jnp.tanh(z / 30)),
+            {"output": "chunked"},
+            "nothing may follow",
+        ),
+        (
+            wrong(after=lambda z: jnp.clip(z, -5, 5)),
+            {"output": "sampled"},
+            "nothing may follow",
+        ),
+        (wrong_in_training, {"output": "chunked"}, "nothing may follow"),
+        (hj.models.sparse_mlp(), {"output": None}, "output=None: give one of"),
+        (
+            hj.models.sparse_mlp(),
+            {"output": output.sampled},
+            r"what hetjax.output.chunked\(\), sampled",
+        ),
+        (hj.models.sparse_mlp(), {"output": hj.slide()}, "give one of"),
         (
             Linen(),
             {"output": "chunked", "output_params": ("w",)},
@@ -252,6 +287,13 @@ class Linen(linen.Module):
         "unknown name",
         "transposed",
         "softmax after it",
+        "rectified",
+        "soft bound",
+        "bound",
+        "only in training",
+        "no layer",
+        "no brackets",
+        "the strategy",
         "fixed shape",
         "linen",
         "no such parameter",
@@ -267,3 +309,5 @@ def test_models_that_do_not_fit(model, options, message):
 def test_chunks_of_nothing():
     with pytest.raises(ValueError, match="chunk=0"):
         output.chunked(chunk=0)
+    with pytest.raises(ValueError, match=r"chunk=5\.0: give a whole number"):
+        output.chunked(chunk=5.0)
