@@ -99,7 +99,7 @@ class SoftmaxGrad:
             w, b = (_slice(x, start, size) for x in weights)
             p = jnp.exp(scores(self.h, w, b) - self.normalizer[:, None])
             d = p * self.scale[:, None] * factor
-            moves = _product(d.T, self.h), d.sum(0)
+            moves = product(d.T, self.h), d.sum(0)
             return tuple(
                 _put(x, (_slice(x, start, size) + move).astype(x.dtype), start)
                 for x, move in zip(carry, moves, strict=True)
@@ -123,7 +123,7 @@ class WithKernel:
 
 def scores(h: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """z = h W^T + b [B, labels] in float32."""
-    return _product(h, kernel.T) + bias[None].astype(jnp.float32)
+    return product(h, kernel.T) + bias[None].astype(jnp.float32)
 
 
 def true_scores(
@@ -264,7 +264,7 @@ def _accumulated(sums: _Sums, z: jax.Array, w: jax.Array | None) -> _Sums:
     decay, e = jnp.exp(sums.maximum - maximum), jnp.exp(z - maximum[:, None])
     rows = None
     if w is not None and sums.rows is not None:
-        rows = sums.rows * decay[:, None] + _product(e, w)
+        rows = sums.rows * decay[:, None] + product(e, w)
     return _Sums(maximum, sums.total * decay + e.sum(1), rows)
 
 
@@ -307,15 +307,13 @@ def _grads(
 ) -> tuple[jax.Array, SoftmaxGrad]:
     rows, columns, shares = targets
     true = shares[:, None] * kernel.at[columns].get(mode="clip")
-    of_labels = jax.ops.segment_sum(
-        true, rows, num_segments=h.shape[0], indices_are_sorted=True
-    )
-    dh = scale[:, None] * (total[:, None] * mean - of_labels)
+    dh = scale[:, None] * (total[:, None] * mean - targets.of_rows(true, h.shape[0]))
     own = targets._replace(shares=shares * scale.at[rows].get(mode="clip"))
     return dh, SoftmaxGrad(h, kernel, bias, normalizer, scale * total, own, chunk)
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a b, summed in float32."""
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 

@@ -39,6 +39,8 @@ bounded("batches", 1, 10_000, "all batches are kept in memory")
 bounded("seed", *bounds.SEED)
 HIDDEN, LEARNING_RATE = 128, 0.1
 NEVER = 10**9  # steps until SLIDE's tables are rebuilt
+_SLIDE = PRESETS["paper"]
+_HASHING = Hashing(_SLIDE["hash"], _SLIDE["codes"], _SLIDE["tables"], RANGE_BITS)
 
 flags.register_multi_flags_validator(
     ["features", "nonzeros"],
@@ -179,12 +181,8 @@ CONTENDERS: dict[str, Callable[[hj.data.Dataset], Step | None]] = {
 
 def rebuild_seconds(data: hj.data.Dataset) -> float:
     """Seconds in which SLIDE's tables of this many labels are built."""
-    settings = PRESETS["paper"]
-    hashing = Hashing(
-        settings["hash"], settings["codes"], settings["tables"], RANGE_BITS
-    )
     w = jax.random.normal(jax.random.key(1), (data.num_classes, HIDDEN))
-    build = jax.jit(lambda w: Tables.of(w, hashing, jax.random.key(2)))
+    build = jax.jit(lambda w: Tables.of(w, _HASHING, jax.random.key(2)))
     jax.block_until_ready(build(w))
     began = time.perf_counter()
     jax.block_until_ready(build(w))
@@ -211,6 +209,8 @@ def memory(name: str, ids: str, labels: int) -> dict[str, float] | None:
     extra = max(0, _status("VmHWM") - before)
     weights = FLAGS.features * HIDDEN + HIDDEN + labels * (HIDDEN + 1)
     rest = 4 * weights + 12 * FLAGS.batch * FLAGS.nonzeros
+    if name == "slide":
+        rest += 4 * _HASHING.tables * (labels + 2**_HASHING.bits + 1)
     return {
         "at_rest_mb": round(rest / 1e6, 1),
         "extra_mb": round(extra / 1e6, 1),

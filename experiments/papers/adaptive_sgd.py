@@ -26,15 +26,8 @@ from experiments.common import claims, scripts
 from experiments.common.claims import Claim
 from experiments.papers import adaptive_parts, settling
 from experiments.papers import adaptive_regime as regime
-from experiments.papers.adaptive_regime import OTHERS, WORKERS, setting
+from experiments.papers.adaptive_regime import OTHERS, PAPER, WORKERS, setting
 
-# best P@1 in the authors' plots, on Amazon-670k and Delicious-200k
-PAPER = {
-    "adaptive_sgd": {4: ".400, .420", 2: ".387, .420", 1: ".34, .38"},
-    "elastic_sgd": {4: ".345, .393", 2: ".348, .397", 1: ".34, .38"},
-    "sma": {4: ".33, .405", 2: ".325, .40", 1: ".34, .366"},
-    "sync_sgd": {4: ".225, .30 (TensorFlow)", 2: "", 1: ""},
-}
 EQUAL_UPDATES = "no weight changes where all updates are equal"
 # Adaptive SGD with the paper's perturbation, and without it; how their claims' ids end
 VARIANTS = {"adaptive_sgd": "", regime.UNPERTURBED: "/delta_0"}
@@ -58,27 +51,27 @@ def rates_section() -> Iterator[Claim]:
             "; ".join(f"{k} {v:.3g}" for k, v in scores.items()),
             "P@1",
             f"{claims.OWN}: {', '.join(order)}",
-            f"{setting(4)}; here seed 0 alone",
+            f"{setting(4, f'learning rate {rate}')}; here seed 0 alone",
         )
     comparison = regime.at_adaptives_rate()
     names = (regime.UNPERTURBED, "adaptive_sgd", *OTHERS)
     found = {name: claims.bests(comparison, name) for name in names}
     rate = regime.chosen(comparison)["adaptive_sgd"]
-    for part, delta in ((regime.UNPERTURBED, "0"), ("adaptive_sgd", "0.1")):
+    for variant, part in VARIANTS.items():
         holds = (
-            claims.ahead(found[part], found["elastic_sgd"]) >= 0
+            claims.ahead(found[variant], found["elastic_sgd"]) >= 0
             and claims.ahead(found["elastic_sgd"], found["sma"]) == 1
             and claims.ahead(found["sma"], found["sync_sgd"]) >= 0
         )
         yield Claim(
-            f"rates/order/delta_{delta}",
-            f"Adaptive (delta = {delta}) >= Elastic > SMA >= sync SGD, all at learning "
-            f"rate {rate:g}, the best for Adaptive SGD with delta = 0",
+            f"rates/order{part}",
+            f"{SAID[variant]} >= Elastic > SMA >= sync SGD, all at learning rate "
+            f"{rate:g}, the best for Adaptive SGD with delta = 0",
             ".400, .345, .33, .225; .420, .393, .405, .30",
-            "; ".join(f"{k} {claims.spread(found[k])}" for k in (part, *OTHERS)),
+            "; ".join(f"{k} {claims.spread(found[k])}" for k in (variant, *OTHERS)),
             "P@1",
             claims.by_fit(holds, "the order is another"),
-            f"{setting(4)}; here at learning rate {rate:g}",
+            setting(4, f"learning rate {rate:g}"),
         )
 
 

@@ -38,7 +38,8 @@ def scaling_section() -> Iterator[Claim]:
                     "mega-batch",
                     verdict(settled) if name == "paper" else claims.OWN,
                     f"{machine}, noise {noise:g}, 40 mega-batches of 100 x {size}; "
-                    f"differences {', '.join(map(str, spreads[:12]))}, ...",
+                    f"differences {', '.join(map(str, spreads[:12]))}, ..., "
+                    f"{spreads[-1]} in the last",
                 )
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax.output.layers import OutputLayer
-from hetjax.softmax import Targets
+from hetjax.softmax import Targets, product
 from hetjax.sparse import RowSparseGrad
 
 
@@ -124,9 +124,9 @@ def _grads(
     dh = targets.of_rows(of_entries[:, None] * scored.rows_true, size)
     ids = jnp.concatenate([targets.columns, chosen.ids.reshape(-1)])
     if chosen.ids.ndim == 1:  # shared by the batch
-        dh += jnp.matmul(d, scored.rows, preferred_element_type=jnp.float32)
+        dh += product(d, scored.rows)
         dw_true = of_entries[:, None] * h.at[targets.rows].get(mode="clip")
-        dw = jnp.matmul(d.T, h, preferred_element_type=jnp.float32)
+        dw = product(d.T, h)
         dw, db = jnp.concatenate([dw_true, dw]), jnp.concatenate([of_entries, d.sum(0)])
     else:
         dh += jnp.einsum(
@@ -146,7 +146,7 @@ def _scores(
 ) -> jax.Array:
     """[B, m] scores of the candidates, less their offsets."""
     if chosen.ids.ndim == 1:
-        z = jnp.matmul(h, rows.T, preferred_element_type=jnp.float32)
+        z = product(h, rows.T)
         return z + (biases - chosen.offsets)[None]
     z = jnp.einsum("bh,bmh->bm", h, rows, preferred_element_type=jnp.float32)
     return z + biases - chosen.offsets

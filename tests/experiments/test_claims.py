@@ -130,6 +130,25 @@ def test_a_users_error_is_one_line(tmp_path, flags, message):
     assert message in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_every_section_on_adaptive_sgd_runs(tmp_path):
+    """Both protocols, which share their runs."""
+    sections = "accuracy workers time efficiency perturbation waiting rates components"
+    expected = {*sections.split(), "recommended", "slide", "figures", "scaling"}
+    for tune in ("each", "common"):
+        found = claims_of(
+            "adaptive_sgd.py",
+            tmp_path / tune,
+            "--quick",
+            f"--tune={tune}",
+            f"--runs={tmp_path / 'runs'}",
+        )
+        assert {id_.split("/")[0] for id_ in found} == expected
+        pictures = [c for id_, c in found.items() if id_.startswith("figures/")]
+        assert all((tmp_path / tune / c["ours"]).exists() for c in pictures)
+        assert {"rates/order", "rates/order/delta_0", "time/4/delta_0"} <= set(found)
+
+
 def test_no_claim_is_made_of_some_of_the_runs():
     """A comparison that is interrupted interrupts the script, with its signal."""
     data = hj.data.digits()

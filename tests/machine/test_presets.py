@@ -1,5 +1,7 @@
 """Machine presets: the numbers of the papers, and unknown names."""
 
+import math
+
 import pytest
 
 from hetjax.machine import PRESETS, Machine, like_amazon670k, load_machine, preset
@@ -70,8 +72,11 @@ def test_slide_is_a_cpu_that_is_scaled_too():
         ({"name": "v100x4"}, "'v100x4' cannot be scaled; these can: v100x4-amazon"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"num_bytes": -1.0}, "num_bytes=-1.0"),
+        ({"batch_size": "8"}, "batch_size='8': give a finite number"),
+        ({"batch_size": math.inf}, "batch_size=inf: give a finite number"),
+        ({"num_bytes": True}, "num_bytes=True: give a finite number"),
     ],
-    ids=["name", "batch size", "bytes"],
+    ids=["name", "batch size", "bytes", "text", "infinite", "no number"],
 )
 def test_what_cannot_be_scaled(changes, message):
     settings = {"name": "v100x4-amazon670k", "batch_size": 8, "num_bytes": 1e6}

@@ -76,6 +76,25 @@ def test_on_threads(name, layer):
     chex.assert_trees_all_equal(again.params, history.params)
 
 
+def test_every_worker_rebuilds_its_own_tables():
+    """Merges leave them alone; those of the merged model stay the first ones."""
+    task = hj.classification(
+        hj.models.sparse_mlp(hidden=4),
+        DATA,
+        output=output.slide(codes=1, tables=3, active=4, rebuild_every=10**6),
+    )
+    never = Session(
+        task, DATA, preset("uniform:3", noise=0.0), seconds=0.03, num_evals=2
+    )
+    strategy = make("local_sgd", 4)
+    one, other = simulated("local_sgd", "slide"), never.run("never", strategy, 0, BAR)
+    assert one.merges == other.merges > 3
+    first, last = one.params["kernel_out"], other.params["kernel_out"]
+    assert not np.array_equal(first, last)
+    for history in (one, other):
+        assert int(history.model_state["output"]["rebuilds"]) == 0
+
+
 def test_slide_trains_on_one_worker():
     history = session("slide").run("slide", hj.slide(batch_size=4), 0, BAR)
     assert [w.updates > 0 for w in history.workers] == [True, False, False]

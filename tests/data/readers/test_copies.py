@@ -48,6 +48,19 @@ def test_a_copy_is_not_parsed_and_not_copied_into_memory(folder, cache, parsed):
         assert isinstance(array, np.memmap)
 
 
+@pytest.mark.parametrize("cache", [0, 1, "", 2.5])
+def test_what_is_no_place_for_a_copy(folder, cache):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: give a folder, True"):
+        read_folder(folder, cache=cache)
+
+
+def test_numpys_numbers_are_numbers(folder, cache):
+    same(
+        read_folder(folder, first_index=np.int64(0), cache=cache),
+        read_folder(folder, cache=cache),
+    )
+
+
 def test_a_name_is_no_part_of_a_copy(folder, cache, parsed):
     assert read_folder(folder, cache=cache, name="one").name == "one"
     assert read_folder(folder, cache=cache, name="two").name == "two"
