@@ -34,7 +34,7 @@ flags.DEFINE_integer(
     "eval_examples", None, "test examples of an evaluation; by default all"
 )
 flags.DEFINE_string("runs", None, "where runs are kept; by default runs in --out")
-flags.DEFINE_list("learning_rates", ["0.01", "0.1", "1"], "to choose from, at b_max")
+flags.DEFINE_list("learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max")
 flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
 flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
 flags.DEFINE_float("delta", 0.1, "of Adaptive SGD's perturbation")
@@ -90,7 +90,7 @@ def machine(name: str) -> hj.machine.Machine:
 def rates() -> tuple[float, ...]:
     """The learning rates to choose from."""
     found = bounds.numbers("learning_rates", FLAGS.learning_rates)
-    return tuple(found[1:2] if FLAGS.quick and len(found) > 1 else found)
+    return tuple(found[2:3] if FLAGS.quick and len(found) > 2 else found)
 
 
 def seconds() -> float:
