@@ -34,7 +34,9 @@ flags.DEFINE_integer(
     "eval_examples", None, "test examples of an evaluation; by default all"
 )
 flags.DEFINE_string("runs", None, "where runs are kept; by default runs in --out")
-flags.DEFINE_list("learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max")
+flags.DEFINE_list(
+    "learning_rates", ["0.001", "0.01", "0.1", "1", "10"], "to choose from, at b_max"
+)
 flags.DEFINE_enum("tune", "common", TUNE, "one rate for all, or each its own")
 flags.DEFINE_float("merge_momentum", 0.9, "gamma of Elastic and Adaptive SGD's merge")
 flags.DEFINE_float("delta", 0.1, "of Adaptive SGD's perturbation")

@@ -222,6 +222,16 @@ def waiting_section() -> Iterator[Claim]:
 
 def figures() -> Iterator[Claim]:
     """The paper's figures, drawn from our runs; they are not claims."""
+    comparison = regime.at_adaptives_rate()
+    rate = f"learning rate {regime.chosen(comparison)['adaptive_sgd']:g}"
+    yield claims.picture(
+        "figures/order",
+        "order.png",
+        comparison.plot(),
+        "accuracy over virtual time, at Adaptive SGD's own learning rate for all",
+        "Figure 4",
+        setting(4, rate),
+    )
     for workers in WORKERS[:2]:
         comparison = regime.of_rivals(workers)
         for what, paper, figure in (
