@@ -248,7 +248,8 @@ def _score(
     bar: ProgressBar,
     keep: Keep,
 ) -> float:
-    strategy = strategy._replace(learning_rate=learning_rate)
+    # in its settings, too: a kept run is the same one beside other rates
+    strategy = _at(strategy, learning_rate)
     name = _rated(name, strategy)
     kept = keep(name, seed, "tuning")
     history = held.run(name, strategy, seed, bar, **kept)
@@ -266,13 +267,15 @@ def _held_out(data: Dataset, seed: int) -> Dataset:
 def _with_learning_rates(
     strategies: Mapping[str, Strategy], learning_rates: Mapping[str, float]
 ) -> dict[str, Strategy]:
-    return {
-        name: s._replace(
-            learning_rate=learning_rates[name],
-            settings={**s.settings, "learning_rate": learning_rates[name]},
-        )
-        for name, s in strategies.items()
-    }
+    return {name: _at(s, learning_rates[name]) for name, s in strategies.items()}
+
+
+def _at(strategy: Strategy, learning_rate: float) -> Strategy:
+    """The strategy with this learning rate, in its records, too."""
+    return strategy._replace(
+        learning_rate=learning_rate,
+        settings={**strategy.settings, "learning_rate": learning_rate},
+    )
 
 
 def describe(data: Dataset) -> dict[str, Any]:

@@ -76,3 +76,29 @@ def test_compare_does_only_what_is_missing(tmp_path):
     strategies["sma"] = make("sma", 6, momentum=0.9)
     with pytest.raises(ValueError, match=r"sma.* strategy.momentum is 0.5 there"):
         compare(strategies)
+
+
+def test_compare_tries_more_learning_rates(tmp_path):
+    """Runs that chose among others are kept, whatever rate a strategy was made with."""
+    p = problem()
+
+    def compare(*rates):
+        return hj.compare(
+            p.task,
+            p.data,
+            three_workers(),
+            {"sma": make("sma", 6, learning_rate=rates[0])},
+            seconds=0.05,
+            num_evals=3,
+            learning_rates=rates,
+            out=tmp_path,
+            progress=False,
+        )
+
+    first = compare(0.1, 0.2)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    more = compare(0.05, 0.1, 0.2)
+    scores = more.tuning["scores"]["sma"]
+    assert scores.items() > first.tuning["scores"]["sma"].items()
+    assert len(scores) == 3
+    assert {path: path.stat().st_mtime_ns for path in files} == files
