@@ -81,8 +81,7 @@ RIVALS = (
 
 def recommended_section() -> Iterator[Claim]:
     """The recommended preset and all others, each at its own learning rate."""
-    comparison = regime.of_all((RECOMMENDED, *RIVALS))
-    rates = regime.chosen(regime.tuned("each")) | regime.chosen(regime.of_components())
+    comparison, rates = regime.of_all((RECOMMENDED, *RIVALS))
     target = comparison.target
     for name in (RECOMMENDED, *RIVALS):
         seconds = median(h.seconds_to(target) for h in comparison.of(name))

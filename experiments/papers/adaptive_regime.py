@@ -209,21 +209,26 @@ def of_rivals(workers: int) -> hj.Comparison:
 
 
 @cache
-def of_components() -> hj.Comparison:
-    """All components on four GPUs, each at its own rate."""
-    first = at(components(), rates()[0])
+def of_components(*only: str) -> hj.Comparison:
+    """The components on four GPUs, each at its own rate; `only` some of them.
+
+    All such comparisons share their runs.
+    """
+    wanted = {k: v for k, v in components().items() if not only or k in only}
+    first = at(wanted, rates()[0])
     return compared("components", machine_of(4), first, tune="each", rates=rates())
 
 
-def of_all(names: Sequence[str]) -> hj.Comparison:
-    """These of the rivals and components on four GPUs, each at its own rate."""
-    rivals, parts = tuned("each"), of_components()
+def of_all(names: Sequence[str]) -> tuple[hj.Comparison, dict[str, float]]:
+    """These of the rivals and components on four GPUs, and each one's own rate."""
+    rivals, parts = tuned("each"), of_components(*names)
     histories = [*rivals.histories, *parts.histories]
-    return hj.Comparison(
+    comparison = hj.Comparison(
         [h for h in histories if h.strategy in names],
         data=parts.data,
         machine=parts.machine,
     )
+    return comparison, chosen(rivals) | chosen(parts)
 
 
 @cache

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from quick import quick_if
 
-import hetjax as hj
-from experiments.common import claims as claims_module
-
 FOLDER = Path(__file__).parents[2] / "experiments" / "papers"
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
 
@@ -147,22 +144,6 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
         pictures = [c for id_, c in found.items() if id_.startswith("figures/")]
         assert all((tmp_path / tune / c["ours"]).exists() for c in pictures)
         assert {"rates/order", "rates/order/delta_0", "time/4/delta_0"} <= set(found)
-
-
-def test_no_claim_is_made_of_some_of_the_runs():
-    """A comparison that is interrupted interrupts the script, with its signal."""
-    data = hj.data.digits()
-    task = hj.classification(hj.models.mlp(hidden=4), data)
-    strategies = {"sync": hj.sync_sgd(batch_size=64, learning_rate=0.1)}
-
-    def interrupt(history):
-        raise KeyboardInterrupt("SIGTERM")
-
-    arguments = (task, data, hj.machine.preset("v100x1"), strategies)
-    settings = {"seconds": 0.01, "seeds": 2, "num_evals": 1, "progress": False}
-    assert len(claims_module.compare(*arguments, **settings).histories) == 2
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        claims_module.compare(*arguments, **settings, on_history=interrupt)
 
 
 def test_results_are_not_overwritten(tmp_path):

@@ -243,3 +243,19 @@ def test_only_additions_take_the_lock(load, name, transfers, locked):
     members = (0, 1, 2, 3) if name == "sync" else (0,)
     transfer = clock.merge(MergeAction(members, transfers=transfers), 1000.0)
     assert transfer.finish == pytest.approx(1e-3 * locked)
+
+
+def test_no_claim_is_made_of_some_of_the_runs(claims):
+    """A comparison that is interrupted interrupts the script, with its signal."""
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=4), data)
+    strategies = {"sync": hj.sync_sgd(batch_size=64, learning_rate=0.1)}
+
+    def interrupt(history):
+        raise KeyboardInterrupt("SIGTERM")
+
+    arguments = (task, data, hj.machine.preset("v100x1"), strategies)
+    settings = {"seconds": 0.01, "seeds": 2, "num_evals": 1, "progress": False}
+    assert len(claims.compare(*arguments, **settings).histories) == 2
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        claims.compare(*arguments, **settings, on_history=interrupt)
