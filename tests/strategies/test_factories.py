@@ -122,7 +122,7 @@ def test_the_public_codes_warm_up_and_decay():
     [
         ("paper", {"delta": 0.1, "merge_momentum": 0.9, "scaling": "paper"}),
         ("hgpu_code", {"delta": 0.1, "merge_momentum": 0.9, "scaling": "hgpu_code"}),
-        ("recommended", {"delta": 0.0, "merge_momentum": 0.0, "scaling": "measured"}),
+        ("recommended", {"delta": 0.0, "merge_momentum": 0.0, "scaling": "hgpu_code"}),
     ],
 )
 def test_a_preset_is_its_settings(preset_name, in_effect):
