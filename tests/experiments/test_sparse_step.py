@@ -50,7 +50,10 @@ def test_a_case(result, case):
             assert name in missing or not sys.platform.startswith("linux")
             continue
         # 200 x 128 + 128 + 4 x 129 weights, and 40 non-zeros of 12 bytes
-        assert needed["at_rest_mb"] == pytest.approx(0.105, abs=0.051)
+        megabytes = 0.105
+        if name == "slide":  # 50 tables: where each of 2^18 buckets begins, and the rows
+            megabytes += 4e-6 * 50 * (2**18 + 1 + 4)
+        assert needed["at_rest_mb"] == pytest.approx(megabytes, abs=0.051)
         assert needed["peak_over_rest"] >= 1
 
 
