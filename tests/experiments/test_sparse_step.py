@@ -51,7 +51,7 @@ def test_a_case(result, case):
             continue
         # 200 x 128 + 128 + 4 x 129 weights, and 40 non-zeros of 12 bytes
         megabytes = 0.105
-        if name == "slide":  # 50 tables: where each of 2^18 buckets begins, and the rows
+        if name == "slide":  # 50 tables: where 2^18 buckets begin, and all rows
             megabytes += 4e-6 * 50 * (2**18 + 1 + 4)
         assert needed["at_rest_mb"] == pytest.approx(megabytes, abs=0.051)
         assert needed["peak_over_rest"] >= 1
