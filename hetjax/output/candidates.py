@@ -28,6 +28,7 @@ class Candidates(NamedTuple):
 
 Choose = Callable[..., tuple[Candidates, Any]]
 
+AT_ONCE = 2**21  # numbers of gathered rows, at most: 8 MB
 _LOWEST = -1e30  # below every score; finite, so that differences are not NaN
 
 
@@ -68,7 +69,7 @@ class _Scored(NamedTuple):
     p_true: jax.Array  # [L] probability of each true label, for its example
     p: jax.Array  # [B, m] probability of each candidate
     rows_true: jax.Array  # [L, H] rows of W
-    rows: jax.Array  # [m, H] or [B, m, H]
+    mean: jax.Array  # [B, H] the candidates' rows of W, weighted with p
 
 
 def _scored(
@@ -85,14 +86,9 @@ def _scored(
     rows_true = w.at[targets.columns].get(mode="clip")
     z_true = jnp.sum(h.at[targets.rows].get(mode="clip") * rows_true, -1)
     z_true += b.at[targets.columns].get(mode="clip")
-    rows = w.at[chosen.ids].get(mode="clip")
-    z = _scores(h, rows, b.at[chosen.ids].get(mode="clip"), chosen)
-    used = jnp.broadcast_to(chosen.used, z.shape) & ~_hits(targets, chosen, size)
-    z = jnp.where(used, z, -jnp.inf)
     member = jnp.where(_is_first(targets, size), z_true, -jnp.inf)
     highest = jnp.full(size, _LOWEST).at[targets.rows].max(member, mode="drop")
-    highest = jax.lax.stop_gradient(jnp.maximum(highest, z.max(-1)))
-    e = jnp.exp(z - highest[:, None])
+    highest, e, rows_sum = _weighted(h, w, b, targets, chosen, highest)
     e_true = jnp.exp(member - highest.at[targets.rows].get(mode="clip"))
     total = e.sum(-1) + targets.of_rows(e_true, size)
     # an example with neither labels nor candidates has no loss: log 0 would be a NaN
@@ -100,7 +96,45 @@ def _scored(
     normalizer = (highest + jnp.log(total)).at[targets.rows].get(mode="clip")
     losses = -targets.of_rows(targets.shares * (z_true - normalizer), size)
     p_true = e_true / total.at[targets.rows].get(mode="clip")
-    return _Scored(losses, p_true, e / total[:, None], rows_true, rows)
+    p, mean = (x / total[:, None] for x in (e, rows_sum))
+    return _Scored(losses, p_true, p, rows_true, mean)
+
+
+def _weighted(
+    h: jax.Array,
+    w: jax.Array,
+    b: jax.Array,
+    targets: Targets,
+    chosen: Candidates,
+    highest: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(highest [B], e [B, m], sum_j e_j W_j [B, H]) of the candidates' scores z [B, m].
+
+    `highest` is the highest score of each example, of those given and of z, and
+    e = exp(z - highest), 0 for true labels and for what is not used.
+    """
+
+    def of_example(
+        h: jax.Array, used: jax.Array, highest: jax.Array, ids: Any, offsets: Any
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        rows = w.at[ids].get(mode="clip")
+        z = product(rows, h) + (b.at[ids].get(mode="clip") - offsets)
+        z = jnp.where(used, z, -jnp.inf)
+        highest = jax.lax.stop_gradient(jnp.maximum(highest, z.max()))
+        e = jnp.exp(z - highest)
+        return highest, e, product(e, rows)
+
+    hits = _hits(targets, chosen, h.shape[0])
+    own = h, jnp.broadcast_to(chosen.used, hits.shape) & ~hits, highest
+    if chosen.ids.ndim == 1:  # shared by the batch
+        return jax.vmap(of_example, (0, 0, 0, None, None))(*own, *chosen[:2])
+    # their rows are used while they are in the cache, instead of an array [B, m, H]
+    together = max(1, AT_ONCE // (chosen.ids.shape[1] * h.shape[1]))
+    return jax.lax.map(
+        lambda example: of_example(*example),
+        (*own, *chosen[:2]),
+        batch_size=min(together, h.shape[0]),
+    )
 
 
 def _grads(
@@ -116,22 +150,19 @@ def _grads(
     By hand: autodiff would hold several arrays of the size of all rows.
     """
     size = h.shape[0]
-    total = targets.of_rows(targets.shares, size)
-    of_entries = (scale * total).at[targets.rows].get(mode="clip") * scored.p_true
+    total = scale * targets.of_rows(targets.shares, size)
+    of_entries = total.at[targets.rows].get(mode="clip") * scored.p_true
     of_entries -= scale.at[targets.rows].get(mode="clip") * targets.shares
     of_entries = jnp.where(targets.rows < size, of_entries, 0.0)
-    d = (scale * total)[:, None] * scored.p
+    d = total[:, None] * scored.p
     dh = targets.of_rows(of_entries[:, None] * scored.rows_true, size)
+    dh += total[:, None] * scored.mean
     ids = jnp.concatenate([targets.columns, chosen.ids.reshape(-1)])
     if chosen.ids.ndim == 1:  # shared by the batch
-        dh += product(d, scored.rows)
         dw_true = of_entries[:, None] * h.at[targets.rows].get(mode="clip")
         dw = product(d.T, h)
         dw, db = jnp.concatenate([dw_true, dw]), jnp.concatenate([of_entries, d.sum(0)])
     else:
-        dh += jnp.einsum(
-            "bm,bmh->bh", d, scored.rows, preferred_element_type=jnp.float32
-        )
         examples = jnp.repeat(jnp.arange(size), d.shape[1])
         examples = jnp.concatenate([targets.rows, examples])
         db = jnp.concatenate([of_entries, d.reshape(-1)])
@@ -139,17 +170,6 @@ def _grads(
         dw = db[:, None] * h.at[examples].get(mode="clip")
     dw, db = (RowSparseGrad(ids, rows, num_labels) for rows in (dw, db))
     return dh, dw, db
-
-
-def _scores(
-    h: jax.Array, rows: jax.Array, biases: jax.Array, chosen: Candidates
-) -> jax.Array:
-    """[B, m] scores of the candidates, less their offsets."""
-    if chosen.ids.ndim == 1:
-        z = product(h, rows.T)
-        return z + (biases - chosen.offsets)[None]
-    z = jnp.einsum("bh,bmh->bm", h, rows, preferred_element_type=jnp.float32)
-    return z + biases - chosen.offsets
 
 
 def _hits(targets: Targets, chosen: Candidates, size: int) -> jax.Array:
