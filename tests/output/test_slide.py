@@ -57,6 +57,24 @@ def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
     assert not touched[~active.any(0)].any()
 
 
+@pytest.mark.parametrize("together", [1, 4])
+def test_examples_may_be_taken_in_blocks_of_any_size(together, monkeypatch):
+    """Of six examples, the second block of four has two."""
+    p = Problem(kind="several", labels=LABELS)
+    layer = layer_of()
+    state = jax.jit(layer.init)(p.arrays[1], KEY)
+
+    def found():
+        given = *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
+        losses, dh, dw, db, _ = jax.jit(lambda *a: layer.loss_and_grads(*a))(*given)
+        return losses, dh, sparse.dense(dw), sparse.dense(db)
+
+    whole = found()
+    monkeypatch.setattr(candidates, "AT_ONCE", together * 12 * p.arrays[0].shape[1])
+    for one, other in zip(found(), whole, strict=True):
+        close(one, other)
+
+
 @pytest.mark.parametrize("hash", HASHES)
 def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monkeypatch):
     p = Problem(kind="none", labels=LABELS)
