@@ -22,7 +22,7 @@ from hetjax.tracing.trace import Trace
 STRATEGIES = zoo(6)
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
 RUN = {"seconds": 0.8, "num_evals": 16, "progress": False, "every": "1 eval"}
-# a busy machine may make many evaluations of a mesh between two launches
+# a busy machine may make many evaluations before it hears a signal
 LONGER = {"seconds": 2.4, "num_evals": 48}
 THREE = ["cpu:0", "cpu:1", "cpu:2"]
 
@@ -143,12 +143,12 @@ def test_a_full_disk_loses_the_trace_and_not_the_run(tmp_path, monkeypatch):
 
 def test_a_trace_is_replaced_only_with_a_checkpoint(tmp_path, monkeypatch):
     """Other workers fail before they have one: those before go on, and replay."""
-    train(tmp_path, "easgd", stop_at=4)
+    train(tmp_path, "easgd", stop_at=4, **LONGER)
     with monkeypatch.context() as patch:
         patch.setattr(keeper.Keeper, "is_due", lambda self, evals: False)
         with pytest.raises(RuntimeError, match="crash"):
-            train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2)
-    train(tmp_path, "easgd")
+            train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2, **LONGER)
+    train(tmp_path, "easgd", **LONGER)
     p = problem()
     again = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
     assert again.replayed == "equal"
@@ -185,6 +185,7 @@ def test_a_mesh_goes_on(tmp_path, name):
     check_one_history(first, last, LONGER)
 
 
+@pytest.mark.slow
 def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     """It has the parameters of a simulated run after so many rounds, but rounding.
 
