@@ -65,6 +65,7 @@ def test_examples_may_be_taken_in_blocks(monkeypatch):
 
     def found():
         given = *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
+        # a new function each time, or what is compiled already would be used
         losses, dh, dw, db, _ = jax.jit(lambda *a: layer.loss_and_grads(*a))(*given)
         return losses, dh, sparse.dense(dw), sparse.dense(db)
 
