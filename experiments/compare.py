@@ -84,9 +84,15 @@ SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row"
 
 
 def load_data() -> hj.data.Dataset:
+    """The data set; a ValueError for a flag that it would ignore."""
     if FLAGS.data == "synthetic_xmc":
         sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
+    for name in (*SIZES, "data_seed"):
+        if FLAGS[name].present:
+            raise ValueError(
+                f"--{name} is for --data=synthetic_xmc, not for --data={FLAGS.data}"
+            )
     return named_data.load(FLAGS.data, first_index=FLAGS.first_index)
 
 

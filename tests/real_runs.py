@@ -11,7 +11,7 @@ from hetjax.api.session import Session
 from hetjax.data import from_arrays
 
 FEATURES, CLASSES = 6, 3
-OF_BENCH = ("on_nan", "on_lost_worker", "trace")
+OF_BENCH = ("eval_examples", "on_nan", "on_lost_worker", "trace")
 
 
 def small_data(examples=60):

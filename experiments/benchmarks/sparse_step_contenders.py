@@ -5,6 +5,7 @@ python sparse_step_contenders.py CONTENDER IDS LABELS --batch=... (from that scr
 
 import gc
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ bounded("seed", *bounds.SEED)
 HIDDEN, LEARNING_RATE = 128, 0.1
 NEVER = 10**9  # steps until SLIDE's tables are rebuilt
 _SLIDE = PRESETS["paper"]
+_SLIDE_EVERY = 50  # steps to the first rebuild, the default
 _HASHING = Hashing(_SLIDE["hash"], _SLIDE["codes"], _SLIDE["tables"], RANGE_BITS)
 
 flags.register_multi_flags_validator(
@@ -177,6 +179,15 @@ CONTENDERS: dict[str, Callable[[hj.data.Dataset], Step | None]] = {
     "torch_sparse": partial(torch_step, sparse=True),
     "torch_dense": partial(torch_step, sparse=False),
 }
+
+
+def rebuilds(steps: int) -> int:
+    """How often SLIDE's tables are rebuilt in so many steps from the start."""
+    number, due = 0, float(_SLIDE_EVERY)
+    while due <= steps:
+        number += 1
+        due += _SLIDE_EVERY * math.exp(_SLIDE["rebuild_decay"] * number)
+    return number
 
 
 def rebuild_seconds(data: hj.data.Dataset) -> float:

@@ -32,6 +32,10 @@ def run(main: Callable[[], int | None]) -> None:
     for name in ("jax._src.xla_bridge", "jax._src.distributed"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("absl").addFilter(_is_no_orbax_detail)
+    # --help lists the flags of the script's parts, too
+    for module, own in flags.FLAGS.flags_by_module_dict().items():
+        for flag in own if module.startswith("experiments.") else ():
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
 
 

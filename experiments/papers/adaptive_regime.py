@@ -67,7 +67,13 @@ def data() -> hj.data.Dataset:
     if FLAGS.quick:
         return hj.data.synthetic_xmc(rows=800, test_rows=200, labels=60)
     found = named_data.load(FLAGS.data)
-    return hj.data.commonest_labels(found, FLAGS.labels) if FLAGS.labels else found
+    if FLAGS.labels is None:
+        return found
+    if FLAGS.labels > found.num_classes:
+        raise ValueError(
+            f"--labels={FLAGS.labels}: {FLAGS.data} has {found.num_classes:,} labels"
+        )
+    return hj.data.commonest_labels(found, FLAGS.labels)
 
 
 @cache

@@ -10,6 +10,7 @@ from hetjax import tree
 from hetjax.api.kept import history_of, part_of_first
 from hetjax.checkpoint import find, models
 from hetjax.checkpoint.folder import holds_run
+from hetjax.output.head import own_state
 from hetjax.task.types import Task
 
 
@@ -18,7 +19,8 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
 
     `path` is what `history.save_model(path)` has written, or the folder of a run that
     `train(checkpoint=path)` keeps: then the model is that of its end, or with `best`
-    that of its best evaluation, which a run has that is not over, too.
+    that of its best evaluation, which a run has that is not over, too. A saved model
+    fits a task with any output layer, that of a run the one that it was trained with.
 
     Errors: FileNotFoundError without such a folder; ValueError for a model of other
     shapes than the task's, for a run that is not over, or for a damaged folder.
@@ -30,6 +32,7 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
         folder = part_of_first(folder)
     like = jax.eval_shape(task.init, jax.random.key(0))
     if not holds_run(folder):
+        like = like[0], own_state(like[1])
         if best:
             raise ValueError(
                 f"{folder} holds one model: best=True is for the folder of a run"

@@ -59,6 +59,7 @@ def replay(
         seconds=instants[-1],
         num_evals=1,
         instants=instants,
+        eval_examples=recorded.header.get("eval_examples"),
         on_nan=recorded.header["on_nan"],
         on_lost_worker=recorded.header["on_lost_worker"],
     )

@@ -54,7 +54,7 @@ def train(
     the initial parameters, the order of the examples and the machine's noise. With
     `eval_examples`, these evaluations are of so many examples of the test split (the
     same ones for every strategy and seed), and the final model is also evaluated on the
-    whole split: `history.at_end`.
+    whole split: `history.at_end`, empty if the run was interrupted.
 
     The run ends early at the first evaluation whose main metric has reached `target`,
     or by which `epochs` passes over the training data are done. Ctrl-C also ends the

@@ -29,12 +29,13 @@ def split_off(
 def part_of(split: Split, number: int | None) -> Split:
     """So many examples of the split, in its order, or all; always the same ones.
 
-    They are drawn among those that have labels: others add nothing to a mean.
+    One at least has labels if any has: the loss of none would be no number.
     """
     if number is None or number >= len(split):
         return split
-    labelled = np.arange(len(split))
+    order = np.random.default_rng(0).permutation(len(split))
     if sp.issparse(split.y):
-        labelled = np.flatnonzero(np.diff(split.y.indptr))
-    drawn = np.random.default_rng(0).permutation(len(labelled))[:number]
-    return split.take(np.sort(labelled[drawn]))
+        labelled = np.flatnonzero(np.diff(split.y.indptr)[order])
+        if len(labelled) and labelled[0] >= number:
+            order[number - 1] = order[labelled[0]]
+    return split.take(np.sort(order[:number]))

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
+from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
 from hetjax.engine.records.history import History, WorkerEvent
@@ -55,11 +56,13 @@ class Bookkeeping:
         self._best: tuple[float, Any] | None = None  # metric and model
         self._visible: Any = None  # the model of the last evaluation
         self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
+        task = job.programs.task
         self.history = History(
             name,
             job.seed,
             strategy.settings,
-            job.programs.task.metric,
+            task.metric,
+            output=task.head.layer.text if task.head else "",
             real=runtime.real,
             step_modes=runtime.step_modes,
             trace=runtime.recording,
@@ -331,7 +334,8 @@ class Bookkeeping:
         history.model = self._job.programs.task.restore(*model)
         if self._job.whole_test:
             history.eval_examples = self._job.num_test
-            if history.error is None:
+            # a look at all of it takes long: not after Ctrl-C or SIGTERM
+            if history.error is None and history.stopped != INTERRUPTED:
                 history.at_end = self.evaluations.of_all(model)
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))

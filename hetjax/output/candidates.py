@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax.output.layers import OutputLayer
+from hetjax.output.layers import OutputLayer, shown
 from hetjax.softmax import Targets, product
 from hetjax.sparse import RowSparseGrad
 
@@ -23,7 +23,6 @@ class Candidates(NamedTuple):
 
     ids: jax.Array  # int32
     offsets: jax.Array  # float32, subtracted from the scores: log(m q) of a sample
-    used: jax.Array  # bool: False for what is to be left out, such as repetitions
 
 
 Choose = Callable[..., tuple[Candidates, Any]]
@@ -36,8 +35,12 @@ def layer(
     name: str,
     choose: Choose,
     init: Callable[[jax.Array, jax.Array], Any] | None = None,
+    **settings: Any,
 ) -> OutputLayer:
-    """The layer whose candidates are choose(h, W, b, state, key) -> (them, state)."""
+    """The layer whose candidates are choose(h, W, b, state, key) -> (them, state).
+
+    The `settings` are for results.
+    """
 
     def losses(
         h: jax.Array, w: jax.Array, b: jax.Array, state: Any, targets: Targets, key: Any
@@ -59,7 +62,7 @@ def layer(
         dh, dw, db = _grads(h, targets, chosen, scored, scale, len(w))
         return scored.losses, dh, dw, db, state
 
-    return OutputLayer(name, losses, loss_and_grads, init)
+    return OutputLayer(name, losses, loss_and_grads, init, shown(name, **settings))
 
 
 class _Scored(NamedTuple):
@@ -80,7 +83,7 @@ def _scored(
         loss = -sum_c t_c (z_c - log(sum_{c in Y} exp z_c
                                      + sum_{j not in Y} exp(z_j - offset_j)))
 
-    with j over the candidates that are used. 0 without labels.
+    with j over the candidates. 0 without labels.
     """
     size = h.shape[0]
     rows_true = w.at[targets.columns].get(mode="clip")
@@ -91,8 +94,6 @@ def _scored(
     highest, e, rows_sum = _weighted(h, w, b, targets, chosen, highest)
     e_true = jnp.exp(member - highest.at[targets.rows].get(mode="clip"))
     total = e.sum(-1) + targets.of_rows(e_true, size)
-    # an example with neither labels nor candidates has no loss: log 0 would be a NaN
-    total = jnp.where(total > 0, total, 1.0)
     normalizer = (highest + jnp.log(total)).at[targets.rows].get(mode="clip")
     losses = -targets.of_rows(targets.shares * (z_true - normalizer), size)
     p_true = e_true / total.at[targets.rows].get(mode="clip")
@@ -111,28 +112,27 @@ def _weighted(
     """(highest [B], e [B, m], sum_j e_j W_j [B, H]) of the candidates' scores z [B, m].
 
     `highest` is the highest score of each example, of those given and of z, and
-    e = exp(z - highest), 0 for true labels and for what is not used.
+    e = exp(z - highest), 0 for true labels.
     """
 
     def of_example(
-        h: jax.Array, used: jax.Array, highest: jax.Array, ids: Any, offsets: Any
+        h: jax.Array, hit: jax.Array, highest: jax.Array, ids: Any, offsets: Any
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         rows = w.at[ids].get(mode="clip")
         z = product(rows, h) + (b.at[ids].get(mode="clip") - offsets)
-        z = jnp.where(used, z, -jnp.inf)
+        z = jnp.where(hit, -jnp.inf, z)
         highest = jax.lax.stop_gradient(jnp.maximum(highest, z.max()))
         e = jnp.exp(z - highest)
         return highest, e, product(e, rows)
 
-    hits = _hits(targets, chosen, h.shape[0])
-    own = h, jnp.broadcast_to(chosen.used, hits.shape) & ~hits, highest
+    own = h, _hits(targets, chosen, h.shape[0]), highest
     if chosen.ids.ndim == 1:  # shared by the batch
-        return jax.vmap(of_example, (0, 0, 0, None, None))(*own, *chosen[:2])
+        return jax.vmap(of_example, (0, 0, 0, None, None))(*own, *chosen)
     # their rows are used while they are in the cache, instead of an array [B, m, H]
     together = max(1, AT_ONCE // (chosen.ids.shape[1] * h.shape[1]))
     return jax.lax.map(
         lambda example: of_example(*example),
-        (*own, *chosen[:2]),
+        (*own, *chosen),
         batch_size=min(together, h.shape[0]),
     )
 

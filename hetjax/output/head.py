@@ -26,6 +26,18 @@ class OutputParam(nnx.Param):
     """
 
 
+class WithLayer(NamedTuple):
+    """A model state in training, where the output layer has a state of its own."""
+
+    model: ModelState
+    output: Any
+
+
+def own_state(model_state: ModelState) -> ModelState:
+    """The model's own state, which it has with every output layer."""
+    return model_state.model if isinstance(model_state, WithLayer) else model_state
+
+
 class Head(NamedTuple):
     """A model's output layer, and how it is trained.
 
@@ -72,17 +84,15 @@ class Head(NamedTuple):
         """The model state at the start, with the layer's own if it has one."""
         if self.layer.init is None:
             return model_state
-        own = self.layer.init(self.weights(params)[0], key)
-        return {"model": model_state, "output": own}
+        return WithLayer(model_state, self.layer.init(self.weights(params)[0], key))
 
     def split(self, model_state: ModelState) -> tuple[ModelState, Any]:
         """(the model's own state, the layer's)."""
-        if self.layer.init is None:
-            return model_state, ()
-        return model_state["model"], model_state["output"]
+        state = model_state.output if isinstance(model_state, WithLayer) else ()
+        return own_state(model_state), state
 
     def joined(self, model_state: ModelState, own: Any) -> ModelState:
         """Undo `split`."""
         if self.layer.init is None:
             return model_state
-        return {"model": model_state, "output": own}
+        return WithLayer(model_state, own)

@@ -20,6 +20,7 @@ class OutputLayer(NamedTuple):
     loss_and_grads(h, W, b, state, targets, scale [B], key)
         -> (losses [B], dh [B, H], dW, db, state), of sum_b scale_b loss_b
     init(W, key) -> state; None if the layer has none
+    text: the name and the settings, for results
 
     dW and db are arrays, or gradients that `sparse.subtract` and `sparse.dense` accept.
     """
@@ -28,6 +29,12 @@ class OutputLayer(NamedTuple):
     losses: Callable[..., tuple[jax.Array, Any]]
     loss_and_grads: Callable[..., tuple]
     init: Callable[[jax.Array, jax.Array], Any] | None = None
+    text: str = ""
+
+
+def shown(name: str, **settings: Any) -> str:
+    """A layer's name and settings as they are given in Python."""
+    return f"{name}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
 
 
 # A layer's factory: labels [C] int64, the examples of each label -> OutputLayer
@@ -41,9 +48,9 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
         loss = -sum_c t_c (z_c - logsumexp(z)),   t = 1/|labels| on each true label
 
     It needs no array [batch, labels], and plain SGD needs no array for the gradient of
-    W. `chunk` is the number of labels of a chunk; by default at most four million
-    scores (16 MB) are computed at a time. Results are those of the full softmax up to
-    rounding.
+    W. `chunk` is the number of labels of a chunk; by default four million scores (16
+    MB) are computed at a time, but 512 labels at least. Results are those of the full
+    softmax up to rounding.
     """
     if chunk is not None:
         check_counts(MOST_LABELS, chunk=chunk)
@@ -70,5 +77,6 @@ def chunked(*, chunk: int | None = None) -> MakeLayer:
         found = softmax.loss_and_grads(h, w, b, targets, scale, size(h))
         return *found, softmax.WithKernel(), state
 
-    layer = OutputLayer("chunked", losses, loss_and_grads)
+    text = shown("chunked", chunk=chunk)
+    layer = OutputLayer("chunked", losses, loss_and_grads, text=text)
     return lambda counts: layer

@@ -44,10 +44,10 @@ def sampled(*, negatives: int = 1024, distribution: str = "log_uniform") -> Make
             del h, w, b
             ids, log_q = draw(key, negatives)
             offsets = log_q + np.log(negatives).astype(np.float32)
-            used = jnp.ones(negatives, bool)
-            return Candidates(ids, offsets, used), state
+            return Candidates(ids, offsets), state
 
-        return layer("sampled", choose)
+        given = {"negatives": negatives, "distribution": distribution}
+        return layer("sampled", choose, **given)
 
     return make
 

@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 BUCKET_SIZE, RANGE_BITS = 128, 18  # of the public code
-MOST_CODES = 4096  # K or L: a table is an array of its own
+MOST_CODES = 2**16  # K L, in all tables; the public code has 6,144 at most
 MOST_ACTIVE = 20_000  # places are multiplied with one another, in 32 bits
 MOST_STEPS = 2**30 - 1  # between rebuilds
 
@@ -109,10 +109,10 @@ def slide(
             offset = jax.random.randint(key, (len(h), 1), 0, num)
             others = (jnp.asarray(listed, jnp.int32)[None] + offset) % num
             ids = _distinct(found, count, others)
-            offsets = jnp.zeros(ids.shape, jnp.float32)
-            return Candidates(ids, offsets, jnp.ones(ids.shape, bool)), state
+            return Candidates(ids, jnp.zeros(ids.shape, jnp.float32)), state
 
-        return layer("slide", choose, schedule.begin)
+        more = {"active": active, "rebuild_every": rebuild_every}
+        return layer("slide", choose, schedule.begin, **chosen, **more)
 
     return make
 
@@ -206,7 +206,13 @@ def _coprime(num: int) -> int:
 def _check(chosen: dict[str, Any], active: int, rebuild_every: int) -> None:
     if chosen["hash"] not in HASHES:
         raise ValueError(f"hash={chosen['hash']!r}: choose one of {HASHES}")
-    check_counts(MOST_CODES, codes=chosen["codes"], tables=chosen["tables"])
+    codes, tables = chosen["codes"], chosen["tables"]
+    check_counts(MOST_CODES, codes=codes, tables=tables)
+    if codes * tables > MOST_CODES:
+        raise ValueError(
+            f"{codes} codes in each of {tables} tables: give at most {MOST_CODES:,} "
+            "in all"
+        )
     check_counts(MOST_ACTIVE, active=active)
     check_counts(
         MOST_STEPS, renew_every=chosen["renew_every"], rebuild_every=rebuild_every

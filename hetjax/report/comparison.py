@@ -123,6 +123,7 @@ class Comparison:
             lines[0] += f": {share} of the best median that any strategy reached"
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        lines += _output_layers(self.histories)
         lines += _parts_of_test(self.histories)
         lines += _placements(self.histories)
         if self.interrupted:
@@ -179,6 +180,12 @@ class Comparison:
                 for row in self.summary()
             ],
         }
+
+
+def _output_layers(histories: list[History]) -> list[str]:
+    """A line for each output layer that is not the model's own."""
+    layers = {h.output for h in histories if h.output}
+    return [f"output layer: {text}" for text in sorted(layers)]
 
 
 def _parts_of_test(histories: list[History]) -> list[str]:

@@ -52,6 +52,7 @@ def run_record(history: History) -> dict[str, Any]:
         "strategy": history.strategy,
         "seed": history.seed,
         "settings": plain(history.settings),
+        "output": history.output,
         "evals": [_point_record(p) for p in history.evals],
         "eval_examples": history.eval_examples,
         "at_end": plain(history.at_end),

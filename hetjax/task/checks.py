@@ -20,10 +20,19 @@ def _outputs(model: Model, x: Any, key: jax.Array) -> Any:
 def check_logits(model: Model, data: Dataset) -> None:
     """Raises a ValueError unless the model maps inputs to logits [B, C]."""
     batch = batch_of(data.train, 2)
-    outputs = jax.eval_shape(
-        lambda x: _outputs(model, x, jax.random.key(0)),  # traced: nothing is compiled
-        batch.x,
-    )
+    try:
+        outputs = jax.eval_shape(
+            lambda x: _outputs(model, x, jax.random.key(0)),  # traced, not compiled
+            batch.x,
+        )
+    except (TypeError, ValueError) as error:
+        if not data.sparse:
+            raise
+        raise ValueError(
+            f"the model fails on the sparse inputs of {data.name} ({error}): multiply "
+            "them with hetjax.sparse.matmul(x, w), w marked as hetjax.sparse.RowParam, "
+            "or use hetjax.models.sparse_mlp"
+        ) from error
     shape = getattr(outputs, "shape", None)
     if shape is None:
         raise ValueError(

@@ -38,6 +38,7 @@ def header(
         "batch_size": strategy.batch_size,
         "seed": int(job.seed),
         "instants": list(job.instants),
+        "eval_examples": job.num_test if job.whole_test else None,
         "on_nan": job.on_nan,
         "on_lost_worker": job.on_lost_worker,
         "step_modes": step_modes,

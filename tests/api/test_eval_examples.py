@@ -48,8 +48,9 @@ def test_the_curve_is_of_a_part_and_the_end_of_all():
     assert again.evals[-1]["accuracy"] == pytest.approx(accuracy_on(again, rows))
 
 
-def test_the_part_is_of_examples_with_labels():
-    """A part without any would have no loss, and end the run as if it diverged."""
+@pytest.mark.parametrize("number", [2, 5, 20])
+def test_a_part_without_labels(number):
+    """It would have no loss, and end the run as if it diverged: one has labels."""
     y = np.zeros((50, 3), np.float32)
     y[[4, 30, 41], [0, 1, 1]] = 1
     labels = np.eye(3, dtype=np.float32)[Y[:40]]
@@ -57,19 +58,20 @@ def test_the_part_is_of_examples_with_labels():
         (X[:40], sp.csr_array(labels)), (X[40:], sp.csr_array(y)), num_classes=3
     )
     task = hj.classification(hj.models.mlp(hidden=5), data)
-    for number, drawn in ((2, 2), (5, 3)):
-        history = hj.train(
-            task,
-            data,
-            MACHINE,
-            STRATEGY,
-            **COMMON,
-            eval_examples=number,
-            progress=False,
-        )
-        assert not history.stopped
-        assert history.eval_examples == drawn
-        assert history.at_end["examples"] == 50
+    history = hj.train(
+        task, data, MACHINE, STRATEGY, **COMMON, eval_examples=number, progress=False
+    )
+    assert not history.stopped
+    assert history.eval_examples == number
+    assert history.at_end["examples"] == 50
+    # the same for few examples with labels as for all: others are in the mean, too
+    rows = np.sort(np.random.default_rng(0).permutation(50)[:20])
+    right = np.take_along_axis(
+        y, np.asarray(history.model(X[40:])).argmax(1)[:, None], 1
+    )
+    assert history.at_end["p@1"] == pytest.approx(right.mean())
+    if number == 20:
+        assert history.evals[-1]["p@1"] == pytest.approx(right[rows].mean())
 
 
 def test_learning_rates_are_chosen_on_a_part():
@@ -101,6 +103,7 @@ def test_a_run_that_is_resumed_is_evaluated_on_the_same_part(tmp_path):
 
     first = train(**settings, checkpoint=tmp_path / "run", on_eval=interrupt)
     assert first.interrupted
+    assert first.at_end == {}  # a look at all takes long, and the process should end
     again = hj.resume(
         tmp_path / "run", task=TASK, data=DATA, strategy=STRATEGY, progress=False
     )

@@ -96,6 +96,7 @@ def test_the_fields_of_a_run(twice):
             "strategy": str,
             "seed": int,
             "settings": dict,
+            "output": str,
             "evals": list,
             "eval_examples": int,
             "at_end": dict,
@@ -332,6 +333,10 @@ ERRORS = {
         "--slowdown is for --machine=local, mesh or auto, not --machine=v100x4",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
+    "labels of other data": (
+        ["--labels=5"],
+        "--labels is for --data=synthetic_xmc, not for --data=digits",
+    ),
 }
 
 XMC = "40 6 4\n" + "".join(

@@ -93,7 +93,21 @@ def test_dwta_takes_the_code_of_another_bin_where_a_bin_is_empty():
 @pytest.mark.parametrize("hash", HASHES)
 @pytest.mark.parametrize("num", [1, 7, 4096, 5000])
 def test_tables_list_each_bucket_in_order(hash, num):
-    hashing = Hashing(hash, 2, 3, 5)
+    check_tables(Hashing(hash, 2, 3, 5), num)
+
+
+def test_tables_of_more_labels_than_are_sorted_at_a_time():
+    """With 2^18 buckets, 14 bits are left for a label's place among those."""
+    hashing = Hashing("dwta", 8, 1, 18)
+    w = jnp.asarray(vectors(2 * 2**14 + 5, hidden=8))
+    tables = tables_of(w, hashing, KEY)
+    buckets = np.asarray(buckets_of(hashing, w, KEY))[0]
+    np.testing.assert_array_equal(tables.labels[0], np.argsort(buckets, kind="stable"))
+    counts = np.bincount(buckets, minlength=2**18)
+    np.testing.assert_array_equal(tables.starts[0], np.r_[0, np.cumsum(counts)])
+
+
+def check_tables(hashing, num):
     w = jnp.asarray(vectors(num))
     tables = tables_of(w, hashing, KEY)
     buckets = np.asarray(buckets_of(hashing, w, KEY))

@@ -46,6 +46,15 @@ def dense(data):
     return hj.data.from_arrays(*pairs)
 
 
+def class_ids():
+    """One class for each example, instead of a set of labels."""
+    pairs = [
+        (split.x, np.asarray(split.y.argmax(1)).reshape(-1))
+        for split in (DATA.train, DATA.test)
+    ]
+    return hj.data.from_arrays(*pairs, num_classes=DATA.num_classes)
+
+
 def own_functions():
     def init(key):
         draws = [
@@ -68,6 +77,7 @@ CASES = {
     "no bias": (hj.models.sparse_mlp(hidden=4, bias=False), DATA),
     "own": (OwnModel, dense(DATA)),
     "functions": (own_functions(), DATA),
+    "class ids": (hj.models.sparse_mlp(hidden=4), class_ids()),
 }
 
 
@@ -227,6 +237,20 @@ def wrong_in_training(features, classes, *, rngs):
     return wrong(after=nnx.Dropout(0.5, rngs=rngs))(features, classes, rngs=rngs)
 
 
+class Gate(nnx.Module):
+    """z + g tanh z with a g that starts at zero."""
+
+    def __init__(self):
+        self.gate = nnx.Param(jnp.zeros(()))
+
+    def __call__(self, z):
+        return z + self.gate[...] * jnp.tanh(z)
+
+
+def gated(features, classes, *, rngs):
+    return wrong(after=Gate())(features, classes, rngs=rngs)
+
+
 class Linen(linen.Module):
     @linen.compact
     def __call__(self, x):
@@ -257,6 +281,12 @@ class Linen(linen.Module):
             {"output": "sampled"},
             "nothing may follow",
         ),
+        (
+            wrong(after=lambda z: z + 0.03 * jnp.abs(z)),
+            {"output": "chunked"},
+            "nothing may",
+        ),
+        (gated, {"output": "chunked"}, "nothing may follow"),
         (wrong_in_training, {"output": "chunked"}, "nothing may follow"),
         (hj.models.sparse_mlp(), {"output": None}, "output=None: give one of"),
         (
@@ -290,6 +320,8 @@ class Linen(linen.Module):
         "rectified",
         "soft bound",
         "bound",
+        "a little more",
+        "no effect yet",
         "only in training",
         "no layer",
         "no brackets",

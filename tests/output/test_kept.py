@@ -53,5 +53,28 @@ def test_a_kept_run_goes_on_from_its_folder_alone(name, tmp_path):
     assert history.evals == whole.evals
     chex.assert_trees_all_equal(history.params, whole.params)
     chex.assert_trees_all_equal(history.model_state, whole.model_state)
-    with pytest.raises(ValueError, match="a run whose (loss|model) has other settings"):
+    message = rf"other settings: output is .{name}\(.* there, and .{name}\(.* here"
+    with pytest.raises(ValueError, match=message):
         train(other, checkpoint=folder)
+
+
+def test_a_saved_model_fits_a_task_with_another_output_layer(tmp_path):
+    """The tables of SLIDE are not of the model."""
+    history = train(LAYERS["slide"][0])
+    history.save_model(tmp_path / "model")
+    for layer in ("full", "sampled", LAYERS["slide"][1]):
+        task = hj.classification(hj.models.sparse_mlp(hidden=4), DATA, output=layer)
+        model = hj.load_model(tmp_path / "model", task)
+        chex.assert_trees_all_equal(model(DATA.test.x), history.model(DATA.test.x))
+
+
+def test_results_say_which_layer_was_trained():
+    histories = [train(layer) for layer in ("full", LAYERS["sampled"][0])]
+    assert [h.output for h in histories] == [
+        "",
+        "sampled(negatives=6, distribution='log_uniform')",
+    ]
+    for history in histories:
+        comparison = hj.Comparison([history], data=DATA.name, machine="uniform:2")
+        line = f"output layer: {history.output}"
+        assert (line in str(comparison.table())) == bool(history.output)

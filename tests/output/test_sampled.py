@@ -26,15 +26,14 @@ def test_loss_and_gradients_with_given_candidates(kind, targets, variant):
     ids = np.array([3, 3, 0, 7, 10, 5])
     log_q = np.log(np.random.default_rng(1).uniform(0.05, 0.5, p.num))
     offsets = np.log(len(ids)) + log_q[ids]
-    used = np.array([True, True, True, False, True, True])
-    chosen = Candidates(*map(jnp.asarray, (ids, offsets.astype(np.float32), used)))
+    chosen = Candidates(jnp.asarray(ids), jnp.asarray(offsets, jnp.float32))
     layer = candidates.layer("given", lambda h, w, b, state, key: (chosen, state))
     losses, dh, dw, db, _ = variant(layer.loss_and_grads)(
         *p.arrays, (), targets, jnp.asarray(p.scale), None
     )
     # each label's offset: 0 if it is true, else -log of its summed weights
     weight = np.zeros(p.num)
-    np.add.at(weight, ids[used], np.exp(-offsets[used]))
+    np.add.at(weight, ids, np.exp(-offsets))
     with np.errstate(divide="ignore"):
         expected = p.expected(np.where(p.t > 0, 0.0, -np.log(weight)))
     for found, other in zip((losses, dh), expected[:2], strict=True):

@@ -64,7 +64,9 @@ def test_on_the_clock(name, layer):
         assert history.evals[-1]["loss"] < start
 
 
-@pytest.mark.parametrize(("name", "layer"), quick(PAIRS, ("local_sgd", "chunked")))
+@pytest.mark.parametrize(
+    ("name", "layer"), quick(PAIRS, *[("local_sgd", k) for k in ("chunked", "slide")])
+)
 def test_on_threads(name, layer):
     """A recorded run is replayed to the same parameters."""
     here = session(layer, real=True)
@@ -93,7 +95,7 @@ def test_every_worker_rebuilds_its_own_tables():
     first, last = one.params["kernel_out"], other.params["kernel_out"]
     assert not np.array_equal(first, last)
     for history in (one, other):
-        assert int(history.model_state["output"]["rebuilds"]) == 0
+        assert int(history.model_state.output["rebuilds"]) == 0
 
 
 def test_slide_trains_on_one_worker():

@@ -32,7 +32,7 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "evals", "eval_examples", "at_end"),
+        *("strategy", "seed", "settings", "output", "evals", "eval_examples", "at_end"),
         *("workers", "staleness", "merges"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),

@@ -96,6 +96,14 @@ def test_a_trace_in_a_file_is_replayed(tmp_path):
     assert copy.read_text() == path.read_text()
 
 
+def test_a_replay_is_evaluated_on_the_same_part_of_the_test_split():
+    history = real(strategy("local_sgd"), eval_examples=5)
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    assert (again.eval_examples, again.evals) == (5, history.evals)
+    assert again.at_end == history.at_end
+
+
 def test_another_run_than_the_recorded_one_differs():
     """Another learning rate gives the same events and other parameters."""
     history = real(strategy("elastic_sgd"))

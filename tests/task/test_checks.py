@@ -162,3 +162,12 @@ def test_outputs_must_be_logits(outputs, message):
     model = from_functions(lambda key: (), lambda params, x: outputs(jnp.asarray(x)))
     with pytest.raises(ValueError, match=message):
         classification(model, DATA)
+
+
+def test_a_dense_layer_on_sparse_inputs():
+    """Flax would say that an array element is set with a sequence."""
+    data = hj.data.synthetic_xmc(
+        rows=32, test_rows=8, features=40, labels=12, nonzeros=5.0
+    )
+    with pytest.raises(ValueError, match=r"sparse inputs of .*use hetjax\.models\.sp"):
+        classification(built(12), data)

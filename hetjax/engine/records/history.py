@@ -14,6 +14,7 @@ import numpy as np
 
 from hetjax.checkpoint import models
 from hetjax.engine.interruption import INTERRUPTED
+from hetjax.output.head import own_state
 
 
 class Segment(NamedTuple):
@@ -116,7 +117,9 @@ class History:
     eval_examples: int = 0  # of the test split that `evals` are of; 0: all
     at_end: dict[str, float] = field(default_factory=dict)
     # {"examples", "loss", metric...} of the final model on the whole test split, where
-    # `evals` are of a part of it
+    # `evals` are of a part of it (else see the last of these); empty after an interrupt
+    # or an error
+    output: str = ""  # the task's output layer, if that is not the model's own
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     merges: int = 0
@@ -213,7 +216,8 @@ class History:
                 "this history holds no such model: a run keeps its best one only with "
                 "train(checkpoint=...)"
             )
-        models.save(path, params, state, overwrite=overwrite)
+        # without an output layer's state: it may be loaded for a task with another one
+        models.save(path, params, own_state(state), overwrite=overwrite)
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""

@@ -18,6 +18,14 @@ COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4, 1, 3, 4, 2)  # of eight workers
 SIZES = (4, 2, 3, 4, 1, 4, 2, 4)
 WAVES = 5
+XMC = hj.data.synthetic_xmc(
+    rows=60, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
+)
+LAYERS = {
+    "chunked": hj.output.chunked(chunk=5),
+    "sampled": hj.output.sampled(negatives=6),
+    "slide": hj.output.slide(codes=1, tables=3, active=4, rebuild_every=3),
+}
 TABLE = {  # strategy, steps of a wave
     "sync": (hj.sync_sgd(**COMMON, server_momentum=0.5, ema=True), 1),
     "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
@@ -82,3 +90,17 @@ def test_a_mesh_equals_workers_one_by_one(name, where):
 def test_a_tree_of_three_levels(where):
     tree = hj.hier_sgd(**COMMON, levels=(2, 2), local_steps=(1, 2, 4))
     same("hier three levels", where, tree, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["8 x 1", "4 x 2"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_output_layers(layer, where):
+    """What a layer draws, and the tables that it rebuilds, are of each worker."""
+    task = hj.classification(hj.models.sparse_mlp(hidden=4), XMC, output=LAYERS[layer])
+    strategy, options = hj.local_sgd(**COMMON, local_steps=2), {"task": task}
+    options["data"] = XMC
+    expected = simulated(strategy, WAVES, 2, **options)
+    actual = on_mesh(strategy, where, WAVES, 2, **options)
+    assert (actual.stopped, actual.merges) == ("", expected.merges)
+    close(actual.params, expected.params, 1e-6)
