@@ -110,6 +110,7 @@ def _evaluate(sections: Sections, by_clock: tuple[str, ...]) -> Iterator[Claim]:
     for name, section in sections.items():
         print(f"-- {name}", file=sys.stderr)
         for claim in section():
+            assert claim.id.split("/")[0] == name, "--only would not find it"
             if isinstance(claim.ours, float) and not math.isfinite(claim.ours):
                 claim = claim._replace(ours="never reached")
             if FLAGS.quick and name not in by_clock:

@@ -148,11 +148,17 @@ def read_folder(
 
 
 def _read_header(path: Path) -> _Header | None:
-    """The first line as a header, if it is three integers."""
+    """The first line as a header, if it is three integers, or None if it is a row."""
     with opened(path) as file:
         line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
     if not found:
+        words = line.decode(errors="replace").split()
+        if len(words) > 1 and b":" not in line:
+            raise DataError(
+                f"{path}:1: feature {words[1][:40]!r} is not index:value, and the line "
+                "is no header of three numbers (rows features labels)"
+            )
         return None
     header = _Header(*(int(number) for number in found.groups()))
     if min(header) < 1 or max(header) > LARGEST:

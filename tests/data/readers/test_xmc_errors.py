@@ -127,6 +127,8 @@ def test_errors_name_the_line(read, monkeypatch, line, header, before, chunk):
         ("1 12 7\n" + 2 * GOOD, r"promises 1 rows, but there are 2"),
         ("2 12 7\n", r"promises 2 rows, but there are 0"),
         ("0 12 7\n", r"train.txt:1: header of 0 rows"),
+        ("2 12\n" + 2 * GOOD, r"train.txt:1: .* no header of three numbers"),
+        ("rows features labels\n" + 2 * GOOD, "train.txt:1: .* no header of three"),
         ("2 -12 7\n" + 2 * GOOD, r"train.txt:1: header of 2 rows, -12 features"),
         ("2 12 99999999999\n" + 2 * GOOD, r"train.txt:1: header of .*2147483647"),
     ],
