@@ -64,9 +64,7 @@ def test_on_the_clock(name, layer):
         assert history.evals[-1]["loss"] < start
 
 
-@pytest.mark.parametrize(
-    ("name", "layer"), quick(PAIRS, *[("local_sgd", k) for k in ("chunked", "slide")])
-)
+@pytest.mark.parametrize(("name", "layer"), quick(PAIRS, ("local_sgd", "chunked")))
 def test_on_threads(name, layer):
     """A recorded run is replayed to the same parameters."""
     here = session(layer, real=True)
