@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quick import quick
 from softmax_oracle import SHARES, Problem, close
 
 from hetjax import softmax, sparse
@@ -75,7 +76,7 @@ def test_examples_may_be_taken_in_blocks(monkeypatch):
         close(one, other)
 
 
-@pytest.mark.parametrize("hash", HASHES)
+@pytest.mark.parametrize("hash", quick(HASHES, "dwta"))
 def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monkeypatch):
     p = Problem(kind="none", labels=LABELS)
     layer, of = layer_of(hash=hash, active=LABELS), spied(monkeypatch)
@@ -116,7 +117,7 @@ def test_repeated_labels_count_once(count, size):
         assert row.tolist() == chosen_by_numpy(some[:count], rest, size)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", quick(PRESETS, "paper"))
 def test_as_many_active_labels_as_there_are_is_the_full_softmax(preset):
     """Even if all tables find the same few labels."""
     p = Problem(labels=LABELS)
