@@ -181,7 +181,7 @@ def describe_run(
         "machine": plain(machine.record()),
         "processes": here().count,
         "metric": task.metric,
-        "output": task.head.layer.text if task.head else None,
+        "output": task.output or None,
         "model": model_shapes(task),
         "data": data_fingerprint(job.data),
         # last: where a setting has a name, the difference is named above

@@ -62,7 +62,7 @@ class Bookkeeping:
             job.seed,
             strategy.settings,
             task.metric,
-            output=task.head.layer.text if task.head else "",
+            output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
             trace=runtime.recording,

@@ -29,6 +29,11 @@ class Task(NamedTuple):
     row_params: tuple[str, ...] = ()  # paths of weights that meet sparse inputs
     head: Head | None = None  # an output layer whose gradients are not left to autodiff
 
+    @property
+    def output(self) -> str:
+        """The head's layer with its settings, for results; "" without a head."""
+        return self.head.layer.text if self.head else ""
+
 
 def make_grad_fn(
     task: Task, key: jax.Array

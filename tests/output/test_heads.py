@@ -284,7 +284,7 @@ class Linen(linen.Module):
         (
             wrong(after=lambda z: z + 0.03 * jnp.abs(z)),
             {"output": "chunked"},
-            "nothing may",
+            "nothing may follow",
         ),
         (gated, {"output": "chunked"}, "nothing may follow"),
         (wrong_in_training, {"output": "chunked"}, "nothing may follow"),

@@ -3,14 +3,12 @@
 import chex
 import pytest
 from quick import quick
+from small_layers import DATA
 
 import hetjax as hj
 from hetjax import output
 from hetjax.machine import preset
 
-DATA = hj.data.synthetic_xmc(
-    rows=60, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
-)
 LAYERS = {
     "chunked": (output.chunked(chunk=5), output.chunked(chunk=6)),
     "sampled": (output.sampled(negatives=6), output.sampled(negatives=7)),

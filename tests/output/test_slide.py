@@ -58,7 +58,8 @@ def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
     assert not touched[~active.any(0)].any()
 
 
-def test_examples_may_be_taken_in_blocks(monkeypatch):
+@pytest.mark.parametrize("together", quick([1, 4], 4))
+def test_examples_may_be_taken_in_blocks_of_any_size(together, monkeypatch):
     """Of six examples, the second block of four has two."""
     p = Problem(kind="several", labels=LABELS)
     layer = layer_of()
@@ -71,7 +72,7 @@ def test_examples_may_be_taken_in_blocks(monkeypatch):
         return losses, dh, sparse.dense(dw), sparse.dense(db)
 
     whole = found()
-    monkeypatch.setattr(candidates, "AT_ONCE", 4 * 12 * p.arrays[0].shape[1])
+    monkeypatch.setattr(candidates, "AT_ONCE", together * 12 * p.arrays[0].shape[1])
     for one, other in zip(found(), whole, strict=True):
         close(one, other)
 

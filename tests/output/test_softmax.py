@@ -94,7 +94,7 @@ def test_other_weights_than_the_gradients_own():
     close(moved["b"], p.b - 1 - 0.3 * db)
 
 
-@settings(max_examples=10, deadline=None)  # each of them is compiled
+@settings(max_examples=15, deadline=None)  # each of them is compiled
 @given(
     seed=st.integers(0, 2**20),
     size=st.integers(1, 7),

@@ -6,7 +6,9 @@ import chex
 import jax
 import numpy as np
 import pytest
+import small_layers
 from quick import quick
+from small_layers import DATA
 from zoo import make
 
 import hetjax as hj
@@ -16,15 +18,7 @@ from hetjax.api.session import Session
 from hetjax.machine import preset
 from hetjax.tracing.fingerprint import digest
 
-DATA = hj.data.synthetic_xmc(
-    rows=60, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
-)
-LAYERS = {
-    "full": "full",
-    "chunked": output.chunked(chunk=5),
-    "sampled": output.sampled(negatives=6),
-    "slide": output.slide(codes=1, tables=3, active=4, rebuild_every=3),
-}
+LAYERS = {"full": "full", **small_layers.LAYERS}
 PAIRS = [(name, layer) for name in hj.STRATEGIES for layer in LAYERS if layer != "full"]
 CHOSEN = ("adaptive_sgd", "sma")
 BAR = ProgressBar(1.0, shown=False)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from mesh_runs import LAYOUTS, ON_ALL, close, on_mesh, simulated
 from quick import quick
+from small_layers import DATA as XMC
+from small_layers import LAYERS
 
 import hetjax as hj
 
@@ -18,14 +20,6 @@ COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4, 1, 3, 4, 2)  # of eight workers
 SIZES = (4, 2, 3, 4, 1, 4, 2, 4)
 WAVES = 5
-XMC = hj.data.synthetic_xmc(
-    rows=60, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0
-)
-LAYERS = {
-    "chunked": hj.output.chunked(chunk=5),
-    "sampled": hj.output.sampled(negatives=6),
-    "slide": hj.output.slide(codes=1, tables=3, active=4, rebuild_every=3),
-}
 TABLE = {  # strategy, steps of a wave
     "sync": (hj.sync_sgd(**COMMON, server_momentum=0.5, ema=True), 1),
     "elastic": (hj.elastic_sgd(**COMMON, local_steps=2), 2),
