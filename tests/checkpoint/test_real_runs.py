@@ -21,9 +21,8 @@ from hetjax.tracing.trace import Trace
 
 STRATEGIES = zoo(6)
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
-RUN = {"seconds": 0.8, "num_evals": 16, "progress": False, "every": "1 eval"}
-# a busy machine may make many evaluations before it hears a signal
-LONGER = {"seconds": 2.4, "num_evals": 48}
+# a busy machine makes many evaluations before the run is kept and a signal ends it
+RUN = {"seconds": 2.4, "num_evals": 48, "progress": False, "every": "1 eval"}
 THREE = ["cpu:0", "cpu:1", "cpu:2"]
 
 
@@ -56,11 +55,11 @@ def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):
     )
 
 
-def check_one_history(first, last, settings=RUN):
+def check_one_history(first, last):
     """Both parts of the run are in the history, in order."""
     assert first.stopped == "interrupted"
-    assert (last.stopped, last.duration) == ("", settings["seconds"])
-    assert len(last.evals) == settings["num_evals"] + 1
+    assert (last.stopped, last.duration) == ("", RUN["seconds"])
+    assert len(last.evals) == RUN["num_evals"] + 1
     # what came after the last cut, if there was anything, was done again
     done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
     assert done
@@ -143,12 +142,12 @@ def test_a_full_disk_loses_the_trace_and_not_the_run(tmp_path, monkeypatch):
 
 def test_a_trace_is_replaced_only_with_a_checkpoint(tmp_path, monkeypatch):
     """Other workers fail before they have one: those before go on, and replay."""
-    train(tmp_path, "easgd", stop_at=4, **LONGER)
+    train(tmp_path, "easgd", stop_at=4)
     with monkeypatch.context() as patch:
         patch.setattr(keeper.Keeper, "is_due", lambda self, evals: False)
         with pytest.raises(RuntimeError, match="crash"):
-            train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2, **LONGER)
-    train(tmp_path, "easgd", **LONGER)
+            train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2)
+    train(tmp_path, "easgd")
     p = problem()
     again = hj.replay(tmp_path / "trace.jsonl", p.task, p.data, progress=False)
     assert again.replayed == "equal"
@@ -180,9 +179,9 @@ def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", quick(BULK, "hier_sgd"))
 def test_a_mesh_goes_on(tmp_path, name):
-    first = train(tmp_path, name, stop_at=4, placement="mesh", **LONGER)
-    last = train(tmp_path, name, placement="mesh", **LONGER)
-    check_one_history(first, last, LONGER)
+    first = train(tmp_path, name, stop_at=4, placement="mesh")
+    last = train(tmp_path, name, placement="mesh")
+    check_one_history(first, last)
 
 
 @pytest.mark.slow
@@ -193,7 +192,7 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     run counts. The loss is convex: rounding does not grow.
     """
     p = PROBLEMS["quadratic"]()
-    given = {"placement": "mesh", "problem": p, **LONGER}
+    given = {"placement": "mesh", "problem": p}
     train(tmp_path, "local_sgd", stop_at=4, **given)
     last = train(tmp_path, "local_sgd", **given)
     assert last.interruptions
@@ -249,8 +248,8 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
 
 @pytest.mark.slow
 def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
-    first = train(tmp_path, "sma", stop_at=4, placement="mesh", **LONGER)
-    last = train(tmp_path, "sma", ["cpu:0", "cpu:1"], **LONGER)
+    first = train(tmp_path, "sma", stop_at=4, placement="mesh")
+    last = train(tmp_path, "sma", ["cpu:0", "cpu:1"])
     seconds = [
         [(s.start, s.finish) for s in h.timeline if h.workers[s.worker].name == "cpu:2"]
         for h in (first, last)
