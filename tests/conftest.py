@@ -7,10 +7,10 @@ product, so that oracles in float64 differ by more than they may.
 
 Most of the tests' time is XLA's. A program that several tests, or the scripts and
 notebooks that they run, compile is compiled once per session: JAX keeps it in a
-temporary folder that all processes of the session share. On CPUs XLA
-leaves out its costly optimizations, since programs run for microseconds (the whole
-takes a fifth less); JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles what users run, as
-.ci/run does for the slow tests.
+temporary folder that all processes of the session share. On CPUs XLA leaves out its
+costly optimizations, since programs run for microseconds (the whole takes a fifth
+less); JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles what users run, as .ci/run does for the
+slow tests.
 """
 
 import atexit

@@ -166,9 +166,8 @@ def _unpacked(archive: Path, folder: str) -> Path:
         with TemporaryDirectory(dir=archive.parent) as temporary:
             with tarfile.open(archive) as tar:
                 # Python before 3.11.4 has no filters; the archive's checksum is known
-                safely: Any = {}
-                if hasattr(tarfile, "data_filter"):
-                    safely["filter"] = "data"
+                filtered = hasattr(tarfile, "data_filter")
+                safely: Any = {"filter": "data"} if filtered else {}
                 tar.extractall(temporary, **safely)
             try:
                 (Path(temporary) / folder).rename(target)
