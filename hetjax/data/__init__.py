@@ -2,6 +2,7 @@
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.digits import digits
+from hetjax.data.from_sources import from_source
 from hetjax.data.labels import commonest_labels
 from hetjax.data.memory import from_arrays
 from hetjax.data.partition import dirichlet, iid
@@ -12,6 +13,7 @@ from hetjax.data.readers.libsvm import read_libsvm
 from hetjax.data.readers.sources import cifar10, cifar100, fashion_mnist, mnist
 from hetjax.data.readers.xmc import read_folder, read_xmc
 from hetjax.data.synthetic import SHAPES, synthetic_xmc
+from hetjax.data.tokens import from_tokens
 
 __all__ = [
     "SHAPES",
@@ -25,6 +27,8 @@ __all__ = [
     "dirichlet",
     "fashion_mnist",
     "from_arrays",
+    "from_source",
+    "from_tokens",
     "iid",
     "mnist",
     "read_cifar",

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
+from hetjax.data.columns import gathered, sparse_leaves, stored_per_row
 from hetjax.data.dataset import Split
 
 RATIO = 1.25  # of neighbouring bucket sizes, at most
@@ -24,8 +25,8 @@ SPREADS = 4.0  # a capacity is the expected count + this many standard deviation
 class Batch(NamedTuple):
     """A batch for the device: B is its bucket's size, n <= B its true examples."""
 
-    x: Any  # [B, ...] float32, or BCOO [B, F]
-    y: Any  # [B] int32, or BCOO [B, C] with 1/|labels| at each true label
+    x: Any  # [B, ...], BCOO [B, F], or a tree of them
+    y: Any  # [B, ...], BCOO [B, C] with 1/|labels| at each true label, or a tree
     weight: Any  # [B] float32: 1 for an example with a loss; 0 for padding, or no label
     count: Any  # [] float32: n, which every mean over the batch divides by
 
@@ -34,8 +35,7 @@ class Bucket(NamedTuple):
     """A shape of batches."""
 
     size: int  # [examples]
-    nonzeros: int  # capacity of the inputs, 0 if they are dense
-    labels: int  # capacity of the labels, 0 if they are class ids
+    capacities: tuple[int, ...] = ()  # [entries] of each sparse array of x, then of y
 
 
 def bucket_sizes(batch_size: int) -> list[int]:
@@ -54,44 +54,40 @@ def make_buckets(split: Split, batch_size: int) -> tuple[Bucket, ...]:
     capacities, up to what the `batch_size` fullest examples need.
     """
     sizes = np.array(bucket_sizes(batch_size))
-    nonzeros, labels = _counts(split.x), _counts(split.y)
-    capacity = [_capacities(counts, sizes) for counts in (nonzeros, labels)]
-    buckets = [Bucket(*map(int, row)) for row in zip(sizes, *capacity, strict=True)]
-    most = [_most(counts, batch_size) for counts in (nonzeros, labels)]
-    while any(c < m for c, m in zip(buckets[-1][1:], most, strict=True)):
-        grown = [
+    counts = [np.diff(m.indptr) for m in sparse_leaves((split.x, split.y))]
+    each = [_capacities(c, sizes) for c in counts]
+    buckets = [
+        Bucket(int(size), tuple(int(c[i]) for c in each))
+        for i, size in enumerate(sizes)
+    ]
+    most = [_most(c, batch_size) for c in counts]
+    while any(c < m for c, m in zip(buckets[-1].capacities, most, strict=True)):
+        grown = (
             min(int(np.ceil(c * RATIO)), m)
-            for c, m in zip(buckets[-1][1:], most, strict=True)
-        ]
-        buckets.append(Bucket(batch_size, *grown))
+            for c, m in zip(buckets[-1].capacities, most, strict=True)
+        )
+        buckets.append(Bucket(batch_size, tuple(grown)))
     return tuple(buckets)
 
 
-def _counts(matrix: Any) -> np.ndarray | None:
-    return np.diff(matrix.indptr) if sp.issparse(matrix) else None
-
-
-def _most(counts: np.ndarray | None, size: int) -> int:
+def _most(counts: np.ndarray, size: int) -> int:
     """The total count of the fullest `size` rows."""
-    if counts is None:
-        return 0
     return int(np.sort(counts)[::-1][:size].sum()) or 1
 
 
-def _capacities(counts: np.ndarray | None, sizes: np.ndarray) -> np.ndarray:
-    if counts is None:
-        return np.zeros_like(sizes)
+def _capacities(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     expected = counts.mean() * sizes + SPREADS * counts.std() * np.sqrt(sizes)
     rounded = np.maximum(np.ceil(expected / 16) * 16, 1)  # sparse, even if all empty
     return np.minimum(rounded, [_most(counts, int(b)) for b in sizes]).astype(int)
 
 
 def bucket_of(
-    buckets: tuple[Bucket, ...], n: int, nonzeros: int, labels: int
+    buckets: tuple[Bucket, ...], n: int, entries: Sequence[int] = ()
 ) -> Bucket:
-    """The first bucket that holds such a batch."""
+    """The first bucket that holds n examples with so many entries of each array."""
     for b in buckets:
-        if b.size >= n and b.nonzeros >= nonzeros and b.labels >= labels:
+        enough = all(c >= e for c, e in zip(b.capacities, entries, strict=False))
+        if b.size >= n and enough:
             return b
     last = buckets[-1]
     if n > last.size:
@@ -100,8 +96,8 @@ def bucket_of(
             f"{last.size}: give a larger batch_size"
         )
     # An example may occur twice, if a batch ends one pass and begins the next.
-    grown = _grown(last.nonzeros, nonzeros), _grown(last.labels, labels)
-    return Bucket(last.size, *grown)
+    grown = (_grown(c, e) for c, e in zip(last.capacities, entries, strict=True))
+    return Bucket(last.size, tuple(grown))
 
 
 def _grown(capacity: int, needed: int) -> int:
@@ -124,12 +120,11 @@ def make_batch(
     indices, as in BCOO. `exact` pads only non-zeros, not the number of examples (for
     models in which padding would change the batch statistics).
     """
-    n = len(rows)
-    entries, targets = entries_of(split.x, rows), entries_of(split.y, rows)
-    bucket = bucket_of(buckets, n, length_of(entries), length_of(targets))
+    entries = entries_of(split, rows)
+    bucket = bucket_of(buckets, len(rows), [len(e.data) for e in entries])
     if exact:
-        bucket = bucket._replace(size=n)
-    return filled(split, rows, bucket, entries, targets)
+        bucket = bucket._replace(size=len(rows))
+    return filled(split, rows, bucket, entries)
 
 
 def make_batches(
@@ -142,44 +137,44 @@ def make_batches(
     """Batches of equally many rows each, [K, ...], all in the bucket of the largest."""
     size = len(rows[0])
     if not split.sparse:
-        bucket = bucket_of(buckets, size, 0, 0).size if not exact else size
+        bucket = size if exact else bucket_of(buckets, size).size
         weight = np.zeros((len(rows), bucket), np.float32)
         weight[:, :size] = 1.0
-        taken = np.stack([repeated(r, bucket) for r in rows])
+        index = np.stack([repeated(r, bucket) for r in rows])
         count = np.full(len(rows), size, np.float32)
-        return Batch(split.x[taken], split.y[taken], weight, count)
-    found = [(entries_of(split.x, r), entries_of(split.y, r)) for r in rows]
-    nonzeros, labels = (
-        max(length_of(e) for e in es) for es in zip(*found, strict=True)
-    )
-    bucket = bucket_of(buckets, size, nonzeros, labels)
+        x, y = gathered((split.x, split.y), index)
+        return Batch(x, y, weight, count)
+    entries = [entries_of(split, r) for r in rows]
+    needed = [max(len(e.data) for e in es) for es in zip(*entries, strict=True)]
+    bucket = bucket_of(buckets, size, needed)
     if exact:
         bucket = bucket._replace(size=size)
-    batches = [filled(split, r, bucket, *e) for r, e in zip(rows, found, strict=True)]
+    batches = [filled(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
 def filled(
-    split: Split,
-    rows: np.ndarray,
-    bucket: Bucket,
-    entries: "Entries | None",
-    targets: "Entries | None",
+    split: Split, rows: np.ndarray, bucket: Bucket, entries: Sequence["Entries"]
 ) -> Batch:
-    """A batch in the shape of a bucket, from the entries of its sparse parts."""
+    """A batch in the shape of a bucket, from the entries of its sparse arrays."""
     n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
-    if targets is None:
-        y = split.y[repeated(rows, bucket.size)]
-    else:
-        weight[:n] = targets.lengths > 0
-        share = (1.0 / np.maximum(targets.lengths, 1)).astype(np.float32)
-        even = targets._replace(data=np.repeat(share, targets.lengths))
-        y = _bcoo(even, (bucket.size, split.y.shape[1]), bucket.labels)
-    if entries is None:
-        x = split.x[repeated(rows, bucket.size)]
-    else:
-        x = _bcoo(entries, (bucket.size, split.x.shape[1]), bucket.nonzeros)
+    if sp.issparse(split.y):  # sets of labels: the last of the sparse arrays
+        *others, labels = entries
+        weight[:n] = labels.lengths > 0
+        share = (1.0 / np.maximum(labels.lengths, 1)).astype(np.float32)
+        entries = [*others, labels._replace(data=np.repeat(share, labels.lengths))]
+    leaves, structure = jax.tree.flatten((split.x, split.y))
+    dense = [leaf for leaf in leaves if not sp.issparse(leaf)]
+    found = iter(gathered(dense, repeated(rows, bucket.size)))
+    each = zip(entries, bucket.capacities, strict=True)
+    arrays = [
+        _bcoo(*next(each), (bucket.size, leaf.shape[1]))
+        if sp.issparse(leaf)
+        else next(found)
+        for leaf in leaves
+    ]
+    x, y = jax.tree.unflatten(structure, arrays)
     return Batch(x, y, weight, np.float32(n))
 
 
@@ -188,28 +183,21 @@ def repeated(rows: np.ndarray, size: int) -> np.ndarray:
     return rows if len(rows) == size else np.resize(rows, size)
 
 
-def length_of(entries: "Entries | None") -> int:
-    """The number of entries, 0 of a dense matrix."""
-    return 0 if entries is None else len(entries.data)
-
-
 def nonzeros_of(split: Split, rows: Sequence[np.ndarray]) -> list[int]:
     """The non-zeros in the inputs of each batch of rows, for costs; 0 if dense."""
-    if not sp.issparse(split.x):
-        return [0] * len(rows)
-    return [count_stored(split.x, r) for r in rows]
+    matrices = sparse_leaves(split.x)
+    return [sum(count_stored(m, r) for m in matrices) for r in rows]
 
 
-def count_stored(matrix: Any, rows: np.ndarray) -> int:
-    """The number of stored entries of these rows; 0 if the matrix is dense."""
-    if not sp.issparse(matrix):
-        return 0
+def count_stored(matrix: sp.csr_array, rows: np.ndarray) -> int:
+    """The number of stored entries of these rows."""
     return int((matrix.indptr[rows + 1] - matrix.indptr[rows]).sum())
 
 
 def nonzeros_per_example(split: Split) -> float:
     """The mean number of non-zeros per example, 0 for dense inputs."""
-    return split.x.nnz / split.x.shape[0] if sp.issparse(split.x) else 0.0
+    stored = stored_per_row(split.x)
+    return 0.0 if stored is None else float(stored.mean())
 
 
 class Entries(NamedTuple):
@@ -220,10 +208,12 @@ class Entries(NamedTuple):
     lengths: np.ndarray  # [rows]
 
 
-def entries_of(matrix: Any, rows: np.ndarray) -> Entries | None:
-    """The stored entries of these rows; None if the matrix is dense."""
-    if not sp.issparse(matrix):
-        return None
+def entries_of(split: Split, rows: np.ndarray) -> list[Entries]:
+    """The stored entries of these rows, of each sparse array of x and then of y."""
+    return [_entries(matrix, rows) for matrix in sparse_leaves((split.x, split.y))]
+
+
+def _entries(matrix: sp.csr_array, rows: np.ndarray) -> Entries:
     start = matrix.indptr[rows]
     lengths = matrix.indptr[rows + 1] - start
     # position of every entry: its row's start, plus its place in the row
@@ -232,7 +222,7 @@ def entries_of(matrix: Any, rows: np.ndarray) -> Entries | None:
     return Entries(matrix.data[place], matrix.indices[place], lengths)
 
 
-def _bcoo(entries: Entries, shape: tuple[int, int], capacity: int) -> BCOO:
+def _bcoo(entries: Entries, capacity: int, shape: tuple[int, int]) -> BCOO:
     n = len(entries.data)
     data = np.zeros(capacity, np.float32)
     data[:n] = entries.data

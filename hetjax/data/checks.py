@@ -4,6 +4,7 @@ import math
 import numbers
 from typing import Any
 
+import jax
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
@@ -42,35 +43,60 @@ def check_dataset(data: Dataset) -> None:
     The readers and `from_arrays` only make valid data sets: this is for those built by
     hand.
     """
-    if not isinstance(data.num_classes, numbers.Integral) or data.num_classes < 1:
+    if not isinstance(data.num_classes, numbers.Integral) or data.num_classes < 0:
         raise ValueError(
-            f"data: num_classes={data.num_classes}: give a whole number, at least 1"
+            f"data: num_classes={data.num_classes}: give a whole number, at least 1, "
+            "or 0 where y are no classes"
         )
     for name, split in (("training", data.train), ("test", data.test)):
         _check_split(f"the {name} split of {data.name}", split, int(data.num_classes))
-    shapes = [list(split.x.shape) for split in (data.train, data.test)]
-    if shapes[0][1:] != shapes[1][1:]:
-        raise ValueError(
-            f"x of the training split of {data.name} is {shapes[0]}, x of the test "
-            f"split is {shapes[1]}: all axes but the first must agree"
-        )
+    for name in ("x", "y") if not data.num_classes else ("x",):
+        shapes = [_shapes(getattr(split, name)) for split in (data.train, data.test)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{name} of the training split of {data.name} is {shapes[0]} for each "
+                f"example, {name} of the test split is {shapes[1]}: they must agree"
+            )
+
+
+def _shapes(column: Any) -> Any:
+    """The shape of a row of each leaf."""
+    return jax.tree.map(lambda leaf: list(leaf.shape[1:]), column)
+
+
+def _is_list(column: Any) -> bool:
+    """Is it a list, such as an array that was never made one?"""
+    return isinstance(column, list)
 
 
 def _check_split(what: str, split: Split, num_classes: int) -> None:
-    for name, array in (("x", split.x), ("y", split.y)):
+    leaves = [
+        (f"{name}{jax.tree_util.keystr(path)}", leaf)
+        for name, column in (("x", split.x), ("y", split.y))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(column, is_leaf=_is_list)
+    ]
+    for name, array in leaves:
         is_csr = getattr(array, "format", None) == "csr"
         if not (is_csr if sp.issparse(array) else hasattr(array, "shape")):
             raise ValueError(
                 f"{name} of {what} is a {type(array).__name__}: give a NumPy array or "
                 "a scipy CSR array, as hetjax.data.from_arrays makes them"
             )
-    if split.x.shape[0] != split.y.shape[0]:
-        raise ValueError(
-            f"x of {what} has {split.x.shape[0]} rows, but y has {split.y.shape[0]}: "
-            "give one label for each example"
-        )
-    if not len(split):
+    if not leaves:
+        raise ValueError(f"{what} has no arrays")
+    rows = len(split)
+    for name, array in leaves:
+        if array.shape[0] != rows:
+            raise ValueError(
+                f"{leaves[0][0]} of {what} has {rows} rows, but {name} has "
+                f"{array.shape[0]}: give one target for each example"
+            )
+    if not rows:
         raise ValueError(f"{what} has no examples")
+    if not num_classes:
+        return
+    if not hasattr(split.y, "shape"):
+        raise ValueError(f"y of {what} has several arrays: num_classes must be 0")
     if sp.issparse(split.y):
         if not split.y.nnz:
             raise ValueError(f"no row of {what} has a label")

@@ -1,54 +1,71 @@
-"""The `Dataset` type: two splits of examples with labels, on the host.
+"""The `Dataset` type: two splits of examples with targets, on the host.
 
-Dense inputs are NumPy arrays, sparse ones are scipy CSR arrays. Batches for the device
-are made from them in `hetjax.data.batching`.
+What rows are read from is in `hetjax.data.columns`. Batches for the device are made in
+`hetjax.data.batching`.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.sparse as sp
+
+from hetjax.data import columns
+from hetjax.summaries import html_of, two_lines
 
 
 @dataclass(frozen=True)
 class Split:
-    """Examples and their labels.
+    """Examples and their targets: two columns (`hetjax.data.columns`) of N rows each.
 
-    x: [N, ...] float32 array, or [N, D] float32 `scipy.sparse.csr_array`.
-    y: [N] int32 class ids, or [N, C] `csr_array` with 1.0 at every true label.
+    x: [N, ...] array, [N, D] float32 `scipy.sparse.csr_array`, or a tree of them.
+    y: [N] int32 class ids; [N, C] `csr_array` with 1.0 at every true label; or for
+    other tasks than classification any array or tree of arrays.
     """
 
     x: Any
     y: Any
 
     def __len__(self) -> int:
-        return self.x.shape[0]
+        return columns.num_rows(self.x)
 
     @property
     def sparse(self) -> bool:
-        """Are the inputs, or the labels, sparse?"""
-        return sp.issparse(self.x) or sp.issparse(self.y)
+        """Are there sparse arrays among the inputs or targets?"""
+        return bool(columns.sparse_leaves((self.x, self.y)))
 
     def take(self, rows: np.ndarray) -> "Split":
-        """The split of these rows, in this order."""
-        return Split(self.x[rows], self.y[rows])
+        """The split of these rows, in this order; what is not in memory stays there."""
+        return Split(*columns.taken((self.x, self.y), rows))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
-    """A training and a test split over the same features and classes."""
+    """A training and a test split over the same features and classes.
+
+    `num_classes` is 0 if y is not about classes: regression targets, tokens, trees.
+    """
 
     train: Split
     test: Split
-    num_classes: int
+    num_classes: int = 0
     name: str = "data"
     notes: tuple[str, ...] = field(default=())  # remarks of the reader
 
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        of = f"{self.num_classes:,} classes" if self.num_classes else "no classes"
+        sizes = f"{len(self.train):,} training and {len(self.test):,} test examples"
+        columns_of = (("x", self.train.x), ("y", self.train.y))
+        parts = [columns.described(name, column) for name, column in columns_of]
+        return two_lines(f"Dataset {self.name}: {sizes}, {of}", (*parts, *self.notes))
+
     @property
     def sparse(self) -> bool:
-        """Are the inputs sparse?"""
-        return sp.issparse(self.train.x)
+        """Are there sparse arrays among the inputs?"""
+        return bool(columns.sparse_leaves(self.train.x))
 
     @property
     def multilabel(self) -> bool:
@@ -56,9 +73,12 @@ class Dataset:
         return sp.issparse(self.train.y)
 
     @property
-    def num_features(self) -> int:
-        """The number of input features per example (all axes but the first)."""
-        return int(np.prod(self.train.x.shape[1:]))
+    def num_features(self) -> Any:
+        """The number of input features per example (all axes but the first).
+
+        Of a tree of arrays, the tree of their numbers.
+        """
+        return jax.tree.map(lambda leaf: int(np.prod(leaf.shape[1:])), self.train.x)
 
 
 def note(split: str, found: int | np.ndarray, thing: str, what: str) -> str:

@@ -6,16 +6,21 @@ from hetjax.data.checks import check_real, check_whole
 from hetjax.data.dataset import Dataset, Split
 from hetjax.recipes import by_name
 
+_SIDE = 8  # pixels
+
 
 @by_name
-def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
+def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset:
     """1,797 images of digits: x [N, 64] float32 in [0, 1], y [N] int32 of 10 classes.
 
-    The test split is a share of all images, drawn with `seed`. A ValueError names an
-    invalid argument.
+    The test split is a share of all images, drawn with `seed`. With `shift` [pixels]
+    every image of both splits is there at all (2 shift + 1)^2 positions, with zeros
+    where it was moved away from: nine times as many examples with shift=1. All copies
+    of an image are in the same split. A ValueError names an invalid argument.
     """
     check_real("test_share", test_share)
     check_whole("seed", seed, 0)
+    check_whole("shift", shift, 0, _SIDE - 1)
     from sklearn.datasets import load_digits  # here, as it takes a second to import
 
     pixels, classes = load_digits(return_X_y=True)
@@ -27,8 +32,23 @@ def digits(*, test_share: float = 0.2, seed: int = 0) -> Dataset:
     order = np.random.default_rng(seed).permutation(len(x))
     everything = Split(x, y)
     return Dataset(
-        train=everything.take(order[num_test:]),
-        test=everything.take(order[:num_test]),
+        train=_shifted(everything.take(order[num_test:]), shift),
+        test=_shifted(everything.take(order[:num_test]), shift),
         num_classes=10,
-        name="digits",
+        name="shifted digits" if shift else "digits",
+    )
+
+
+def _shifted(split: Split, shift: int) -> Split:
+    """All images at one position, then all at the next one, and so on."""
+    images = split.x.reshape(-1, _SIDE, _SIDE)
+    frame = np.pad(images, ((0, 0), (shift, shift), (shift, shift)))
+    offsets = range(2 * shift + 1)
+    moved = [
+        frame[:, row : row + _SIDE, column : column + _SIDE]
+        for row in offsets
+        for column in offsets
+    ]
+    return Split(
+        np.concatenate(moved).reshape(-1, _SIDE**2), np.tile(split.y, len(moved))
     )

@@ -37,7 +37,7 @@ def commonest_labels(data: Dataset, number: int) -> Dataset:
                 "labels: keep more labels"
             )
         rows = np.flatnonzero(labelled)
-        splits[name] = Split(split.x[rows], y[rows])
+        splits[name] = Split(split.take(rows).x, y[rows])
         notes.append(
             note(name, ~labelled, "row", f"without the {number} commonest labels")
         )

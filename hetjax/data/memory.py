@@ -1,18 +1,23 @@
-"""A data set from arrays in memory: NumPy, any scipy sparse matrix, or BCOO.
+"""A data set from arrays: NumPy, memory maps, any scipy sparse matrix, BCOO, or trees.
 
-Everything is copied, checked and converted to one of hetjax's two formats.
+What is in memory is copied, checked and converted to one of hetjax's formats. Memory
+maps are neither copied nor read: only the rows of a batch are, when it is made.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
 from hetjax.data.checks import check_whole
+from hetjax.data.columns import LARGEST, is_mapped, leaves_of
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.sources import PIECE, Field
 
-_LARGEST = 2**31 - 1  # of an int32
+TARGETS = ("auto", "classes", "labels", "values")
 _MOST_CLASSES = 2**24  # if only class ids imply their number
 
 
@@ -21,108 +26,211 @@ def from_arrays(
     test: tuple[Any, Any],
     *,
     num_classes: int | None = None,
+    targets: str = "auto",
     name: str = "arrays",
 ) -> Dataset:
     """A data set of `train` and `test`, each a pair (x, y).
 
-    x: [N, ...] numbers, or [N, F] scipy sparse or BCOO. y: [N] integer class ids, or
-    [N, C] zeros and ones, dense, scipy sparse or BCOO, where rows have several labels.
-    `num_classes` defaults to the largest class id plus one, or to C. Invalid arrays are
-    a ValueError.
+    x: [N, ...] numbers, a memory map of them, [N, F] scipy sparse or BCOO, or a
+    dictionary (or tuple) of these, such as tokens and a mask. What y is `targets` says:
+
+    - "classes": [N] integer class ids
+    - "labels": sets of labels, [N, C] zeros and ones, dense, scipy sparse or BCOO
+    - "values": numbers [N, ...], or a dictionary (or tuple) of arrays: for regression,
+      tokens, and tasks of one's own
+    - "auto": the first of these that fits the arrays
+
+    `num_classes` defaults to the largest class id plus one, or to C. Floats are kept in
+    float32, integers and memory maps as they are. Invalid arrays are a ValueError.
     """
+    if targets not in TARGETS:
+        raise ValueError(f"targets={targets!r}: choose one of {TARGETS}")
     if num_classes is not None:
-        check_whole("num_classes", num_classes, 1, _LARGEST)
-    splits = _split("train", train), _split("test", test)
-    x_train, x_test = (split.x for split in splits)
-    if sp.issparse(x_train) != sp.issparse(x_test):
-        raise ValueError("x of train and test must both be sparse or both dense")
-    shapes = _shape(x_train), _shape(x_test)
-    if shapes[0][1:] != shapes[1][1:]:
-        raise ValueError(
-            f"features differ: x of train {shapes[0]}, of test {shapes[1]}"
-        )
+        check_whole("num_classes", num_classes, 1, LARGEST)
+    splits = _split("train", train, targets), _split("test", test, targets)
+    _check_alike("x", *(split.x for split in splits))
+    of_classes = [_of_classes(split.y, targets) for split in splits]
+    if of_classes[0] != of_classes[1]:
+        raise ValueError("y of train and test must both be about classes, or both not")
+    if not of_classes[0]:
+        _check_alike("y", *(split.y for split in splits))
+        if num_classes is not None:
+            raise ValueError(f"num_classes is {num_classes}, but y are no classes")
     return Dataset(
         train=splits[0],
         test=splits[1],
-        num_classes=_classes(splits[0].y, splits[1].y, num_classes),
+        num_classes=_classes(splits[0].y, splits[1].y, num_classes)
+        if of_classes[0]
+        else 0,
         name=name,
     )
 
 
-def _split(part: str, pair: tuple[Any, Any]) -> Split:
+def _check_alike(what: str, train: Any, test: Any) -> None:
+    """A ValueError unless both columns have rows of the same form."""
+    structures = [jax.tree.structure(column) for column in (train, test)]
+    if structures[0] != structures[1]:
+        raise ValueError(
+            f"{what} of train and test must have the same fields, not {structures[0]} "
+            f"and {structures[1]}"
+        )
+    for one, other in zip(leaves_of(train), leaves_of(test), strict=True):
+        if sp.issparse(one) != sp.issparse(other):
+            raise ValueError(
+                f"{what} of train and test must both be sparse or both dense"
+            )
+        if one.shape[1:] != other.shape[1:]:
+            raise ValueError(
+                f"features differ: {what} of train {one.shape}, of test {other.shape}"
+            )
+
+
+def _of_classes(y: Any, targets: str) -> bool:
+    """Are these (checked) targets class ids or sets of labels?"""
+    if targets == "values" or not hasattr(y, "shape"):
+        return False
+    return sp.issparse(y) or (len(y.shape) == 1 and y.dtype.kind in "iu")
+
+
+def _split(part: str, pair: tuple[Any, Any], targets: str) -> Split:
     """One (x, y), checked by itself."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"{part} must be a pair (x, y)")
-    x, y = _inputs(f"{part} x", pair[0]), _labels(f"{part} y", pair[1])
-    rows = _shape(x)[0], _shape(y)[0]
-    if rows[0] != rows[1]:
-        raise ValueError(f"{part}: x has {rows[0]} rows, but y has {rows[1]}")
-    if not rows[0]:
+    x = _column(f"{part} x", pair[0], _inputs)
+    y = _column(f"{part} y", pair[1], lambda what, y: _targets(what, y, targets))
+    named = [("x", leaf) for leaf in leaves_of(x)]
+    named += [("y", leaf) for leaf in leaves_of(y)]
+    rows = {leaf.shape[0] for _, leaf in named}
+    if len(rows) > 1:
+        counts = ", but ".join(
+            f"{name} has {leaf.shape[0]} rows" for name, leaf in named
+        )
+        raise ValueError(f"{part}: {counts}")
+    if not rows.pop():
         raise ValueError(f"{part} has no rows")
     return Split(x, y)
 
 
-def _shape(array: Any) -> tuple[int, ...]:
-    """The shape, which scipy's type annotations leave open."""
-    return array.shape
+def _column(what: str, given: Any, alone: Callable[[str, Any], Any]) -> Any:
+    """A column: its leaves checked; `alone` is for one that is no tree."""
+    if not _is_tree(given):
+        return alone(what, given)
+    if not given:
+        raise ValueError(f"{what} has no fields")
+    if isinstance(given, Mapping):
+        return {str(k): _column(f"{what}[{k!r}]", v, _leaf) for k, v in given.items()}
+    return tuple(_column(f"{what}[{k}]", v, _leaf) for k, v in enumerate(given))
 
 
-def _inputs(what: str, x: Any) -> np.ndarray | sp.csr_array:
-    """x as float32, [N, ...] dense or [N, F] CSR."""
-    if _is_sparse(x):
-        x = _csr(what, x)
-        _check_finite(what, x.data)
-        return x
-    x = _numbers(what, x)
+def _is_tree(value: Any) -> bool:
+    """Is it a dictionary, or a tuple of arrays (and not one array, written so)?"""
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, tuple) and all(
+        hasattr(v, "shape") or _is_tree(v) for v in value
+    )
+
+
+def _leaf(what: str, array: Any) -> Any:
+    """An array of a tree: float32 CSR, or [N, ...] of any numbers."""
+    if _is_sparse(array):
+        array = _csr(what, array)
+        _check_finite(what, array.data)
+        return array
+    if isinstance(array, Field) or is_mapped(array):
+        return _mapped(what, array)
+    array = _array(what, array)
+    _check_numbers(what, array)
+    if not array.ndim:
+        raise ValueError(f"{what} is a number: give an array [N, ...]")
+    if array.dtype.kind in "iub":
+        if (
+            array.size
+            and not -LARGEST <= int(array.min()) <= int(array.max()) <= LARGEST
+        ):
+            raise ValueError(f"{what} has integers beyond 32 bits")
+        return np.array(array)
+    array = _numbers(what, array)
+    _check_finite(what, array)
+    return array
+
+
+def _mapped(what: str, array: Any) -> Any:
+    """A memory map, or a field of a source, as it is."""
+    _check_numbers(what, array)
+    if not array.dtype.isnative:
+        raise ValueError(
+            f"{what} is stored in another byte order, {array.dtype.str}: write it to a "
+            "new file in this machine's"
+        )
+    if not array.ndim:
+        raise ValueError(f"{what} is a number: give an array [N, ...]")
+    return array
+
+
+def _inputs(what: str, x: Any) -> Any:
+    """x without a tree: [N, ...] dense or [N, F] CSR."""
+    x = _leaf(what, x)
     if x.ndim < 2:
         raise ValueError(f"{what} must be [N, ...], not {x.shape}; x.reshape(-1, 1)?")
     if not np.prod(x.shape[1:]):
         raise ValueError(f"{what} has no features: {x.shape}")
-    _check_finite(what, x)
     return x
 
 
-def _labels(what: str, y: Any) -> np.ndarray | sp.csr_array:
-    """y as [N] int32 class ids, or [N, C] CSR with 1.0 at every true label."""
+def _targets(what: str, y: Any, targets: str) -> Any:
+    """y without a tree: [N] int32 class ids, [N, C] CSR of label sets, or values."""
     if _is_sparse(y):
+        if targets not in ("auto", "labels"):
+            raise ValueError(f"{what} is sparse: give dense {targets}")
         y = _csr(what, y)
-    else:
+        return _label_sets(what, y, zeros_and_ones=bool(np.isin(y.data, (0, 1)).all()))
+    if targets == "values":
+        return _leaf(what, y)
+    if not isinstance(y, Field):
         y = _array(what, y)
-        if y.ndim == 1:
-            return _class_ids(what, y)
-        if y.ndim != 2:
-            raise ValueError(f"{what} must be [N] or [N, C], not {y.shape}")
-        y = sp.csr_array(_numbers(what, y))
-    if not np.isin(y.data, (0, 1)).all():
-        raise ValueError(
-            f"{what} {y.shape} must hold zeros and ones; class ids are [N]"
-        )
+    binary = y.ndim == 2 and _zeros_and_ones(what, y)
+    if targets == "auto" and (y.dtype.kind == "f" or y.ndim > 1) and not binary:
+        return _leaf(what, y)
+    y = y[:] if isinstance(y, Field) else y  # read once
+    if y.ndim == 1 and targets != "labels":
+        return _class_ids(what, y)
+    if y.ndim != 2 or targets == "classes":
+        wanted = {"classes": "[N]", "labels": "[N, C]"}.get(targets, "[N] or [N, C]")
+        raise ValueError(f"{what} must be {wanted}, not {y.shape}")
+    return _label_sets(what, sp.csr_array(_numbers(what, y)), zeros_and_ones=binary)
+
+
+def _zeros_and_ones(what: str, y: Any) -> bool:
+    """Are all numbers 0 or 1? Read piece by piece, up to the first other one."""
+    _check_numbers(what, y)
+    pieces = range(0, len(y), PIECE)
+    return all(np.isin(y[i : i + PIECE], (0, 1)).all() for i in pieces)
+
+
+def _label_sets(what: str, y: sp.csr_array, *, zeros_and_ones: bool) -> sp.csr_array:
+    if not zeros_and_ones:
+        raise ValueError(f"{what} {y.shape} must hold zeros and ones")
     y.eliminate_zeros()
     return y
 
 
 def _class_ids(what: str, y: np.ndarray) -> np.ndarray:
     if not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(
-            f"{what}: class ids must be integers, not {y.dtype}; y.astype(int)?"
-        )
+        raise ValueError(f"{what}: class ids must be integers, not {y.dtype}")
     if y.size and y.min() < 0:
         raise ValueError(f"{what}: class id {y.min()} is negative")
-    if y.size and y.max() >= _LARGEST:
+    if y.size and y.max() >= LARGEST:
         raise ValueError(f"{what}: class id {y.max()} is too large")
     return y.astype(np.int32)
 
 
-def _classes(
-    train: np.ndarray | sp.csr_array,
-    test: np.ndarray | sp.csr_array,
-    wanted: int | None,
-) -> int:
+def _classes(train: Any, test: Any, wanted: int | None) -> int:
     """The number of classes; a ValueError if y and `num_classes` disagree."""
     if train.ndim != test.ndim:
         raise ValueError("y of train and test must both be class ids or both [N, C]")
     if train.ndim == 2:
-        widths = _shape(train)[1], _shape(test)[1]
+        widths = int(train.shape[1]), int(test.shape[1])
         if widths[0] != widths[1]:
             raise ValueError(
                 f"classes differ: y of train has {widths[0]} columns, "
@@ -177,12 +285,16 @@ def _array(what: str, array: Any) -> np.ndarray:
         raise ValueError(f"{what} cannot be an array: {error}") from None
 
 
-def _numbers(what: str, array: Any) -> np.ndarray:
-    """A float32 copy of real numbers."""
-    array = _array(what, array)
+def _check_numbers(what: str, array: Any) -> None:
     # JAX's bfloat16 is of kind V in NumPy
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ValueError(f"{what} must hold real numbers, not {array.dtype}")
+
+
+def _numbers(what: str, array: Any) -> np.ndarray:
+    """A float32 copy of real numbers."""
+    array = _array(what, array)
+    _check_numbers(what, array)
     with np.errstate(over="ignore"):  # overflow is reported as not finite
         return array.astype(np.float32)
 

@@ -19,6 +19,7 @@ from hetjax.data.batching import (
     filled,
     repeated,
 )
+from hetjax.data.columns import gathered, sparse_leaves
 from hetjax.data.dataset import Split
 
 Rows = Sequence[np.ndarray]  # of the split, one array per step
@@ -44,15 +45,13 @@ def common_bucket(
             "give all workers one batch size, or run them apart "
             '(placement="threads")'
         )
-    nonzeros = labels = 0
-    if split.sparse:
-        every = [r for of_worker in rows for r in of_worker]
-        nonzeros, labels = (
-            max((count_stored(matrix, r) for r in every), default=0)
-            for matrix in (split.x, split.y)
-        )
+    every = [r for of_worker in rows for r in of_worker]
+    entries = [
+        max((count_stored(matrix, r) for r in every), default=0)
+        for matrix in sparse_leaves((split.x, split.y))
+    ]
     largest = max(sizes, default=1)
-    bucket = bucket_of(buckets, largest, nonzeros, labels)
+    bucket = bucket_of(buckets, largest, entries)
     return bucket._replace(size=largest) if exact else bucket
 
 
@@ -100,8 +99,7 @@ def _full(split: Split, rows: Sequence[Rows], shape: tuple[int, ...]) -> Batch:
 def _gathered(
     split: Split, taken: np.ndarray, weight: np.ndarray, count: np.ndarray
 ) -> Batch:
-    # `take` needs half the time of an index
-    x, y = (np.take(values, taken, axis=0) for values in (split.x, split.y))
+    x, y = gathered((split.x, split.y), taken)
     return Batch(x, y, weight, count)
 
 
@@ -122,6 +120,4 @@ def _sparse(
 
 
 def _batch(split: Split, rows: np.ndarray, bucket: Bucket) -> Batch:
-    return filled(
-        split, rows, bucket, entries_of(split.x, rows), entries_of(split.y, rows)
-    )
+    return filled(split, rows, bucket, entries_of(split, rows))

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hetjax.direction import better
 from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.interruption import INTERRUPTED
@@ -33,7 +34,7 @@ class Bookkeeping:
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
-        on_eval: Callable[[dict[str, float]], bool],
+        on_eval: Callable[[dict[str, float]], str],
     ):
         """Set up empty records."""
         self._strategy, self._job, self._on_eval = strategy, job, on_eval
@@ -62,6 +63,7 @@ class Bookkeeping:
             job.seed,
             strategy.settings,
             task.metric,
+            mode=task.mode,
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
@@ -206,24 +208,24 @@ class Bookkeeping:
                 f"{metrics['loss']} by {instant:.6g} s, last merged from "
                 f"{self._last_members()}; a smaller learning rate may help"
             )
-        if not self.history.stopped and self._asks_to_stop(point):
-            self.stop(f"stopped at {instant:.6g} s as asked")
+        if not self.history.stopped and (why := self._asks_to_stop(point)):
+            self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._shared(self.history.stopped)
         return metrics
 
     def _look_at_best(self, metric: float) -> None:
         """Keep the model of the best evaluation, if that was asked for."""
-        before = -math.inf if self._best is None else self._best[0]
-        if self._job.keeps_best and metric > before:  # never a nan
+        before = math.nan if self._best is None else self._best[0]
+        if self._job.keeps_best and better(metric, before, self.history.mode):
             self._best = metric, self._visible
 
-    def _asks_to_stop(self, point: dict[str, float]) -> bool:
-        """Call the user's callback; an exception ends the run but keeps the history."""
+    def _asks_to_stop(self, point: dict[str, float]) -> str:
+        """Ask the user why to stop, or ""; an exception ends it, as Ctrl-C does."""
         try:
             return self._on_eval(point)
         except Exception as error:
             self.fail(error, "on_eval raised ")
-            return False
+            return ""
 
     def _last_members(self) -> str:
         members = self.history.last_members

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hetjax.engine.compiled.metrics import mean_metrics
+from hetjax.engine.compiled.metrics import batches_on, mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Clock
@@ -39,9 +39,9 @@ class Evaluations:
         self._shared = shared
         self._name, self._job = name, job
         self._clock, self._store = clock, store
-        self._to_nodes = placement.to_nodes
-        self._test = placement.to_nodes(job.test)
-        self._held_out = placement.to_nodes(job.held_out)
+        self._nodes = placement.nodes
+        self._test = batches_on(job.test, placement.nodes)
+        self._held_out = batches_on(job.held_out, placement.nodes)
         self.due = deque(job.instants)  # [s] instants that are not evaluated yet
         # (time, evaluation of the model that is visible until then)
         self._held: deque[tuple[float, Evaluation]] = deque()
@@ -89,9 +89,7 @@ class Evaluations:
         models = [self._store.seen(m) for m in (*action.members, *action.partners)]
         with job.compilations.of("evaluate"):
             measured = [
-                mean_metrics(programs.evaluate, m, self._held_out, job.num_held_out)[
-                    programs.task.metric
-                ]
+                mean_metrics(programs, m, self._held_out)[programs.task.metric]
                 for m in models
             ]
         if min(measured) < 0:
@@ -107,17 +105,15 @@ class Evaluations:
         """A model's metrics on the whole test split, of which others see a part."""
         job = self._job
         with job.compilations.of("evaluate"):
-            batches = self._to_nodes(job.whole_test)
-            number = job.num_whole_test
-            metrics = mean_metrics(job.programs.evaluate, model, batches, number)
-        return {"examples": number, **self._shared(metrics)}
+            batches = batches_on(job.whole_test, self._nodes)
+            metrics = mean_metrics(job.programs, model, batches)
+        return {"examples": job.num_whole_test, **self._shared(metrics)}
 
     def _look(self) -> Evaluation:
         """Return the current model and its metrics on the test split."""
         job = self._job
         with self._clock.paused(), job.compilations.of("evaluate"):
             model = self._store.model()
-            evaluate = job.programs.evaluate
-            metrics = mean_metrics(evaluate, model, self._test, job.num_test)
+            metrics = mean_metrics(job.programs, model, self._test)
             metrics |= self._store.report()
             return model, self._shared(metrics)

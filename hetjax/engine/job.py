@@ -23,11 +23,11 @@ class Job(NamedTuple):
     compilations: Compilations  # of this run
     train: Split  # the training split, without the examples that are held out
     buckets: tuple[Bucket, ...]
-    test: list[Batch]  # evaluation batches of the test split, or of a part of it
+    test: Sequence[Batch]  # evaluation batches of the test split, or of a part of it
     num_test: int  # examples in them
-    whole_test: list[Batch]  # of the whole test split, if `test` is a part of it
+    whole_test: Sequence[Batch]  # of the whole test split, if `test` is a part of it
     num_whole_test: int  # examples in the whole test split
-    held_out: list[Batch]  # from the training split, for merges that need metrics
+    held_out: Sequence[Batch]  # from the training split, for merges that need metrics
     num_held_out: int  # examples that are held out
     instants: tuple[float, ...]  # [s] of the evaluations, rising; the last is the end
     seed: int

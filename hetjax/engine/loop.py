@@ -50,12 +50,12 @@ class Loop:
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
-        on_eval: Callable[[dict[str, float]], bool],
+        on_eval: Callable[[dict[str, float]], str],
         *,
         saver: Saver | None = None,
         saved: dict[str, Any] | None = None,
     ):
-        """`on_eval` is called with each evaluation and returns whether to stop.
+        """`on_eval` is called with each evaluation and returns why to stop, or "".
 
         `saver` keeps cuts of the run; `saved` is one from which it continues.
         """

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from hetjax.data.batching import Batch, make_batch, make_batches
+from hetjax.data.columns import row_bytes
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, Outcome
@@ -172,10 +173,11 @@ class Steps:
         if data.sparse or len(rows) < 2:
             yield from (make_batch(data, r, buckets, exact=exact) for r in rows)
             return
-        several = max(1, AT_ONCE // (len(rows[0]) * data.x[:1].nbytes))
+        several = max(1, AT_ONCE // (len(rows[0]) * row_bytes(data.x)))
         for i in range(0, len(rows), several):
             found = make_batches(data, rows[i : i + several], buckets, exact=exact)
-            yield from (Batch(*leaves) for leaves in zip(*found, strict=True))
+            for k in range(len(found.count)):
+                yield jax.tree.map(lambda leaf, k=k: leaf[k], found)
 
     def lowered(self, replica: Replica, row: np.ndarray) -> str:
         """Return the lowered program of one step on these rows, as text."""

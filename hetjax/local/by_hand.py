@@ -8,7 +8,7 @@ from hetjax import tree
 from hetjax.local.buffers import empty_buffers, with_buffers
 from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Replica, Requires
-from hetjax.task.types import Task, make_grad_fn
+from hetjax.tasks.types import Task, make_grad_fn
 from hetjax.tree import ModelState, Params
 
 

@@ -63,8 +63,9 @@ def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
 def check_machine(machine: Any) -> None:
     """Raise a ValueError unless this is a machine."""
     if type(machine) not in _OPENERS and not hasattr(machine, "open_runtime"):
+        shown = repr(machine).partition("\n")[0]
         raise ValueError(
-            f"machine is {machine!r}: give a Machine, such as machine.preset(...), or "
+            f"machine is {shown}: give a Machine, such as machine.preset(...), or "
             "local_machine()"
         )
 

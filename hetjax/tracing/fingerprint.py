@@ -14,12 +14,13 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
+from hetjax.data.columns import in_memory, leaves_of, sampled_rows
 from hetjax.data.dataset import Dataset
 from hetjax.engine.job import Job
 from hetjax.machine import Machine
 from hetjax.strategies import STRATEGIES
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.trace import Recording, Trace
 
 
@@ -162,15 +163,22 @@ def data_fingerprint(data: Dataset) -> dict[str, Any]:
         "checksum": [
             _checksum(part)
             for split in (data.train, data.test)
-            for part in (split.x, split.y)
+            for part in leaves_of((split.x, split.y))
         ],
     }
 
 
 def _checksum(array: Any) -> int:
-    sparse = sp.issparse(array)
-    parts = (array.data, array.indices, array.indptr) if sparse else (array,)
+    """Of all of an array, or of a sample of the rows of one that is not in memory."""
+    if not in_memory(array):
+        parts = (sampled_rows(array),)
+    elif sp.issparse(array):
+        parts = (array.data, array.indices, array.indptr)
+    else:
+        parts = (array,)
     found = 0
     for part in parts:
-        found = zlib.crc32(np.ascontiguousarray(part).data, found)
+        # as bytes: not every dtype has a buffer
+        numbers = np.ravel(np.ascontiguousarray(part)).view(np.uint8)
+        found = zlib.crc32(numbers.data, found)
     return found

@@ -12,7 +12,6 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.machine import Machine
@@ -120,7 +119,7 @@ def _cost(local_rounds: Sequence[Measured]) -> Cost | None:
     for _ in range(ITERATIONS):  # weights from the fit: from noise they would be biased
         table = rows / fitted[:, None]
         scale = np.maximum(np.abs(table).max(0), 1e-300)
-        found, _ = nnls(table / scale, seconds / fitted)
+        found = _least_squares(table / scale, seconds / fitted)
         fitted = np.maximum(rows @ (found / scale), 1e-12)
     per_round, fixed, per_example, per_nonzero = found / scale
     if fixed + per_example + per_nonzero == 0:
@@ -198,8 +197,16 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
     rows = np.array(
         [[2.0, *(float(k in members) for k in range(workers))] for members in gaps]
     )
-    (latency, *seconds), _ = nnls(rows, np.array([median(g) for g in gaps.values()]))
+    typical = np.array([median(g) for g in gaps.values()])
+    latency, *seconds = _least_squares(rows, typical)
     return Link(float(latency), _ENDLESS, "central"), [float(s) / size for s in seconds]
+
+
+def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The non-negative x [C] for which `rows` [R, C] @ x is closest to `values`."""
+    from scipy.optimize import nnls  # here, as it takes a tenth of a second to import
+
+    return nnls(rows, values)[0]
 
 
 def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:

@@ -51,6 +51,7 @@ def test_synthetic_xmc_larger_than_memory(argument, sizes):
     [
         *[("test_share", v) for v in (NAN, INF, "0.2", None, True)],
         *[("seed", v) for v in (-1, 0.5, NAN, "0", None)],
+        *[("shift", v) for v in (-1, 0.5, 8)],
     ],
 )
 def test_digits(argument, value):

@@ -32,3 +32,19 @@ def test_seed_decides_the_split():
 def test_no_split_may_be_empty(share):
     with pytest.raises(ValueError, match="test_share"):
         digits(test_share=share)
+
+
+def test_shifted_digits_are_every_image_at_nine_positions():
+    plain, shifted = digits(), digits(shift=1)
+    for name in ("train", "test"):
+        one, nine = getattr(plain, name), getattr(shifted, name)
+        n = len(one)
+        assert len(nine) == 9 * n
+        images = one.x.reshape(n, 8, 8)
+        moved = nine.x.reshape(9, n, 8, 8)
+        np.testing.assert_array_equal(moved[4], images)
+        np.testing.assert_array_equal(moved[0, :, 1:, 1:], images[:, :-1, :-1])
+        np.testing.assert_array_equal(moved[5, :, :, :-1], images[:, :, 1:])
+        assert not moved[0, :, 0].any()
+        np.testing.assert_array_equal(nine.y.reshape(9, n), np.tile(one.y, (9, 1)))
+    assert (plain.name, shifted.name) == ("digits", "shifted digits")

@@ -84,13 +84,12 @@ WRONG = {
     "train x has 12 values that are NaN": ((np.full((4, 3), 1e39), IDS), None),
     "test y: class id -1 is negative": ((X, IDS), (X, IDS - 1)),
     "train y: class id 4294967298 is too large": ((X, IDS + 2**32), None),
-    "class ids must be integers, not float64": ((X, IDS.astype(float)), None),
+    "class ids must be integers, not <U": ((X, IDS.astype(str)), None),
     "class ids must be integers, not bool": ((X, IDS > 1), None),
     "features differ": ((X, IDS), (X[:, :2], IDS)),
     "must both be sparse or both dense": ((X, IDS), (sp.csr_array(X), IDS)),
     "must both be class ids or both": ((X, IDS), (X, FLAGS)),
     "classes differ: y of train has 3": ((X, FLAGS), (X, FLAGS[:, :2])),
-    "must hold zeros and ones": ((X, IDS[:, None]), None),
     "zeros and ones": ((X, sp.csr_array(FLAGS * 0.5)), None),
     "must hold real numbers, not <U1": ((np.array([list("abc")] * 4), IDS), None),
     "not complex": ((X * 1j, IDS), None),
@@ -98,7 +97,7 @@ WRONG = {
     "no batch and no dense axes": ((BATCHED, IDS), None),
     "has no features": ((X[:, :0], IDS), None),
     "must be a pair": (X, None),
-    r"y must be \[N\] or \[N, C\]": ((X, FLAGS[None]), None),
+    r"y must be \[N\] or \[N, C\]": ((X, 1), None),
 }
 
 
@@ -107,6 +106,24 @@ def test_invalid_arrays_are_errors(message):
     train, test = WRONG[message]
     with pytest.raises(ValueError, match=message):
         from_arrays(train, (X, IDS) if test is None else test)
+
+
+FLOATS = IDS.astype(float)
+TARGETS = [
+    ("classes", FLOATS, "class ids must be integers, not float64"),
+    ("classes", FLAGS, r"y must be \[N\], not"),
+    ("classes", sp.csr_array(FLAGS), "y is sparse: give dense classes"),
+    ("labels", IDS[:, None] + 1, "must hold zeros and ones"),
+    ("labels", IDS, r"y must be \[N, C\], not"),
+    ("values", sp.csr_array(FLAGS), "y is sparse: give dense values"),
+    ("label", FLAGS, "targets='label': choose one of"),
+]
+
+
+@pytest.mark.parametrize(("targets", "y", "message"), TARGETS)
+def test_targets_that_are_not_of_their_kind(targets, y, message):
+    with pytest.raises(ValueError, match=message):
+        from_arrays((X, y), (X, y), targets=targets)
 
 
 def test_classes_out_of_range():

@@ -182,7 +182,7 @@ def test_the_other_strategies_go_on():
 def test_target():
     history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=5, target=3.5)
     assert column(history, "seconds") == [0, 2, 4]
-    assert history.stopped == "stopped at 4 s as asked"
+    assert history.stopped == "stopped at 4 s as asked: w has reached 3.5"
     assert (history.duration, history.workers[1].busy) == (4.0, 4.0)
 
 
@@ -293,7 +293,7 @@ def test_ctrl_c_before_the_first_evaluation(ours, tmp_path):
     )
     assert "stopped early: interrupted" in str(runs.table())
     hj.report.write_results(runs, tmp_path)
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_ctrl_c_at_the_end_of_a_run_stops_the_comparison(ours):

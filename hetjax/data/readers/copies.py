@@ -28,7 +28,7 @@ from typing import Any
 
 import filelock
 import numpy as np
-import pooch
+import platformdirs
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
@@ -65,7 +65,8 @@ def place(
         return None
     if cache is None or cache is True:
         chosen = os.environ.get(_VARIABLE)
-        folder = (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "read"
+        folder = Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
+        folder /= "read"
     else:
         folder = Path(cache)
     files_at = [str(path.resolve()) for path in paths]

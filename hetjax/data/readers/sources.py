@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import pooch
-
 from hetjax.data.dataset import Dataset
 from hetjax.data.readers import cifar, idx
 from hetjax.data.readers.errors import DataError
@@ -144,6 +142,8 @@ def _place(source: _Source, folder: str | PathLike | None) -> Path:
 
 def _downloaded(source: _Source) -> Path:
     """The folder of the downloaded files; files in the cache are not fetched again."""
+    import pooch  # here: its import warns in notebooks that have no ipywidgets
+
     cache = pooch.os_cache("hetjax") / source.name
     for file, md5 in source.md5.items():
         pooch.retrieve(

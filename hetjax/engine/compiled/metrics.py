@@ -1,31 +1,111 @@
 """Metrics of a model on a whole split: its batches, and the means over them."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 import jax
 import numpy as np
 
 from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
+from hetjax.data.columns import in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
+from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.placement import Device
+from hetjax.tasks.checks import batch_of
 from hetjax.tree import ModelState, Params
 
 EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
-EVAL_LOGITS = 2**26  # logits of an evaluation batch, at most
+EVAL_NUMBERS = 2**26  # logits, or other numbers, of an evaluation batch, at most
+KEPT = 2**30  # bytes of a split's dense arrays that are kept on the device, at most
+AHEAD = 2  # evaluation batches under way; more would need their memory
 
 
-def evaluation_batches(split: Split, num_logits: int) -> list[Batch]:
+class BatchesWhenUsed(Sequence[Batch]):
+    """The evaluation batches of a large split, each made when it is used."""
+
+    def __init__(
+        self,
+        split: Split,
+        pieces: Sequence[np.ndarray],
+        bucket: Bucket,
+        device: Device | None = None,
+    ):
+        """`pieces`: the rows of each batch; `device`: None is JAX's choice."""
+        self._split, self._pieces = split, pieces
+        self._bucket, self._device = bucket, device
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> "BatchesWhenUsed": ...
+    def __getitem__(self, index: int | slice) -> "Batch | BatchesWhenUsed":
+        if isinstance(index, slice):
+            some = self._pieces[index]
+            return BatchesWhenUsed(self._split, some, self._bucket, self._device)
+        batch = make_batch(self._split, self._pieces[index], (self._bucket,))
+        return jax.device_put(batch, self._device)
+
+    def on(self, device: Device) -> "BatchesWhenUsed":
+        """Return the batches, to be made on this device."""
+        return BatchesWhenUsed(self._split, self._pieces, self._bucket, device)
+
+
+def evaluation_batches(split: Split, numbers: int) -> Sequence[Batch]:
     """Return a split as batches of one shape, on the device.
 
-    `num_logits` are those of an example that are in memory at once.
+    `numbers` are those of an example that are in memory at once, such as logits. The
+    batches of a split that is not in memory itself, or large, are made when used.
     """
-    size = min(EVAL_EXAMPLES, max(1, EVAL_LOGITS // num_logits), len(split))
+    most = EVAL_NUMBERS // max(1, numbers)
+    size = min(EVAL_EXAMPLES, max(1, most), len(split))
     pieces = [
         np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
     ]
     buckets = [_exact_bucket(split, rows, size) for rows in pieces]
-    common = tuple(max(column) for column in zip(*buckets, strict=True))
-    bucket = buckets[0]._replace(nonzeros=common[1], labels=common[2])
-    return [jax.device_put(make_batch(split, rows, (bucket,))) for rows in pieces]
+    every = zip(*(b.capacities for b in buckets), strict=True)
+    bucket = Bucket(size, tuple(max(column) for column in every))
+    batches = BatchesWhenUsed(split, pieces, bucket)
+    columns = split.x, split.y
+    small = row_bytes(columns) * len(split) <= KEPT
+    if small and all(map(in_memory, leaves_of(columns))):
+        return list(batches)
+    return batches
+
+
+def batches_on(batches: Sequence[Batch], device: Device | None) -> Sequence[Batch]:
+    """Return evaluation batches on a device; None leaves them where they are."""
+    if device is None:
+        return batches
+    if isinstance(batches, BatchesWhenUsed):
+        return batches.on(device)
+    return jax.device_put(batches, device)
+
+
+def numbers_per_example(programs: Programs, split: Split) -> int:
+    """By how much the largest array of an evaluation grows with each example.
+
+    The program is traced for two and for four examples, not compiled.
+    """
+    task = programs.task
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    of_two, of_four = (
+        _sizes(jax.make_jaxpr(task.metrics)(*model, batch_of(split, size)).jaxpr)
+        for size in (2, 4)
+    )
+    return max((b - a for a, b in zip(of_two, of_four, strict=False)), default=0) // 2
+
+
+def _sizes(program: Any) -> Iterator[int]:
+    """Yield the size of every array that a traced program makes, in inner ones, too."""
+    for line in program.eqns:
+        yield from (int(np.prod(out.aval.shape)) for out in line.outvars)
+        for inner in jax.tree.leaves(list(line.params.values())):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from _sizes(inner)
 
 
 def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
@@ -35,12 +115,18 @@ def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
 
 
 def mean_metrics(
-    evaluate: Callable, model: tuple[Params, ModelState], batches: list[Batch], n: int
+    programs: Programs, model: tuple[Params, ModelState], batches: Iterable[Batch]
 ) -> dict[str, float]:
-    """Mean metrics over all n examples; the loss over examples with labels."""
-    sums = [evaluate(*model, batch) for batch in batches]
-    total = {k: float(sum(np.asarray(s[k], np.float64) for s in sums)) for k in sums[0]}
-    weight = total.pop("weight")
-    loss = total.pop("loss")
-    mean_loss = loss / weight if weight else float("nan")  # no example has a label
-    return {"loss": mean_loss} | {k: v / n for k, v in total.items()}
+    """Metrics over all examples of the batches; the loss over those with a weight."""
+    sums: list[dict[str, Any]] = []
+    for batch in batches:
+        sums.append(programs.evaluate(*model, batch))
+        jax.block_until_ready(sums[-AHEAD:][0])
+    means = {}
+    for name in ("loss", *sums[0]):
+        total, count = (
+            float(sum(np.asarray(s[name][i], np.float64) for s in sums))
+            for i in range(2)
+        )
+        means[name] = total / count if count else float("nan")  # such as no labels
+    return programs.task.finish(means)

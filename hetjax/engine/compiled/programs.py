@@ -15,7 +15,7 @@ from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
 from hetjax.merge.types import Merge, WorkerStats, reset_to
 from hetjax.replica import Replica, Requires
-from hetjax.task.types import Task, make_grad_fn
+from hetjax.tasks.types import Mean, Task, make_grad_fn
 from hetjax.tree import MergeState, ModelState, Params
 
 
@@ -241,13 +241,25 @@ class Programs:
 
     def evaluate_fn(
         self, params: Params, model_state: ModelState, batch: Batch
-    ) -> dict[str, Any]:
-        """Sums over a batch's true examples; "loss" over those with a weight."""
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """{metric: (sum, count)} over a batch's true examples.
+
+        The count of a mean over examples is their number, that of the "loss" of those
+        with a weight.
+        """
         values = self.task.metrics(params, model_state, batch)
         true = jnp.arange(batch.weight.shape[0]) < batch.count
-        sums = {k: jnp.sum(jnp.where(true, v, 0.0)) for k, v in values.items()}
-        sums["loss"] = jnp.sum(jnp.where(batch.weight > 0, values["loss"], 0.0))
-        return sums | {"weight": jnp.sum(batch.weight)}
+
+        def sums(name: str, value: Any) -> tuple[jax.Array, jax.Array]:
+            counted = batch.weight > 0 if name == "loss" else true
+            if not isinstance(value, Mean):
+                value = Mean(value, jnp.ones(batch.weight.shape))
+            # in float32, whatever the task computes in
+            parts = (jnp.asarray(part, jnp.float32) for part in value)
+            total, count = (jnp.where(counted, part, 0.0).sum() for part in parts)
+            return total, count
+
+        return {name: sums(name, value) for name, value in values.items()}
 
 
 def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hetjax.checkpoint import models
+from hetjax.direction import best_of, reaches
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.output.head import own_state
 
@@ -110,6 +111,7 @@ class History:
     seed: int
     settings: dict[str, Any]
     metric: str  # name of the main metric in `evals`
+    mode: str = "max"  # is it better if it is larger, or smaller ("min")?
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[dict[str, float]] = field(default_factory=list)
@@ -221,13 +223,26 @@ class History:
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""
-        values = (p[self.metric] for p in self.evals)
-        return max((v for v in values if v == v), default=float("nan"))  # not a nan
+        return best_of((p[self.metric] for p in self.evals), self.mode)
 
-    def seconds_to(self, target: float) -> float:
-        """Seconds of the first evaluation that reaches `target`; inf if none does."""
-        reached = (p["seconds"] for p in self.evals if p[self.metric] >= target)
-        return next(reached, float("inf"))
+    def seconds_to(self, target: float, *, interpolated: bool = False) -> float:
+        """Seconds of the first evaluation that reaches `target`; inf if none does.
+
+        If `interpolated`, the seconds at which the straight line from the evaluation
+        before it reaches the target.
+        """
+        for k, point in enumerate(self.evals):
+            if not reaches(point[self.metric], target, self.mode):
+                continue
+            if not interpolated or not k:
+                return point["seconds"]
+            before = self.evals[k - 1]
+            rise = point[self.metric] - before[self.metric]
+            share = (target - before[self.metric]) / rise
+            if not 0 <= share <= 1:  # before it there was a nan
+                share = 1.0
+            return before["seconds"] + share * (point["seconds"] - before["seconds"])
+        return float("inf")
 
     def waiting_share(self) -> float:
         """Waiting seconds over the duration, mean over the workers that were used."""

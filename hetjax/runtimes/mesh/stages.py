@@ -92,10 +92,11 @@ def _accuracy(
 ) -> jax.Array:
     """[members] the main metric on the held-out data."""
     batches, total = held_out
+    metric = programs.task.metric
 
     def look(sums: jax.Array, batch: Batch) -> tuple[jax.Array, None]:
         found = [
-            programs.evaluate_fn(m.params, m.model_state, batch)[programs.task.metric]
+            programs.evaluate_fn(m.params, m.model_state, batch)[metric][0]
             for m in members
         ]
         return sums + jnp.stack(found), None

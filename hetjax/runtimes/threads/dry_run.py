@@ -138,7 +138,7 @@ def compile_steps(
         for local_steps, size in (*shapes, *others):
             if not local_steps:
                 continue
-            padded = size if timer.exact else bucket_of(job.buckets, size, 0, 0).size
+            padded = size if timer.exact else bucket_of(job.buckets, size).size
             fused = 1 if step_mode == "dispatch" else local_steps
             wanted[device, fused, padded] = step_mode, size
 
@@ -191,10 +191,8 @@ def compile_merges(
         # PUSH_FETCH: the ledger knows of no earlier REQUEST that DELIVER would need
         stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
         store.merge(action, stats)
-    evaluate = job.programs.evaluate
-    mean_metrics(evaluate, store.model(), job.test[:1], 1)
-    if job.held_out:
-        mean_metrics(evaluate, store.model(), job.held_out[:1], 1)
+    for batches in (job.test, job.held_out):
+        mean_metrics(job.programs, store.model(), batches[:1]) if batches else None
     if store.shared:  # a replica that merges moved during its round may come back
         for device in dict.fromkeys(placement.workers):
             replica = store.replica(placement.workers.index(device))

@@ -14,6 +14,7 @@ from hetjax.machine.faults import absent_at_first, check_faults
 from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
+from hetjax.summaries import counted, html_of, two_lines
 
 PLACEMENTS = ("threads", "mesh", "auto")
 
@@ -47,6 +48,21 @@ class RealMachine:
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
     placement: str = "threads"  # one of PLACEMENTS
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        return two_lines(
+            f"Machine: {counted(len(self.workers), 'real worker')} as {self.placement}",
+            (
+                ", ".join(
+                    f"{w.name} ({w.kind})"
+                    + f" slowed {w.slowdown:g} times" * (w.slowdown != 1)
+                    for w in self.workers
+                ),
+                counted(len(self.faults), "scripted fault") * bool(self.faults),
+            ),
+        )
 
     def __post_init__(self):
         if not self.workers:

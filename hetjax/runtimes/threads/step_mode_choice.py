@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import jax
-import pooch
+import platformdirs
 
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import LONGEST
@@ -65,7 +65,9 @@ def measured_once(
 def cache_folder() -> Path:
     """The folder of the measurements, in $HETJAX_CACHE or the user's cache folder."""
     chosen = os.environ.get("HETJAX_CACHE")
-    return (Path(chosen) if chosen else Path(pooch.os_cache("hetjax"))) / "step_modes"
+    return (
+        Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
+    ) / "step_modes"
 
 
 def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:

@@ -9,15 +9,14 @@ from jax.experimental.sparse import BCOO
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
-from hetjax.task import augment as images
-from hetjax.task.checks import check_logits
-from hetjax.task.heads import make_head, with_head
-from hetjax.task.model import as_model
-from hetjax.task.precisions import accuracy, best, num_top, precisions
-from hetjax.task.types import Task
+from hetjax.tasks import augment as images
+from hetjax.tasks.checks import check_classes, check_logits
+from hetjax.tasks.forward import forward
+from hetjax.tasks.heads import make_head, with_head
+from hetjax.tasks.model import as_model
+from hetjax.tasks.precisions import accuracy, best, num_top, precisions
+from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
-
-_AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 
 
 @by_name
@@ -42,8 +41,8 @@ def classification(
     such a weight's shape from `x.shape[-1]`: in training it only sees the rows of the
     batch.
 
-    `augment` is a function (key, x) -> x, such as those of `hetjax.task.augment`. It is
-    applied only in training steps, with a new key in each. `normalize` is such a
+    `augment` is a function (key, x) -> x, such as those of `hetjax.tasks.augment`. It
+    is applied only in training steps, with a new key in each. `normalize` is such a
     function that ignores its key, or a pair (mean, std) of numbers or [C]; it is
     applied after `augment`, and in evaluation, too. Both need dense inputs. The
     restored model is the user's own, which does not normalise its inputs.
@@ -59,24 +58,10 @@ def classification(
     example has one class, else "p@1", "p@3", "p@5": hits among the k largest logits
     over k. They, and the loss beside them, are those of all labels.
     """
-    if data.sparse and (augment is not None or normalize is not None):
-        raise ValueError(f"{data.name}: augment and normalize need dense inputs")
+    check_classes(data)
     m = as_model(model, data, row_params, output_params)
+    trained, evaluated = forward(m, data, augment, normalize)
     check_logits(m, data)
-    augmented, normalized = augment or _unchanged, _transform(normalize)
-
-    def trained(
-        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, ModelState]:
-        """The model's outputs in training."""
-        x = augmented(jax.random.fold_in(key, _AUGMENT), batch.x)
-        return m.apply(params, model_state, normalized(key, x), key, True)
-
-    def evaluated(params: Params, model_state: ModelState, batch: Batch) -> jax.Array:
-        """The model's outputs in evaluation."""
-        key = jax.random.key(0)  # nothing is drawn
-        x = normalized(key, batch.x)
-        return m.apply(params, model_state, x, key, False)[0]
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
@@ -99,24 +84,6 @@ def classification(
     if head is None:
         return task
     return with_head(task, head, evaluated, num, measures)
-
-
-def _unchanged(key: jax.Array, x: Any) -> Any:
-    del key
-    return x
-
-
-def _transform(
-    normalize: images.Transform | tuple[Any, Any] | None,
-) -> images.Transform:
-    """The function that the argument `normalize` specifies."""
-    if normalize is None:
-        return _unchanged
-    if callable(normalize):
-        return normalize
-    if not isinstance(normalize, tuple | list) or len(normalize) != 2:
-        raise ValueError("normalize must be a pair (mean, std) or a function (key, x)")
-    return images.normalize(*normalize)
 
 
 def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:

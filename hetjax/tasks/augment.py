@@ -1,7 +1,7 @@
 """Augmentation of images: pure functions (key, x [B, H, W, C]) -> x of the same shape.
 
 Random draws are independent per example, and the same key gives the same images. These
-are for the arguments `augment` and `normalize` of `hetjax.task.classification`.
+are for the arguments `augment` and `normalize` of `hetjax.tasks.classification`.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,12 +9,34 @@ import numpy as np
 from hetjax import sparse
 from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.task.model import Model
-from hetjax.task.types import Task
+from hetjax.tasks.forward import as_floats
+from hetjax.tasks.model import Model
+from hetjax.tasks.types import Mean, Task
 
 
 def _outputs(model: Model, x: Any, key: jax.Array) -> Any:
-    return model.apply(*model.init(key), x, key, False)[0]
+    return model.apply(*model.init(key), as_floats(x), key, False)[0]
+
+
+def check_classes(data: Dataset) -> None:
+    """Raises a ValueError unless the targets are class ids or sets of labels."""
+    if data.num_classes:
+        return
+    y = data.train.y
+    if not hasattr(y, "shape"):
+        raise ValueError(
+            f"y of {data.name} has several arrays, not class ids [N] or sets of labels "
+            "[N, C]: use hetjax.next_token, or hetjax.task with a loss of your own"
+        )
+    if y.dtype.kind in "iu":
+        raise ValueError(
+            f"y of {data.name} is {list(y.shape)} of {y.dtype}, not class ids [N] or "
+            "sets of labels [N, C] of zeros and ones: for tokens use hetjax.next_token"
+        )
+    raise ValueError(
+        f"y of {data.name} are {y.dtype}, which are regression targets: use "
+        "hetjax.regression(model, data); class ids are integers"
+    )
 
 
 def check_logits(model: Model, data: Dataset) -> None:
@@ -62,7 +84,7 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     train, test = batch_of(data.train, size), batch_of(data.test, size)
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
     values = jax.eval_shape(task.metrics, params, model_state, test)
-    _check_metrics(values, task.metric, len(test.weight))
+    _check_metrics(values, task, len(test.weight))
 
 
 def batch_of(split: Split, size: int) -> Batch:
@@ -98,19 +120,25 @@ def _check_losses(losses: Any, size: int) -> None:
         raise ValueError(f"the task's losses are {losses.dtype}: return floats")
 
 
-def _check_metrics(values: Any, metric: str, size: int) -> None:
+def _check_metrics(values: Any, task: Task, size: int) -> None:
     if not isinstance(values, dict):
         raise ValueError(
             f"the task's metrics are {_shown(values)}: return a dictionary of values "
             '[B], with "loss" among them'
         )
-    for name in dict.fromkeys(("loss", metric)):
-        if name not in values:
-            known = ", ".join(map(str, values)) or "nothing"
+    reported = task.finish(dict.fromkeys(values, 1.0)) if "loss" in values else values
+    for name in dict.fromkeys(("loss", task.metric)):
+        if name not in reported:
+            known = ", ".join(map(str, reported)) or "nothing"
             raise ValueError(
                 f"the task's metrics have no {name!r} (they have {known}): return it"
             )
-    for name, value in values.items():
+    parts = [
+        (name, part)
+        for name, value in values.items()
+        for part in (value if isinstance(value, Mean) else (value,))
+    ]
+    for name, value in parts:
         if getattr(value, "shape", None) != (size,):
             raise ValueError(
                 f"the task's metric {name!r} is {_shown(value)} for a batch of {size} "

@@ -15,9 +15,9 @@ from hetjax.data.dataset import Dataset
 from hetjax.output import Head
 from hetjax.output.head import own_state
 from hetjax.output.layers import MakeLayer, OutputLayer
-from hetjax.task.checks import batch_of
-from hetjax.task.model import Model, param_shapes
-from hetjax.task.types import Task
+from hetjax.tasks.checks import batch_of
+from hetjax.tasks.model import Model, param_shapes
+from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
 
 # Above this many labels the chunked softmax is the faster one, for steps and for

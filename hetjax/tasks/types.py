@@ -1,5 +1,6 @@
 """The `Task` interface and its gradient: everything that the loop needs of a model."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,18 @@ import jax.numpy as jnp
 from hetjax import softmax, sparse
 from hetjax.data.batching import Batch
 from hetjax.output import Head
+from hetjax.summaries import counted, html_of, maker, two_lines
 from hetjax.tree import ModelState, Params
+
+
+class Mean(NamedTuple):
+    """A metric that is no mean over examples: sum of `total` / sum of `count`.
+
+    Both are [B]. Such as a loss per token, where examples have different numbers.
+    """
+
+    total: Any
+    count: Any
 
 
 class Task(NamedTuple):
@@ -17,17 +29,38 @@ class Task(NamedTuple):
 
     init(key) -> (params, model_state)
     loss(params, model_state, batch, key) -> (losses [B], model_state)     training
-    metrics(params, model_state, batch) -> {name: [B] values}    with "loss" among them
+    metrics(params, model_state, batch) -> {name: [B] values, or a Mean}; "loss" is
+        among them
     restore(params, model_state) -> the user's own model, ready to predict
+    finish({name: mean}) -> the metrics that are reported, such as a root of a mean
     """
 
     init: Callable[[jax.Array], tuple[Params, ModelState]]
     loss: Callable[[Params, ModelState, Batch, jax.Array], tuple[jax.Array, ModelState]]
-    metrics: Callable[[Params, ModelState, Batch], dict[str, jax.Array]]
-    metric: str  # the main one: larger is better
+    metrics: Callable[[Params, ModelState, Batch], dict[str, Any]]
+    metric: str  # the main one
     restore: Callable[[Params, ModelState], Any] = lambda params, model_state: params
     row_params: tuple[str, ...] = ()  # paths of weights that meet sparse inputs
     head: Head | None = None  # an output layer whose gradients are not left to autodiff
+    mode: str = "max"  # is the main metric better if it is larger, or smaller ("min")?
+    finish: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        params, _ = jax.eval_shape(self.init, jax.random.key(0))
+        leaves = jax.tree.leaves(params)
+        number = sum(math.prod(leaf.shape) for leaf in leaves)
+        dtypes = ", ".join(sorted({str(leaf.dtype) for leaf in leaves}))
+        better = "larger" if self.mode == "max" else "smaller"
+        return two_lines(
+            f"Task {maker(self.loss)}: {self.metric}, {better} is better",
+            (
+                f"{number:,} parameters in {counted(len(leaves), 'array')} of {dtypes}",
+                f"output layer {self.output}" * bool(self.output),
+                f"row weights {', '.join(self.row_params)}" * bool(self.row_params),
+            ),
+        )
 
     @property
     def output(self) -> str:

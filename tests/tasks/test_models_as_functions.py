@@ -11,9 +11,9 @@ from hetjax import local, sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.replica import Replica
-from hetjax.task import classification, from_functions
-from hetjax.task.model import as_model
-from hetjax.task.types import make_grad_fn
+from hetjax.tasks import classification, from_functions
+from hetjax.tasks.model import as_model
+from hetjax.tasks.types import make_grad_fn
 
 FEATURES, CLASSES, EXAMPLES = 6, 3, 8
 MOMENTUM = 0.9  # of the running statistics

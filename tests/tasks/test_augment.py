@@ -9,8 +9,8 @@ from flax import nnx
 
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.task import augment, classification, from_functions
-from hetjax.task.classification import cross_entropy
+from hetjax.tasks import augment, classification, from_functions
+from hetjax.tasks.classification import cross_entropy
 
 B, H, W, C = 64, 5, 7, 3
 

@@ -10,8 +10,8 @@ from flax import linen
 import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.models import sparse_mlp
-from hetjax.task import classification, from_functions
-from hetjax.task.checks import check_task
+from hetjax.tasks import classification, from_functions
+from hetjax.tasks.checks import check_task
 
 N, FEATURES, CLASSES = 27, 4, 3
 

@@ -9,8 +9,8 @@ from flax import linen, nnx
 
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.task import classification
-from hetjax.task.train_flags import EVAL_FLAGS, TRAIN_FLAGS
+from hetjax.tasks import classification
+from hetjax.tasks.train_flags import EVAL_FLAGS, TRAIN_FLAGS
 
 FEATURES, CLASSES, EXAMPLES = 6, 3, 8
 

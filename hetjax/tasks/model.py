@@ -17,7 +17,7 @@ from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.output import OutputParam
 from hetjax.recipes import by_name
-from hetjax.task import train_flags
+from hetjax.tasks import train_flags
 from hetjax.tree import ModelState, Params
 
 
@@ -25,8 +25,10 @@ class Model(NamedTuple):
     """A model without a loss.
 
     init(key) -> (params, model_state)
-    apply(params, model_state, x, key, train) -> (outputs [B, C], model_state)
+    apply(params, model_state, x, key, train) -> (outputs, model_state)
     restore(params, model_state) -> the user's own model, with these values in it
+    call(function, params, model_state, key, train) -> (function(the user's own model,
+        with these values in it), model_state): for losses that call it themselves
     """
 
     init: Callable[[jax.Array], tuple[Params, ModelState]]
@@ -36,22 +38,28 @@ class Model(NamedTuple):
     restore: Callable[[Params, ModelState], Any]
     row_params: tuple[str, ...] = ()
     output_params: tuple[str, ...] = ()
+    call: Callable[..., tuple[Any, ModelState]] | None = None
 
 
 def as_model(
     model: Any,
-    data: Dataset,
+    data: Dataset | None,
     row_params: tuple[str, ...] = (),
     output_params: tuple[str, ...] = (),
+    sizes: tuple[Any, ...] | None = None,
 ) -> Model:
-    """Anything that `classification` accepts, as a `Model`."""
+    """Anything that a task's `model` may be, as a `Model`.
+
+    A callable that builds a module is called with `sizes` and rngs, by default the
+    data's features and classes; a linen module is initialised with an example of them.
+    """
     given = {"row_params": row_params, "output_params": output_params}
     for argument, names in given.items():
         if isinstance(names, str):
             raise ValueError(
                 f"{argument}={names!r}: give a tuple of names, with a comma"
             )
-    found = _found(model, data)
+    found = _found(model, data, sizes)
     found = found._replace(
         row_params=found.row_params + tuple(row_params),
         output_params=found.output_params + tuple(output_params),
@@ -74,16 +82,23 @@ def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {sparse.path_name(path): leaf.shape for path, leaf in leaves}
 
 
-def _found(model: Any, data: Dataset) -> Model:
+def _found(model: Any, data: Dataset | None, sizes: tuple[Any, ...] | None) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, nnx.Module):
         return from_nnx(model)
     if isinstance(model, linen.Module):
+        if data is None:
+            raise ValueError(
+                "a flax.linen module takes its shapes from an example: give data=..."
+            )
         return from_linen(model, _example(data))
     if callable(model):
-        sizes = data.num_features, data.num_classes
-        return from_nnx(lambda rngs: model(*sizes, rngs=rngs))
+        if sizes is None:
+            assert data is not None
+            sizes = data.num_features, data.num_classes
+        given = sizes
+        return from_nnx(lambda rngs: model(*given, rngs=rngs))
     raise ValueError(
         f"model is a {type(model).__name__}: give a flax.nnx module or a callable that "
         "builds one, a flax.linen module, or hetjax.from_functions(init, apply)"
@@ -108,6 +123,10 @@ def from_functions(
         lambda params, state: lambda x: apply(params, x),
         row_params,
         output_params,
+        lambda function, params, state, key, train: (
+            function(lambda x: apply(params, x)),
+            state,
+        ),
     )
 
 
@@ -135,13 +154,23 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         _, params, _, rest = _split(built)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
+    def call(
+        function: Callable[[Any], Any],
+        params: Params,
+        model_state: ModelState,
+        key: jax.Array,
+        train: bool,
+    ) -> tuple[Any, ModelState]:
+        module = merged(params, model_state, key)
+        train_flags.set_mode(module, train)
+        result = function(module)
+        return result, nnx.to_pure_dict(_split(module)[3])
+
     def apply(
         params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
     ) -> Any:
-        module = merged(params, model_state, key)
-        train_flags.set_mode(module, train)
-        outputs = module(x, **train_flags.values_of(in_call, train))
-        return outputs, nnx.to_pure_dict(_split(module)[3])
+        flags = train_flags.values_of(in_call, train)
+        return call(lambda m: m(x, **flags), params, model_state, key, train)
 
     def restore(params: Params, model_state: ModelState) -> nnx.Module:
         module = merged(params, model_state, jax.random.key(0))
@@ -156,7 +185,7 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         )
         for kind in (sparse.RowParam, OutputParam)
     )
-    return Model(init, apply, restore, rows, outputs)
+    return Model(init, apply, restore, rows, outputs, call)
 
 
 def _split(module: Any) -> tuple:
@@ -207,24 +236,34 @@ def from_linen(
         variables = dict(evaluated.init(key, example, **flags))
         return variables.pop("params", {}), variables
 
+    def call(
+        function: Callable[[Any], Any],
+        params: Params,
+        model_state: ModelState,
+        key: jax.Array,
+        train: bool,
+    ) -> tuple[Any, ModelState]:
+        variables = {"params": params, **model_state}
+        chosen, _ = moded(train)
+        if not train:
+            drawing = linen.apply(function, chosen)  # an own loss may draw
+            return drawing(variables, rngs={"dropout": key}), model_state
+        running = linen.apply(function, chosen, mutable=list(model_state))
+        result: Any = running(variables, rngs={"dropout": key})
+        return result[0], dict(result[1])
+
     def apply(
         params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
     ) -> Any:
-        variables = {"params": params, **model_state}
-        chosen, flags = moded(train)
-        if not train:
-            return chosen.apply(variables, x, **flags), model_state
-        result: Any = chosen.apply(
-            variables, x, rngs={"dropout": key}, mutable=list(model_state), **flags
-        )
-        return result[0], dict(result[1])
+        flags = train_flags.values_of(in_call, train)
+        return call(lambda m: m(x, **flags), params, model_state, key, train)
 
     def restore(params: Params, model_state: ModelState) -> Any:
         return moded(False)[0].bind({"params": params, **model_state})
 
     if not (in_call or in_fields):
         train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))
-    return Model(init, apply, restore, tuple(row_params))
+    return Model(init, apply, restore, tuple(row_params), call=call)
 
 
 def _example(data: Dataset) -> Any:

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from hetjax.data.batching import Bucket, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.models import sparse_mlp
-from hetjax.task import classification, from_functions
-from hetjax.task.classification import cross_entropy
+from hetjax.tasks import classification, from_functions
+from hetjax.tasks.classification import cross_entropy
 
 N, CLASSES = 9, 7
 
@@ -40,7 +40,7 @@ def mean_loss_of_labels(logits, labels):
 def multilabel_batch(logits, labels, size=N):
     """A batch of examples whose inputs are their logits, padded to `size`."""
     split = Split(logits, sp.csr_array(labels))
-    return make_batch(split, np.arange(N), (Bucket(size, 0, labels.size),))
+    return make_batch(split, np.arange(N), (Bucket(size, (labels.size,)),))
 
 
 def identity_task(split, classes=CLASSES):
@@ -82,7 +82,7 @@ def test_accuracy():
     y[:3] = logits[:3].argmax(1)
     split = Split(logits, y)
     task = identity_task(split)
-    values = task.metrics((), (), make_batch(split, np.arange(N), (Bucket(N, 0, 0),)))
+    values = task.metrics((), (), make_batch(split, np.arange(N), (Bucket(N, (0,)),)))
     assert task.metric == "accuracy"
     assert values.keys() == {"loss", "accuracy"}
     np.testing.assert_array_equal(values["accuracy"], logits.argmax(1) == y)

@@ -1,0 +1,159 @@
+"""Sources: data sets of other libraries, read by row numbers while a run goes on.
+
+A source is anything with a length and rows: a `torch.utils.data.Dataset`, a Hugging
+Face `datasets.Dataset`, a `grain` source, or an object of one's own with `__len__` and
+`__getitem__`. Their packages are not imported; what an object can do decides.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+Read = Callable[[list[int]], Sequence[Any]]
+"""row numbers -> rows"""
+
+PIECE = 1024  # rows that are read at once, where many are
+
+
+class Source:
+    """Reads rows of a data set of another library; of each, what was chosen of it.
+
+    One thread reads at a time, since a data set may have one file that is open.
+    """
+
+    def __init__(self, what: str, read: Read, number: int, choose: Callable):
+        """`what` names it in errors; choose(row) -> a tree of arrays and numbers.
+
+        The first row is read, for shapes and dtypes.
+        """
+        self._what, self._read, self._choose = what, read, choose
+        self._number, self._lock = number, threading.Lock()
+        (first,) = self._rows([0])
+        self._example, self._structure = jax.tree.flatten(first)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def fields(self) -> Any:
+        """The tree of what was chosen, with a field for each leaf."""
+        number = range(len(self._example))
+        return jax.tree.unflatten(self._structure, [Field(self, k) for k in number])
+
+    def example(self, leaf: int) -> np.ndarray:
+        """The first row's array of a leaf."""
+        return self._example[leaf]
+
+    def read(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The leaves of the rows [n], each an array [n, ...]."""
+        found = [jax.tree.flatten(row) for row in self._rows([int(r) for r in rows])]
+        try:
+            if any(structure != self._structure for _, structure in found):
+                raise ValueError("they have other fields than the first row")
+            leaves = zip(*(row for row, _ in found), strict=True)
+            return [np.stack(leaf) for leaf in leaves]
+        except ValueError as error:
+            raise ValueError(
+                f"{self._what}: rows {rows[:8].tolist()} do not stack ({error}): all "
+                "rows must have the same fields, of the same shapes"
+            ) from error
+
+    def _rows(self, numbers: list[int]) -> list[Any]:
+        with self._lock:
+            found = self._read(numbers)
+        return [_arrays(self._what, self._choose(row)) for row in found]
+
+
+class Field:
+    """One array of a source's rows: [N, ...], of which nothing is held in memory."""
+
+    def __init__(self, source: Source, leaf: int, rows: np.ndarray | None = None):
+        """`leaf`: which array of a row; `rows`: which of the source's, in order."""
+        self._source, self.leaf, self._rows = source, leaf, rows
+        example = source.example(leaf)
+        number = len(source) if rows is None else len(rows)
+        self.shape = (number, *example.shape)
+        self.dtype, self.ndim = example.dtype, example.ndim + 1
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        rows = np.atleast_1d(np.arange(len(self))[index])
+        # piece by piece: the other fields of all rows need not fit in memory
+        pieces = range(0, max(1, len(rows)), PIECE)
+        return np.concatenate(
+            [self.read(rows[i : i + PIECE])[self.leaf] for i in pieces]
+        )
+
+    @property
+    def rows_key(self) -> tuple[int, int]:
+        """Equal for fields that are read together."""
+        return id(self._source), id(self._rows)
+
+    def read(self, index: np.ndarray) -> list[np.ndarray]:
+        """All leaves of these rows: arrays [*index.shape, ...]."""
+        rows = np.ravel(index) if self._rows is None else self._rows[np.ravel(index)]
+        found = self._source.read(rows)
+        return [x.reshape(*index.shape, *x.shape[1:]) for x in found]
+
+    def taken(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
+        """The field of these rows; `known`: those of fields that are read with it."""
+        own = known.setdefault(
+            self.rows_key, rows if self._rows is None else self._rows[rows]
+        )
+        return Field(self._source, self.leaf, own)
+
+
+def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
+    """How to read rows of a data set; `keys`: what is needed of a row, if not all.
+
+    Errors: ValueError for a stream, or a data set without rows; `what` names it.
+    """
+    if isinstance(data, type):
+        raise ValueError(f"{what} is the class {data.__name__}: call it")
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise ValueError(
+            f"{what} is a {type(data).__name__}, which has no length, or no access by "
+            "row numbers: write the stream to a file once (numpy.lib.format."
+            "open_memmap makes one row by row), and give that as a memory map"
+        )
+    if isinstance(data, Mapping):
+        raise ValueError(
+            f"{what} is a dictionary: hetjax.data.from_arrays takes those of arrays"
+        )
+    if not len(data):
+        raise ValueError(f"{what} has no rows")
+    if hasattr(data, "with_format") and hasattr(data, "features"):  # Hugging Face
+        some = data
+        if keys and all(isinstance(key, str) and key in data.features for key in keys):
+            some = data.select_columns(list(dict.fromkeys(keys)))
+        plain = some.with_format("numpy")
+        return lambda rows: _rows_of(plain[rows], len(rows))
+    for several in ("__getitems__", "_getitems"):  # torch's, and grain's
+        if hasattr(data, several):
+            return getattr(data, several)
+    return lambda rows: [data[row] for row in rows]
+
+
+def _rows_of(columns: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+    return [
+        {name: values[k] for name, values in columns.items()} for k in range(number)
+    ]
+
+
+def _arrays(what: str, row: Any) -> Any:
+    """A row with NumPy arrays as leaves: tensors, numbers and lists are converted."""
+
+    def array(leaf: Any) -> np.ndarray:
+        found = np.asarray(leaf)
+        if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
+            raise ValueError(
+                f"{what} has rows with a {type(leaf).__name__}: give numbers and "
+                "arrays (the data set's own transform makes them of images and texts)"
+            )
+        return found
+
+    return jax.tree.map(array, row, is_leaf=lambda leaf: isinstance(leaf, list))

@@ -1,0 +1,164 @@
+"""Language models: the next token after each one of a sequence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.data.batching import Batch
+from hetjax.data.columns import in_memory
+from hetjax.data.dataset import Dataset
+from hetjax.recipes import by_name
+from hetjax.tasks.checks import batch_of
+from hetjax.tasks.forward import Forward, forward
+from hetjax.tasks.model import Model, as_model
+from hetjax.tasks.types import Mean, Task
+from hetjax.tree import ModelState, Params
+
+
+@by_name
+def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> Task:
+    """The task of predicting the next token at each place of a sequence.
+
+        loss_i = sum_t m_it (-log softmax(z_it)[y_it]) / sum_t m_it
+
+    y is an integer array [N, T], or a dictionary {"targets": [N, T], "mask": [N, T]},
+    where a mask of 0 leaves a place out; `hetjax.data.from_tokens` makes x and y of a
+    long text. x is what the model takes, such as tokens [N, T]. `model` is anything
+    that `classification` takes, and returns logits z [B, T, V]; one that builds a
+    module is called as `model(vocabulary, rngs=...)`. `vocabulary` (V) defaults to the
+    largest token plus one, where the tokens are in memory.
+
+    Metrics: "perplexity", exp of the loss per token (the main one: smaller is better),
+    "accuracy" per token, and "loss" per token. Errors: a ValueError for targets that
+    are no tokens, or outputs of another shape.
+    """
+    targets, _ = _check_tokens(data)
+    known = vocabulary or _vocabulary(data)
+    m = as_model(model, data, sizes=(known,))
+    _check_range(data, known)
+    run = forward(m, data, tokens=True)
+    _check_outputs(m, run, data, known, targets)
+
+    def per_token(z: jax.Array, y: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """[B, T] each: losses, hits and the mask."""
+        targets, mask = _parts(y)
+        z = jnp.asarray(z, jnp.float32)
+        chosen = jnp.take_along_axis(z, targets[..., None].astype(jnp.int32), -1)[
+            ..., 0
+        ]
+        losses = jax.nn.logsumexp(z, axis=-1) - chosen
+        hits = jnp.argmax(z, axis=-1) == targets
+        ones = jnp.ones_like(losses)
+        weight = ones if mask is None else jnp.asarray(mask, jnp.float32)
+        # a negative target would count from the end of the vocabulary
+        losses = jnp.where(targets < 0, jnp.nan, losses)
+        # a place without a token may have any target, and any loss
+        return jnp.where(weight > 0, losses, 0.0), hits, weight
+
+    def loss(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
+        z, state = run.trained(params, model_state, batch, key)
+        losses, _, weight = per_token(z, batch.y)
+        count = jnp.maximum(weight.sum(1), 1.0)
+        return (losses * weight).sum(1) / count, state
+
+    def metrics(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, Mean]:
+        z = run.evaluated(params, model_state, batch)
+        losses, hits, weight = per_token(z, batch.y)
+        count = weight.sum(1)
+        return {
+            "loss": Mean((losses * weight).sum(1), count),
+            "accuracy": Mean((hits * weight).sum(1), count),
+        }
+
+    return Task(
+        m.init, loss, metrics, "perplexity", m.restore, mode="min", finish=_finish
+    )
+
+
+def _finish(means: dict[str, float]) -> dict[str, float]:
+    with np.errstate(over="ignore"):
+        return {"perplexity": float(np.exp(means["loss"]))} | means
+
+
+def _parts(y: Any) -> tuple[Any, Any]:
+    """(targets, mask) of a data set's or a batch's y; the mask may be None."""
+    if isinstance(y, Mapping):
+        return y.get("targets"), y.get("mask")
+    return y, None
+
+
+def _check_tokens(data: Dataset) -> tuple[Any, Any]:
+    """The targets and the mask; a ValueError if they are none."""
+    y: Any = data.train.y
+    targets, mask = _parts(y)
+    keys = set(y) if isinstance(y, Mapping) else {"targets"}
+    shapes = [getattr(part, "shape", None) for part in (targets, mask)]
+    fits = shapes[0] is not None and len(shapes[0]) == 2 and targets.dtype.kind in "iu"
+    if not fits or keys - {"targets", "mask"} or shapes[1] not in (None, shapes[0]):
+        one = not isinstance(y, Mapping)
+        found = f"{list(y.shape)} of {y.dtype}" if one else sorted(keys)
+        raise ValueError(
+            f"y of {data.name} is {found}: give integers [N, T] (from_arrays(..., "
+            'targets="values")), or {"targets": [N, T], "mask": [N, T]}'
+        )
+    return targets, mask
+
+
+def _check_range(data: Dataset, vocabulary: int) -> None:
+    """A ValueError for a target in memory that counts, and is no token."""
+    for part, split in (("training", data.train), ("test", data.test)):
+        targets, mask = _parts(split.y)
+        if not in_memory(targets) or not (mask is None or in_memory(mask)):
+            continue
+        wrong = (targets < 0) | (targets >= vocabulary)
+        if mask is not None:
+            wrong &= np.asarray(mask) > 0
+        if wrong.any():
+            raise ValueError(
+                f"y of the {part} split of {data.name} has the token "
+                f"{targets[wrong][0]}, outside 0..{vocabulary - 1}: give a larger "
+                'vocabulary=, or leave the place out: {"targets": ..., "mask": ...}'
+            )
+
+
+def _vocabulary(data: Dataset) -> int:
+    """The largest token plus one."""
+    found = []
+    for split in (data.train, data.test):
+        for part in (split.x, split.y):
+            targets, _ = _parts(part)
+            for leaf in jax.tree.leaves(targets if part is split.y else part):
+                if leaf.dtype.kind not in "iu":
+                    continue
+                if not in_memory(leaf):
+                    raise ValueError(
+                        f"{data.name}: the tokens are not in memory; give vocabulary=, "
+                        "the number of different tokens"
+                    )
+                found.append(int(leaf.max()))
+    return max(found) + 1
+
+
+def _check_outputs(
+    model: Model, run: Forward, data: Dataset, vocabulary: int, targets: Any
+) -> None:
+    batch = batch_of(data.train, 2)
+
+    def outputs() -> Any:
+        return run.evaluated(*model.init(jax.random.key(0)), batch)
+
+    found = getattr(jax.eval_shape(outputs), "shape", None)
+    length = targets.shape[1]
+    if found is None or found[:-1] != (2, length) or found[-1] < vocabulary:
+        shown = "several arrays" if found is None else list(found)
+        raise ValueError(
+            f"the model returns {shown} for a batch of 2 sequences of {length} tokens: "
+            f"return logits [B, {length}, V], V at least {vocabulary}"
+        )

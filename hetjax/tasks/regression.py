@@ -1,0 +1,113 @@
+"""Regression tasks: numbers that a model predicts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.data.batching import Batch
+from hetjax.data.dataset import Dataset
+from hetjax.recipes import by_name
+from hetjax.tasks import augment as images
+from hetjax.tasks.checks import batch_of
+from hetjax.tasks.forward import Forward, forward
+from hetjax.tasks.model import Model, as_model
+from hetjax.tasks.types import Task
+from hetjax.tree import ModelState, Params
+
+
+@by_name
+def regression(
+    model: Any,
+    data: Dataset,
+    *,
+    augment: images.Transform | None = None,
+    normalize: images.Transform | tuple[Any, Any] | None = None,
+    row_params: tuple[str, ...] = (),
+) -> Task:
+    """The task of predicting numbers y [N] or [N, k] by least squares.
+
+        loss_i = mean_k (f(x_i)_k - y_ik)^2
+
+    `model` is anything that `classification` takes; one that builds a module is called
+    as `model(num_features, k, rngs=...)`, with k = 1 for y [N]. It maps inputs to
+    [B, k], or to [B] for y [N]. The other arguments are those of `classification`.
+
+    Metrics: "rmse", the root of the mean loss (the main one: smaller is better), "mae",
+    the mean absolute error, and "loss". Errors: a ValueError for targets that are
+    classes, or outputs of another shape.
+    """
+    width = _width(data)
+    m = as_model(model, data, row_params, sizes=(data.num_features, width))
+    run = forward(m, data, augment, normalize)
+    _check_outputs(m, run, data)
+
+    def errors(outputs: jax.Array, y: jax.Array) -> jax.Array:
+        """[B, k] f(x) - y in float32."""
+        size = y.shape[0]
+        difference = jnp.asarray(outputs, jnp.float32).reshape(size, -1)
+        return difference - jnp.asarray(y, jnp.float32).reshape(size, -1)
+
+    def loss(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
+        outputs, state = run.trained(params, model_state, batch, key)
+        return jnp.mean(errors(outputs, batch.y) ** 2, axis=1), state
+
+    def metrics(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, jax.Array]:
+        e = errors(run.evaluated(params, model_state, batch), batch.y)
+        return {"loss": jnp.mean(e**2, axis=1), "mae": jnp.mean(jnp.abs(e), axis=1)}
+
+    return Task(
+        m.init,
+        loss,
+        metrics,
+        "rmse",
+        m.restore,
+        m.row_params,
+        mode="min",
+        finish=_finish,
+    )
+
+
+def _finish(means: dict[str, float]) -> dict[str, float]:
+    return {"rmse": float(np.sqrt(means["loss"]))} | means
+
+
+def _width(data: Dataset) -> int:
+    """k, the numbers that are predicted for an example; 1 for y [N]."""
+    y = data.train.y
+    if data.num_classes:
+        raise ValueError(
+            f"y of {data.name} are classes: use hetjax.classification; if they are "
+            'numbers, give from_arrays(..., targets="values")'
+        )
+    if not hasattr(y, "shape") or len(y.shape) > 2:
+        found = list(y.shape) if hasattr(y, "shape") else "several arrays"
+        raise ValueError(
+            f"y of {data.name} is {found}: regression needs [N] or [N, k]; for others "
+            "use hetjax.task with a loss of your own"
+        )
+    return 1 if len(y.shape) == 1 else int(y.shape[1])
+
+
+def _check_outputs(model: Model, run: Forward, data: Dataset) -> None:
+    """A ValueError unless the model's outputs are [B, k], or [B] for y [N]."""
+    batch = batch_of(data.train, 2)
+
+    def outputs() -> Any:
+        return run.evaluated(*model.init(jax.random.key(0)), batch)
+
+    found = getattr(jax.eval_shape(outputs), "shape", None)
+    y = data.train.y
+    wanted = [(2, *y.shape[1:])] + [(2, 1)] * (len(y.shape) == 1)
+    if found not in wanted:
+        k = "[B] or [B, 1]" if len(y.shape) == 1 else f"[B, {y.shape[1]}]"
+        shown = "several arrays" if found is None else list(found)
+        raise ValueError(
+            f"the model returns {shown} for a batch of 2 examples: return {k}, as y of "
+            f"{data.name} is {list(y.shape)}"
+        )
