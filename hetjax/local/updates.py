@@ -105,18 +105,23 @@ def _plain_sgd() -> LocalUpdate:
 
 
 def from_optax(
-    tx: optax.GradientTransformation, *, sparse_updates: bool = False
+    tx: optax.GradientTransformation,
+    *,
+    sparse_updates: bool = False,
+    own_rate: bool = False,
 ) -> LocalUpdate:
     """A step of any optax optimizer built with learning rate 1: w <- w + eta update(g).
 
     eta is the strategy's learning rate. An optimizer built with a learning rate other
-    than 1 is a ValueError, since it would train at the product of both. A row weight
+    than 1 is a ValueError, since it would train at the product of both; with `own_rate`
+    it is not, and the strategy's learning rate is a factor. A row weight
     under a sparse input is updated whole, as in optax. With `sparse_updates`, only the
     rows that the batch touches are updated, in the weight and in every optimizer state
     of its shape; the other rows stay (their momentum does not decay meanwhile, but step
     counters advance for all rows).
     """
-    check_unit_rate(tx, "from_optax(tx)")
+    if not own_rate:
+        check_unit_rate(tx, "from_optax(tx)")
     return _from_optax(tx, sparse_updates)
 
 
@@ -143,7 +148,7 @@ def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
         v <- mu v - eta (g + wd w);   w <- w + v
 
     Gradients in v keep the learning rate of their own step, so this equals `sgd` until
-    the learning rate changes. Source: ALGORITHMS C.1, K.1.
+    the learning rate changes. Source: docs/algorithms C.1, K.1.
     """
     return _heavy_ball(momentum, weight_decay)
 
@@ -175,7 +180,8 @@ def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdat
         v <- delta v;   x <- x + v;   g at x (+ wd x)
         x <- x - eta g;   v <- v - eta g            delta is `momentum`
 
-    This equals v <- delta v - eta g(x + delta v); x <- x + v. Source: ALGORITHMS G.3.
+    This equals v <- delta v - eta g(x + delta v); x <- x + v. Source:
+    docs/algorithms G.3.
     """
     return _eamsgd_nesterov(momentum, weight_decay)
 
@@ -206,7 +212,7 @@ def proximal(*, mu: float) -> LocalUpdate:
 
         w <- w - eta (g + mu (w - w_start))
 
-    Source: ALGORITHMS I (the proximal form of FedNova).
+    Source: docs/algorithms I.1 (the proximal form of FedNova).
     """
 
     def step(

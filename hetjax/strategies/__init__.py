@@ -19,6 +19,7 @@ from hetjax.strategies.biased import (
 from hetjax.strategies.crossbow import easgd_sync, sma
 from hetjax.strategies.easgd import eamsgd, easgd
 from hetjax.strategies.hierarchy import hier_sgd
+from hetjax.strategies.sweep import sweep
 from hetjax.strategies.types import Strategy
 
 # `slide` is not among them: it needs a task of its own
@@ -66,5 +67,6 @@ __all__ = [
     "sequential_sgd",
     "slide",
     "sma",
+    "sweep",
     "sync_sgd",
 ]

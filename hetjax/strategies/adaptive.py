@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import optax
+
 from hetjax import local, merge, sampling, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import (
@@ -13,7 +15,8 @@ from hetjax.schedule import (
     Scaling,
     learning_rate_at,
 )
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.types import Strategy, factory, settings
 
 SCALINGS = ("paper", "hgpu_code", "measured", "none")
 # settings of the authors' public code where it differs from the paper
@@ -47,10 +50,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+@factory
 def adaptive_sgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     preset: str = "paper",
     min_batch_size: float | None = None,
     beta: float | None = None,
@@ -67,6 +71,7 @@ def adaptive_sgd(
     warmup_epochs: float | None = None,
     time_decay: float = 0.0,
     order: str | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Gives fast workers more and larger batches until updates are balanced.
 
@@ -97,7 +102,12 @@ def adaptive_sgd(
     During the warm-up all batch sizes are b_max / 32, and the learning rate rises from
     a hundredth of eta / 32 to eta / 32; in the e-th epoch after it, it is
     eta / (1 + time_decay e) at b_max.
-    Source: Adaptive SGD, Algorithms 1 and 2; ALGORITHMS A.
+
+    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
+    rate is inside it (and multiplied by b_i / b_max), or `learning_rate`
+    (`hetjax.strategies.optimizers`).
+
+    Source: Adaptive SGD, Algorithms 1 and 2; docs/algorithms A.
     """
     given = settings(locals())
     if preset not in PRESETS:
@@ -131,9 +141,10 @@ def adaptive_sgd(
         weights=chosen["weights"],
         reg_measure=reg_measure,
     )
+    update, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
     return Strategy(
         policy,
-        local.sgd(),
+        update,
         merging,
         batch_size,
         _warm_up(learning_rate, chosen["warmup_epochs"], time_decay),

@@ -6,11 +6,12 @@ from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.baselines import central
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.types import Strategy, factory, settings
 
 SERVERS = ("adagrad", "sgd")
 
 
+@factory
 def async_sgd(
     *,
     batch_size: int,
@@ -29,7 +30,7 @@ def async_sgd(
     steps with `server_momentum` (and `ema`) and `weight_decay`, or with an `optimizer`
     that is built with learning rate 1. A worker that is more than `max_staleness` steps
     ahead of the slowest one pushes, waits, and fetches before it continues (stale
-    synchronous parallel). Source: ALGORITHMS F.3, K.2.
+    synchronous parallel). Source: docs/algorithms F.3, K.2.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -46,6 +47,7 @@ def async_sgd(
     )
 
 
+@factory
 def hogwild(
     *,
     batch_size: int,
@@ -62,7 +64,7 @@ def hogwild(
     between components are not simulated). The authors use no `server_momentum`, and
     multiply the learning rate by 0.9 after each epoch: pass a `LearningRate` for that.
     `server_momentum`, `weight_decay` and `max_staleness` are as in `async_sgd`.
-    Source: Hogwild! (Niu et al. 2011), CROSSBOW 5.5; ALGORITHMS F.5.
+    Source: Hogwild! (Niu et al. 2011), CROSSBOW 5.5; docs/algorithms F.5.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -79,6 +81,7 @@ def hogwild(
     )
 
 
+@factory
 def magma_async_sgd(
     *,
     batch_size: int,
@@ -96,7 +99,7 @@ def magma_async_sgd(
     With `subtract="swap"` the old g_i stays in g until the new one replaces it. beta is
     `server_momentum`, alpha the learning rate. The slowest worker is the master and
     steps every `server_step_seconds`; see `schedule.magma_async` for the default
-    durations. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
+    durations. Source: MagmaDNN, Algorithms 2 and 3; docs/algorithms F.3.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -118,6 +121,7 @@ def magma_async_sgd(
     )
 
 
+@factory
 def downpour(
     *,
     batch_size: int,
@@ -141,7 +145,7 @@ def downpour(
     `server` is "adagrad", or "sgd" without the root. gamma is `server_learning_rate`
     times eta. The default of `server_learning_rate` is 0.1 for Adagrad, whose first
     step is gamma in every parameter, and 1 for SGD. optax's Adagrad adds 1e-7 under the
-    root. Source: DistBelief (Dean et al. 2012); ALGORITHMS G.5.
+    root. Source: DistBelief (Dean et al. 2012); docs/algorithms G.5.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size, server_learning_rate=server_learning_rate)
@@ -167,6 +171,7 @@ def downpour(
     )
 
 
+@factory
 def ad_psgd(
     *, batch_size: int, learning_rate: LearningRateLike, partner_seed: int = 0
 ) -> Strategy:
@@ -176,7 +181,7 @@ def ad_psgd(
 
     with g_i at the model that i started from; j continues to compute meanwhile. gamma
     is the learning rate. The mean of all models is evaluated. Source: AD-PSGD (Lian et
-    al. 2018); ALGORITHMS G.6.
+    al. 2018); docs/algorithms G.6.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)

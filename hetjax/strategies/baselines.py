@@ -7,26 +7,39 @@ import optax
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.types import Strategy, factory, settings
 
 
+@factory
 def sequential_sgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Mini-batch SGD on the machine's fastest worker; the others stay idle.
 
-    w <- w - eta g          (`local.sgd` with `momentum` and `weight_decay`)
+        w <- w - eta g      (`local.sgd` with `momentum` and `weight_decay`)
+
+    `optimizer` is an optax optimizer in place of SGD; its learning rate is inside it,
+    or `learning_rate` (`hetjax.strategies.optimizers`).
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
     check_fraction(momentum=momentum)
+    rule, learning_rate = local_rule(
+        optimizer,
+        learning_rate,
+        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        momentum=momentum,
+        weight_decay=weight_decay,
+    )
     return Strategy(
         schedule.rounds(batch_size=batch_size, workers=schedule.fastest(batch_size)),
-        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        rule,
         merge.average(),
         batch_size,
         learning_rate,
@@ -35,13 +48,14 @@ def sequential_sgd(
     )
 
 
+@factory
 def slide(*, batch_size: int = 256, learning_rate: LearningRateLike = 1e-4) -> Strategy:
     """SLIDE's training: Adam on the machine's fastest worker, and hashed labels.
 
     The task must have the output layer of SLIDE: classification(..., output="slide").
     In the paper the one worker is a CPU, such as that of the machine
     "slide-amazon670k". Adam's step is on all rows, as in the public code. A baseline of
-    Adaptive SGD. Source: ALGORITHMS H.
+    Adaptive SGD. Source: docs/algorithms H.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -57,6 +71,7 @@ def slide(*, batch_size: int = 256, learning_rate: LearningRateLike = 1e-4) -> S
     )
 
 
+@factory
 def sync_sgd(
     *,
     batch_size: int,
@@ -73,7 +88,8 @@ def sync_sgd(
     `batch_size` is that of each worker, mu is `server_momentum` and wd `weight_decay`.
     With `ema` the momentum is z <- mu z + (1 - mu) (g + wd w): MagmaDNN's Algorithm 1.
     Instead, `optimizer` may be any optax optimizer that is built with learning rate 1.
-    Source: gradient aggregation in the Adaptive SGD paper, II; ALGORITHMS F.1, F.2.
+    Source: gradient aggregation in the Adaptive SGD paper, II;
+    docs/algorithms F.1, F.2.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -115,13 +131,15 @@ def central(
     return optax.chain(optax.add_decayed_weights(weight_decay), step)
 
 
+@factory
 def elastic_sgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: int | None = None,
     mega_batch: int | None = None,
     merge_momentum: float = 0.9,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Elastic SGD in HeteroGPU's sense: K-step averaging, not EASGD's elastic force.
 
@@ -131,13 +149,16 @@ def elastic_sgd(
     K is `local_steps`, or as many steps as divide `mega_batch` examples (default: 100
     batches) among the workers. gamma is `merge_momentum`: 0.9 in HeteroGPU's Elastic
     SGD (the default), 0 in K-AVG. For the elastic force see `easgd` and `easgd_sync`.
-    Source: Adaptive SGD paper II, V; ALGORITHMS B.
+    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
+    rate is inside it, or `learning_rate` (`hetjax.strategies.optimizers`).
+    Source: Adaptive SGD paper II, V; docs/algorithms B.
     """
     given = settings(locals())
     check_positive(
         batch_size=batch_size, local_steps=local_steps, mega_batch=mega_batch
     )
     check_fraction(merge_momentum=merge_momentum)
+    rule, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
     total = mega_batch or 100 * batch_size
 
     def share(workers: tuple[Any, ...]) -> int:
@@ -145,7 +166,7 @@ def elastic_sgd(
 
     return Strategy(
         schedule.rounds(local_steps=share, batch_size=batch_size),
-        local.sgd(),
+        rule,
         merge.average(momentum=merge_momentum),
         batch_size,
         learning_rate,

@@ -3,26 +3,31 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import optax
+
 from hetjax import local, merge, sampling, schedule
 from hetjax.merge import Merge
 from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, WorkerInfo
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.types import Strategy, factory, settings
 
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str
 Workers = tuple[WorkerInfo, ...]
 
 
+@factory
 def local_sgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: Steps = 32,
-    momentum: float = 0.9,
+    momentum: float | None = None,
     reset_momentum: bool = False,
     weight_decay: float = 0.0,
     aggregation: str = "average",
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Local SGD: worker i does tau_i local steps, then all continue from their average.
 
@@ -32,29 +37,41 @@ def local_sgd(
     "measured:32", which is 32 for the fastest worker and proportionally fewer for
     slower workers, but at least 1 (unbalanced). `aggregation` is "average" (p_i = 1/m,
     eq. 3), "steps" (p_i = tau_i / sum tau_k, eq. 4), "fed_nova", "fed_acc" or
-    "fed_adp". `momentum` is local to each worker and is kept from round to round,
-    except with `reset_momentum` (for the two averages) and with FedNova, which always
-    resets it. Source: Biased Local SGD, Section 3; ALGORITHMS E.1.
+    "fed_adp". `momentum` (default 0.9) is local to each worker and is kept from round
+    to round, except with `reset_momentum` (for the two averages) and with FedNova,
+    which always resets it. `optimizer` is an optax optimizer for every worker in place
+    of SGD; its state stays with the worker, and its learning rate is inside it, or
+    `learning_rate` (`hetjax.strategies.optimizers`). Source: Biased Local SGD, Section
+    3; docs/algorithms E.1.
     """
+    momentum = _momentum(momentum, optimizer)
     given = settings(locals())
-    merging = _aggregation(aggregation, momentum, reset_momentum)
+    merging = _aggregation(aggregation, momentum, reset_momentum, optimizer)
     return _rounds_of(
-        merging, batch_size, learning_rate, local_steps, momentum, weight_decay
+        merging,
+        batch_size,
+        learning_rate,
+        local_steps,
+        momentum,
+        weight_decay,
+        optimizer,
     )._replace(settings=given, name="local_sgd")
 
 
+@factory
 def biased_local_sgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: Steps = "measured:32",
     d: float | None = None,
     sampler: str = "separated",
     aggregation: str = "steps",
     pool_formula: str = "steps",
-    momentum: float = 0.9,
+    momentum: float | None = None,
     reset_momentum: bool = False,
     weight_decay: float = 0.0,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Local SGD whose slow workers do fewer steps, on examples of high loss.
 
@@ -65,8 +82,9 @@ def biased_local_sgd(
     2) times as large (`sampling.biased`; `sampler` is "uniform", "unified" or
     "separated"). For only one of the two biases, give `sampler="uniform"` or
     `aggregation="average"`. The other settings are those of `local_sgd`. Source: Biased
-    Local SGD, Algorithm 1; ALGORITHMS E.
+    Local SGD, Algorithm 1; docs/algorithms E.
     """
+    momentum = _momentum(momentum, optimizer)
     given = settings(locals())
     if sampler not in SAMPLINGS:
         raise ValueError(f"sampler={sampler!r}: choose one of {SAMPLINGS}")
@@ -79,12 +97,19 @@ def biased_local_sgd(
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
-    merging = _aggregation(aggregation, momentum, reset_momentum)
+    merging = _aggregation(aggregation, momentum, reset_momentum, optimizer)
     return _rounds_of(
-        merging, batch_size, learning_rate, local_steps, momentum, weight_decay
+        merging,
+        batch_size,
+        learning_rate,
+        local_steps,
+        momentum,
+        weight_decay,
+        optimizer,
     )._replace(sampler=chosen, settings=given, name="biased_local_sgd")
 
 
+@factory
 def fed_nova(
     *,
     batch_size: int,
@@ -109,19 +134,23 @@ def fed_nova(
     return strategy._replace(settings=given, name="fed_nova")
 
 
+@factory
 def fed_acc(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     power: float = 1.0,
     by_size: bool = False,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Local SGD that weights models by their accuracy on held-out data: FedAcc.
 
     A tenth of the training split, at most 1,000 examples, is held out for that.
-    Source: `merge.fed_acc`.
+    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
+    rate is inside it, or `learning_rate` (`hetjax.strategies.optimizers`). Source:
+    `merge.fed_acc`.
     """
     given = settings(locals())
     return _rounds_of(
@@ -130,28 +159,52 @@ def fed_acc(
         learning_rate,
         local_steps,
         momentum,
+        optimizer=optimizer,
     )._replace(settings=given, name="fed_acc")
 
 
+@factory
 def fed_adp(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: Steps = "measured:32",
     momentum: float = 0.0,
     alpha: float = 5.0,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Local SGD that weights models by the direction in which they moved: FedAdp.
 
-    Source: `merge.fed_adp`.
+    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
+    rate is inside it, or `learning_rate` (`hetjax.strategies.optimizers`). Source:
+    `merge.fed_adp`.
     """
     given = settings(locals())
     return _rounds_of(
-        merge.fed_adp(alpha=alpha), batch_size, learning_rate, local_steps, momentum
+        merge.fed_adp(alpha=alpha),
+        batch_size,
+        learning_rate,
+        local_steps,
+        momentum,
+        optimizer=optimizer,
     )._replace(settings=given, name="fed_adp")
 
 
-def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
+def _momentum(
+    momentum: float | None, optimizer: optax.GradientTransformation | None
+) -> float:
+    """The momentum of SGD, 0.9 if none is given; 0 beside an optimizer."""
+    if momentum is None:
+        return 0.9 if optimizer is None else 0.0
+    return momentum
+
+
+def _aggregation(
+    name: str,
+    momentum: float,
+    reset: bool,
+    optimizer: optax.GradientTransformation | None,
+) -> Merge:
     """The merge of that name, for workers with this momentum."""
     merges: dict[str, Callable[[], Merge]] = {
         "average": lambda: merge.average(reset=reset),
@@ -167,27 +220,40 @@ def _aggregation(name: str, momentum: float, reset: bool) -> Merge:
             f"reset_momentum=True: {name} keeps its workers' momentum; choose another "
             "aggregation"
         )
+    if optimizer is not None and (reset or name == "fed_nova"):
+        what = "reset_momentum=True" if reset else "aggregation='fed_nova'"
+        raise ValueError(
+            f"{what} is about the momentum of SGD: leave it out with an optimizer"
+        )
     return merges[name]()
 
 
 def _rounds_of(
     merging: Merge,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None,
     local_steps: Steps,
     momentum: float,
     weight_decay: float = 0.0,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     check_positive(batch_size=batch_size)
     check_fraction(momentum=momentum)
+    rule, rate = local_rule(
+        optimizer,
+        learning_rate,
+        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        momentum=momentum,
+        weight_decay=weight_decay,
+    )
     return Strategy(
         schedule.rounds(
             local_steps=_steps_of(local_steps, batch_size), batch_size=batch_size
         ),
-        local.sgd(momentum=momentum, weight_decay=weight_decay),
+        rule,
         merging,
         batch_size,
-        learning_rate,
+        rate,
     )
 
 

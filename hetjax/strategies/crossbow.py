@@ -1,18 +1,22 @@
 """CROSSBOW: synchronous model averaging (Koliousis et al., VLDB 2019), and EA-SGD."""
 
+import optax
+
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, Policy
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.types import Strategy, factory, settings
 
 CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")
 
 
+@factory
 def sma(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     merge_momentum: float = 0.9,
     alpha: float | None = None,
     local_steps: int = 1,
@@ -30,6 +34,7 @@ def sma(
     tuner_window: int = 10,
     tuner_threshold: float = 0.1,
     tuner_absolute: bool = False,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Synchronous model averaging: replicas train while pulled to their average z.
 
@@ -66,7 +71,9 @@ def sma(
     one learner per device and adds more as long as the throughput grows by more than
     `tuner_threshold`: a fraction or, with `tuner_absolute`, examples/s as in the paper.
     The machine must have the largest number of learners to try
-    (`Machine.with_workers_per_device`). Source: CROSSBOW 3.2 to 3.4; ALGORITHMS C.
+    (`Machine.with_workers_per_device`). `optimizer` is an optax optimizer for every
+    learner in place of SGD; its learning rate is inside it, or `learning_rate`
+    (`hetjax.strategies.optimizers`). Source: CROSSBOW 3.2 to 3.4; docs/algorithms C.
     """
     given = settings(locals())
     check_positive(
@@ -81,6 +88,13 @@ def sma(
     _check_parts_fit(restart, center, merge_momentum, two_level, tuner)
     plain = two_level or center == "mean"
     when = "never" if plain else restart or "on_lr_drop"
+    rule, learning_rate = _learner(optimizer, learning_rate, momentum, weight_decay)
+    restarts = when == "on_plateau" or callable(learning_rate)
+    if optimizer is not None and reset_momentum and when != "never" and restarts:
+        raise ValueError(
+            "a restart resets the momentum of SGD, not an optimizer's state: give "
+            "reset_momentum=False, or restart='never'"
+        )
     policy = schedule.rounds(
         local_steps=local_steps,
         batch_size=batch_size,
@@ -111,7 +125,7 @@ def sma(
         )
     return Strategy(
         _add_restarts(policy, when, learning_rate, patience),
-        _learner(momentum, weight_decay),
+        rule,
         merges,
         batch_size,
         learning_rate,
@@ -149,11 +163,20 @@ def _check_parts_fit(
         raise ValueError("give tuner or two_level: a tuned group has no fixed size")
 
 
-def _learner(momentum: float, weight_decay: float) -> local.LocalUpdate:
-    """v <- mu v - eta (g + wd w);   w <- w + v"""
-    if not momentum:
-        return local.sgd(weight_decay=weight_decay)
-    return local.heavy_ball(momentum=momentum, weight_decay=weight_decay)
+def _learner(
+    optimizer: optax.GradientTransformation | None,
+    learning_rate: LearningRateLike | None,
+    momentum: float,
+    weight_decay: float,
+) -> tuple[local.LocalUpdate, LearningRateLike]:
+    """v <- mu v - eta (g + wd w);   w <- w + v, or an optimizer; and its rate."""
+    if momentum:
+        usual = local.heavy_ball(momentum=momentum, weight_decay=weight_decay)
+    else:
+        usual = local.sgd(weight_decay=weight_decay)
+    return local_rule(
+        optimizer, learning_rate, usual, momentum=momentum, weight_decay=weight_decay
+    )
 
 
 def _add_restarts(
@@ -166,10 +189,11 @@ def _add_restarts(
     return policy  # a constant learning rate never drops
 
 
+@factory
 def easgd_sync(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     beta: float = 0.9,
     alpha: float | None = None,
     local_steps: int = 1,
@@ -177,6 +201,7 @@ def easgd_sync(
     weight_decay: float = 0.0,
     correction: str = "before",
     overlap: bool = True,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Synchronous EASGD: an elastic force between every replica and the center.
 
@@ -186,19 +211,20 @@ def easgd_sync(
     every `local_steps` steps (tau in the paper). All right-hand sides are taken before
     the last of these steps (`correction="after"`: after it, as in torch-distlearn).
     `alpha` is `beta` / k by default. `momentum` is local to each replica, as in `sma`;
-    the center has none, as in CROSSBOW's EA-SGD. Source: EASGD (Zhang et al. 2015);
-    ALGORITHMS G.1, G.4.
+    the center has none, as in CROSSBOW's EA-SGD. `optimizer` is as in `sma`. Source:
+    EASGD (Zhang et al. 2015); docs/algorithms G.1, G.4.
     """
     given = settings(locals())
     check_positive(
         batch_size=batch_size, local_steps=local_steps, beta=beta, alpha=alpha
     )
     check_fraction(momentum=momentum)
+    rule, learning_rate = _learner(optimizer, learning_rate, momentum, weight_decay)
     return Strategy(
         schedule.rounds(
             local_steps=local_steps, batch_size=batch_size, blocking=not overlap
         ),
-        _learner(momentum, weight_decay),
+        rule,
         merge.sma(momentum=0.0, alpha=alpha, beta=beta, correction=correction),
         batch_size,
         learning_rate,

@@ -1,19 +1,24 @@
 """Asynchronous EASGD and EAMSGD (Zhang et al. 2015): an elastic force to a center."""
 
+import optax
+
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.types import Strategy, factory, settings
 
 
+@factory
 def easgd(
     *,
     batch_size: int,
-    learning_rate: LearningRateLike,
+    learning_rate: LearningRateLike | None = None,
     local_steps: int = 1,
     beta: float = 0.9,
     alpha: float | None = None,
     max_staleness: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Strategy:
     """Asynchronous EASGD: an elastic move between a worker and the center.
 
@@ -21,15 +26,19 @@ def easgd(
 
     every `local_steps` steps (tau in the paper), with g at x before the move. `alpha`
     is `beta` / p for p workers by default. A worker that is more than `max_staleness`
-    local rounds ahead of the slowest one waits after its move. Source: EASGD (Zhang et
-    al. 2015), Algorithm 1; ALGORITHMS G.2.
+    local rounds ahead of the slowest one waits after its move. `optimizer` is an optax
+    optimizer for every worker in place of SGD; its learning rate is inside it, or
+    `learning_rate` (`hetjax.strategies.optimizers`). Source: EASGD (Zhang et
+    al. 2015), Algorithm 1; docs/algorithms G.2.
     """
     given = settings(locals())
+    rule, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
     return _elastic(
-        local.sgd(), batch_size, learning_rate, local_steps, beta, alpha, max_staleness
+        rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
     )._replace(settings=given, name="easgd")
 
 
+@factory
 def eamsgd(
     *,
     batch_size: int,
@@ -51,7 +60,7 @@ def eamsgd(
     where t counts the steps of this worker only (`lr_decay` and `lr_decay_power` are
     lrd and lrp in the authors' code). delta is `momentum`; the center has none. The
     other settings are those of `easgd`. Source: EASGD (Zhang et al. 2015), Algorithm 2;
-    ALGORITHMS G.3.
+    docs/algorithms G.3.
     """
     given = settings(locals())
     check_fraction(momentum=momentum)

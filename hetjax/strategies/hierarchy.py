@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.types import Strategy, settings
+from hetjax.strategies.types import Strategy, factory, settings
 
 COUNTS = ("minibatches", "rounds")
 Sizes = int | tuple[int, ...]
 
 
+@factory
 def hier_sgd(
     *,
     batch_size: int,
@@ -36,7 +37,7 @@ def hier_sgd(
     the level below, as in its Algorithm 2 (`t2_counts="rounds"`). `gammas` are
     gamma_2, gamma_3, ... relative to gamma_1, which is `learning_rate`; by default all
     levels average: gamma_h = gamma_{h-1} / children. Source: HierSGD, Algorithms 1 to
-    3; ALGORITHMS D.
+    3; docs/algorithms D.
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)

@@ -11,7 +11,7 @@ from jax.experimental.sparse import BCOO
 from hetjax import local, sparse
 from hetjax.data.batching import Batch
 from hetjax.replica import Replica
-from hetjax.task.types import Task, make_grad_fn
+from hetjax.tasks.types import Task, make_grad_fn
 
 F, H = 7, 2  # features and hidden units
 ETA = 0.1

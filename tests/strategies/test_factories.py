@@ -1,6 +1,7 @@
 """The factories of strategies: recorded settings, refusals, shared programs."""
 
 import itertools
+from inspect import signature
 
 import optax
 import pytest
@@ -28,8 +29,7 @@ def test_settings_are_recorded(name):
     """All settings, defaults included; settings that are not numbers are described."""
     strategy = hetjax.STRATEGIES[name](**FACTORIES[name])
     assert strategy.settings.items() >= FACTORIES[name].items()
-    code = hetjax.STRATEGIES[name].__code__
-    assert set(strategy.settings) == set(code.co_varnames[: code.co_kwonlyargcount])
+    assert set(strategy.settings) == set(signature(hetjax.STRATEGIES[name]).parameters)
     assert (strategy.batch_size, strategy.learning_rate) == (8, 0.1)
     falling = hetjax.STRATEGIES[name](**{**FACTORIES[name], "learning_rate": abs})
     assert falling.settings["learning_rate"] == "abs"

@@ -1,6 +1,6 @@
 """Strategies that are equal in a limit: whole runs against each other.
 
-ALGORITHMS K.5, for the strategies that are implemented. The two sides do the same
+docs/algorithms K.5, for the strategies that are implemented. The two sides do the same
 arithmetic in another order, so they agree to float32 rounding, not bit for bit.
 """
 
@@ -87,7 +87,7 @@ def test_sma_s_average_without_pull_stays_frozen():
 
 @pytest.mark.parametrize("alpha", [0.1, 0.25])
 def test_sma_without_momentum_is_synchronous_elastic_averaging(alpha):
-    """ALGORITHMS G.1, in Jacobi form with beta = k alpha; x and x~ as there."""
+    """docs/algorithms G.1, in Jacobi form with beta = k alpha; x and x~ as there."""
     learning_rate, size, k = 0.2, 8, 4
     world = World(problem(), preset("v100x4"), seed=SEED, seconds=SECONDS)
     center = world.start

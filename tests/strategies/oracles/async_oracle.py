@@ -1,4 +1,4 @@
-"""The asynchronous strategies again, in NumPy float64: ALGORITHMS F and G.
+"""The asynchronous strategies again, in NumPy float64: docs/algorithms F and G.
 
 `oracle_world` says what is taken as given; AD-PSGD's random partners are given as well.
 """

@@ -1,4 +1,4 @@
-"""Local SGD with unequal steps again, in NumPy float64: ALGORITHMS E and I."""
+"""Local SGD with unequal steps again, in NumPy float64: docs/algorithms E and I."""
 
 import math
 

@@ -1,6 +1,6 @@
 """The baselines, SMA, EASGD and Adaptive SGD again, in NumPy float64.
 
-The loops follow ALGORITHMS.md; `oracle_world` says what is taken as given. The other
+The loops follow docs/algorithms; `oracle_world` says what is taken as given. The other
 strategies are in `async_oracle`, `tree_oracle` and `federated_oracle`.
 """
 
@@ -61,7 +61,7 @@ def sync_sgd(
 
 
 def elastic_sgd(world, *, batch_size, learning_rate, local_steps, merge_momentum=0.9):
-    """ALGORITHMS B."""
+    """docs/algorithms B."""
     w = w_p = world.start
 
     def compute(batches, eta):
@@ -96,7 +96,7 @@ def sma(
     reset_momentum=True,
     center="own",
 ):
-    """ALGORITHMS C.1: c_j from w_j before its last step, and z of the last round.
+    """docs/algorithms C.1: c_j from w_j before its last step, and z of the last round.
 
     C.2: if the learning rate fell since the last merge, w_j <- z afterwards, and with
     `reset_momentum` z_prev <- z and v_j <- 0. Returns the number of restarts. With
@@ -166,7 +166,7 @@ def easgd_sync(
     correction="before",
     overlap=True,
 ):
-    """ALGORITHMS G.1: x~ <- (1 - p alpha) x~ + p alpha mean(x), of x before the step.
+    """docs/algorithms G.1: x~ <- (1 - p alpha) x~ + p alpha mean(x), x before the step.
 
     `correction="after"`: as in torch-distlearn, the step comes first.
     """
@@ -210,7 +210,7 @@ def adaptive_sgd(
     bound="skip",
     scale_every=1,
 ):
-    """ALGORITHMS A.1 to A.3. Returns how often each branch was taken."""
+    """docs/algorithms A.1 to A.3. Returns how often each branch was taken."""
     n = len(world.workers)
     w = w_p = world.start
     b = [float(batch_size)] * n

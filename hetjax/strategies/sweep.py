@@ -1,0 +1,129 @@
+"""Strategies of a grid of arguments, to be compared."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetjax.checkpoint.description import checksum
+from hetjax.strategies.types import Strategy, plain_setting
+
+_PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
+
+
+def sweep(
+    base: Strategy | Callable[..., Strategy],
+    grid: Mapping[str, Sequence[Any] | Mapping[str, Any]],
+) -> dict[str, Strategy]:
+    """Return a strategy for every combination of the arguments' values, by name.
+
+        sweep(hj.sma(batch_size=64, learning_rate=0.1), {"local_steps": [1, 8]})
+        -> {"local_steps=1": Strategy(...), "local_steps=8": Strategy(...)}
+
+    `base` is a strategy of one of hetjax's factories, of which the other arguments are
+    taken, or a function that returns a strategy. Values of an argument may have names
+    of their own: {"learning_rate": {"cosine": schedule, "0.1": 0.1}}. The first
+    argument varies slowest. `Comparison.pivot` shows the results as a table.
+
+    Errors: a ValueError for a name that is no argument, for no values, for two
+    strategies of the same name, and for a `base` that was changed with `_replace`.
+    """
+    make = _factory_of(base) if isinstance(base, Strategy) else base
+    named = {name: _named_values(name, values) for name, values in grid.items()}
+    if not named:
+        raise ValueError("grid is empty: give arguments and their values")
+    _check_arguments(make, named)
+    strategies: dict[str, Strategy] = {}
+    for choice in itertools.product(*(values.items() for values in named.values())):
+        labels = dict(zip(named, (label for label, _ in choice), strict=True))
+        values = dict(zip(named, (value for _, value in choice), strict=True))
+        name = ", ".join(f"{argument}={label}" for argument, label in labels.items())
+        try:
+            strategy = make(**values)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        if not isinstance(strategy, Strategy):
+            raise ValueError(f"{name}: base returned {strategy!r}, not a Strategy")
+        recorded = _recorded(strategy.settings, labels, values)
+        strategies[name] = strategy._replace(settings=recorded)
+    return strategies
+
+
+def _factory_of(base: Strategy) -> Callable[..., Strategy]:
+    """What makes `base`; a ValueError if that is not known, or makes another one."""
+    if base.factory is None:
+        raise ValueError(
+            f"base is {base.name!r}, which no factory of hetjax made: give a function "
+            "that makes it from the arguments of grid"
+        )
+    again = base.factory()
+    for part in _PARTS:
+        if checksum(getattr(again, part)) != checksum(getattr(base, part)):
+            raise ValueError(
+                f"base has another {part} than {base.name} gave it: give a function "
+                "that makes the strategy and replaces it"
+            )
+    return base.factory
+
+
+def _named_values(argument: str, values: Any) -> dict[str, Any]:
+    """The values of an argument by their names, which differ."""
+    if isinstance(values, Mapping):
+        named = {str(label): value for label, value in values.items()}
+    elif isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        raise ValueError(f"grid[{argument!r}] is {values!r}: give a list of values")
+    else:
+        values = [v.item() if isinstance(v, np.generic) else v for v in values]
+        labels = [str(plain_setting(value)) for value in values]
+        named = dict(zip(labels, values, strict=True))
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"two values of {argument} have the name {twice!r}: leave one out, or "
+                f"give names: {{{argument!r}: {{'a': ..., 'b': ...}}}}"
+            )
+    if not named:
+        raise ValueError(f"grid[{argument!r}] is empty: give at least one value")
+    return named
+
+
+def _check_arguments(make: Callable[..., Strategy], given: Mapping[str, Any]) -> None:
+    """Raise a ValueError for names that `make` does not take, or lacks."""
+    parameters = inspect.signature(make).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    known = {p.name: p for p in parameters if p.kind not in positional}
+    wrong = [name for name in given if name not in known]
+    if wrong:
+        raise ValueError(
+            f"grid has {', '.join(map(repr, wrong))}, but the arguments are "
+            f"{', '.join(known)}"
+        )
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    if missing:
+        raise ValueError(
+            f"the strategies need {', '.join(missing)}, too: add it to grid, or give a "
+            "strategy as base"
+        )
+
+
+def _recorded(
+    settings: dict[str, Any], labels: dict[str, str], values: dict[str, Any]
+) -> dict[str, Any]:
+    """A strategy's settings, where functions have their names in the grid.
+
+    A factory's own record is kept: it may say more, such as what a preset chose.
+    """
+    own = {n: settings.get(n, plain_setting(v)) for n, v in values.items()}
+    named = {n: labels[n] for n, v in values.items() if not _is_plain(v)}
+    return {**settings, **own, **named}
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it a number, a text, nothing, or a tuple or list of these?"""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
