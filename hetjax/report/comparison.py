@@ -2,20 +2,28 @@
 
 import csv
 import json
-import math
-from collections.abc import Iterable, Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-
+from hetjax.direction import best_of, score
 from hetjax.engine.records.history import History
-from hetjax.report import plots
-from hetjax.report.panels import strategy_names
+from hetjax.report import summary
+from hetjax.report.pivot import Pivot, pivot
+from hetjax.report.reading import read_document
 from hetjax.report.record import COMMON, metric_names, plain, run_record
+from hetjax.report.runs import (
+    check_runs,
+    check_same,
+    joined_tuning,
+    joined_versions,
+    strategy_names,
+)
 from hetjax.report.table import Table
+from hetjax.report.versions import installed_versions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TARGET_SHARE = 0.97  # of the best median, if no target is given
 
@@ -26,6 +34,9 @@ class Comparison:
     The numbers of a strategy are medians over its seeds. By default the target is 97 %
     of the best median that any strategy reached, to three significant digits: rounding
     changes it by half a percent at most, so that at least one strategy reaches it.
+
+    `a + b` has the runs of both; a ValueError names what differs between them (data,
+    machine, metric, target), or a run that is in both.
     """
 
     def __init__(
@@ -37,17 +48,53 @@ class Comparison:
         target: float | None = None,
         tuning: dict[str, Any] | None = None,
         signal: str = "",
+        versions: dict[str, str] | None = None,
     ):
-        """`tuning`: how learning rates were chosen; `signal`: what interrupted it."""
-        _check(histories)
+        """`tuning`: how learning rates were chosen; `signal`: what interrupted it.
+
+        `versions`: of the packages that the runs were made with; by default those that
+        are installed.
+        """
+        check_runs(histories)
         self.histories = list(histories)
         self.data = data
         self.machine = machine
         self.tuning = tuning
         self.signal = signal
-        self.metric = histories[0].metric
+        self.versions = installed_versions() if versions is None else versions
+        self.metric, self.mode = histories[0].metric, histories[0].mode
         self.target_is_default = target is None
         self.target = self._default_target() if target is None else float(target)
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> "Comparison":
+        """Read a results.json that `to_json` wrote, without timelines and models.
+
+        What was NaN or infinite is NaN. Errors: a ValueError names the file, and what
+        is missing in it or of another type.
+        """
+        return cls(**read_document(path))
+
+    def __add__(self, other: "Comparison") -> "Comparison":
+        if not isinstance(other, Comparison):
+            return NotImplemented
+        check_same("data", self.data, other.data)
+        check_same("machine", self.machine, other.machine)
+        given = [c.target for c in (self, other) if not c.target_is_default]
+        if len(set(given)) > 1:
+            raise ValueError(
+                f"comparisons with the targets {given[0]:g} and {given[1]:g} cannot be "
+                "added: give both the same, or none"
+            )
+        return Comparison(
+            self.histories + other.histories,
+            data=self.data,
+            machine=self.machine,
+            target=given[0] if given else None,
+            tuning=joined_tuning(self.tuning, other.tuning),
+            signal=self.signal or other.signal,
+            versions=joined_versions(self.versions, other.versions),
+        )
 
     def __repr__(self) -> str:
         return str(self.table())
@@ -70,25 +117,27 @@ class Comparison:
         return [h for h in self.histories if h.strategy == strategy]
 
     def _default_target(self) -> float:
-        bests = [_median(h.best() for h in self.of(name)) for name in self.strategies]
-        best = max((b for b in bests if not math.isnan(b)), default=float("nan"))
-        # 0.97 best, but also below the best if the metric is negative
-        return float(f"{best - (1 - TARGET_SHARE) * abs(best):.3g}")
+        bests = [summary.middle(h.best() for h in self.of(n)) for n in self.strategies]
+        best = best_of(bests, self.mode)
+        # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
+        # smaller is better
+        less = (1 - TARGET_SHARE) * abs(best)
+        return float(f"{best - score(less, self.mode):.3g}")
 
     def summary(self, target: float | None = None) -> list[dict[str, Any]]:
         """Return one dictionary per strategy: metric, seconds to the target, costs."""
         target = self.target if target is None else target
-        return [_summary_row(name, self.of(name), target) for name in self.strategies]
+        return [summary.row(name, self.of(name), target) for name in self.strategies]
 
     def table(self, target: float | None = None) -> Table:
         """Return the summary as a table."""
         default = target is None and self.target_is_default
         target = self.target if target is None else target
-        summary = self.summary(target)
-        texts = _best_texts(summary), _seconds_texts(summary)
-        ends = [[text] for text in _end_texts(summary)]
-        has_ends = any(row["at_end"] is not None for row in summary)
-        rows = [
+        rows = self.summary(target)
+        texts = summary.best_texts(rows), summary.seconds_texts(rows)
+        ends = [[text] for text in summary.end_texts(rows)]
+        has_ends = any(row["at_end"] is not None for row in rows)
+        cells = [
             (
                 row["strategy"],
                 best,
@@ -99,33 +148,39 @@ class Comparison:
                 f"{100 * row['waiting_share']:.1f}",
                 str(row["compilations"]),
             )
-            for row, best, seconds, end in zip(summary, *texts, ends, strict=True)
+            for row, best, seconds, end in zip(rows, *texts, ends, strict=True)
         ]
-        real = any(history.real for history in self.histories)
-        unit = "seconds" if real else "virtual seconds"
         header = (
             "strategy",
             f"best {self.metric}",
             *([f"{self.metric} at the end"] * has_ends),
-            f"{unit} to {target:g}",
+            f"{self.unit} to {target:g}",
             "updates",
             "examples",
             "waiting [%]",
             "compilations",
         )
-        return Table(header, tuple(rows), self._caption(target, default))
+        return Table(header, tuple(cells), self._caption(target, default))
+
+    @property
+    def unit(self) -> str:
+        """The unit of time: "seconds" on real devices, else "virtual seconds"."""
+        real = any(history.real for history in self.histories)
+        return "seconds" if real else "virtual seconds"
 
     def _caption(self, target: float, default: bool) -> tuple[str, ...]:
         """Return the lines below the table."""
         lines = [f"target {target:g} {self.metric}"]
         if default:
-            share = f"{100 * TARGET_SHARE:.0f} %"
-            lines[0] += f": {share} of the best median that any strategy reached"
+            share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
+            lines[0] += (
+                f": {100 * share:.0f} % of the best median that any strategy reached"
+            )
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
-        lines += _output_layers(self.histories)
-        lines += _parts_of_test(self.histories)
-        lines += _placements(self.histories)
+        lines += summary.output_layers(self.histories)
+        lines += summary.parts_of_test(self.histories)
+        lines += summary.placements(self.histories)
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
         for h in self.histories:
@@ -133,21 +188,76 @@ class Comparison:
                 lines.append(f"{h.strategy}, seed {h.seed}, stopped early: {h.stopped}")
         return tuple(lines)
 
-    def plot(self, x: str = "seconds") -> Figure:
-        """Plot the main metric over "seconds", "examples" or "updates"."""
-        return plots.time_to_accuracy(self.histories, self.metric, x, self.target)
+    def pivot(
+        self,
+        rows: str,
+        columns: str,
+        value: str = "best",
+        *,
+        where: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Return one number of every strategy as a table over two of their settings.
 
-    def plot_batch_sizes(self) -> Figure:
+        `value`: "best", "at_end", "seconds_to_target", or another number of the
+        summary; a cell is blank where no strategy has both settings. All strategies
+        must agree in their other settings; `where` chooses those that have some:
+        {"momentum": 0.9}. Errors: a ValueError that names what differs, or is unknown.
+        """
+        return self._pivot(rows, columns, value, where).table()
+
+    def plot_heat_map(
+        self,
+        x: str,
+        y: str,
+        value: str = "best",
+        *,
+        where: Mapping[str, Any] | None = None,
+    ) -> "Figure":
+        """Draw `pivot(y, x, value)`: the better a value, the darker its cell."""
+        from hetjax.report.drawing.heat_map import heat_map
+
+        return heat_map(self._pivot(y, x, value, where))
+
+    def _pivot(
+        self, rows: str, columns: str, value: str, where: Mapping[str, Any] | None
+    ) -> Pivot:
+        names = ("metric", "mode", "unit", "target")
+        words = {name: getattr(self, name) for name in names}
+        chosen = where or {}
+        return pivot(
+            self.histories, self.summary(), rows, columns, value, chosen, words
+        )
+
+    def plot(self, x: str = "seconds", *, smooth: int = 1) -> "Figure":
+        """Plot the main metric over "seconds", "examples" or "updates".
+
+        With `smooth`, every value is the median of so many evaluations around it. More
+        than eight strategies are drawn in small panels, one for each.
+        """
+        from hetjax.report.drawing import curves  # here: it imports matplotlib
+
+        return curves.time_to_accuracy(
+            self.histories, self.metric, x, self.target, smooth
+        )
+
+    def plot_batch_sizes(self) -> "Figure":
         """Plot every worker's batch size over time, if it changed."""
-        return plots.batch_sizes(self.histories)
+        from hetjax.report.drawing.batch_sizes import batch_sizes
+
+        return batch_sizes(self.histories)
 
     def plot_timeline(
         self,
         workers: Sequence[int] | None = None,
         window: tuple[float, float] | None = None,
-    ) -> Figure:
-        """Plot when each worker computed, merged and waited, in a window of seconds."""
-        return plots.timeline(self.histories, workers, window)
+    ) -> "Figure":
+        """Plot when each worker computed, merged and waited, in a window of seconds.
+
+        A ValueError for runs from a results.json, which holds no timelines.
+        """
+        from hetjax.report.drawing.timelines import timeline
+
+        return timeline(self.histories, workers, window)
 
     def to_csv(self, path: str | Path) -> None:
         """Write one row per evaluation."""
@@ -168,12 +278,16 @@ class Comparison:
     def document(self, version: str | None = None) -> dict[str, Any]:
         """Return the content of results.json; NaN and infinity are None."""
         return {
-            "hetjax": version or installed_version(),
+            "hetjax": version or self.versions["hetjax"],
+            "versions": {k: v for k, v in self.versions.items() if k != "hetjax"},
             "data": plain(self.data),
             "machine": plain(self.machine),
             "tuning": plain(self.tuning),
             "target": plain(self.target),
+            "target_is_default": self.target_is_default,
+            "signal": self.signal,
             "metric": self.metric,
+            "mode": self.mode,
             "runs": [run_record(h) for h in self.histories],
             "summary": [
                 {name: plain(value) for name, value in row.items()}
@@ -181,131 +295,12 @@ class Comparison:
             ],
         }
 
+    def report(self, path: str | Path, *, command: str = "") -> None:
+        """Write one HTML page with the results, plots, settings and versions.
 
-def _output_layers(histories: list[History]) -> list[str]:
-    """A line for each output layer that is not the model's own."""
-    layers = {h.output for h in histories if h.output}
-    return [f"output layer: {text}" for text in sorted(layers)]
+        It needs no other file and no network; the same comparison gives the same bytes.
+        `command` is what made the comparison, if the page should say so.
+        """
+        from hetjax.report.page.assembly import page
 
-
-def _parts_of_test(histories: list[History]) -> list[str]:
-    """A line that says of what evaluations are, if not of the whole test split."""
-    parts = {
-        (h.eval_examples, int(h.at_end.get("examples", 0)))
-        for h in histories
-        if h.eval_examples
-    }
-    return [
-        f"evaluations during a run are of {part:,} test examples, those at its end of "
-        f"{f'all {whole:,}' if whole else 'none'}"
-        for part, whole in sorted(parts)
-    ]
-
-
-def _placements(histories: list[History]) -> list[str]:
-    """A line for each way in which runs were placed on devices, if it is not usual."""
-    named: dict[str, dict[str, None]] = {}
-    for h in histories:
-        if h.real and h.placement != "threads":
-            named.setdefault(h.placement, {})[h.strategy] = None
-    lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
-    if any(h.estimates_busy for h in histories):
-        lines.append(
-            "on a mesh, a worker is busy for its measured steps; what is left of a "
-            "round is waiting for others, then merging"
-        )
-    return lines
-
-
-def _check(histories: list[History]) -> None:
-    """Raise a ValueError for histories that cannot be compared."""
-    if not histories:
-        raise ValueError("no histories to report on: run at least one strategy")
-    metrics = sorted({h.metric for h in histories})
-    if len(metrics) > 1:
-        raise ValueError(f"runs of different main metrics: {', '.join(metrics)}")
-    seen = set()
-    for h in histories:
-        if (h.strategy, h.seed) in seen:
-            # they would count as two seeds of one strategy
-            raise ValueError(
-                f"two runs are called {h.strategy!r} with seed {h.seed}: "
-                "give strategies with other settings other names"
-            )
-        seen.add((h.strategy, h.seed))
-
-
-def _summary_row(name: str, runs: list[History], target: float) -> dict[str, Any]:
-    """Return one strategy's row of the summary."""
-    bests = [h.best() for h in runs]
-    seconds = _median(h.seconds_to(target) for h in runs)
-    unknown = any(map(math.isnan, bests))
-    ends = [h.at_end[h.metric] for h in runs if h.at_end]
-    return {
-        "strategy": name,
-        "best": _median(bests),
-        "best_spread": [math.nan] * 2 if unknown else [min(bests), max(bests)],
-        "at_end": _median(ends) if ends else None,
-        "seconds_to_target": seconds if math.isfinite(seconds) else None,
-        "waiting_share": _median(h.waiting_share() for h in runs),
-        "updates": _median(sum(w.updates for w in h.workers) for h in runs),
-        "examples": _median(sum(w.examples for w in h.workers) for h in runs),
-        "padding_share": _median(_padding_share(h) for h in runs),
-        "compilations": sum(h.compilations for h in runs),
-        "seeds": [h.seed for h in runs],
-        "stopped": [h.stopped for h in runs if h.stopped],
-    }
-
-
-def _padding_share(history: History) -> float:
-    """The share of padding among all examples that were computed."""
-    padded = sum(w.padded for w in history.workers)
-    return padded / max(1, padded + sum(w.examples for w in history.workers))
-
-
-def _median(values: Iterable[float]) -> float:
-    """The median, where inf stands for "never"; nan if any value is nan."""
-    values = list(values)
-    return math.nan if any(map(math.isnan, values)) else median(values)
-
-
-def _best_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The best metric of every row, with its spread if there are several seeds."""
-    bests = [abs(row["best"]) for row in summary if not math.isnan(row["best"])]
-    digits = _decimals(max(bests, default=1.0))
-    texts = []
-    for row in summary:
-        text = f"{row['best']:.{digits}f}"
-        if len(row["seeds"]) > 1:
-            low, high = row["best_spread"]
-            text += f" [{low:.{digits}f}, {high:.{digits}f}]"
-        texts.append(text)
-    return texts
-
-
-def _end_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The final metric on the whole test split of every row."""
-    bests = [abs(row["best"]) for row in summary if not math.isnan(row["best"])]
-    digits = _decimals(max(bests, default=1.0))
-    ends = [row["at_end"] for row in summary]
-    return ["" if end is None else f"{end:.{digits}f}" for end in ends]
-
-
-def _seconds_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The seconds to the target of every row; the smallest with three digits."""
-    times = [row["seconds_to_target"] for row in summary]
-    digits = _decimals(min((t for t in times if t), default=1.0))
-    return ["never" if t is None else f"{t:,.{digits}f}" for t in times]
-
-
-def _decimals(value: float) -> int:
-    """The number of decimals that shows three digits of a value, and 1 as 1.000."""
-    return max(0, 3 - math.ceil(math.log10(value))) if value > 0 else 3
-
-
-def installed_version() -> str:
-    """The version of the installed hetjax; "unknown" if it is not installed."""
-    try:
-        return metadata.version("hetjax")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+        Path(path).write_text(page(self, command), encoding="utf-8")

@@ -5,11 +5,13 @@ import os
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from hetjax.report.comparison import Comparison
 from hetjax.runtimes.mesh.processes import is_first
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMES = (
     "results.json",
@@ -17,6 +19,7 @@ NAMES = (
     "time_to_accuracy.png",
     "batch_sizes.png",
     "timeline.png",
+    "report.html",
 )
 
 
@@ -82,13 +85,14 @@ def write_results(
         lambda path: _save(runs.plot(), path),
         lambda path: _save(runs.plot_batch_sizes(), path),
         lambda path: _save(runs.plot_timeline(), path),
+        runs.report,
     )
     for path, write in zip(paths, writers, strict=True):
         _write_whole(path, write)
     return paths
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: "Figure", path: Path) -> None:
     """Save as PNG; the temporary file's name does not imply the format."""
     figure.savefig(path, format="png", dpi=150)
 

@@ -1,14 +1,25 @@
-"""Plots of single runs: when each worker computed, moved, merged and waited."""
+"""Plots of single runs: when each worker computed, moved, merged and waited.
+
+Those of comparisons are methods: `Comparison.plot`, `plot_timeline`, `plot_heat_map`.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from hetjax.engine.records.history import History
-from hetjax.report import plots
+from hetjax.report.runs import check_timelines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+__all__ = ["chrome_trace", "timeline"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def timeline(
@@ -16,7 +27,7 @@ def timeline(
     *,
     workers: Sequence[int] | None = None,
     window: tuple[float, float] | None = None,
-) -> Figure:
+) -> "Figure":
     """Draw a Gantt chart: busy, transfer, merging and waiting time of every worker.
 
     Next to it are each worker's shares of the whole run. `workers` are the indices of
@@ -24,8 +35,10 @@ def timeline(
     the run, with about 40 segments per worker. Several histories are drawn one below
     the other.
     """
+    from hetjax.report.drawing.timelines import timeline as draw_timeline
+
     histories = [history] if isinstance(history, History) else list(history)
-    return plots.timeline(histories, workers, window, every=True)
+    return draw_timeline(histories, workers, window, every=True)
 
 
 def chrome_trace(history: History, path: str | Path) -> None:
@@ -33,6 +46,7 @@ def chrome_trace(history: History, path: str | Path) -> None:
 
     There is a row per worker; worker events are marks in the worker's row.
     """
+    check_timelines([history])
     with Path(path).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(_events(history)):

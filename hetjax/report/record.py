@@ -53,12 +53,14 @@ def run_record(history: History) -> dict[str, Any]:
         "seed": history.seed,
         "settings": plain(history.settings),
         "output": history.output,
+        "duration": plain(history.duration),
         "evals": [_point_record(p) for p in history.evals],
         "eval_examples": history.eval_examples,
         "at_end": plain(history.at_end),
         "workers": [_worker_record(w) for w in history.workers],
         "staleness": [plain(w.staleness) for w in history.workers],
         "merges": history.merges,
+        "merge_times": list(history.merge_times) if sizes_moved(history) else [],
         "compilations": history.compilations,
         "programs": plain(history.programs),
         "compile_seconds": plain(history.compile_seconds),
@@ -70,7 +72,14 @@ def run_record(history: History) -> dict[str, Any]:
         "step_modes": plain(history.step_modes),
         "events": plain(history.events),
         "stuck": plain(history.stuck),
+        "interruptions": plain(history.interruptions),
     }
+
+
+def sizes_moved(history: History) -> bool:
+    """Did any worker have more than one batch size?"""
+    sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
+    return any(len(s) > 1 for s in sizes)
 
 
 def _point_record(point: dict[str, float]) -> dict[str, Any]:

@@ -26,6 +26,12 @@ def titles(figure):
     return [ax.get_title("left") for ax in figure.axes[::2]]
 
 
+def test_only_what_is_public_is_offered():
+    assert dir(plot) == ["chrome_trace", "timeline"]
+    for name in dir(plot):
+        assert len(getattr(plot, name).__doc__) > 60, name
+
+
 # The Gantt chart
 
 

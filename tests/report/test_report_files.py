@@ -15,27 +15,31 @@ from hetjax.report import Comparison, check_out, files, write_results
 NAMES = ["results.json", "results.csv"] + [
     f"{plot}.png" for plot in ("time_to_accuracy", "batch_sizes", "timeline")
 ]
+NAMES.append("report.html")
 
 
 def test_all_files_are_written(runs, tmp_path):
     paths = write_results(runs, tmp_path / "new" / "out", version="1.2")
     assert [p.name for p in paths] == NAMES
     assert sorted(p.name for p in paths[0].parent.iterdir()) == sorted(NAMES)
-    for path in paths[2:]:
+    for path in paths[2:5]:
         assert path.read_bytes().startswith(b"\x89PNG\r\n")
+    assert paths[5].read_text().startswith("<!DOCTYPE html>")
 
 
 def test_json_schema(runs):
     document = runs.document(version="1.2")
     assert list(document) == [
-        *("hetjax", "data", "machine", "tuning", "target", "metric", "runs", "summary")
+        *("hetjax", "versions", "data", "machine", "tuning", "target"),
+        *("target_is_default", "signal", "metric", "mode", "runs", "summary"),
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "output", "evals", "eval_examples", "at_end"),
-        *("workers", "staleness", "merges"),
+        *("strategy", "seed", "settings", "output", "duration", "evals"),
+        *("eval_examples", "at_end", "workers", "staleness", "merges", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),
+        "interruptions",
     ]
     assert list(run["evals"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")
@@ -193,7 +197,7 @@ def test_an_interruption_leaves_the_old_file(tmp_path):
 
 def test_the_report_imports_no_pyplot_jax_or_pandas():
     folder = Path(files.__file__).parent
-    lines = [line for p in folder.glob("*.py") for line in p.read_text().splitlines()]
+    lines = [line for p in folder.rglob("*.py") for line in p.read_text().splitlines()]
     imports = [line.strip() for line in lines if re.match(r"\s*(import|from) ", line)]
     assert "from matplotlib.figure import Figure" in imports
     assert not [line for line in imports if re.search(r"pyplot|\bjax|pandas", line)]

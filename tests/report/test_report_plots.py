@@ -1,13 +1,21 @@
 """The plots show the histories' numbers, with units and a colour per strategy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from hetjax.report import Comparison
-from hetjax.report.panels import strategy_styles
-from hetjax.report.plots import batch_sizes, time_to_accuracy, timeline
+from hetjax.report.drawing.batch_sizes import batch_sizes
+from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
+from hetjax.report.drawing.labels import spread
+from hetjax.report.drawing.panels import strategy_styles
+from hetjax.report.drawing.timelines import timeline
 
 
 def bars(collection):
@@ -38,26 +46,131 @@ def test_curves_are_medians_and_bands(runs):
         assert (ys.min(), ys.max()) == (low, high)
     assert ax.get_xlabel() == "virtual time [s]"
     assert ax.get_ylabel() == "accuracy"
-    texts = [t.get_text() for t in ax.get_legend().get_texts()]
-    assert texts == ["sync", "async"]
+    # at the ends of the lines, from the bottom up
+    assert [t.get_text() for t in ax.texts] == ["async", "target 0.873", "sync"]
 
 
-def test_the_legend_of_many_strategies_is_beside_the_panel(make):
-    """It is in the order of their last values, and there are no bands."""
-    last = (0.5, 0.9, 0.7, 0.6, 0.8, 0.3, 0.4, 0.2)
-    histories = [
-        make(f"s{k}", seed, (0.1, value))
-        for k, value in enumerate(last)
-        for seed in (0, 1)
-    ]
-    figure = time_to_accuracy(histories, "accuracy", "seconds", 0.65)
+def test_labels_of_equal_ends_do_not_overlap(make):
+    last = (0.5, 0.9, 0.9, 0.9, 0.9, 0.2, 0.9, 0.9)
+    histories = [make(f"s{k}", 0, (0.1, value)) for k, value in enumerate(last)]
+    figure = time_to_accuracy(histories, "accuracy", "seconds", 0.9)
     (ax,) = figure.axes
-    assert not ax.collections
-    figure.canvas.draw()
-    box = ax.get_legend().get_window_extent()
-    assert box.x0 > ax.get_window_extent().x1
-    texts = [t.get_text() for t in ax.get_legend().get_texts()]
-    assert texts == ["s1", "s4", "s2", "s3", "s0", "s6", "s5", "s7"]
+    figure.draw_without_rendering()
+    texts = [t.get_text() for t in ax.texts]
+    assert texts[:2] == ["s5", "s0"]
+    assert set(texts) == {f"s{k}" for k in range(8)} | {"target 0.9"}
+    # without the lines that lead to them
+    boxes = [Text.get_window_extent(t) for t in ax.texts]
+    for below, above in pairwise(boxes):
+        assert below.y1 <= above.y0 + 0.5
+    assert all(box.x0 > ax.get_window_extent().x1 for box in boxes)
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+
+
+def test_more_than_eight_strategies_have_panels_of_their_own(make):
+    last = (0.5, 0.9, 0.7, 0.6, 0.8, 0.3, 0.4, 0.2, 0.1)
+    histories = [
+        make(f"s{k}", seed, (0.1, value + seed / 100))
+        for k, value in enumerate(last)
+        for seed in (0, 1, 2)
+    ]
+    histories[0].stopped = "loss is nan"
+    figure = time_to_accuracy(histories, "accuracy", "seconds", 0.65)
+    assert [ax.get_title("left") for ax in figure.axes] == [
+        "s0\n(stopped early: 1 of 3 seeds)",
+        *(f"s{k}" for k in range(1, 9)),
+    ]
+    styles = strategy_styles(histories)
+    for k, ax in enumerate(figure.axes):
+        *others, own, target = ax.get_lines()
+        assert own.get_color() == styles[f"s{k}"][0]
+        np.testing.assert_allclose(own.get_ydata(), [0.1, last[k] + 0.01])
+        assert {line.get_color() for line in others} == {OTHERS}
+        ends = [line.get_ydata()[-1] for line in others]
+        expected = [value + 0.01 for value in last[:k] + last[k + 1 :]]
+        np.testing.assert_allclose(ends, expected)
+        assert set(target.get_ydata()) == {0.65}
+        (band,) = ax.collections
+        corners = band.get_paths()[0].vertices
+        ys = corners[corners[:, 0] == 1, 1]
+        np.testing.assert_allclose((ys.min(), ys.max()), (last[k], last[k] + 0.02))
+        assert ax.get_ylim() == figure.axes[0].get_ylim()
+    assert "dashed: target 0.65" in figure.get_suptitle()
+    assert "band from lowest to highest" in figure.get_suptitle()
+
+
+def test_smoothed_values_are_medians_of_evaluations(make):
+    runs = Comparison([make(accuracies=(0.1, 0.9, 0.2, 0.3, 0.8))], data={}, machine={})
+    (ax,) = runs.plot(smooth=3).axes
+    found = ax.get_lines()[0].get_ydata()
+    np.testing.assert_allclose(found, [0.5, 0.2, 0.3, 0.3, 0.55])
+    assert ax.get_ylabel() == "accuracy, median of 3 evaluations"
+    (ax,) = runs.plot(smooth=1).axes
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata()[:2], [0.1, 0.9])
+    for wrong in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"smooth={wrong}: give a number"):
+            runs.plot(smooth=wrong)
+
+
+def test_the_axis_says_of_what_evaluations_are(make):
+    def label(*parts):
+        histories = [
+            make(f"s{k}", 0, (0.1, 0.5), eval_examples=part, at_end=end)
+            for k, (part, end) in enumerate(parts)
+        ]
+        figure = time_to_accuracy(histories, "accuracy", "seconds", None)
+        return figure.axes[0].get_ylabel()
+
+    end = {"examples": 153025.0, "accuracy": 0.5}
+    assert label((0, {})) == "accuracy"
+    assert label((1000, end), (1000, {})) == (
+        "accuracy\non 1,000 of 153,025 test examples"
+    )
+    assert label((1000, {})) == "accuracy\non 1,000 test examples"
+    assert label((1000, end), (0, {})) == (
+        "accuracy\non different parts of the test split"
+    )
+
+
+def test_where_smaller_is_better_an_untrained_model_is_cut_off_at_the_top(make):
+    values = (90.0, 0.5, 0.42, 0.4)
+    runs = Comparison([make(accuracies=values, mode="min")], data={}, machine={})
+    (ax,) = runs.plot().axes
+    low, high = ax.get_ylim()
+    assert 0.3 < low < 0.4
+    assert 0.5 < high < 0.6
+    assert ax.get_ylabel() == "accuracy (lower is better)"
+    some = make(accuracies=(90.0, 5.0, 2.0, 1.8), mode="min")
+    (ax,) = Comparison([some], data={}, machine={}).plot().axes
+    assert 5.0 < ax.get_ylim()[1] < 6.0
+    wide = make(accuracies=(90.0, 80.0, 8.0, 0.4), mode="min")
+    (ax,) = Comparison([wide], data={}, machine={}).plot().axes
+    assert ax.get_yscale() == "log"
+
+
+def test_equal_labels_are_around_their_line():
+    assert spread([0.5] * 3, [0.1] * 3) == pytest.approx([0.4, 0.5, 0.6])
+    assert spread([0.0, 0.9, 1.0], [0.1, 0.1, 0.3]) == pytest.approx([0.05, 0.65, 0.85])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 0.06)), min_size=1, max_size=16)
+)
+def test_labels_move_apart_as_little_as_needed(boxes):
+    boxes = sorted(boxes)
+    wanted, heights = map(list, zip(*boxes, strict=True))
+    found = spread(wanted, heights)
+    edges = [(y - h / 2, y + h / 2) for y, h in zip(found, heights, strict=True)]
+    for (_, below), (above, _) in pairwise(edges):
+        assert below <= above + 1e-9
+    assert edges[0][0] >= -1e-9
+    assert edges[-1][1] <= 1 + 1e-9
+    # what fits is not moved, and a label that moved touches a neighbour or a border
+    for k, (y, goal) in enumerate(zip(found, wanted, strict=True)):
+        free_below = edges[k][0] - (edges[k - 1][1] if k else 0.0) > 1e-6
+        free_above = (edges[k + 1][0] if k + 1 < len(edges) else 1.0) - edges[k][1]
+        assert not (y > goal + 1e-6 and free_below)
+        assert not (y < goal - 1e-6 and free_above > 1e-6)
 
 
 @pytest.mark.parametrize("x", ["examples", "updates"])
@@ -87,15 +200,15 @@ def test_a_curve_ends_with_its_shortest_seed(make):
     b = make(seed=1, accuracies=(0.0, 0.4), stopped="loss is not finite")
     (ax,) = time_to_accuracy([a, b], "accuracy", "seconds", None).axes
     np.testing.assert_array_equal(ax.get_lines()[0].get_xdata(), [0, 1])
-    (text,) = ax.get_legend().get_texts()
-    assert text.get_text() == "sync (stopped early: 1 of 2 seeds)"
+    (text,) = ax.texts
+    assert text.get_text() == "sync\n(stopped early: 1 of 2 seeds)"
 
 
 def test_a_run_without_evaluations_is_named(make):
     figure = time_to_accuracy([make()], "accuracy", "seconds", float("nan"))
-    (text,) = figure.axes[0].get_legend().get_texts()
-    assert text.get_text() == "sync (a run was never evaluated)"
-    figure.canvas.draw()
+    (text,) = figure.axes[0].texts
+    assert text.get_text() == "sync\n(a run was never evaluated)"
+    figure.draw_without_rendering()
 
 
 def test_sixteen_strategies_look_different(make):
@@ -202,7 +315,7 @@ def test_timeline_has_a_panel_per_strategy(runs):
 def test_empty_histories_draw(make):
     runs = Comparison([make(waiting=(), duration=0.0)], data={}, machine={})
     for figure in (runs.plot(), runs.plot_batch_sizes(), runs.plot_timeline()):
-        figure.canvas.draw()
+        figure.draw_without_rendering()
 
 
 def test_jupyter_gets_a_png(runs):

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hetjax.engine.records.history import History
-from hetjax.report.panels import grouped, tidy
+from hetjax.report.drawing.panels import grouped, tidy
 
 KINDS = {  # kinds of a worker's time; their colours differ from those of strategies
     "busy": "#44546A",

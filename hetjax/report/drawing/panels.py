@@ -4,14 +4,26 @@ import io
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from hetjax.engine.records.history import History
+from hetjax.report.runs import strategy_names
 
-# Okabe and Ito's colours for colour-blind readers, without the yellow
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colours for colour-blind readers, with violet instead of the yellow
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    "#7A4EA3",
+)
 DASHES = ("-", "--", ":", "-.")  # the next one when the colours are used up
+
+
+X_LABELS = {
+    "seconds": "virtual time [s]",
+    "examples": "examples processed",
+    "updates": "local updates",
+}
 
 
 class Picture(Figure):
@@ -32,19 +44,6 @@ def note(text: str) -> Figure:
     return figure
 
 
-def strategy_names(histories: Sequence[History]) -> list[str]:
-    """The names of the strategies, in the order of their first runs."""
-    return list(dict.fromkeys(h.strategy for h in histories))
-
-
-def first_seeds(histories: Sequence[History]) -> list[History]:
-    """The first run of every strategy."""
-    first: dict[str, History] = {}
-    for h in histories:
-        first.setdefault(h.strategy, h)
-    return list(first.values())
-
-
 def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
     """A colour and a dash per strategy, the same in every plot of these histories."""
     names, n = strategy_names(histories), len(COLOURS)
@@ -52,6 +51,11 @@ def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
         name: (COLOURS[i % n], DASHES[i // n % len(DASHES)])
         for i, name in enumerate(names)
     }
+
+
+def darker(colour: str) -> tuple[float, ...]:
+    """A colour for texts, which need more contrast than lines."""
+    return tuple(0.72 * part for part in to_rgb(colour))
 
 
 def grouped(value: float) -> str:

@@ -1,0 +1,270 @@
+"""Curves of the main metric over time, examples or updates: medians over seeds.
+
+Up to `MANY` strategies share a panel, with a label at the end of every line. More get
+small panels of their own, with the others in grey behind.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from hetjax.engine.records.history import History
+from hetjax.report.drawing.labels import label_ends
+from hetjax.report.drawing.panels import (
+    X_LABELS,
+    Picture,
+    darker,
+    strategy_styles,
+    tidy,
+)
+
+MANY = 8  # strategies that fit into one panel
+OTHERS = "0.82"  # the colour of the other strategies behind one of many
+
+
+class Curve(NamedTuple):
+    """One strategy's values, at the points where all of its runs have some."""
+
+    name: str
+    note: str  # that runs stopped early, for example
+    points: np.ndarray  # [P] of the horizontal axis
+    values: np.ndarray  # [runs, P]
+    colour: str
+    dash: str
+
+
+def time_to_accuracy(
+    histories: Sequence[History],
+    metric: str,
+    x: str,
+    target: float | None,
+    smooth: int = 1,
+) -> Figure:
+    """Plot a metric over seconds, examples or updates: median and band over the seeds.
+
+    The metric is interpolated between evaluations, as seeds may differ in examples and
+    updates. A line ends where the first of its seeds ends: beyond that, a median would
+    leave out the runs that stopped. With `smooth`, every value is the median of so many
+    evaluations around it.
+    """
+    if x not in X_LABELS:
+        raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
+    if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1:
+        raise ValueError(f"smooth={smooth!r}: give a number of evaluations, at least 1")
+    curves = [
+        _curve([h for h in histories if h.strategy == name], metric, x, smooth, *style)
+        for name, style in strategy_styles(histories).items()
+    ]
+    if target is not None and not math.isfinite(target):
+        target = None
+    draw = _draw_facets if len(curves) > MANY else _draw_panel
+    return draw(curves, histories, metric, x, target, smooth)
+
+
+def _draw_panel(
+    curves: list[Curve],
+    histories: Sequence[History],
+    metric: str,
+    x: str,
+    target: float | None,
+    smooth: int,
+) -> Figure:
+    """Draw all curves in one panel."""
+    figure = Picture(figsize=(8, 4.8), layout="constrained")
+    ax = figure.add_subplot()
+    for curve in curves:
+        _draw_curve(ax, curve, alpha=0.15 if len(curves) <= 4 else 0.1)
+    _finish_panel(ax, curves, histories, metric, target)
+    ax.set_xlabel(_x_label(histories, x))
+    ax.set_ylabel(_y_label(histories, metric, smooth))
+    if len(histories) > len(curves):
+        title = "median over seeds, band from lowest to highest"
+        ax.set_title(title, fontsize=9, loc="left", color="0.35")
+    ends = [(c.name, c.note, *_end(c), c.colour) for c in curves]
+    if target is not None:
+        ends.append((f"target {target:g}", "", ax.get_xlim()[1], target, "0.35"))
+    label_ends(ax, ends)
+    return figure
+
+
+def _draw_facets(
+    curves: list[Curve],
+    histories: Sequence[History],
+    metric: str,
+    x: str,
+    target: float | None,
+    smooth: int,
+) -> Figure:
+    """Draw a small panel for every curve, with the same axes."""
+    columns = 3 if len(curves) <= 12 else 4 if len(curves) <= 24 else 5
+    rows = math.ceil(len(curves) / columns)
+    size = (2.65 * columns + 0.4, 1.85 * rows + 0.8)
+    figure = Picture(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes = axes.ravel()
+    for ax in axes[len(curves) :]:
+        ax.set_visible(False)
+    for i, (ax, curve) in enumerate(zip(axes, curves, strict=False)):
+        for other in curves:
+            if other is not curve:
+                middle = np.median(other.values, axis=0)
+                ax.plot(other.points, middle, color=OTHERS, linewidth=0.7, zorder=1)
+        _draw_curve(ax, curve._replace(dash="-"), alpha=0.25)
+        title = "\n".join(
+            textwrap.wrap(curve.name, 36) + [curve.note] * bool(curve.note)
+        )
+        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.colour))
+        if i + columns >= len(curves):  # the lowest panel of its column
+            ax.tick_params(labelbottom=True)
+    # the axes are shared: what is set for one holds for all
+    for ax in axes[: len(curves)]:
+        _finish_panel(ax, curves, histories, metric, target)
+        ax.tick_params(labelsize=8)
+        ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
+    figure.supxlabel(_x_label(histories, x), fontsize=10)
+    figure.supylabel(_y_label(histories, metric, smooth), fontsize=10)
+    notes = ["grey: the other strategies"]
+    if len(histories) > len(curves):
+        notes.insert(0, "median over seeds, band from lowest to highest")
+    if target is not None:
+        notes.append(f"dashed: target {target:g}")
+    figure.suptitle("; ".join(notes), fontsize=9, color="0.35", x=0.01, ha="left")
+    return figure
+
+
+def _curve(
+    runs: Sequence[History], metric: str, x: str, smooth: int, colour: str, dash: str
+) -> Curve:
+    points, values = _over_seeds(runs, metric, x, smooth)
+    return Curve(runs[0].strategy, _note(runs), points, values, colour, dash)
+
+
+def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
+    """Draw the median of the values, and their band if there are several runs."""
+    if len(curve.values) > 1:
+        low, high = curve.values.min(0), curve.values.max(0)
+        ax.fill_between(
+            curve.points, low, high, color=curve.colour, alpha=alpha, linewidth=0
+        )
+    ax.plot(
+        curve.points,
+        np.median(curve.values, axis=0),
+        color=curve.colour,
+        linestyle=curve.dash,
+        linewidth=1.8,
+        marker="o" if len(curve.points) <= 12 else "",
+        markersize=3.5,
+        label=curve.name,
+    )
+
+
+def _finish_panel(
+    ax: Axes,
+    curves: list[Curve],
+    histories: Sequence[History],
+    metric: str,
+    target: float | None,
+) -> None:
+    """Draw the target, and choose the ranges of the axes."""
+    if target is not None:
+        ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1, zorder=1.5)
+    tidy(ax)
+    _show_where_runs_differ(ax, histories, metric, target)
+    ends = [c.points[-1] for c in curves if len(c.points)]
+    ax.set_xlim(0, max(ends, default=0.0) or None)
+
+
+def _show_where_runs_differ(
+    ax: Axes, histories: Sequence[History], metric: str, target: float | None
+) -> None:
+    """Leave out what an untrained model makes of the metric, if better is far from it.
+
+    The panel shows all values after the first tenth of every run, the best ones, and
+    the target. If these differ by more than a factor of two, the axis begins at the
+    smallest value of all; by more than fifty, where smaller is better, it is
+    logarithmic.
+    """
+    best = [h.best() for h in histories if h.metric == metric]
+    late = [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
+    late = [v for v in [*late, *best, target] if v is not None and math.isfinite(v)]
+    if len(late) < 2 or max(late) <= 0:
+        return
+    close = min(late) >= max(late) / 2
+    margin = 0.08 * (max(late) - min(late)) or 0.01
+    if histories[0].mode == "min" and min(late) > 0:
+        if max(late) > 50 * min(late):
+            ax.set_yscale("log")
+            ax.yaxis.set_minor_formatter(NullFormatter())
+            return
+        ax.set_ylim(top=max(late) + margin)
+    if close:
+        ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
+
+
+def _over_seeds(
+    runs: Sequence[History], metric: str, x: str, smooth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points where all runs have values [P], and the metric [runs, P]."""
+    if not all(h.evals for h in runs):
+        return np.empty(0), np.empty((len(runs), 0))
+    xs = [np.array([p[x] for p in h.evals], float) for h in runs]
+    ys = [
+        _smoothed(np.array([p[metric] for p in h.evals], float), smooth) for h in runs
+    ]
+    start, end = max(v[0] for v in xs), min(v[-1] for v in xs)
+    grid = np.unique(np.concatenate(xs))
+    grid = grid[(grid >= start) & (grid <= end)]
+    values = [np.interp(grid, a, b) for a, b in zip(xs, ys, strict=True)]
+    return grid, np.stack(values)
+
+
+def _smoothed(values: np.ndarray, count: int) -> np.ndarray:
+    """The median of `count` values around each [P]; of fewer at both ends."""
+    before, after = (count - 1) // 2, count // 2
+    windows = [values[max(0, i - before) : i + after + 1] for i in range(len(values))]
+    return np.array([np.median(window) for window in windows])
+
+
+def _end(curve: Curve) -> tuple[float, float]:
+    """The last point of a median; NaN without any."""
+    if not len(curve.points):
+        return math.nan, math.nan
+    return float(curve.points[-1]), float(np.median(curve.values[:, -1]))
+
+
+def _note(runs: Sequence[History]) -> str:
+    """What is unusual about the runs of a strategy."""
+    if not all(h.evals for h in runs):
+        return "(a run was never evaluated)"
+    stopped = sum(bool(h.stopped) for h in runs)
+    if not stopped:
+        return ""
+    return "(stopped early" + (
+        f": {stopped} of {len(runs)} seeds)" if len(runs) > 1 else ")"
+    )
+
+
+def _x_label(histories: Sequence[History], x: str) -> str:
+    real = x == "seconds" and any(h.real for h in histories)
+    return "time [s]" if real else X_LABELS[x]
+
+
+def _y_label(histories: Sequence[History], metric: str, smooth: int) -> str:
+    """The metric, which values are better, and what the evaluations are of."""
+    label = metric if histories[0].mode == "max" else f"{metric} (lower is better)"
+    if smooth > 1:
+        label += f", median of {smooth} evaluations"
+    parts = {h.eval_examples for h in histories}
+    if parts == {0}:
+        return label
+    if len(parts) > 1:
+        return f"{label}\non different parts of the test split"
+    wholes = {int(h.at_end["examples"]) for h in histories if h.at_end}
+    of = f" of {max(wholes):,}" if wholes else ""
+    return f"{label}\non {max(parts):,}{of} test examples"

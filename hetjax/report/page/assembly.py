@@ -1,0 +1,205 @@
+"""A comparison as one HTML page that needs nothing else: no network, no script.
+
+The same comparison gives the same bytes.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import jax
+
+from hetjax.direction import best_of
+from hetjax.engine.records.history import History
+from hetjax.report.page.machine import machine_html
+from hetjax.report.page.parts import (
+    html_table,
+    listed,
+    number,
+    pairs,
+    paragraph,
+    section,
+    setting,
+)
+from hetjax.report.page.runs import happened_html, workers_html
+from hetjax.report.page.style import PAGE, STYLE
+from hetjax.report.page.types import Shown
+from hetjax.report.record import plain, sizes_moved
+from hetjax.report.runs import first_seeds
+from hetjax.report.summary import best_texts, seconds_texts
+
+
+def page(comparison: Shown, command: str = "") -> str:
+    """Return the page's HTML; `command` is what made the comparison, if known."""
+    c = comparison
+    machine = plain(c.machine)
+    body = (
+        _question(c, machine),
+        section("Results", f'<div class="wide">{c.table()._repr_html_()}</div>'),
+        section("Curves", _curves(c)),
+        section("Batch sizes", _batch_sizes(c)),
+        section("Where the workers' time went", workers_html(c)),
+        section("What happened", happened_html(c.histories)),
+        section("Settings of the strategies", _settings(c.histories)),
+        section("How learning rates were chosen", _tuning(c)),
+        section("Machine", machine_html(machine, c.histories)),
+        section("How to repeat it", _repeat(c, command)),
+    )
+    title = escape(_title(c, machine))
+    return PAGE.substitute(title=title, style=STYLE, body="\n".join(filter(None, body)))
+
+
+def _title(c: Shown, machine: dict[str, Any]) -> str:
+    count = len(c.strategies)
+    strategies = f"{count} strategies" if count > 1 else c.strategies[0]
+    on = f", machine {machine['name']}" if "name" in machine else ""
+    return f"{strategies} on {c.data.get('name', 'one data set')}{on}"
+
+
+def _question(c: Shown, machine: dict[str, Any]) -> str:
+    """What was compared with what, and the shortest answer."""
+    seeds = sorted({h.seed for h in c.histories})
+    workers = machine.get("workers", "")
+    count = len(workers) if isinstance(workers, list) else workers
+    kind = "real" if c.unit == "seconds" else "simulated"
+    better = "larger" if c.mode == "max" else "smaller"
+    target = f"{c.target:g} {c.metric}"
+    if c.target_is_default:
+        target += ", from the best median that any strategy reached"
+    rows = [
+        ("strategies", ", ".join(c.strategies)),
+        ("data", _data(c.data)),
+        ("machine", f"{machine.get('name', '')} ({count} {kind} workers)".strip()),
+        ("budget", f"{number(max(h.duration for h in c.histories))} {c.unit} per run"),
+        ("seeds", ", ".join(map(str, seeds))),
+        ("metric", f"{c.metric}: {better} is better"),
+        ("target", target),
+        *_answers(c),
+    ]
+    return pairs(rows)
+
+
+def _data(data: dict[str, Any]) -> str:
+    """The name of a data set, and its sizes."""
+    named = (
+        ("train_examples", "training examples"),
+        ("test_examples", "test examples"),
+        ("features", "features"),
+        ("classes", "classes"),
+    )
+    # several arrays have several numbers of features
+    total = {key: sum(jax.tree.leaves(data.get(key))) for key, _ in named}
+    texts = [f"{total[key]:,} {what}" for key, what in named if total[key]]
+    texts += [kind for kind in ("sparse", "multilabel") if data.get(kind)]
+    texts += [str(note) for note in data.get("notes", ())]
+    name = str(data.get("name", ""))
+    return f"{name}: {', '.join(texts)}" if texts else name
+
+
+def _answers(c: Shown) -> list[tuple[str, str]]:
+    """Which strategies are best, and soonest at the target, by their medians."""
+    rows = c.summary()
+    best = best_of((row["best"] for row in rows), c.mode)
+    answers = []
+    if best == best:
+        names = [row["strategy"] for row in rows if row["best"] == best]
+        text = best_texts(rows)[rows.index(next(r for r in rows if r["best"] == best))]
+        answers.append((f"best {c.metric}", f"{listed(names)}: {text}"))
+    times = [row["seconds_to_target"] for row in rows]
+    known = [t for t in times if t is not None]
+    if known:
+        first = min(known)
+        names = [r["strategy"] for r, t in zip(rows, times, strict=True) if t == first]
+        text = seconds_texts(rows)[times.index(first)]
+        answers.append(("first at the target", f"{listed(names)}: {text} {c.unit}"))
+    return answers
+
+
+def _curves(c: Shown) -> str:
+    """The main metric over time, and over examples."""
+    from hetjax.report.drawing.embedded import embedded
+
+    time = "time" if c.unit == "seconds" else "virtual time"
+    return embedded(c.plot(), f"{c.metric} over {time}") + embedded(
+        c.plot("examples"), f"{c.metric} over the examples that all workers processed"
+    )
+
+
+def _batch_sizes(c: Shown) -> str:
+    """Batch sizes over the merges; nothing if they did not change."""
+    if not any(map(sizes_moved, first_seeds(c.histories))):
+        return ""
+    from hetjax.report.drawing.embedded import embedded
+
+    return embedded(c.plot_batch_sizes(), "every worker's batch size, first seeds")
+
+
+def _settings(histories: Sequence[History]) -> str:
+    """All settings of every strategy."""
+    rows = [
+        (
+            h.strategy,
+            ", ".join(f"{k}={setting(v)}" for k, v in plain(h.settings).items()),
+        )
+        for h in first_seeds(histories)
+    ]
+    return html_table(("strategy", "settings"), rows, ("name", "code"))
+
+
+def _tuning(c: Shown) -> str:
+    """The scores of the learning rates that were tried; nothing if none were."""
+    if c.tuning is None:
+        return ""
+    tuning = plain(c.tuning)
+    scores = tuning["scores"]
+    rates = list(dict.fromkeys(rate for found in scores.values() for rate in found))
+    rates.sort(key=float)
+    rows = [
+        (
+            name,
+            *(_score(found.get(rate, "")) for rate in rates),
+            str(tuning["chosen"].get(name, "")),
+        )
+        for name, found in scores.items()
+    ]
+    kinds = ("name", *("number" for _ in rates), "number")
+    whose = "one for all" if tuning["tune"] == "common" else "each strategy its own"
+    caption = (
+        f"Best {c.metric} at each learning rate, on {tuning['held_out']:,} held-out "
+        f"training examples; {whose}."
+    )
+    return html_table(("strategy", *rates, "chosen"), rows, kinds, caption)
+
+
+def _score(value: float | str | None) -> str:
+    """A score of a learning rate; the JSON data has None for one that diverged."""
+    if value is None:
+        return "diverged"
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _repeat(c: Shown, command: str) -> str:
+    """The command or the call, and the versions."""
+    seeds = tuple(sorted({h.seed for h in c.histories}))
+    parts = sorted({h.eval_examples for h in c.histories})
+    arguments = [
+        f"seconds={max(h.duration for h in c.histories)!r}",
+        f"seeds={seeds!r}",
+        f"num_evals={max(len(h.evals) for h in c.histories) - 1}",
+    ]
+    if len(parts) == 1 and parts[0]:
+        arguments.append(f"eval_examples={parts[0]}")
+    if not c.target_is_default:
+        arguments.append(f"target={c.target!r}")
+    call = ", ".join(("task", "data", "machine", "strategies", *arguments))
+    text = command or f"hetjax.compare({call})"
+    same = (
+        "Real devices never take the same time twice: the numbers will differ."
+        if c.unit == "seconds"
+        else "On the same platform, these versions give the same numbers to the bit."
+    )
+    return (
+        f"<pre><code>{escape(text)}</code></pre>"
+        + pairs(c.versions.items())
+        + paragraph(same, "quiet")
+    )

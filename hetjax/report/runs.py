@@ -1,0 +1,105 @@
+"""Histories by strategy, and what must agree between runs that are compared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hetjax.engine.records.history import History, Timeline
+from hetjax.report.record import plain
+
+
+class NotStored(Timeline):
+    """The timeline of a run from results.json, which holds none."""
+
+
+def check_timelines(histories: Sequence[History]) -> None:
+    """Raise a ValueError for a run whose timeline is not known."""
+    for h in histories:
+        if isinstance(h.timeline, NotStored):
+            raise ValueError(
+                f"{h.strategy}, seed {h.seed}, was read from a file, which holds no "
+                "timelines: draw its timeline in the process that makes the run"
+            )
+
+
+def strategy_names(histories: Sequence[History]) -> list[str]:
+    """The names of the strategies, in the order of their first runs."""
+    return list(dict.fromkeys(h.strategy for h in histories))
+
+
+def first_seeds(histories: Sequence[History]) -> list[History]:
+    """The first run of every strategy."""
+    first: dict[str, History] = {}
+    for h in histories:
+        first.setdefault(h.strategy, h)
+    return list(first.values())
+
+
+def check_runs(histories: Sequence[History]) -> None:
+    """Raise a ValueError for histories that cannot be compared."""
+    if not histories:
+        raise ValueError("no histories to report on: run at least one strategy")
+    metrics = sorted({h.metric for h in histories})
+    if len(metrics) > 1:
+        raise ValueError(f"runs of different main metrics: {', '.join(metrics)}")
+    if len({h.mode for h in histories}) > 1:
+        raise ValueError(
+            f"runs of which some take a larger {metrics[0]} for better, and others a "
+            "smaller one: compare those of one mode"
+        )
+    seen = set()
+    for h in histories:
+        if (h.strategy, h.seed) in seen:
+            # they would count as two seeds of one strategy
+            raise ValueError(
+                f"two runs are called {h.strategy!r} with seed {h.seed}: "
+                "give strategies with other settings other names"
+            )
+        seen.add((h.strategy, h.seed))
+
+
+def check_same(what: str, one: Any, other: Any) -> None:
+    """Raise a ValueError that names the first difference between two descriptions."""
+    found = first_difference(what, plain(one), plain(other))
+    if found is not None:
+        where, a, b = found
+        raise ValueError(
+            f"comparisons of different runs cannot be added: {where} is {a!r} in one, "
+            f"and {b!r} in the other"
+        )
+
+
+def first_difference(where: str, one: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """The place of the first difference between JSON data, and both values there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = [(f"{where}.{k}", one.get(k), other.get(k)) for k in {**other, **one}]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        parts = zip(one, other, strict=True)
+        pairs = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(parts)]
+    else:
+        return None if one == other else (where, one, other)
+    found = (first_difference(*pair) for pair in pairs)
+    return next((f for f in found if f is not None), None)
+
+
+def joined_tuning(
+    one: dict[str, Any] | None, other: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """How the learning rates of two comparisons were chosen, as one description."""
+    if one is None or other is None:
+        return one or other
+    for name in ("tune", "held_out"):
+        check_same(f"tuning.{name}", one[name], other[name])
+    for name in ("scores", "chosen"):
+        both = one[name].keys() & other[name].keys()
+        for strategy in sorted(both):
+            where = f"tuning.{name}.{strategy}"
+            check_same(where, one[name][strategy], other[name][strategy])
+    joined = {name: {**one[name], **other[name]} for name in ("scores", "chosen")}
+    return {**one, **joined}
+
+
+def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """The versions of packages, both where two comparisons differ."""
+    names = {**one, **other}
+    found = {n: dict.fromkeys(v[n] for v in (one, other) if n in v) for n in names}
+    return {name: " and ".join(versions) for name, versions in found.items()}

@@ -1,0 +1,20 @@
+"""The versions of the packages on which results depend."""
+
+import platform
+from importlib import metadata
+
+PACKAGES = ("hetjax", "jax", "jaxlib", "numpy")
+
+
+def installed_version(package: str = "hetjax") -> str:
+    """The version of an installed package; "unknown" if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of all of them, and of Python."""
+    found = {package: installed_version(package) for package in PACKAGES}
+    return {**found, "python": platform.python_version()}

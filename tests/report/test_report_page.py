@@ -1,0 +1,169 @@
+"""The HTML page of a comparison: whole, escaped, the same bytes, from a file, too."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hetjax.engine.records.history import Interruption, WorkerEvent
+from hetjax.report import Comparison
+
+VOID = {"meta", "img", "br"}
+EVIL = "<script>alert('x')</script>&\"$title"
+
+
+class Checker(HTMLParser):
+    """Collects texts, tags and addresses; tags must be closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.tags, self.sources = [], [], set(), []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+
+def parsed(comparison, folder, **options):
+    comparison.report(folder / "report.html", **options)
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    found = Checker()
+    found.feed(html)
+    assert found.open == []
+    return found, " ".join(" ".join(found.texts).split())
+
+
+@pytest.fixture
+def full(histories):
+    """A comparison with something to say in every section."""
+    first, other = histories[0], histories[1]
+    first.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.5)]
+    first.merge_times.extend([2.0, 4.0, 8.0])
+    first.events = [WorkerEvent(1.5, "w1", "lost", "Traceback\nKeyError: 'x'")]
+    first.interruptions = [Interruption(3.0, 2, "")]
+    other.stopped = "loss is not finite"
+    tuning = {
+        "tune": "each",
+        "held_out": 90,
+        "scores": {"sync": {"0.5": 0.9, "0.1": float("-inf")}},
+        "chosen": {"sync": 0.5},
+    }
+    link = {"latency": 2e-5, "bandwidth": 1e10, "topology": "ring"}
+    machine = {
+        "name": "two",
+        "workers": ({"name": "w0", "cost": {"fixed": 0.25}, "duty": None},) * 2,
+        "links": {"": link},
+        "noise": 0.02,
+    }
+    return Comparison(
+        histories,
+        data={"name": "hand-made", "train_examples": 1438},
+        machine=machine,
+        tuning=tuning,
+        versions={"hetjax": "0.1", "jax": "0.9.9", "python": "3.11.2"},
+    )
+
+
+def test_everything_that_a_reader_asks_is_there(full, tmp_path):
+    found, text = parsed(full, tmp_path)
+    for expected in (
+        "2 strategies on hand-made, machine two",
+        "hand-made: 1,438 training examples",
+        "two (2 simulated workers)",
+        "10 virtual seconds per run",
+        "accuracy: larger is better",
+        "0.873 accuracy, from the best median",
+        "sync: 0.900 [0.800, 0.940]",  # the best
+        "sync: 3.00 virtual seconds",  # the first at the target
+        "medians over seeds [lowest, highest]; compilations: sum",
+        "async, seed 0, was stopped after 10 s: loss is not finite",
+        "sync, seed 0, was continued at 3 s from its checkpoint 2",
+        "sync 0 1.5 w1 lost Traceback KeyError: 'x'",
+        "sync learning_rate=0.5",
+        "strategy 0.1 0.5 chosen sync diverged 0.9 0.5",
+        "on 90 held-out training examples; each strategy its own",
+        "worker cost.fixed w0 0.25 w0 0.25",
+        "root 1e+10 2e-05 ring",
+        "noise 0.02",
+        "hetjax.compare(task, data, machine, strategies, seconds=10.0, ",
+        "seeds=(0, 1, 2), num_evals=3)",
+        "hetjax 0.1 jax 0.9.9 python 3.11.2",
+        "w0 100.0 0.0 30 960 w1 60.0 40.0 30 960",  # busy, waiting, updates, examples
+    ):
+        assert expected in text, expected
+    # two of curves, one of batch sizes, a timeline of each strategy
+    assert len(found.sources) == 5
+    starts = {"png": b"\x89PNG", "svg+xml": b"<?xml"}
+    for source in found.sources:
+        kind, _, data = source.removeprefix("data:image/").partition(";base64,")
+        assert base64.b64decode(data).startswith(starts[kind])
+    assert not {"script", "link"} & found.tags
+    html = (tmp_path / "report.html").read_text()
+    assert not re.search(r"https?://|@import|url\(", html)
+
+
+def test_all_texts_are_escaped(make, tmp_path):
+    h = make(EVIL, 0, (0.1, 0.9), settings={EVIL: EVIL}, stopped=EVIL, stuck=[EVIL])
+    h.events = [WorkerEvent(1.0, EVIL, EVIL, EVIL)]
+    h.workers[0].name = EVIL
+    runs = Comparison(
+        [h],
+        data={"name": EVIL, "notes": [EVIL]},
+        machine={"name": EVIL, EVIL: EVIL, "workers": [{"name": EVIL, EVIL: EVIL}]},
+        versions={"hetjax": EVIL},
+    )
+    found, text = parsed(runs, tmp_path, command=EVIL)
+    assert "script" not in found.tags
+    assert text.count("alert('x')") > 12
+    html = (tmp_path / "report.html").read_text()
+    assert "<script" not in html
+    # within attributes, too
+    assert '"$title' not in html
+
+
+def test_the_same_comparison_gives_the_same_bytes(full, tmp_path):
+    pages = []
+    for name in ("a", "b"):
+        full.report(tmp_path / name)
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+    assert len(pages[0]) < 500_000
+
+
+def test_a_page_from_a_file_says_what_it_lacks(full, tmp_path):
+    full.to_json(tmp_path / "results.json")
+    again = Comparison.from_json(tmp_path / "results.json")
+    found, text = parsed(again, tmp_path)
+    assert "Timelines are not in the file that the runs were read from." in text
+    assert len(found.sources) == 3
+    assert "w0 100.0 0.0 30 960" in text
+    whole, said = parsed(full, tmp_path)
+    assert "not in the file" not in said
+    assert whole.sources[:3] == found.sources
+
+
+def test_little_to_say(make, tmp_path):
+    runs = Comparison(
+        [make(real=True, placement="threads", step_modes={"cpu": "fused"})],
+        data={},
+        machine={"workers": 2},
+    )
+    found, text = parsed(runs, tmp_path, command="python mine.py --seeds=1")
+    assert "sync on one data set" in text
+    assert "All runs took all of their time. No worker failed, left or joined." in text
+    assert "python mine.py --seeds=1" in text
+    assert "placement threads" in text
+    assert "step modes cpu: fused" in text
+    assert "Real devices never take the same time twice" in text
+    for absent in ("Batch sizes", "How learning rates", "best accuracy:", "nan nan"):
+        assert absent not in text
