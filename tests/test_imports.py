@@ -1,12 +1,23 @@
-"""Host code imports no JAX: a static check of its modules' imports."""
+"""Host code imports no JAX, and `import hetjax` nothing that is seldom needed."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import hetjax
+
 ROOT = Path(__file__).resolve().parent.parent
-HOST = ("hetjax.machine", "hetjax.schedule", "hetjax.sampling", "hetjax.saved")
+HOST = (
+    "hetjax.machine",
+    "hetjax.schedule",
+    "hetjax.sampling",
+    "hetjax.saved",
+    "hetjax.summaries",
+)
+LAZY = ("matplotlib", "sklearn", "scipy.optimize", "orbax")  # each takes 0.1 to 2 s
 DEVICE = ("jax", "jaxlib", "flax", "optax", "chex")
 
 
@@ -58,7 +69,9 @@ def test_host_modules_import_no_device_code(path):
 @pytest.mark.parametrize("path", modules("hetjax.machine"))
 def test_machines_import_nothing_but_machines(path):
     found = forbidden(
-        path.read_text(), package_of(path), ("hetjax.machine", "hetjax.saved")
+        path.read_text(),
+        package_of(path),
+        ("hetjax.machine", "hetjax.saved", "hetjax.summaries"),
     )
     assert found == []
 
@@ -91,3 +104,35 @@ def test_there_is_something_to_check():
 )
 def test_the_check_itself(source, found):
     assert forbidden(source, "hetjax.schedule") == found
+
+
+def modules_after(code):
+    """The modules that a new process has loaded after running the code."""
+    code = f"{code}; import sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_hetjax_imports_nothing_else():
+    found = modules_after("import hetjax; hetjax.__version__; dir(hetjax)")
+    assert "hetjax" in found
+    assert not {"jax", "numpy", "hetjax.api"} & set(found)
+
+
+def test_all_of_hetjax_imports_nothing_that_is_seldom_needed():
+    found = modules_after("from hetjax import *")
+    assert "hetjax.report.comparison" in found
+    assert [name for name in found if name in LAZY] == []
+
+
+def test_every_public_name_is_there():
+    """Of the stub, which type checkers read."""
+    assert {"train", "task", "sweep", "plot", "STOP"} <= set(hetjax.__all__)
+    assert sorted(hetjax.__all__) == sorted(set(hetjax.__all__))
+    for name in hetjax.__all__:
+        assert getattr(hetjax, name) is not None
+    with pytest.raises(AttributeError, match="No hetjax attribute trian"):
+        hetjax.trian  # noqa: B018

@@ -3,6 +3,7 @@
 from hetjax.api.advice import Advice, advise
 from hetjax.api.calibration import calibrate
 from hetjax.api.comparison import compare
+from hetjax.api.kept import OtherRun
 from hetjax.api.models import load_model
 from hetjax.api.replay import replay
 from hetjax.api.resume import resume
@@ -11,6 +12,7 @@ from hetjax.runtimes.threads.machine import RealMachine, local_machine
 
 __all__ = [
     "Advice",
+    "OtherRun",
     "RealMachine",
     "advise",
     "calibrate",

@@ -21,6 +21,7 @@ from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
+from hetjax.direction import score, worst
 from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
@@ -34,11 +35,12 @@ from hetjax.strategies import (
     sequential_sgd,
 )
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import check_calibration
 
 EVENTS = 50_000  # of the simulation of a strategy, at most
-POINTS = 100  # evaluations of a choice that trains
+POINTS = 100  # evaluations of a choice that trains; times are interpolated between
+DIGITS = range(3, 7)  # significant ones of a number, so many that choices differ
 ROUNDS = 3  # merges of the model that are simulated, however long they take
 STEPS = 8  # local steps of the default strategies
 
@@ -86,12 +88,8 @@ class Advice:
             worth = gain > 1
         else:
             worth = more.seconds_to_target < one.seconds_to_target
-            said = (
-                f"{more.seconds_to_target:.3g} s to {self.target:g} against "
-                f"{one.seconds_to_target:.3g} s"
-            )
-            if more.seconds_to_target == one.seconds_to_target < math.inf:
-                said += f" (looked at every {self.seconds / POINTS:.3g} s)"
+            times = distinct([more.seconds_to_target, one.seconds_to_target])
+            said = f"{times[0]} s to {self.target:g} against {times[1]} s"
         answer = "worth it" if worth else "not worth it"
         return f"{_named(more)} against {_named(one)}: {said}: {answer}"
 
@@ -102,6 +100,10 @@ class Advice:
         if timed:
             header += [f"seconds to {self.target:g}", f"best {self.metric}"]
         rows = []
+        reached = [c.seconds_to_target for c in self.choices]
+        times = dict(zip(reached, distinct(reached), strict=True))
+        best = [c.best for c in self.choices]
+        bests = dict(zip(best, distinct(best), strict=True))
         for c in self.choices:
             row = [
                 c.strategy,
@@ -111,7 +113,7 @@ class Advice:
                 f"{100 * c.waiting:.1f}",
             ]
             if timed:
-                row += [f"{c.seconds_to_target:.3g}", f"{c.best:.3f}"]
+                row += [times[c.seconds_to_target], bests[c.best]]
             rows.append(tuple(row))
         rounds = "local rounds are steps x batch size"
         caption = (f"predicted for {self.machine}; {rounds}",)
@@ -124,6 +126,20 @@ class Advice:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def distinct(values: Sequence[float]) -> list[str]:
+    """The numbers as texts, with as many digits as tell different ones apart.
+
+    >>> distinct([1.23456, 1.23451, 8.0]), distinct([0.5, math.inf])
+    (['1.2346', '1.2345', '8'], ['0.5', 'inf'])
+    """
+    texts: list[str] = []
+    for digits in DIGITS:
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
 
 
 def _named(choice: Choice) -> str:
@@ -161,7 +177,8 @@ def advise(
 
     After Ctrl-C only the choices that were tried completely are returned. Errors:
     ValueError for invalid arguments, a machine that was calibrated with another model,
-    or an empty subset; KeyboardInterrupt if Ctrl-C left no choice at all.
+    an empty subset, or subsets that none of the strategies is for; KeyboardInterrupt if
+    Ctrl-C left no choice at all.
     """
     table = strategies or _default(batch_size, learning_rate)
     check_advise(task, data, machine, table, seconds=seconds, target=target, seed=seed)
@@ -172,15 +189,12 @@ def advise(
     session = Session(task, data, machine, seconds=seconds, num_evals=POINTS)
     nonzeros = nonzeros_per_example(data.train)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
-    total = len(sets) * len(table) * seconds
-    bar = ProgressBar(total, shown=progress and target is not None)
+    pairs = _pairs(sets, table)
+    bar = ProgressBar(len(pairs) * seconds, shown=progress and target is not None)
     choices, interrupted = [], False
     try:
-        for names, (name, strategy) in itertools.product(sets, table.items()):
+        for names, name, strategy in pairs:
             some = machine.subset(names)
-            if name == "sequential_sgd" and len(names) > 1:
-                bar.skip(seconds)
-                continue  # it uses only one worker
             choice = _simulate_choice(name, strategy, task, data, some, seconds)
             if target is not None:
                 history = session.at(some).run(
@@ -190,24 +204,43 @@ def advise(
                 if interrupted:
                     break
                 choice = choice._replace(
-                    seconds_to_target=history.seconds_to(target), best=history.best()
+                    seconds_to_target=history.seconds_to(target, interpolated=True),
+                    best=history.best(),
                 )
             choices.append(choice)
     finally:
         bar.close()
     if not choices:
         raise KeyboardInterrupt
-    choices.sort(key=lambda c: _rank(c, target))
+    choices.sort(key=lambda c: _rank(c, target, task.mode))
     return Advice(
         tuple(choices), target, task.metric, machine.name, seconds, interrupted
     )
 
 
-def _rank(choice: Choice, target: float | None) -> tuple[float, float]:
+def _pairs(
+    sets: Sequence[Sequence[str]], table: Mapping[str, Strategy]
+) -> list[tuple[Sequence[str], str, Strategy]]:
+    """(workers, name, strategy): one worker for sequential SGD, several for others."""
+    pairs = [
+        (names, name, strategy)
+        for names, (name, strategy) in itertools.product(sets, table.items())
+        if (strategy.name == "sequential_sgd") == (len(names) == 1)
+    ]
+    if not pairs:
+        raise ValueError(
+            "there is nothing to advise on: sequential_sgd is for one worker, the "
+            f"others are for several; the strategies are {', '.join(table)}, the "
+            f"subsets have {', '.join(str(len(names)) for names in sets)} workers"
+        )
+    return pairs
+
+
+def _rank(choice: Choice, target: float | None, mode: str) -> tuple[float, float]:
     if target is None:
         return (-choice.examples_per_second, choice.round_seconds)
-    best = choice.best if choice.best == choice.best else -math.inf
-    return (choice.seconds_to_target, -best)
+    best = choice.best if choice.best == choice.best else worst(mode)
+    return (choice.seconds_to_target, -score(best, mode))
 
 
 def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:

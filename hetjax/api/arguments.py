@@ -64,12 +64,15 @@ def check_epochs(epochs: Any) -> None:
         raise ValueError(f"epochs={epochs!r}: give a finite number above 0, or None")
 
 
-def check_callback(name: str, callback: Any) -> None:
-    """Raise a ValueError unless `callback` is None or callable."""
-    if callback is not None and not callable(callback):
-        raise ValueError(
-            f"{name} is {shown(callback)}: give a function of one argument, or None"
-        )
+def check_callback(name: str, callback: Any, *, several: bool = False) -> None:
+    """Raise a ValueError unless it is None, callable, or (`several`) a list."""
+    listed = several and isinstance(callback, list | tuple)
+    for one in callback if listed else (callback,):
+        if one is not None and not callable(one):
+            what = f"{name} has {shown(one)}" if listed else f"{name} is {shown(one)}"
+            raise ValueError(
+                f"{what}: give a function of one argument{', or several' * several}"
+            )
 
 
 def check_path(name: str, path: Any) -> None:
@@ -189,4 +192,5 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return text
     kind = type(value).__name__
-    return f"a {kind}, {text}" if len(text) <= 40 else f"a {kind}"
+    short = len(text) <= 40 and "\n" not in text
+    return f"a {kind}, {text}" if short else f"a {kind}"

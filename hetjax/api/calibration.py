@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from hetjax import merge
+from hetjax.api.progress import takes_bars
 from hetjax.api.requests import check_task_and_data
 from hetjax.api.train import train
 from hetjax.data.checks import is_whole
+from hetjax.data.columns import stored_per_row
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
@@ -22,7 +23,7 @@ from hetjax.sampling.by_weight import by_weight
 from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
 from hetjax.schedule.types import Policy
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import model_text
 from hetjax.tracing.fit import Fit, fit_machine
 
@@ -80,7 +81,8 @@ def calibrate(
     rounds = repeats * len(batch_sizes) * len(local_steps)
     several = len(machine.workers) > 1
     total = rounds * (len(machine.workers) + 2 * several)
-    bar = tqdm(total=total, disable=not progress, desc="calibrating", unit="round")
+    hidden = not (progress and takes_bars())
+    bar = tqdm(total=total, disable=hidden, desc="calibrating", unit="round")
     strategy = Strategy(
         _with_progress(policy, bar),
         local_update or sgd(),
@@ -89,8 +91,8 @@ def calibrate(
         1e-6,  # the learning rate: small, so that the model hardly changes
         name="calibration",
     )
-    if data.sparse:  # else the fit cannot tell per_example from per_nonzero
-        weights = np.diff(data.train.x.indptr)
+    weights = stored_per_row(data.train.x)
+    if weights is not None:  # else the fit cannot tell per_example from per_nonzero
         strategy = strategy._replace(sampler=by_weight(weights))
     try:
         history = train(

@@ -18,6 +18,7 @@ from hetjax.checkpoint import Checkpoint
 from hetjax.checkpoint.settings import EVERY
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
+from hetjax.direction import score, worst
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
@@ -25,9 +26,10 @@ from hetjax.report.comparison import Comparison
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 
 TUNE = ("common", "each")
+TUNING = "tuning"  # the folder in `out` of the runs that choose learning rates
 Keep = Callable[..., dict[str, Any]]
 """keep(name, seed, group="") -> the arguments of `Session.run` that say where a run is
 kept; runs of a group share a folder."""
@@ -69,13 +71,14 @@ def compare(
     largest batch size; other sizes follow by linear scaling) is chosen first, on a
     tenth of the training split that is held out for this (of which `eval_examples` are
     looked at, if it is given): tune="common" takes the one
-    learning rate whose best metric is highest on average over all strategies (the
+    learning rate whose metric is best on average over all strategies (the
     Adaptive SGD paper's protocol), "each" the best learning rate of each strategy.
 
     With `out`, a folder, every run is kept in a folder of its own there, those that
     choose learning rates, too: the same call again only does what is missing, and
     `every` and `resume` are those of `train`. Strategies and seeds may be added; a
-    setting that has changed is an error that names it.
+    setting that has changed is an OtherRun (a ValueError) that names it, before any
+    run begins.
 
     A run that turns NaN is stopped, reported and kept; the other runs go on. `epochs`
     ends a run at the first evaluation after that many passes over the training data.
@@ -122,6 +125,7 @@ def compare(
         eval_examples=eval_examples,
         devices=devices,
     )
+    _check_kept(session, strategies, learning_rates, seeds, epochs, keep)
     total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
     traces = traces if session.real and is_first() else None
     if traces:
@@ -184,7 +188,8 @@ def tune_rates(
 
     Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
     "chosen": {strategy: learning rate}}, "held_out" being the examples of an evaluation
-    (with `eval_examples` not all of them). A run that diverged scores minus infinity.
+    (with `eval_examples` not all of them). A run that diverged has the worst score,
+    infinite.
     The common learning rate is, among those that most strategies survive, the one that
     is best on average. Of equally good ones the first in `learning_rates` is taken.
     `keep` says where each run is kept.
@@ -197,13 +202,17 @@ def tune_rates(
         }
         for name, s in strategies.items()
     }
+    mode = session.programs.task.mode
     common = max(
         learning_rates,
         key=lambda learning_rate: _common_score(
-            [s[learning_rate] for s in scores.values()]
+            [score(s[learning_rate], mode) for s in scores.values()]
         ),
     )
-    each = {name: max(learning_rates, key=lambda r: s[r]) for name, s in scores.items()}
+    each = {
+        name: max(learning_rates, key=lambda r: score(s[r], mode))
+        for name, s in scores.items()
+    }
     chosen = each if tune == "each" else dict.fromkeys(scores, common)
     return {
         "tune": tune,
@@ -226,6 +235,22 @@ def _kept_in(
         return {}
     folder = Path(out) / group / f"{quote(name, safe=' ,=()')}_{seed}"
     return {"checkpoint": Checkpoint(folder, every=every), "resume": resume}
+
+
+def _check_kept(
+    session: Session,
+    strategies: Mapping[str, Strategy],
+    learning_rates: Sequence[float],
+    seeds: Sequence[int],
+    epochs: float | None,
+    keep: Keep,
+) -> None:
+    """Raise an OtherRun before any run begins, so that none is made in vain."""
+    for seed, (name, strategy) in itertools.product(seeds, strategies.items()):
+        rated = [_at(strategy, learning_rate) for learning_rate in learning_rates]
+        for each in rated or [strategy]:
+            kept = keep(_rated(name, each) if rated else name, seed)
+            session.check_kept(name, each, seed, epochs=epochs, **kept)
 
 
 def _rated(name: str, strategy: Strategy) -> str:
@@ -251,12 +276,12 @@ def _score(
     # in its settings, too: a kept run is the same one beside other rates
     strategy = _at(strategy, learning_rate)
     name = _rated(name, strategy)
-    kept = keep(name, seed, "tuning")
+    kept = keep(name, seed, TUNING)
     history = held.run(name, strategy, seed, bar, **kept)
     if history.interrupted:
         # while tuning there are no results to return yet
         raise KeyboardInterrupt(history.signal)
-    return -math.inf if history.stopped else history.best()
+    return worst(history.mode) if history.stopped else history.best()
 
 
 def _held_out(data: Dataset, seed: int) -> Dataset:

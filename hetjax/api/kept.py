@@ -6,7 +6,7 @@ call that describes something else is an error that names the first difference.
 
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,13 +26,14 @@ from hetjax.checkpoint.values import Encoder
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.records.history import History, Interruption
-from hetjax.report.comparison import installed_version
 from hetjax.report.record import plain
+from hetjax.report.runs import first_difference
+from hetjax.report.versions import installed_version
 from hetjax.runtimes import is_real_machine
 from hetjax.runtimes.mesh.processes import here
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import data_fingerprint, model_shapes
 
 RESUME = ("auto", "never", "must")
@@ -44,6 +45,15 @@ _TRACE = "trace.jsonl"
 _PART = "process_{}"  # of a folder: what a process keeps
 _LONG = 3600.0  # [s] that others wait for one that writes; a death is noticed sooner
 _MODELS = ("params", "model_state", "best_params", "best_model_state")
+
+
+class OtherRun(ValueError):
+    """A folder holds another run than the one that is asked for; `what` says which."""
+
+    def __init__(self, what: str, advice: str):
+        """What the folder holds, and what to do about it."""
+        super().__init__(f"{what}{advice}")
+        self.what = what
 
 
 class Kept(NamedTuple):
@@ -95,9 +105,9 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
     """Open the folder of a run for as long as the block takes.
 
     Of several processes each keeps a part, in a folder inside it; all have to call this
-    together. Errors: ValueError if the folder holds another run than `about` describes,
-    nothing although resume="must", or only damaged checkpoints; BlockingIOError if it
-    is in use.
+    together. Errors: OtherRun if the folder holds another run than `about` describes,
+    ValueError if it holds nothing although resume="must", or only damaged checkpoints;
+    BlockingIOError if it is in use.
     """
     processes, gather = here(), alone
     files = (_TRACE,) if about["real"] else ()
@@ -125,17 +135,17 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
 
 
 def own_folder(folder: Path) -> Path:
-    """Where this process keeps its part of a run; a ValueError if others began it."""
+    """Where this process keeps its part of a run; an OtherRun if others began it."""
     processes, parts = here(), part_of_first(folder).exists()
     if processes.count > 1 and holds_run(folder):
-        raise ValueError(
-            f"{folder} holds a run of one process, not of {processes.count}: start "
-            "one, or choose another folder"
+        raise OtherRun(
+            f"{folder} holds a run of one process, not of {processes.count}",
+            ": start one, or choose another folder",
         )
     if processes.count == 1 and parts:
-        raise ValueError(
-            f"{folder} holds a run of several processes: start as many, or choose "
-            "another folder"
+        raise OtherRun(
+            f"{folder} holds a run of several processes",
+            ": start as many, or choose another folder",
         )
     return folder / _PART.format(processes.index) if processes.count > 1 else folder
 
@@ -206,7 +216,7 @@ def versions() -> dict[str, str]:
 
 
 def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise a ValueError that names the first setting that differs.
+    """Raise an OtherRun that names the first setting that differs.
 
     Real workers may differ, but a real run does not go on simulated. Another Python
     compiles the same code to something else, so that code is not compared then.
@@ -219,7 +229,7 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     for name in [*now, *(k for k in before if k not in now)]:
         if name in _MAY_DIFFER:
             continue
-        found = _first_difference(name, before.get(name), now.get(name))
+        found = first_difference(name, before.get(name), now.get(name))
         if found is None:
             continue
         where, old, new = found
@@ -227,28 +237,11 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         differs += f"{_short(new)} here"
         if name == "code":  # checksums say nothing
             differs = f"whose {where.removeprefix('code.')} has other settings or code"
-        raise ValueError(
-            f"{folder} holds a run {differs}; take the same, another folder, or "
-            'resume="never" (in scripts --overwrite), which begins anew'
+        raise OtherRun(
+            f"{folder} holds a run {differs}",
+            '; take the same, another folder, or resume="never" (in scripts '
+            "--overwrite), which begins anew",
         )
-
-
-def _first_difference(where: str, old: Any, new: Any) -> tuple[str, Any, Any] | None:
-    """The place of the first difference between JSON data, and both values there."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in [*new, *(k for k in old if k not in new)]:
-            found = _first_difference(f"{where}.{key}", old.get(key), new.get(key))
-            if found is not None:
-                return found
-        return None
-    if isinstance(old, Sequence) and isinstance(new, Sequence) and len(old) == len(new):
-        if isinstance(old, str) or isinstance(new, str):
-            return None if old == new else (where, old, new)
-        for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            if (found := _first_difference(f"{where}[{i}]", a, b)) is not None:
-                return found
-        return None
-    return None if old == new else (where, old, new)
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,7 @@ from hetjax.api.kept import history_of, part_of_first
 from hetjax.checkpoint import find, models
 from hetjax.checkpoint.folder import holds_run
 from hetjax.output.head import own_state
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 
 
 def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:

@@ -1,48 +1,136 @@
-"""The progress bar: seconds of the clock done, speed, time left and the metric."""
+"""Progress: a bar for each run on a terminal or in a notebook, else lines.
 
+It shows the seconds of the clock that are done, how many of them pass in a second, the
+time left, and the metric. Between evaluations it follows the clock. There is a line at
+the first evaluation, for every tenth of the whole, and after a minute without one.
+"""
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
 
 from hetjax.runtimes.mesh.processes import is_first
 
+LINES = 10  # where the output is no terminal: so many for the whole call
+SILENCE = 60.0  # [s] of the host between two lines, at most
+_LOOK = 0.5  # [s] between two looks at the clock
+_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} UNIT [{elapsed}<"
+_FORMAT += "{remaining}, {rate_fmt}{postfix}]"
+
 
 class ProgressBar:
-    """A tqdm bar on standard error over all runs of a call; hidden if not `shown`.
+    """The progress of all runs of a call, on standard error; hidden if not `shown`.
 
     Of several processes, process 0 alone shows it.
     """
 
     def __init__(self, seconds: float, *, shown: bool = True, real: bool = False):
         """`seconds` of the clock, virtual or `real`, are the sum over all runs."""
-        unit = "s" if real else "virtual s"
-        self._bar = tqdm(
-            total=round(seconds, 9),
-            disable=not (shown and is_first()),
-            unit="s",
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {n:.3g}/{total:.3g} "
-            f"{unit} "
-            "[{elapsed}<{remaining}, {rate_fmt}{postfix}]",
-        )
-        self._total = seconds
-        self._done = 0.0
+        self._unit = "s" if real else "virtual s"
+        self._total, self._before = seconds, 0.0  # [s], of earlier runs
+        self._shown = shown and is_first()
+        self._in_bars = takes_bars()
+        self._bar: Any = None
+        self._run = 0  # runs begun
+        self._seconds = self._at = self._reached = 0.0  # of this run
+        self._said, self._started = -1, time.perf_counter()  # tenths said
+        self._last = -math.inf  # [s] when the last line was said
+        self._name, self._metric = "", ""
+        self._lock = threading.Lock()  # the clock is followed in another thread
 
-    def begin(self, name: str) -> None:
-        """Show the name of the run that begins."""
-        self._bar.set_description_str(name, refresh=False)
+    def begin(self, name: str, seconds: float) -> None:
+        """Begin a run of so many seconds."""
+        self._end_run()
+        self._run += 1
+        self._name, self._metric, self._seconds = name, "", seconds
+        if not (self._shown and self._in_bars):
+            return
+        runs = round(self._total / seconds)
+        of = f" ({self._run}/{runs})" if runs > 1 else ""
+        unit = " " + self._unit
+        bar_format = _FORMAT.replace("UNIT", self._unit)
+        self._bar = tqdm(
+            desc=name + of, total=round(seconds, 9), unit=unit, bar_format=bar_format
+        )
 
     def advance(self, seconds: float, metrics: dict[str, Any], metric: str) -> None:
-        """Move the bar `seconds` further and show the run's latest metric."""
-        self._bar.set_postfix_str(f"{metric} {metrics[metric]:.4f}", refresh=False)
+        """Move the run `seconds` further and show its latest metric."""
+        self._metric = f"{metric} {metrics[metric]:.4f}"
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._metric, refresh=False)
         self.skip(seconds)
+        if self._shown and self._bar is None:
+            self._say()
 
     def skip(self, seconds: float) -> None:
-        """Move the bar `seconds` further, whether they were run or skipped."""
-        # rounding must not move the bar beyond its end
-        step = min(seconds, self._total - self._done)
-        self._done += step
-        self._bar.update(step)
+        """Move the run `seconds` further, whether they were run or skipped."""
+        self._reached += seconds
+        self._move_to(self._reached)
+
+    @contextmanager
+    def following(self, now: Callable[[], float]) -> Iterator[None]:
+        """Follow a clock, which says how far the run is, between its evaluations."""
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.wait(_LOOK):
+                self._move_to(now())
+
+        thread = threading.Thread(target=follow, daemon=True, name="progress")
+        if self._shown:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if self._shown:
+                thread.join()
+
+    def _move_to(self, at: float) -> None:
+        """Show that the run is so far; it never goes back, nor beyond its end."""
+        with self._lock:
+            step = min(at, self._seconds) - self._at
+            if step <= 0:
+                return
+            self._at += step
+            if self._bar is not None:
+                self._bar.update(step)
+            elif self._shown:
+                self._say()
+
+    def _say(self) -> None:
+        """Print a line if another tenth is done, or the last line was long ago."""
+        done, now = self._before + self._at, time.perf_counter()
+        tenth = int(LINES * done / self._total * (1 + 1e-9))
+        if tenth <= self._said and now - self._last < SILENCE:
+            return
+        self._said, self._last = tenth, now
+        parts = [f"{100 * done / self._total:3.0f} %", self._name, self._metric]
+        if done:
+            rate = done / max(1e-9, now - self._started)
+            left = tqdm.format_interval((self._total - done) / rate)
+            parts += [f"{rate:.3g} {self._unit} per second", f"{left} left"]
+        print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
+
+    def _end_run(self) -> None:
+        self._before += self._seconds
+        self._seconds = self._at = self._reached = 0.0
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def close(self) -> None:
         """Close the bar and leave it on the screen."""
-        self._bar.close()
+        self._end_run()
+
+
+def takes_bars() -> bool:
+    """Can the output be written over? A terminal can, and a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stderr.isatty() or type(shell).__name__ == "ZMQInteractiveShell"

@@ -11,7 +11,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.records.history import History
 from hetjax.runtimes.recorded import missing_kinds
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import (
     as_trace,
     digest,

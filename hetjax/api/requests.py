@@ -36,8 +36,8 @@ from hetjax.runtimes.devices import simulation_devices
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
 from hetjax.strategies.types import Strategy
-from hetjax.task.checks import check_task
-from hetjax.task.types import Task
+from hetjax.tasks.checks import check_task
+from hetjax.tasks.types import Task
 
 ON_ERROR = ("raise", "keep")  # what to do with an exception of a callback
 
@@ -75,7 +75,7 @@ def check_train(
         )
     name = getattr(strategy, "name", "strategy")
     check_strategy(name, strategy, len(data.train))
-    check_output(name, strategy, task)
+    check_fits(name, strategy, task)
     check_placement(machine, {name: strategy}, recorded=trace is not None)
     check_seconds(seconds)
     check_seed(seed)
@@ -83,7 +83,7 @@ def check_train(
     check_eval_examples(eval_examples)
     check_target(target)
     check_epochs(epochs)
-    check_callback("on_eval", on_eval)
+    check_callback("on_eval", on_eval, several=True)
     check_choice("on_error", on_error, ON_ERROR)
     check_choice("on_nan", on_nan, (None, *ON_NAN))
     check_choice("on_lost_worker", on_lost_worker, ON_LOST_WORKER)
@@ -126,7 +126,13 @@ def check_compare(
         num_examples -= num_held_out(num_examples)
     check_strategies(strategies, num_examples)
     for name, strategy in strategies.items():
-        check_output(name, strategy, task)
+        check_fits(name, strategy, task)
+        if len(learning_rates) and strategy.settings.get("learning_rate", 0) is None:
+            raise ValueError(
+                f"{name} has its learning rate in its optimizer, so that none of "
+                "learning_rates can be chosen: build the optimizer with learning rate 1"
+                " and give the strategy learning_rate="
+            )
     check_placement(machine, strategies, recorded=traces is not None)
     check_seconds(seconds)
     check_num_evals(num_evals)
@@ -179,6 +185,8 @@ def check_advise(
         )
     check_strategies(strategies, len(data.train))
     check_seconds(seconds)
+    for name, strategy in strategies.items():
+        check_fits(name, strategy, task)
     check_target(target)
     check_seed(seed)
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
@@ -209,8 +217,13 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
         check_strategy(name, strategy, num_examples)
 
 
-def check_output(name: str, strategy: Strategy, task: Task) -> None:
+def check_fits(name: str, strategy: Strategy, task: Task) -> None:
     """Raise a ValueError unless the task trains as the strategy needs it to."""
+    if task.mode == "min" and any(m.required_metrics for m in strategy.merges):
+        raise ValueError(
+            f"{name} weights models by their {task.metric}, of which less is better: "
+            "choose another strategy, or a task whose main metric is to be large"
+        )
     layer = "full" if task.head is None else task.head.layer.name
     if strategy.output and strategy.output != layer:
         raise ValueError(

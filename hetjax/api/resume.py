@@ -1,12 +1,13 @@
 """`resume`: a run that was kept in a folder goes on, given nothing but its path."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetjax.api.kept import own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
+from hetjax.callbacks import OnEval
 from hetjax.checkpoint import Checkpoint, find
 from hetjax.checkpoint.settings import EVERY
 from hetjax.data.dataset import Dataset
@@ -15,7 +16,7 @@ from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 
 
 def resume(
@@ -27,7 +28,7 @@ def resume(
     *,
     devices: Sequence[Device | str] | None = None,
     every: str = EVERY,
-    on_eval: Callable[[dict[str, float]], object] | None = None,
+    on_eval: OnEval | Sequence[OnEval] | None = None,
     on_error: str = "raise",
     progress: bool = True,
 ) -> History:

@@ -10,7 +10,7 @@ from hetjax.report.record import plain
 from hetjax.runtimes.devices import all_devices, chosen_devices
 from hetjax.runtimes.threads.machine import RealMachine, RealWorker
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import strategy_of
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,20 +11,24 @@ from typing import Any
 from hetjax.api.arguments import check_seed
 from hetjax.api.kept import (
     Kept,
+    check_same,
     describe_run,
     history_of,
     is_finished,
     kept,
+    own_folder,
     values_of,
 )
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_strategy
-from hetjax.checkpoint import Checkpoint, Found, Keeper
+from hetjax.callbacks import Callbacks, OnEval
+from hetjax.checkpoint import Checkpoint, Found, Keeper, find
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, part_of, split_off
+from hetjax.direction import reaches
 from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.compiled.metrics import evaluation_batches
+from hetjax.engine.compiled.metrics import evaluation_batches, numbers_per_example
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
@@ -32,8 +36,9 @@ from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.runtimes import is_real_machine, open_runtime
+from hetjax.runtimes.mesh.processes import is_first
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.trace import Recording
 
@@ -109,10 +114,12 @@ class Session:
             "num_whole_test": len(data.test),
         }
 
-    def _batches(self, split: Split, num_classes: int) -> list[Batch]:
+    def _batches(self, split: Split, num_classes: int) -> Sequence[Batch]:
         """Evaluation batches; an output layer in parts needs no array of all scores."""
-        of_head = self.programs.task.head is not None
-        return evaluation_batches(split, 1 if of_head else num_classes)
+        if self.programs.task.head is not None:
+            return evaluation_batches(split, 1)
+        numbers = num_classes or numbers_per_example(self.programs, split)
+        return evaluation_batches(split, numbers)
 
     def run(
         self,
@@ -123,7 +130,7 @@ class Session:
         *,
         target: float | None = None,
         epochs: float | None = None,
-        on_eval: Callable[[dict[str, float]], object] | None = None,
+        on_eval: OnEval | Sequence[OnEval] | None = None,
         on_error: str = "raise",
         checkpoint: Checkpoint | None = None,
         resume: str = "auto",
@@ -137,7 +144,7 @@ class Session:
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         job = self.job(name, strategy, seed)
-        bar.begin(name)
+        bar.begin(name, self.instants[-1])
         run = partial(
             self._run,
             strategy=strategy,
@@ -171,6 +178,29 @@ class Session:
             raise error
         return history
 
+    def check_kept(
+        self,
+        name: str,
+        strategy: Strategy,
+        seed: int,
+        *,
+        epochs: float | None = None,
+        checkpoint: Checkpoint | None = None,
+        resume: str = "auto",
+    ) -> None:
+        """Raise an OtherRun if `run` would find another run in its folder."""
+        if checkpoint is None or resume == "never":
+            return
+        folder = own_folder(checkpoint.folder)
+        found = find(folder, about_alone=True)
+        if found is not None:
+            job = self.job(name, strategy, seed)
+            check_same(
+                folder,
+                found.about,
+                describe_run(strategy, job, self.machine, target=None, epochs=epochs),
+            )
+
     def _finished(self, found: Found, trace: Path, strategy: Strategy) -> History:
         """The history of a run that is over, as it was kept."""
         task = self.programs.task
@@ -190,10 +220,12 @@ class Session:
         bar: ProgressBar,
         target: float | None,
         epochs: float | None,
-        on_eval: Callable[[dict[str, float]], object] | None,
+        on_eval: OnEval | Sequence[OnEval] | None,
     ) -> History:
         """Run a job, or go on with it, to its end, an interruption or an error."""
-        metric = self.programs.task.metric
+        task = self.programs.task
+        metric = task.metric
+        callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
         saver, saved = (folder.keeper, folder.saved) if folder else (None, None)
         last = 0.0
@@ -203,26 +235,36 @@ class Session:
             bar.advance(point["seconds"] - last, point, metric)
             last = point["seconds"]
 
-        def each(point: dict[str, float]) -> bool:
+        def each(point: dict[str, float]) -> str:
             advance(point)
-            if on_eval:
-                on_eval(point)
-            reached = target is not None and point[metric] >= target
-            return reached or point["examples"] >= limit
+            asked = callbacks(point)
+            if target is not None and reaches(point[metric], target, task.mode):
+                return f"{metric} has reached {target:g}"
+            if point["examples"] >= limit:
+                return f"{epochs:g} epochs are done"
+            return asked
 
-        for point in folder.evals if folder else ():  # they were made before
+        before = folder.evals if folder else []  # they were made before
+        for point in before:
             advance(point)
-        runtime = open_runtime(self.machine, strategy, job)
-        recording = runtime.recording
-        loop = Loop(job.name, strategy, job, runtime, each, saver=saver, saved=saved)
+        recording = None
         try:
-            history = loop.run()
+            callbacks.begin(before)
+            runtime = open_runtime(self.machine, strategy, job)
+            recording = runtime.recording
+            loop = Loop(
+                job.name, strategy, job, runtime, each, saver=saver, saved=saved
+            )
+            with bar.following(lambda: runtime.clock.now):
+                history = loop.run()
             if recording is not None and history.error is None:
                 params = digest(history.params)
                 recording.end(stopped=history.stopped, params=params)
         finally:
             if recording is not None:
                 recording.close()
+            failed = callbacks.close()
+        history.error = history.error or failed
         # a run that ended early still moves the bar by all of its seconds
         bar.skip(self.instants[-1] - last)
         return history

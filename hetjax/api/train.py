@@ -1,12 +1,13 @@
 """`train`: one run, from a task, data, a machine and a strategy to a history."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_train
 from hetjax.api.session import Session
+from hetjax.callbacks import OnEval
 from hetjax.checkpoint import Checkpoint
 from hetjax.checkpoint.settings import EVERY
 from hetjax.data.dataset import Dataset
@@ -15,7 +16,7 @@ from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
-from hetjax.task.types import Task
+from hetjax.tasks.types import Task
 
 
 def train(
@@ -30,7 +31,7 @@ def train(
     eval_examples: int | None = None,
     target: float | None = None,
     epochs: float | None = None,
-    on_eval: Callable[[dict[str, float]], object] | None = None,
+    on_eval: OnEval | Sequence[OnEval] | None = None,
     on_error: str = "raise",
     on_nan: str | None = None,
     on_lost_worker: str = "continue",
@@ -49,8 +50,10 @@ def train(
     before the clock starts.
 
     The model is evaluated on the test split at the start and at `num_evals` evenly
-    spaced instants; evaluations are never charged to the clock. `on_eval` is called
-    with each one: {"seconds", "updates", "examples", "loss", metrics...}. `seed` sets
+    spaced instants; evaluations are never charged to the clock. `on_eval`, a function
+    or several, is called with each one: {"seconds", "updates", "examples", "loss",
+    metrics...}; where it returns `hetjax.STOP`, the run ends (`hetjax.callbacks` has
+    early stopping, and writers). `seed` sets
     the initial parameters, the order of the examples and the machine's noise. With
     `eval_examples`, these evaluations are of so many examples of the test split (the
     same ones for every strategy and seed), and the final model is also evaluated on the

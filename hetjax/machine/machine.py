@@ -6,6 +6,7 @@
 import dataclasses
 import numbers
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from hetjax.machine.encoding import read_json, to_json
 from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
 from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_seed
 from hetjax.machine.types import WorkerInfo
+from hetjax.summaries import counted, html_of, two_lines
 
 MOST_WORKERS = 100_000  # each has a replica of the model
 MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
@@ -33,7 +35,7 @@ class Calibration:
     versions: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """Workers, the links between them, and the noise of their steps.
 
@@ -61,6 +63,29 @@ class Machine:
         self._check_workers()
         self._check_links()
         check_faults(self.faults, [worker.name for worker in self.workers])
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        kinds = Counter((w.kind, w.factor) for w in self.workers)
+        workers = ", ".join(
+            f"{n} x {kind}" + f" ({factor:.3g} times as slow)" * (factor != 1)
+            for (kind, factor), n in kinds.items()
+        )
+        links = ", ".join(
+            f"{place or 'root'} {link.bandwidth / 1e9:.3g} GB/s"
+            for place, link in self.links.items()
+        )
+        return two_lines(
+            f"Machine {self.name}: {counted(len(self.workers), 'simulated worker')}",
+            (
+                workers,
+                f"links {links}",
+                f"noise {self.noise:g}" * bool(self.noise),
+                counted(len(self.faults), "scripted fault") * bool(self.faults),
+                "measured" * (self.calibration is not None),
+            ),
+        )
 
     def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
         """What policies know: expected seconds, without drift and noise."""

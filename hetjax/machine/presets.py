@@ -35,6 +35,9 @@ RTX4090_SECONDS, EPYC7543_SECONDS, WRN_BATCH = 0.1940, 6.5230, 128
 
 # Peak float32 speed of a V100 over a P100, both SXM2: 15.7 / 10.6 TFLOP/s.
 P100_FACTOR = 1.48
+# The same of one of the two GPUs on a K80 card: 15.7 / (8.74 / 2) TFLOP/s. All of a
+# step is taken to be slower by that, its fixed cost, too.
+K80_FACTOR = 3.59
 
 PCIE = Link(latency=20e-6, bandwidth=10e9)  # assumed: 3.0 x16 and its software
 NVLINK = Link(latency=10e-6, bandwidth=40e9)  # assumed: two NVLink 1.0 per pair
@@ -65,6 +68,12 @@ def _gpu_and_cpu() -> Machine:
     gpu = Profile("rtx4090", "rtx4090", Cost(0.0, RTX4090_SECONDS / WRN_BATCH))
     cpu = Profile("epyc7543", "epyc7543", Cost(0.0, EPYC7543_SECONDS / WRN_BATCH))
     return Machine("", (gpu, cpu), {"": PCIE})
+
+
+def _with_old_card() -> Machine:
+    """Three equal V100s of 2017, and one of the two GPUs of a K80 of 2014."""
+    old = Profile("gpu3", "k80", V100_COST, K80_FACTOR)
+    return Machine("", (*_v100s((1.0,) * 3).workers, old), {"": PCIE})
 
 
 def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
@@ -107,6 +116,7 @@ _BUILDERS = {
     "v100x2": lambda: _v100s(_TWO),
     "v100x1": lambda: _v100s(_FOUR[:1]),
     **_AMAZON,
+    "v100x3+k80": _with_old_card,
     "rtx4090+epyc7543": _gpu_and_cpu,
     "minsky32x4": lambda: _minsky(32, 4),
 }

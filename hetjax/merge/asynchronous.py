@@ -58,7 +58,7 @@ def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
     center's model state moves by alpha, too; workers keep theirs. Requires the buffer
     "delayed_update". Promises: x~ + sum_i (x_i + delayed_update_i) is conserved;
     consensus is an exact fixed point. Source: EASGD (Zhang et al. 2015), Algorithm 1;
-    ALGORITHMS G.2. The formula is `elastic_move`.
+    docs/algorithms G.2. The formula is `elastic_move`.
     """
     check_not_negative("easgd", alpha=alpha, beta=beta)
 
@@ -106,7 +106,7 @@ def downpour(
     `server_learning_rate` times the learning rate of the worker's last step. Each push
     moves the server's model state towards the worker's by 1 / (number of workers) of
     the way. Requires the buffers "grad_sum" and "mailbox". Source: Downpour SGD (Dean
-    et al. 2012); ALGORITHMS G.5. The formula is `optimizer_step`.
+    et al. 2012); docs/algorithms G.5. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if server is None else server
     check_unit_rate(tx, "downpour(server)")
@@ -181,8 +181,8 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
 
     Each push moves the master's model state towards the slave's by 1 / (N - 1) of the
     way. Requires the buffers "grad_sum" (of the local update `gradient`) and
-    "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F. The formula
-    is `magma_steps`.
+    "last_pushed_grad". Source: MagmaDNN, Algorithms 2 and 3; docs/algorithms F.3. The
+    formula is `magma_steps`.
     """
     check_fraction("magma_async", momentum=momentum)
 

@@ -83,8 +83,8 @@ def fed_nova(
 
     Promises: worker order is irrelevant; consensus is an exact fixed point (without
     server momentum); a member without local steps is absent; with equal steps the merge
-    is an average. Source: FedNova (Wang et al. 2020); ALGORITHMS I. The formulas are
-    `nova_weights` and `nova_step`.
+    is an average. Source: FedNova (Wang et al. 2020); docs/algorithms I.1. The formulas
+    are `nova_weights` and `nova_step`.
     """
     check_fraction("fed_nova", momentum=momentum, server_momentum=server_momentum)
     check_not_negative("fed_nova", mu=mu)
@@ -137,8 +137,8 @@ def fed_acc(*, power: float = 1.0, by_size: bool = False) -> Merge:
     workers, and charges the time to the clock. Weights are equal while all accuracies
     are zero. Promises: worker order is irrelevant; consensus is an exact fixed point; a
     member without local steps is absent. Source: FedAcc (Bejenar et al. 2023), whose
-    formula is not published: this is the interpretation in ALGORITHMS I. The formula is
-    `accuracy_weights`.
+    formula is not published: this is the interpretation in docs/algorithms I.2. The
+    formula is `accuracy_weights`.
     """
     check_not_negative("fed_acc", power=power)
 
@@ -169,7 +169,7 @@ def fed_adp(*, alpha: float = 5.0) -> Merge:
     D_i is the member's share of the data; angles are between parameters only. Requires
     the buffer "angle". Promises: worker order is irrelevant; consensus is a fixed
     point; a member without local steps is absent. Source: FedAdp (Wu & Wang 2021);
-    ALGORITHMS I. The formulas are `angles` and `angle_weights`.
+    docs/algorithms I.3. The formulas are `angles` and `angle_weights`.
     """
     check_not_negative("fed_adp", alpha=alpha)
 

@@ -53,7 +53,7 @@ def gradient_aggregation(
     operation PUSH alone the member keeps its model. Needs the local update `gradient`.
     Promises: worker order is irrelevant; the step equals that of one worker with all
     the examples; a member without local steps is absent. Source: synchronous SGD,
-    Adaptive SGD paper II; ALGORITHMS F.2, K.2. The formula is `optimizer_step`.
+    Adaptive SGD paper II; docs/algorithms F.2, K.2. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer
     check_unit_rate(tx, "gradient_aggregation(optimizer)")
@@ -109,7 +109,7 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
     keeps no sum. Model state is averaged over the learners. Requires the buffer
     "grad_sum". Promises: worker order is irrelevant; consensus without gradients is an
     exact fixed point; a member without local steps is absent.
-    Source: HierSGD, Algorithms 1 and 2; ALGORITHMS D.1. The formula is
+    Source: HierSGD, Algorithms 1 and 2; docs/algorithms D.1. The formula is
     `gradient_sum_step`.
     """
     check_not_negative("hierarchical", gamma=gamma)

@@ -59,7 +59,7 @@ def normalized(
     (see `normalized_weights`, also for ties). If r = s (one worker, or equal steps)
     nothing is perturbed: the paper says that one worker equals Elastic SGD. Members
     without local steps are absent, also from r and s. At the first merge w_p = w.
-    Source: Adaptive SGD, Algorithm 2; ALGORITHMS A.3.
+    Source: Adaptive SGD, Algorithm 2; docs/algorithms A.3.
     """
     if weights not in RULES:
         raise ValueError(f"weights={weights!r}: choose one of {RULES}")

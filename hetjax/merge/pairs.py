@@ -34,7 +34,7 @@ def gossip() -> Merge:
     1/p of the way. Needs the local update `gradient`. This is the only merge that
     addresses a member by its position, so along a mesh axis it runs on gathered
     replicas. Promises: the sum of all models moves by -gamma g_i. Source: AD-PSGD (Lian
-    et al. 2018); ALGORITHMS G.6. The formula is `pair_average`.
+    et al. 2018); docs/algorithms G.6. The formula is `pair_average`.
     """
     requires = ("grad_sum",)
 

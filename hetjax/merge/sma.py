@@ -63,8 +63,8 @@ def sma(
     buffer "prev_params" (for `correction="before"`). Promises: worker order is
     irrelevant; consensus at z without velocity is an exact fixed point; a member
     without local steps neither moves nor counts; without momentum z + sum_j w_j is
-    conserved. Source: CROSSBOW 3.2; ALGORITHMS C.1, C.2, C.4; EASGD G.1. The formula is
-    `sma_correction`.
+    conserved. Source: CROSSBOW 3.2; docs/algorithms C.1, C.2, C.4, G.1. The
+    formula is `sma_correction`.
     """
     if correction not in CORRECTIONS:
         raise ValueError(f"correction={correction!r}: choose one of {CORRECTIONS}")
@@ -130,7 +130,7 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
     The evaluated model is the mean of the replicas. Its model state is the mean of
     theirs; replicas keep their own. Requires the buffer "prev_params". Promises: worker
     order is irrelevant; consensus is an exact fixed point; a member without local steps
-    neither moves nor counts. Source: KungFu's SMA; ALGORITHMS C.1. The formula is
+    neither moves nor counts. Source: KungFu's SMA; docs/algorithms C.1. The formula is
     `mean_correction`.
     """
     check_not_negative("replica_mean", alpha=alpha)

@@ -14,6 +14,7 @@ from hetjax.merge.formulas.moves import moved
 from hetjax.merge.formulas.weights import Numbers
 from hetjax.merge.group import Group
 from hetjax.replica import Replica, Requires
+from hetjax.summaries import html_of, maker, two_lines
 from hetjax.tree import MergeState, ModelState, Params, PyTree
 
 
@@ -143,6 +144,22 @@ class Merge(NamedTuple):
     ops: MergeOp = PUSH_FETCH
     takes_groups: bool = False
     masks: bool = False
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        buffers = ", ".join(b if isinstance(b, str) else b.name for b in self.requires)
+        return two_lines(
+            f"Merge {maker(self.apply)}",
+            (
+                "replicas continue from the merged model" * self.broadcasts,
+                "replicas keep their own models" * (not self.broadcasts),
+                f"needs of each replica: {buffers}" * bool(buffers),
+                f"weights by {', '.join(self.required_metrics)}"
+                * bool(self.required_metrics),
+                "may be a node of a tree" * (self.as_member is not None),
+            ),
+        )
 
 
 APPLY = """Merges replicas: (state, replicas, stats, op) -> (state, replicas).

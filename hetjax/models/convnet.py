@@ -1,4 +1,4 @@
-"""A plain convolutional network for CIFAR-10 (ALGORITHMS J, HierSGD's convnet)."""
+"""A plain convolutional network for CIFAR-10 (docs/algorithms J, HierSGD's convnet)."""
 
 from collections.abc import Callable
 

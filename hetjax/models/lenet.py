@@ -1,4 +1,4 @@
-"""LeNet, as CROSSBOW trains it on MNIST (ALGORITHMS J)."""
+"""LeNet, as CROSSBOW trains it on MNIST (docs/algorithms J)."""
 
 from collections.abc import Callable
 

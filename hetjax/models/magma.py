@@ -1,4 +1,4 @@
-"""The two models of the MagmaDNN paper (ALGORITHMS J)."""
+"""The two models of the MagmaDNN paper (docs/algorithms J)."""
 
 import math
 from collections.abc import Callable

@@ -53,7 +53,7 @@ class SparseMLP(nnx.Module):
     Weights and biases are truncated normal with standard deviation
     2 / sqrt(fan_in + fan_out) (init="slide"), or normal with
     sqrt(2 t / (fan_in + fan_out)), t = floor(sqrt(F + H)) + 1, the formula of the
-    authors' CPU-GPU-SGD code (init="hetero"); ALGORITHMS A.6. Biases are optional.
+    authors' CPU-GPU-SGD code (init="hetero"); docs/algorithms A.6. Biases are optional.
     """
 
     def __init__(

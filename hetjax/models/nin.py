@@ -1,4 +1,4 @@
-"""Network in network, for CIFAR-10 (ALGORITHMS J, HierSGD's nin)."""
+"""Network in network, for CIFAR-10 (docs/algorithms J, HierSGD's nin)."""
 
 from collections.abc import Callable
 from functools import partial

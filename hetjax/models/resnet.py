@@ -1,4 +1,4 @@
-"""Residual networks of CIFAR size (ALGORITHMS J: CROSSBOW's, Biased's)."""
+"""Residual networks of CIFAR size (docs/algorithms J: CROSSBOW's, Biased's)."""
 
 from collections.abc import Callable
 from functools import partial

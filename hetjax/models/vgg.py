@@ -1,4 +1,4 @@
-"""VGG-16 for CIFAR, with batch normalisation and dropout (ALGORITHMS J)."""
+"""VGG-16 for CIFAR, with batch normalisation and dropout (docs/algorithms J)."""
 
 from collections.abc import Callable
 

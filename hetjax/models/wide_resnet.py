@@ -1,4 +1,4 @@
-"""Wide residual networks (ALGORITHMS J: Biased's WRN-28 and WRN-16)."""
+"""Wide residual networks (docs/algorithms J: Biased's WRN-28 and WRN-16)."""
 
 from collections.abc import Callable
 

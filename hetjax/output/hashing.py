@@ -2,7 +2,7 @@
 
 Vectors with a large inner product tend to fall into the same bucket. The content of a
 bucket is a slice of the labels sorted by their codes, so that tables are two integer
-arrays. Source: SLIDE; ALGORITHMS H.
+arrays. Source: SLIDE; docs/algorithms H.
 """
 
 import math

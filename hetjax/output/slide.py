@@ -70,7 +70,7 @@ def slide(
 
     The tables belong to the model's state, on the device. Each worker keeps its own
     through merges, and rebuilds them from its rows; those of the merged model stay the
-    first ones, with which a worker that joins later begins. Source: ALGORITHMS H.
+    first ones, with which a worker that joins later begins. Source: docs/algorithms H.
     """
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")

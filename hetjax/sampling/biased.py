@@ -55,7 +55,7 @@ def biased(
     or N |S| tau_s / sum tau ("work"), or N tau_s / tau_f ("ratio"). A pool of N or more
     (for the other two formulas, of more than N) is an error; the paper's table says N/A
     there. d=None means 2, or less if such a pool would be too large. Source: Biased
-    Local SGD, Algorithm 1; ALGORITHMS E.2, E.3, E.5.
+    Local SGD, Algorithm 1; docs/algorithms E.2, E.3, E.5.
     """
     if pool_formula not in POOL_FORMULAS:
         known = ", ".join(POOL_FORMULAS)

@@ -16,7 +16,7 @@ class ByWeightState(NamedTuple):
     draws: int
 
 
-def by_weight(weights: Sequence[float]) -> Sampler:
+def by_weight(weights: Sequence[float] | np.ndarray) -> Sampler:
     """Draws each batch from either the lighter or the heavier half of the examples.
 
     `weights` [N] is a number for each example, such as its count of non-zeros. Both the

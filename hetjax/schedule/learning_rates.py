@@ -19,7 +19,9 @@ START = Progress(0, 0.0, 0, 0.0)
 
 
 class LearningRate(NamedTuple):
-    """A schedule, such as an optax schedule, over one of UNITS.
+    """A schedule, such as an optax schedule, over a measure of a run.
+
+    `over` is "examples" (the default), "epochs", "updates" or "seconds".
 
     >>> LearningRate(lambda epochs: 0.1 if epochs < 2 else 0.01, over="epochs").over
     'epochs'

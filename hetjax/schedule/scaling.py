@@ -104,7 +104,7 @@ def fixed_scaling(
 
     with b_min the `min_batch_size` and b_max the `batch_size`. A step stops at the
     bounds (in the code all sizes are multiples of the step and cannot pass them).
-    Source: ALGORITHMS A.2.
+    Source: docs/algorithms A.2.
 
     >>> fixed_scaling((1024, 512), (10, 20))
     (992, 544)
@@ -158,7 +158,7 @@ def measured_scaling(
     size, step times are taken as proportional to the size (a_i = 0). After the second
     mega-batch the line is known, so from the third on all workers do equally many
     updates unless a bound prevents it. There is no feedback through u_i, which makes
-    `linear_scaling` oscillate (ALGORITHMS A.3). This rule is hetjax's own.
+    `linear_scaling` oscillate (docs/algorithms A.2). This rule is hetjax's own.
     """
 
     def init(workers: int) -> tuple[Moments, ...]:

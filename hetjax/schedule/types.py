@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from hetjax.machine.topology import Topology, flat
 from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
+from hetjax.summaries import html_of, maker, two_lines
 
 
 class Actions(NamedTuple):
@@ -38,3 +39,10 @@ class Policy(NamedTuple):
     react: Callable[[Any, Event], tuple[Any, Actions]]
     topology: Callable[[tuple[WorkerInfo, ...]], Topology] = flat
     bulk_synchronous: bool = False
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        tree = "" if self.topology is flat else "merges in a tree"
+        order = "bulk-synchronous" if self.bulk_synchronous else "depends on arrivals"
+        return two_lines(f"Policy {maker(self.init)}", (order, tree))

@@ -62,7 +62,7 @@ BOTH = [
     ({"data": (1, 2)}, r"data is a tuple, \(1, 2\): give a Dataset"),
     ({"data": split(y=23)}, "x of the training split of arrays has 24 rows, but y has"),
     ({"data": split(num_classes=NAN)}, "num_classes=nan: give a whole number"),
-    ({"data": split(num_classes=0)}, "num_classes=0: give a whole number, at least 1"),
+    ({"data": split(num_classes=-1)}, "num_classes=-1: give a whole number, at least"),
     (
         {"data": replace(DATA, train=Split(DATA.train.x, DATA.train.y + 2))},
         r"y of the training split of arrays has the class id 2, outside 0\.\.1",
@@ -81,7 +81,7 @@ BOTH = [
     ),
     (
         {"data": replace(DATA, test=Split(np.zeros((3, 2)), DATA.test.y))},
-        r"is \[24, 1\], x of the test split is \[3, 2\]: all axes but the first",
+        r"is \[1\] for each example, x of the test split is \[2\]: they must agree",
     ),
     ({"machine": "v100x4"}, "machine is 'v100x4': give a Machine, such as"),
     ({"seconds": "1"}, "seconds='1': give a finite number above 0"),
@@ -110,7 +110,7 @@ TRAIN = [
     ),
     ({"strategy": averaging()._replace(batch_size=0)}, "batch_size=0: give a whole"),
     ({"strategy": averaging()._replace(batch_size="8")}, "batch_size='8': give a"),
-    ({"on_eval": 3}, "on_eval is a int, 3: give a function of one argument, or None"),
+    ({"on_eval": 3}, "on_eval is a int, 3: give a function of one argument, or sev"),
     ({"on_nan": "restart"}, "on_nan='restart': choose one of None, "),
     ({"on_lost_worker": None}, "on_lost_worker=None: choose one of continue, stop"),
     ({"trace": 3}, "trace is a int, 3: give a path, or None"),

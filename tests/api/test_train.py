@@ -192,6 +192,7 @@ def test_settings_and_seed_are_recorded():
         "local_steps": 2,
         "mega_batch": None,
         "merge_momentum": 0.9,
+        "optimizer": None,
     }
 
 

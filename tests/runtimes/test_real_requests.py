@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from functools import partial
 
 import jax
 import pytest
@@ -196,7 +197,10 @@ def test_advice_counts_whole_rounds():
         TASK,
         DATA,
         machine,
-        strategies={"rounds": rounds(local_steps=8)},
+        strategies={
+            "alone": hj.sequential_sgd(batch_size=4, learning_rate=0.1),
+            "rounds": rounds(local_steps=8),
+        },
         subsets=[("fast",), ("fast", "slow")],
         seconds=10.0,
         progress=False,
@@ -250,6 +254,17 @@ def test_ctrl_c_ends_a_calibration():
         )
 
 
+def test_a_strategy_of_many_is_not_ranked_on_one_worker():
+    """Nor sequential SGD on several; if nothing is left, an error says so."""
+    advised = partial(hj.advise, TASK, DATA, hj.machine.preset("v100x2"), seconds=0.1)
+    alone = hj.sequential_sgd(batch_size=4, learning_rate=0.1)
+    advice = advised(strategies={"alone": alone, "rounds": rounds()})
+    ranked = {(c.strategy, len(c.workers)) for c in advice.choices}
+    assert ranked == {("alone", 1), ("rounds", 2)}
+    with pytest.raises(ValueError, match="there is nothing to advise on: sequential_s"):
+        advised(strategies={"rounds": rounds()}, subsets=[("gpu0",)])
+
+
 def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
     """An interrupted candidate is left out; before the first one there is no advice."""
     machine = hj.machine.preset("v100x2")
@@ -268,7 +283,7 @@ def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
             DATA,
             machine,
             strategies={"one": rounds(), "two": rounds(local_steps=3)},
-            subsets=[("gpu0",)],
+            subsets=[("gpu0", "gpu1")],
             target=2.0,  # is never reached
             seconds=0.1,
             progress=False,

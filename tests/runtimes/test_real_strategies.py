@@ -61,7 +61,7 @@ def test_a_real_run_is_replayed(name, session):
     length = {"epochs": EPOCHS}
     bar = ProgressBar(1.0, shown=False)
     history = session.run(name, strategy(name), 0, bar, **length)
-    assert history.stopped.endswith("as asked")
+    assert "as asked" in history.stopped
     assert history.real
     assert history.merges > 3
     for worker in history.workers:

@@ -120,8 +120,8 @@ def sma_correction(
 
     v is the last move of z, mu is `momentum`. With `prev_trees`, c_j is computed from
     those trees: CROSSBOW takes the difference before the last step and moves the model
-    after it. With no member present, nothing moves. Source: CROSSBOW 3.2; ALGORITHMS
-    C.1.
+    after it. With no member present, nothing moves. Source: CROSSBOW 3.2;
+    docs/algorithms C.1.
     """
     group = as_group(trees)
     olds = _before("sma_correction", group, prev_trees)
@@ -152,7 +152,7 @@ def mean_correction(
 
     The returned mean is that of the moved trees. `center` is only the point that
     differences are taken from. `prev_trees` is as in `sma_correction`. Source: KungFu's
-    SMA; ALGORITHMS C.1.
+    SMA; docs/algorithms C.1.
     """
     group = as_group(trees)
     olds = _before("mean_correction", group, prev_trees)

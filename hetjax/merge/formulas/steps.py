@@ -31,7 +31,7 @@ def nova_step(
         buf <- gmf buf + (x - x') / eta;   x <- x - eta buf
 
     Without server momentum the step is `moved`. With no member present, the buffer
-    stays. Source: ALGORITHMS I.
+    stays. Source: docs/algorithms I.1.
     """
     weights = floats(weights)
     move = weighted_move(center, trees, weights)
@@ -108,7 +108,7 @@ def magma_steps(
         w <- w - alpha (q z + (n - q) g^);   z <- beta^n z + (1 - beta^n) g^
 
     g is the sum of the slaves' gradients, beta is `momentum`. Source: MagmaDNN,
-    Algorithms 2 and 3; ALGORITHMS F.
+    Algorithms 2 and 3; docs/algorithms F.3.
     """
     n, beta = num_steps, momentum
     decay = beta**n

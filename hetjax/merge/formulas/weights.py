@@ -77,7 +77,7 @@ def normalized_weights(
     `model_norm` of every model, `threshold`: pert_thr. Weights are not normalised again
     after the perturbation, so their sum may differ from one. Nothing is perturbed if
     r = s; ties take the lowest index. `rule`: "paper" as above, "local_steps" (always
-    u_i) or "local_steps_x_batch" (u_i b_i). Source: ALGORITHMS A.3.
+    u_i) or "local_steps_x_batch" (u_i b_i). Source: docs/algorithms A.3.
 
     >>> [f"{w:.3f}" for w in normalized_weights([3, 1], [8, 8], norms=[0.0, 0.0])]
     ['0.825', '0.225']
@@ -161,7 +161,7 @@ def nova_weights(
     s = 1..tau_i of (1 - rho^s) / (1 - rho); with the proximal form (`mu`, at learning
     rates eta_i) it is the sum of (1 - eta_i mu)^(s-1), and there
     tau_eff = sum_i p_i tau_i. Without `mu`, weights are exactly p_i if all ||a_i||_1
-    are equal. Source: FedNova (Wang et al. 2020); ALGORITHMS I.
+    are equal. Source: FedNova (Wang et al. 2020); docs/algorithms I.1.
     """
     tau = floats(local_steps)
     here = everybody(tau, present)
@@ -222,7 +222,7 @@ def accuracy_weights(
     """[n] alpha_i = p_i a_i^power / sum_k p_k a_k^power: FedAcc's weights.
 
     a_i: accuracies on held-out data, p_i: shares of the data. Weights are equal while
-    all accuracies are zero. Source: ALGORITHMS I.
+    all accuracies are zero. Source: docs/algorithms I.2.
     """
     measured = floats(accuracies)
     here = everybody(measured, present)
@@ -256,7 +256,7 @@ def angle_weights(
         f_i = a (1 - exp(-exp(-a (theta_i - 1))))         a is `alpha`
 
     p_i is the member's share of the data (default: equal shares). Source: FedAdp (Wu &
-    Wang 2021); ALGORITHMS I.
+    Wang 2021); docs/algorithms I.3.
 
     >>> [f"{w:.3f}" for w in angle_weights([0.5, 1.2])]
     ['0.970', '0.030']

@@ -57,8 +57,8 @@ def asynchronous(
     keep models of their own. `partners(worker, merges, workers)` chooses the partners
     of each merge. With `scaling`, that rule sets the batch sizes after every `window`
     examples, and the relative learning rates are b_i / b. A worker that joins starts
-    with at least as many local rounds as the slowest one has done. Sources: ALGORITHMS
-    F.3, F.5, G.2, G.6.
+    with at least as many local rounds as the slowest one has done. Sources:
+    docs/algorithms F.3, F.5, G.2, G.6.
     """
     if scaling and not (window and window > 0):
         raise ValueError(f"asynchronous: window={window}: give examples per scaling")

@@ -49,7 +49,7 @@ def downpour(
     waits for it. A worker that joins begins at step 0, with an empty mailbox.
 
     In the paper `push_every` is n_push and `fetch_every` is n_fetch. Source: Downpour
-    SGD; ALGORITHMS G.5.
+    SGD; docs/algorithms G.5.
     """
     for name, value in {"push_every": push_every, "fetch_every": fetch_every}.items():
         if not (value >= 1 and value == int(value)):

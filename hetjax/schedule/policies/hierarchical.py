@@ -69,7 +69,7 @@ def hierarchical(
     is one policy for all groups or one for each, and may itself be `hierarchical`: a
     tree of any depth, which the policy's `topology` describes. No group waits for a
     group without active workers; merges that its node already did still count. Source:
-    HierSGD, Algorithms 1 and 2; ALGORITHMS D.1.
+    HierSGD, Algorithms 1 and 2; docs/algorithms D.1.
     """
     if not (every >= 1 and every == int(every)):
         raise ValueError(f"every={every}: give a whole number of at least 1")

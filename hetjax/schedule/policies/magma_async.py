@@ -55,7 +55,8 @@ def magma_async(
     or becomes the master subtracts its last gradient from g when it arrives. A worker
     that is lost cannot do that: g then starts again from zero (CLEAR), and the other
     workers' gradients that were in g are not subtracted a second time (FORGET). A
-    worker that joins is a slave. Source: MagmaDNN, Algorithms 2 and 3; ALGORITHMS F.3.
+    worker that joins is a slave. Source: MagmaDNN, Algorithms 2 and 3;
+    docs/algorithms F.3.
     """
     if subtract not in SUBTRACT:
         raise ValueError(f"subtract={subtract!r}: choose one of {SUBTRACT}")

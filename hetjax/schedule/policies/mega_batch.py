@@ -46,7 +46,7 @@ def mega_batch(
     largest batch size, is below `examples`. For the first `warmup_epochs` passes over
     the data all batch sizes are `warmup_size`. A worker that joins gets the next batch,
     of the size that it had last, or b_max; batches that are lost with a worker are not
-    dispatched again. Source: Adaptive SGD III; ALGORITHMS A.1, A.4, A.5.
+    dispatched again. Source: Adaptive SGD III; docs/algorithms A.1, A.4, A.5.
     """
     given = {"examples": examples, "batch_size": batch_size, "scale_every": scale_every}
     given["warmup_size"] = warmup_size

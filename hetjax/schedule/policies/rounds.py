@@ -131,7 +131,7 @@ def equal_time(
         tau_i = max(1, round(local_steps t_min / t_i))
 
     with t_i the expected seconds of a step of worker i, and t_min the smallest of them.
-    Source: Biased Local SGD; ALGORITHMS E.1.
+    Source: Biased Local SGD; docs/algorithms E.1.
     """
 
     def count_steps(workers: Workers) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ def sma_restarts(inner: Policy, condition: Condition) -> Policy:
     """The policy `inner`, with restarts when `condition` says that one is due.
 
     The next merge at the root then also resets replicas to the center: its operation is
-    PUSH_FETCH | RESET_TO_CENTER. Source: CROSSBOW 3.2; ALGORITHMS C.2.
+    PUSH_FETCH | RESET_TO_CENTER. Source: CROSSBOW 3.2; docs/algorithms C.2.
     """
 
     def init(

@@ -49,7 +49,7 @@ def tuned_workers(
     with a choice of workers and let others join and leave:
     `rounds(..., first=one_per_device)`. A worker that is lost is replaced by a spare
     worker of its device, if there is one. The paper calls workers learners. Source:
-    CROSSBOW 3.4, Algorithm 2; ALGORITHMS C.5.
+    CROSSBOW 3.4, Algorithm 2; docs/algorithms C.5.
     """
     if rule not in TUNERS:
         raise ValueError(f"rule={rule!r}: choose one of {TUNERS}")
