@@ -19,7 +19,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "machine", "local", "a calibrated machine's file, a preset, or local"
 )
-flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
+flags.DEFINE_string("data", "digits", named_data.HELP)
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
 flags.DEFINE_integer("batch_size", 64, "batch size (the largest, if it adapts)")
@@ -40,7 +40,7 @@ def main() -> int:
         local_devices.machine() if local else hj.machine.load_machine(FLAGS.machine)
     )
     data = named_data.load(FLAGS.data)
-    task = hj.classification(named_data.model(FLAGS.model, data, FLAGS.hidden), data)
+    task = named_data.task(FLAGS.model, data, FLAGS.hidden)
     strategies = build_strategies(
         FLAGS.strategies, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
     )

@@ -19,7 +19,7 @@ from hetjax.report import Table
 
 FLAGS = flags.FLAGS
 POOR = 0.25  # a median error of the fit above this adds a warning to the table
-flags.DEFINE_string("data", "digits", "digits, mnist, ..., or a folder")
+flags.DEFINE_string("data", "digits", named_data.HELP)
 flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, ...")
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
 flags.DEFINE_list("batch_sizes", ["16", "32", "64", "128"], "batch sizes to measure")
@@ -64,7 +64,7 @@ def main() -> None:
     local_steps = whole_numbers("local_steps", FLAGS.local_steps)
     machine = local_devices.machine()
     data = named_data.load(FLAGS.data)
-    task = hj.classification(named_data.model(FLAGS.model, data, FLAGS.hidden), data)
+    task = named_data.task(FLAGS.model, data, FLAGS.hidden)
     measured = hj.calibrate(
         task,
         data,

@@ -2,45 +2,64 @@
 
     python experiments/compare.py                                   (half a minute)
     python experiments/compare.py --data=DIR --batch_size=64 --learning_rate=2
+    python experiments/compare.py --data=mine:load                  (mine.py is yours)
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
-    python experiments/compare.py --all                             (three minutes)
+    python experiments/compare.py --all                             (two minutes)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
     python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
 
-The default trains on scikit-learn's handwritten digits, on the simulated machine
-v100x4. It prints a table and writes results.json, results.csv and three plots to --out.
-Every run is kept in --out, too: the same command again does only what is missing.
-DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM. Image data
-sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded. With
---machine=local the strategies run on this host's own devices, in real seconds, and a
-trace of each run is written to the folder traces in --out. With --machine=mesh all
-workers run as one program, on devices of one kind; auto takes a mesh for the strategies
-that fit.
+The default trains on scikit-learn's handwritten digits, each at nine positions, on the
+simulated machine v100x3+k80: three equal GPUs and one that needs 3.6 times as long. Why
+these: experiments/README.md. Of each kind of strategy there is one of equal rounds, and
+one that takes account of the workers' speeds. It prints a table and writes
+results.json, results.csv, three plots, and report.html, a page with all of it, to the
+folder results, or to --out. Every run is kept there, too: the same command again does
+only what is missing. If results holds runs of other settings, the folder is results-2,
+and so on.
+
+DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM, or
+train.libsvm and test.libsvm, or images. FILE is libSVM, its test split FILE.t. Image
+data sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded.
+--data=mine:load is the function load() of the module mine, which returns a
+hetjax.data.Dataset; if its y are numbers instead of classes, the task is regression.
+With --machine=local the strategies run on this host's own devices, in real seconds, and
+a trace of each run is written to the folder traces in that of the results. With
+--machine=mesh all workers run as one program, on devices of one kind; auto takes a mesh
+for the strategies that fit.
 """
 
+import functools
 import itertools
+import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, local_devices, named_data, scripts
+from experiments.common import bounds, local_devices, named_data, out_folder, scripts
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
+from hetjax.api import OtherRun
 from hetjax.report import RUNS, check_out, write_results
 
 FLAGS = flags.FLAGS
-DEFAULT = "sequential_sgd,sync_sgd,elastic_sgd,sma,adaptive_sgd"
+# one device; equal rounds, and beside them what takes account of the workers' speeds
+DEFAULT = (
+    "sequential_sgd",
+    *("sync_sgd", "async_sgd"),
+    *("elastic_sgd", "adaptive_sgd"),
+    *("local_sgd", "biased_local_sgd"),
+)
 
+flags.DEFINE_string("data", "shifted_digits", f"synthetic_xmc, {named_data.HELP}")
 flags.DEFINE_string(
-    "data", "digits", "digits, synthetic_xmc, mnist, fashion_mnist, ..., a folder"
+    "machine", "v100x3+k80", "a preset, a machine's JSON file, local, mesh, or auto"
 )
-flags.DEFINE_string(
-    "machine", "v100x4", "a preset, a machine's JSON file, local, mesh, or auto"
-)
-flags.DEFINE_list("strategies", DEFAULT.split(","), "names, separated by commas")
+flags.DEFINE_list("strategies", list(DEFAULT), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
@@ -51,8 +70,8 @@ flags.DEFINE_integer(
     "eval_examples", None, "test examples of an evaluation; all of them at the end"
 )
 flags.DEFINE_integer("seeds", 1, "runs per strategy, with seeds 0, 1, ...")
-flags.DEFINE_integer("batch_size", 128, "batch size (the largest, if it adapts)")
-flags.DEFINE_float("learning_rate", 0.1, "learning rate at --batch_size")
+flags.DEFINE_integer("batch_size", 32, "batch size (the largest, if it adapts)")
+flags.DEFINE_float("learning_rate", 0.3, "learning rate at --batch_size")
 flags.DEFINE_list(
     "learning_rates", [], "learning rates to choose from, on held-out data"
 )
@@ -63,10 +82,14 @@ flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
 flags.DEFINE_float("dirichlet", None, "uneven shards: concentration, such as 0.3")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
 flags.DEFINE_float("noise", None, "noise of step times, instead of the machine's")
-flags.DEFINE_string("out", "results", "folder of the results")
-flags.DEFINE_boolean("overwrite", False, "replace the runs and results in --out")
+flags.DEFINE_string(
+    "out", None, "folder of the results; default: results, results-2, ..."
+)
+flags.DEFINE_boolean("overwrite", False, "replace what is in --out, or in results")
 flags.DEFINE_string("every", "60s", "when to keep a run in --out: 10min, 5 evals, ...")
-flags.DEFINE_integer("first_index", 0, "a folder's first feature: 1 in much libSVM")
+flags.DEFINE_integer(
+    "first_index", None, "a text's first feature; default: 0 in XMC text, 1 in libSVM"
+)
 flags.DEFINE_integer("rows", 4096, "synthetic_xmc: training rows")
 flags.DEFINE_integer("test_rows", 1024, "synthetic_xmc: test rows")
 flags.DEFINE_integer("features", 2000, "synthetic_xmc: features")
@@ -119,34 +142,57 @@ def refuse_flags_of_others() -> None:
             raise ValueError(f"--{name} is for {kind}, not --machine={FLAGS.machine}")
 
 
-def compare() -> tuple[hj.Comparison, list[Any]]:
-    names = list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
-    runs = itertools.product(names, range(FLAGS.seeds))
-    check_out(FLAGS.out, FLAGS.overwrite, list(runs))
-    traces = devices = None
+def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
+    """Task, data, machine and strategies: what does not depend on the folder."""
     refuse_flags_of_others()
     if FLAGS.machine in local_devices.MACHINES:
         machine = local_devices.machine(local_devices.MACHINES[FLAGS.machine])
-        traces = Path(FLAGS.out) / "traces" if FLAGS.machine == "local" else None
     else:
         local_devices.divide_cpu()
-        devices = FLAGS.devices or None
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
     strategies = build_strategies(
-        names, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
+        names(), FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
     )
     data = load_data()
     if FLAGS.dirichlet is not None:
         strategies = with_shards(strategies, data)
     for note in data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
-    model = named_data.model(FLAGS.model, data, FLAGS.hidden)
-    task = hj.classification(model, data, output=FLAGS.output)
+    task = named_data.task(FLAGS.model, data, FLAGS.hidden, FLAGS.output)
+    return task, data, machine, strategies
+
+
+def names() -> list[str]:
+    """The strategies' names."""
+    return list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
+
+
+def check_tuned(results: Path) -> None:
+    """Raise an OtherRun if only the runs there, or only these, choose learning rates.
+
+    They are kept under other names, so that `hj.compare` would take both.
+    """
+    if not results.exists():
+        return
+    chosen = json.loads(results.read_text(encoding="utf-8"))["tuning"] is not None
+    if chosen != bool(FLAGS.learning_rates):
+        how = "chosen" if chosen else "given"
+        raise OtherRun(f"{results} is of {how} learning rates", ": give another --out")
+
+
+def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[Path]]:
+    """Run what is missing in a folder, and write the results there.
+
+    Errors: OtherRun or FileExistsError if it holds other runs, before any run begins.
+    """
+    check_out(
+        out, FLAGS.overwrite, list(itertools.product(names(), range(FLAGS.seeds)))
+    )
+    if FLAGS.out is None and not FLAGS.overwrite:
+        check_tuned(out / "results.json")
+    real = FLAGS.machine in local_devices.MACHINES
     comparison = hj.compare(
-        task,
-        data,
-        machine,
-        strategies,
+        *setting(),
         seconds=FLAGS.seconds,
         seeds=FLAGS.seeds,
         num_evals=FLAGS.num_evals,
@@ -154,18 +200,19 @@ def compare() -> tuple[hj.Comparison, list[Any]]:
         target=FLAGS.target,
         learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,
-        traces=traces,
-        devices=devices,
-        out=Path(FLAGS.out) / RUNS,
+        traces=out / "traces" if FLAGS.machine == "local" else None,
+        devices=None if real else FLAGS.devices or None,
+        out=out / RUNS,
         every=FLAGS.every,
         resume="never" if FLAGS.overwrite else "auto",
     )
     overwrite = FLAGS.overwrite or comparison.interrupted
-    return comparison, write_results(comparison, FLAGS.out, overwrite=overwrite)
+    return comparison, write_results(comparison, out, overwrite=overwrite)
 
 
 def main() -> int:
-    comparison, paths = compare()
+    once = functools.cache(setting)
+    comparison, paths = out_folder.in_folder(FLAGS.out, partial(compare, setting=once))
     print(comparison.table())
     print("wrote " + ", ".join(str(path) for path in paths))
     return scripts.status_of(comparison.signal) if comparison.interrupted else 0

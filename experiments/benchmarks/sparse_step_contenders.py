@@ -27,7 +27,7 @@ from hetjax.engine.compiled.programs import Programs
 from hetjax.output.hashing import Hashing, Tables
 from hetjax.output.slide import PRESETS, RANGE_BITS
 from hetjax.replica import Replica
-from hetjax.task.classification import cross_entropy
+from hetjax.tasks.classification import cross_entropy
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("features", 135_909, "input features")

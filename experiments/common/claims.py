@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
-from matplotlib.figure import Figure
 
 import hetjax as hj
 from experiments.common import scripts
 from experiments.common.bounds import bounded
 from hetjax.report.table import Table
 from hetjax.runtimes.mesh.processes import is_first
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "folder of claims.json and the figures")
@@ -133,7 +135,7 @@ def _text(value: float | str) -> str:
 
 
 def picture(
-    id_: str, file: str, figure: Figure, what: str, paper: str, setting: str
+    id_: str, file: str, figure: "Figure", what: str, paper: str, setting: str
 ) -> Claim:
     """Save a figure beside claims.json, and return its row without a verdict."""
     if is_first():

@@ -1,15 +1,21 @@
-"""Data sets and models by the names that the flags use."""
+"""What --data and --model name: data sets, models, and the task that fits the data."""
 
+import importlib
+import inspect
 import os
+import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hetjax as hj
+from hetjax.data.readers import cifar
 
 NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
     "digits": hj.data.digits,
+    "shifted_digits": partial(hj.data.digits, shift=1),
     "mnist": hj.data.mnist,
     "fashion_mnist": hj.data.fashion_mnist,
     "cifar10": hj.data.cifar10,
@@ -32,27 +38,130 @@ MODELS: dict[str, Callable[..., Any]] = {
     "wrn16_8": lambda: hj.models.wide_resnet(depth=16, widen=8),
     "wrn28_10": lambda: hj.models.wide_resnet(depth=28, widen=10),
 }
+HELP = "digits, mnist, ..., a folder, a libSVM file, or module:function"
+_FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+_LIBSVM = ("{}.libsvm", "{}.libsvm.gz")
 
 
-def load(name: str, *, first_index: int = 0) -> hj.data.Dataset:
-    """A named data set, or a folder of XMC text: a path, or a name in $HETJAX_DATA."""
+def load(name: str, *, first_index: int | None = None) -> hj.data.Dataset:
+    """The data that --data names; a ValueError says what is wrong with the name.
+
+    - one of `NAMED`
+    - "module:function": what the function returns, which takes no arguments; the module
+      may lie in the current folder
+    - a libSVM file, one class per row, beside the test split FILE.t: `read_libsvm`
+    - a folder, or one in $HETJAX_DATA: train.libsvm and test.libsvm (`read_libsvm`),
+      images as MNIST's or CIFAR's files, else XMC text (`read_folder`)
+
+    `first_index` is the text's first feature; None: 0 in XMC text, 1 in libSVM.
+    """
     if name in NAMED:
         return NAMED[name]()
-    folders = [Path(name)]
+    if _FUNCTION.fullmatch(name):
+        return _returned(name)
+    places = [Path(name)]
     if os.environ.get("HETJAX_DATA"):
-        folders.append(Path(os.environ["HETJAX_DATA"]) / name)
-    for folder in folders:
-        if folder.is_dir():
-            return hj.data.read_folder(folder, first_index=first_index)
+        places.append(Path(os.environ["HETJAX_DATA"]) / name)
+    given: dict[str, Any] = {}
+    if first_index is not None:
+        given["first_index"] = first_index
+    for place in places:
+        if place.is_file():
+            return hj.data.read_libsvm(place, _test_of(place), **given)
+        if place.is_dir():
+            return _in_folder(place, given)
     raise ValueError(
-        f"--data={name}: neither {', '.join(NAMED)} nor synthetic_xmc, nor a folder "
-        f"({', '.join(map(str, folders))})"
+        f"--data={name}: neither {', '.join(NAMED)} nor synthetic_xmc, nor a file or "
+        f"folder ({', '.join(map(str, places))}), nor module:function"
     )
+
+
+def _in_folder(folder: Path, given: dict[str, Any]) -> hj.data.Dataset:
+    """The data in a folder, by the reader for the files that it holds."""
+    pairs = [[folder / f.format(s) for s in ("train", "test")] for f in _LIBSVM]
+    for pair in pairs:
+        if pair[0].is_file():
+            return hj.data.read_libsvm(*pair, **{"name": folder.name, **given})
+    if any(folder.glob("train-images*")):
+        return hj.data.read_idx_folder(folder)
+    if any(cifar.find(folder, version) for version in (cifar.CIFAR10, cifar.CIFAR100)):
+        return hj.data.read_cifar(folder)
+    return hj.data.read_folder(folder, **given)
+
+
+def _test_of(train: Path) -> Path:
+    """The test split's file beside a libSVM file: a9a.t of a9a, a9a.t.gz of a9a.gz."""
+    plain = str(train).removesuffix(".gz")
+    found = [path for end in (".t", ".t.gz") if (path := Path(plain + end)).is_file()]
+    if not found:
+        raise ValueError(
+            f"--data={train}: a libSVM file needs its test split beside it, as "
+            f"{plain}.t or {plain}.t.gz"
+        )
+    return found[0]
+
+
+def _returned(name: str) -> hj.data.Dataset:
+    """What the function "module:function" returns; its own errors are not changed."""
+    module, _, function = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        owner = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports another one that is not
+        raise ValueError(
+            f"--data={name}: there is no module {error.name}, neither installed nor in "
+            f"{os.getcwd()}"
+        ) from None
+    found = getattr(owner, function, None)
+    if not callable(found):
+        what = "has no" if found is None else "has no function, but a value"
+        raise ValueError(f"--data={name}: {module} {what} {function}")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"--data={name}: the function is called without arguments ({error})"
+        ) from None
+    data = found()
+    if not isinstance(data, hj.data.Dataset):
+        raise ValueError(
+            f"--data={name}: the function returns a {type(data).__name__}, not a "
+            "hetjax.data.Dataset, as hetjax.data.from_arrays makes one"
+        )
+    return data
+
+
+def task(
+    name: str, data: hj.data.Dataset, hidden: int, output: str = "auto"
+) -> hj.Task:
+    """The task of a model and a data set: classification, or regression of numbers."""
+    y = data.train.y
+    if data.num_classes:
+        return hj.classification(model(name, data, hidden), data, output=output)
+    if getattr(y, "ndim", 0) > 1 and y.dtype.kind in "iu":
+        raise ValueError(
+            f"y of {data.name} is {list(y.shape)} of {y.dtype}, which are tokens: this "
+            "script trains no language models; write one of your own with "
+            "hetjax.next_token"
+        )
+    if output != "auto":
+        raise ValueError(
+            f"--output={output} is for classes, and y of {data.name} are numbers"
+        )
+    return hj.regression(model(name, data, hidden), data)
 
 
 def model(name: str, data: hj.data.Dataset, hidden: int) -> Any:
     """The model of that name; "mlp" is a sparse MLP if the inputs are sparse."""
     if name == "mlp":
+        if not isinstance(data.num_features, int):
+            raise ValueError(
+                f"x of {data.name} are several arrays, which no model of the scripts "
+                "takes: write a script with a model of your own"
+            )
         return (hj.models.sparse_mlp if data.sparse else hj.models.mlp)(hidden=hidden)
     if name not in MODELS:
         raise ValueError(f"--model={name}: choose one of mlp, {', '.join(MODELS)}")

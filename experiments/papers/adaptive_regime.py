@@ -22,7 +22,7 @@ from hetjax.api.comparison import TUNE
 from hetjax.machine import like_amazon670k
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data", "bibtex", "a folder of XMC text, or one in $HETJAX_DATA")
+flags.DEFINE_string("data", "bibtex", named_data.HELP)
 flags.DEFINE_integer("labels", None, "cut the data to so many commonest labels")
 flags.DEFINE_integer("hidden", 128, "hidden units")
 flags.DEFINE_integer(

@@ -24,10 +24,10 @@ from experiments.common.claims import Claim
 from experiments.papers import magma_threads
 from hetjax import tree
 from hetjax.machine import Machine
-from hetjax.report import plots
+from hetjax.report.drawing import curves
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data", "mnist", "a named data set (--quick: digits)")
+flags.DEFINE_string("data", "mnist", f"{named_data.HELP} (--quick: digits)")
 flags.DEFINE_string("model", "magma_mlp", "magma_mlp, mlp, magma_cnn, ...")
 flags.DEFINE_float("seconds", 2.5, "virtual seconds of every run")
 flags.DEFINE_float("learning_rate", 1e-3, "learning rate")
@@ -245,7 +245,7 @@ def figures_section() -> Iterator[Claim]:
         yield claims.picture(
             f"figures/{name}",
             f"async_sgd_{name}.png",
-            plots.time_to_accuracy(histories, "accuracy", "seconds", None),
+            curves.time_to_accuracy(histories, "accuracy", "seconds", None),
             "accuracy over virtual time",
             "Figure 1",
             setting(),

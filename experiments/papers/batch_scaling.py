@@ -16,7 +16,6 @@ and the sizes oscillate, unless
 from functools import partial
 
 from absl import flags
-from matplotlib.figure import Figure
 
 import hetjax as hj
 from experiments.common import bounds, scripts
@@ -86,6 +85,8 @@ def stability(machine: hj.machine.Machine, table: Table, beta: float) -> float:
 
 
 def plot(table: Table, path: str) -> None:
+    from matplotlib.figure import Figure  # here: most calls draw nothing
+
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for worker, sizes in enumerate(zip(*(sizes for _, sizes in table), strict=True)):

@@ -24,7 +24,7 @@ from experiments.papers import table7
 from hetjax.machine import Cost, Link, Machine, Profile
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
+flags.DEFINE_string("data", "fashion_mnist", f"{named_data.HELP} (--quick: digits)")
 flags.DEFINE_integer("epochs", 10, "epochs of a fast worker, of N / m examples each")
 flags.DEFINE_integer("batch_size", 64, "batch size with 1+1 workers; half with 8+2")
 flags.DEFINE_float(

@@ -27,7 +27,7 @@ from experiments.common.claims import Claim
 from experiments.papers import learners_per_gpu
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
+flags.DEFINE_string("data", "fashion_mnist", f"{named_data.HELP} (--quick: digits)")
 flags.DEFINE_string("model", "mlp", "mlp, lenet, ...")
 flags.DEFINE_float("target", 0.0, "target accuracy; 0: 99 % of synchronous SGD's")
 flags.DEFINE_float("learning_rate", 0.05, "learning rate")

@@ -25,7 +25,7 @@ from experiments.common.claims import Claim
 from experiments.papers import minsky_times
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("data", "fashion_mnist", "a named data set (--quick: digits)")
+flags.DEFINE_string("data", "fashion_mnist", f"{named_data.HELP} (--quick: digits)")
 flags.DEFINE_integer(
     "epochs", 10, "epochs of sequential SGD; HierSGD_2 does twice as many"
 )

@@ -24,7 +24,7 @@ import hetjax as hj
 from experiments.common.bounds import MILLISECONDS, bounded
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.task.types import make_grad_fn
+from hetjax.tasks.types import make_grad_fn
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("gradient_ms", 1.33, "time of a worker's gradient of 32 examples")

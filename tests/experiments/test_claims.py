@@ -116,7 +116,7 @@ def test_a_quick_run_gives_no_verdicts(tmp_path):
             (("--seeds=0",), "--seeds=0: give a number from 1 to 1,000"),
             (
                 ("--only=sync", "--data=nowhere"),
-                "--data=nowhere: neither digits, mnist",
+                "--data=nowhere: neither digits, shifted_digits",
             ),
         ],
     ),

@@ -54,17 +54,18 @@ def document(folder):
     return json.loads(text, parse_constant=lambda name: pytest.fail(name))
 
 
-def test_a_table_and_five_files(twice):
+def test_a_table_and_six_files(twice):
     (result, out), _ = twice
     assert {p.name for p in out.iterdir()} == {*NAMES, "runs"}
     lines = result.stdout.splitlines()
     assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
     assert [line.split()[0] for line in lines[2:4]] == ["adaptive_sgd", "sma"]
     assert lines[-1] == "wrote " + ", ".join(f"out/{name}" for name in NAMES)
-    assert "100%" in result.stderr  # of the progress bar
+    assert "\n100 %, sma, " in result.stderr  # of the progress
     assert "Traceback" not in result.stderr
-    for name in NAMES[2:]:
+    for name in NAMES[2:5]:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
+    assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def types(record):
@@ -75,19 +76,23 @@ def test_the_fields_of_the_results(twice):
     results = document(twice[0][1])
     assert {**types(results), "tuning": None} == {
         "hetjax": str,
+        "versions": dict,
         "data": dict,
         "machine": dict,
         "tuning": None,
         "target": float,
+        "target_is_default": bool,
+        "signal": str,
         "metric": str,
+        "mode": str,
         "runs": list,
         "summary": list,
     }
     names = [(run["strategy"], run["seed"]) for run in results["runs"]]
     assert names == [(s, k) for s in ("adaptive_sgd", "sma") for k in (0, 1)]
     assert (results["metric"], results["tuning"]) == ("accuracy", None)
-    assert results["machine"]["name"] == "v100x4"
-    assert results["data"]["train_examples"] > 1000
+    assert results["machine"]["name"] == "v100x3+k80"
+    assert results["data"]["train_examples"] > 10_000
 
 
 def test_the_fields_of_a_run(twice):
@@ -97,12 +102,14 @@ def test_the_fields_of_a_run(twice):
             "seed": int,
             "settings": dict,
             "output": str,
+            "duration": float,
             "evals": list,
             "eval_examples": int,
             "at_end": dict,
             "workers": list,
             "staleness": list,
             "merges": int,
+            "merge_times": list,
             "compilations": int,
             "programs": dict,
             "compile_seconds": float,
@@ -246,7 +253,9 @@ ERRORS = {
         "--strategies: unknown strategy 'easy_sgd'; known: sequential_sgd, sync_sgd, ",
     ),
     "no strategy": (["--strategies="], "no strategies to compare"),
-    "data": (["--data=mnits"], "--data=mnits: neither digits, mnist, fashion_mnist"),
+    "data": (["--data=mnits"], "--data=mnits: neither digits, shifted_digits, mnist"),
+    "function": (["--data=mine:none"], "--data=mine:none: mine has no none"),
+    "tokens": (["--data=mine:tokens"], "with hetjax.next_token"),
     "empty folder": (["--data={tmp}/empty"], "looked for train.txt or train.txt.gz"),
     "damaged data": (
         ["--data={tmp}/damaged"],
@@ -330,12 +339,12 @@ ERRORS = {
     ),
     "slowdown of a simulated machine": (
         ["--slowdown=cpu:1=3"],
-        "--slowdown is for --machine=local, mesh or auto, not --machine=v100x4",
+        "--slowdown is for --machine=local, mesh or auto, not --machine=v100x3+k80",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
     "labels of other data": (
         ["--labels=5"],
-        "--labels is for --data=synthetic_xmc, not for --data=digits",
+        "--labels is for --data=synthetic_xmc, not for --data=shifted_digits",
     ),
 }
 
@@ -377,6 +386,32 @@ GOOD = {
 GOOD["once more"] = GOOD["settings"]
 OUTS = {name: name for name in GOOD} | {"again": "settings", "once more": "settings"}
 
+MINE = """
+import numpy as np
+import hetjax as hj
+
+def numbers():
+    x = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    return hj.data.from_arrays((x, x.sum(1)), (x[:20], x[:20].sum(1)), name="sums")
+
+def tokens():
+    return hj.data.from_tokens(np.arange(99), np.arange(99), length=4)
+"""
+# Without --out, one after the other in the same folder, and where the results go.
+OWN = ["--data=mine:numbers", *TINY, "--batch_size=4", "--seconds=0.02"]
+NUMBERED = {
+    "first": ([*OWN, "--strategies=sma"], "results"),
+    # the first strategy is not there, but the second one has another setting
+    "other setting": (
+        [*OWN, "--strategies=async_sgd,sma", "--set=sma.local_steps=2"],
+        "results-2",
+    ),
+    "one more strategy": ([*OWN, "--strategies=sma,sync_sgd"], "results"),
+    "fewer strategies": ([*OWN, "--strategies=sync_sgd"], "results-3"),
+    "tuned": ([*OWN, "--strategies=sma,sync_sgd", "--learning_rates=0.1"], "results-4"),
+    "as before": ([*OWN, "--strategies=sma,sync_sgd"], "results"),
+}
+
 
 def prepare(folder):
     """The inputs of the commands, and a result to overwrite."""
@@ -388,6 +423,7 @@ def prepare(folder):
         (folder / "xmc" / name).write_text(XMC + " 0:1.0\n")  # a row without labels
         (folder / "damaged" / name).write_text(XMC)
     (folder / "damaged" / "train.txt").write_text("2 6 4\n0 1:1\n1 x:1\n")
+    (folder / "mine.py").write_text(MINE)
     preset("v100x2", noise=0.0).save(folder / "two.json")
     (folder / "damaged.json").write_text('{"name": "two", "workers": []')
 
@@ -399,11 +435,13 @@ def commands(tmp_path_factory):
     prepare(folder)
     given = {name: [*BOTH, *a, f"--out={folder}/no"] for name, (a, _) in ERRORS.items()}
     given |= {n: [*a, f"--out={folder}/{OUTS[n]}"] for n, a in GOOD.items()}
+    given |= {("numbered", name): args for name, (args, _) in NUMBERED.items()}
     filled = [
         [a.replace("{tmp}", str(folder)) for a in args] for args in given.values()
     ]
     process = subprocess.run(
         [sys.executable, str(MANY)],
+        cwd=folder,
         input=json.dumps(filled),
         env=environment(),
         capture_output=True,
@@ -460,6 +498,39 @@ def test_the_same_command_again_takes_the_kept_runs(commands):
     assert again["compiled"] < first["compiled"] / 2  # the models alone
 
 
+@pytest.mark.parametrize("name", NUMBERED)
+def test_other_settings_go_to_the_next_folder(commands, name):
+    results, folder = commands
+    out = NUMBERED[name][1]
+    result = results["numbered", name]
+    assert result["status"] == 0, result["err"]
+    assert result["out"].splitlines()[-1].startswith(f"wrote {out}/results.json")
+    assert ("taking the next one" in result["err"]) == (out != "results")
+
+
+def test_a_setting_is_compared_before_any_run_begins(commands):
+    results, folder = commands
+    err = results["numbered", "other setting"]["err"]
+    assert "strategy.local_steps is 1 there, and 2 here: taking the next one" in err
+    assert {p.name for p in (folder / "results" / "runs").iterdir()} == {
+        "sma_0",
+        "sync_sgd_0",
+    }
+
+
+def test_the_runs_in_a_numbered_folder_are_taken_again(commands):
+    before = commands[0]["numbered", "one more strategy"]
+    again = commands[0]["numbered", "as before"]
+    assert again["out"] == before["out"]
+    assert again["compiled"] < before["compiled"]
+
+
+def test_a_data_set_of_ones_own_with_numbers(commands):
+    results = document(commands[1] / "results")
+    assert (results["data"]["name"], results["metric"]) == ("sums", "rmse")
+    assert results["summary"][0]["best"] < results["runs"][0]["evals"][0]["rmse"]
+
+
 def test_results_are_overwritten_on_request(commands):
     assert [r["strategy"] for r in good(commands, "overwrite")["runs"]] == ["sync_sgd"]
 
@@ -502,7 +573,7 @@ def test_settings_of_one_strategy(commands):
     assert (sma["settings"]["local_steps"], sma["settings"]["alpha"]) == (2, None)
     # the others are as given by the common flags and the factory
     assert adaptive["settings"]["batch_size"] == sma["settings"]["batch_size"] == 32
-    assert adaptive["settings"]["learning_rate"] == 0.1
+    assert adaptive["settings"]["learning_rate"] == 0.3
     assert sma["settings"]["merge_momentum"] == 0.9
     sizes = [w["batch_size_over_time"] for w in adaptive["workers"]]
     assert sizes == [[[0.0, 32.0]]] * 4  # scaling is off

@@ -1,0 +1,147 @@
+"""What --data names: readers, functions of one's own, and the task that fits."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import hetjax as hj
+from experiments.common import named_data
+
+LIBSVM = "-1 1:0.5 3:1\n+1 2:0.5\n-1 1:1\n+1 3:0.25\n"
+MINE = """
+import numpy as np
+import hetjax as hj
+
+number = 3
+
+def load():
+    x = np.ones((8, 3), np.float32)
+    return hj.data.from_arrays((x, np.arange(8) % 2), (x, np.arange(8) % 2), name="my")
+
+def with_argument(rows):
+    return load()
+
+def arrays():
+    return np.ones((8, 3))
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current folder, with modules that nobody else has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine_of_data.py").write_text(MINE)
+    (tmp_path / "imports_nothing.py").write_text("import not_there_at_all")
+    yield tmp_path
+    sys.modules.pop("mine_of_data", None)
+
+
+def test_a_function_of_a_module_in_the_current_folder(here):
+    assert named_data.load("mine_of_data:load").name == "my"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:load", "there is no module no_such_module, neither installed"),
+        ("mine_of_data.part:load", "there is no module mine_of_data.part, neither"),
+        ("mine_of_data:lood", "mine_of_data has no lood$"),
+        ("mine_of_data:number", "mine_of_data has no function, but a value number$"),
+        ("mine_of_data:with_argument", "called without arguments .*'rows'"),
+        ("mine_of_data:arrays", "returns a ndarray, not a hetjax.data.Dataset"),
+        ("no_such_file", "neither digits, .* nor module:function"),
+        ("alone.libsvm", "needs its test split beside it, as alone.libsvm.t or "),
+    ],
+)
+def test_what_is_wrong_with_a_name(here, name, message):
+    (here / "alone.libsvm").write_text(LIBSVM)
+    with pytest.raises(ValueError, match=rf"^--data={name}: .*{message}") as caught:
+        named_data.load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_inside_a_module_are_its_own(here):
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        named_data.load("imports_nothing:load")
+
+
+@pytest.mark.parametrize("name", ["a9a", "folder"])
+def test_libsvm_is_a_file_beside_its_test_split_or_a_folder(here, name):
+    (here / "folder").mkdir()
+    for file in ("a9a", "a9a.t", "folder/train.libsvm", "folder/test.libsvm"):
+        (here / file).write_text(LIBSVM)
+    data = named_data.load(name)
+    assert data.train.x.shape == (4, 3)
+    assert (data.num_classes, data.name) == (2, name)
+    assert named_data.load(name, first_index=0).train.x.shape == (4, 4)
+
+
+def test_a_folder_in_hetjax_data(here, monkeypatch):
+    monkeypatch.setenv("HETJAX_DATA", str(here / "all"))
+    (here / "all" / "words").mkdir(parents=True)
+    for split in ("train", "test"):
+        (here / "all" / "words" / f"{split}.txt").write_text("0,2 1:1\n1 0:0.5\n")
+    assert named_data.load("words").train.y.shape == (2, 3)
+    assert named_data.load("words", first_index=0).train.x.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("file", "reader"),
+    [
+        ("train-images-idx3-ubyte", "read_idx_folder"),
+        ("train-images.idx3-ubyte.gz", "read_idx_folder"),
+        ("data_batch_1.bin", "read_cifar"),
+        ("cifar-100-binary/train.bin", "read_cifar"),
+    ],
+)
+def test_a_folder_of_images(here, monkeypatch, file, reader):
+    """The readers themselves have their own tests."""
+    path = here / "images" / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    monkeypatch.setattr(hj.data, reader, lambda folder: f"{reader} of {folder}")
+    assert named_data.load("images") == f"{reader} of images"
+
+
+# The task follows the data.
+
+X = np.ones((6, 3), np.float32)
+
+
+def dataset(y, **kwargs):
+    return hj.data.from_arrays((X, y), (X, y), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("y", "metric"),
+    [
+        (np.arange(6) % 2, "accuracy"),
+        (np.eye(6, dtype=int), "p@1"),
+        (np.linspace(0, 1, 6), "rmse"),
+        (np.ones((6, 2)) / 2, "rmse"),
+    ],
+    ids=["classes", "sets of labels", "numbers", "several numbers"],
+)
+def test_the_task_that_fits_the_targets(y, metric):
+    data = dataset(y)
+    assert named_data.task("mlp", data, hidden=2).metric == metric
+
+
+@pytest.mark.parametrize(
+    ("data", "output", "message"),
+    [
+        (hj.data.from_tokens(np.arange(9), np.arange(9), length=2), "auto", "next_tok"),
+        (dataset(np.linspace(0, 1, 6)), "slide", "--output=slide is for classes"),
+        (
+            hj.data.from_arrays(({"a": X}, np.arange(6)), ({"a": X}, np.arange(6))),
+            "auto",
+            "x of arrays are several arrays, which no model of the scripts takes",
+        ),
+    ],
+    ids=["tokens", "output", "several inputs"],
+)
+def test_data_that_no_task_of_the_scripts_fits(data, output, message):
+    with pytest.raises(ValueError, match=message):
+        named_data.task("mlp", data, hidden=2, output=output)
