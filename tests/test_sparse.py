@@ -12,7 +12,7 @@ from jax.extend.core import jaxprs_in_params
 from hetjax import local, sparse
 from hetjax.data.batching import Batch
 from hetjax.replica import Replica
-from hetjax.task.types import Task, make_grad_fn
+from hetjax.tasks.types import Task, make_grad_fn
 
 B, F, H = 6, 9, 3  # examples, features, hidden units
 

@@ -84,6 +84,15 @@ def test_what_cannot_be_scaled(changes, message):
         like_amazon670k(**{**settings, **changes})
 
 
+def test_an_old_card_beside_three_new_ones():
+    machine = preset("v100x3+k80")
+    seconds = [worker.seconds(32) for worker in machine.worker_infos(0.0)]
+    new, old = 2.24e-3, 3.59 * 2.24e-3  # 1.92 ms + 32 * 10 us
+    assert seconds == pytest.approx([new, new, new, old])
+    assert [worker.kind for worker in machine.workers] == ["v100"] * 3 + ["k80"]
+    assert machine.links[""] == preset("v100x4").links[""]
+
+
 def test_gpu_and_cpu_have_the_seconds_of_the_paper():
     gpu, cpu = preset("rtx4090+epyc7543").worker_infos(0.0)
     assert gpu.seconds(128) == pytest.approx(0.1940)

@@ -1,4 +1,4 @@
-"""Elastic, Downpour, MagmaDNN and gossip merges, by hand: ALGORITHMS F.3, G."""
+"""Elastic, Downpour, MagmaDNN and gossip merges, by hand: docs/algorithms F.3, G."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""FedNova, FedAcc, FedAdp and the weights of local SGD: ALGORITHMS E.1, I."""
+"""FedNova, FedAcc, FedAdp and the weights of local SGD: docs/algorithms E.1, I."""
 
 import jax.numpy as jnp
 import merge_cases as cases

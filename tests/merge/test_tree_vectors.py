@@ -1,4 +1,4 @@
-"""Restarts, nested nodes, HierSGD: ALGORITHMS C.2, C.4, D."""
+"""Restarts, nested nodes, HierSGD: docs/algorithms C.2, C.4, D."""
 
 import jax
 import jax.numpy as jnp

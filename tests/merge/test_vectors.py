@@ -1,4 +1,4 @@
-"""Worked numbers of ALGORITHMS.md, float64 oracles over many merges, and identities."""
+"""Worked numbers of docs/algorithms, float64 oracles over many merges, identities."""
 
 import jax
 import jax.numpy as jnp
@@ -322,7 +322,7 @@ def test_several_merges_agree_with_float64(name):
             )
 
 
-# --- identities (ALGORITHMS K.5) --------------------------------------------------
+# --- identities (docs/algorithms K.5) ----------------------------------------------
 
 
 def run(merging, rounds, rng):

@@ -17,8 +17,8 @@ from hetjax import models
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.sparse import path_name
-from hetjax.task.classification import cross_entropy
-from hetjax.task.model import as_model
+from hetjax.tasks.classification import cross_entropy
+from hetjax.tasks.model import as_model
 
 # --- sizes, by hand -----------------------------------------------------------------
 

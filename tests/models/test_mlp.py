@@ -9,7 +9,7 @@ from flax import nnx
 
 from hetjax import models
 from hetjax.data.dataset import Dataset, Split
-from hetjax.task import classification
+from hetjax.tasks import classification
 from hetjax.tree import size
 
 F, H, C = 500, 64, 300

@@ -13,8 +13,8 @@ import hetjax as hj
 from hetjax import local, output, sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.replica import Replica
-from hetjax.task.heads import MANY_LABELS
-from hetjax.task.types import make_grad_fn
+from hetjax.tasks.heads import MANY_LABELS
+from hetjax.tasks.types import make_grad_fn
 
 DATA = hj.data.synthetic_xmc(
     rows=40, test_rows=20, features=30, labels=12, nonzeros=6.0, labels_per_row=2.0

@@ -208,7 +208,7 @@ def test_a_rebuild_that_is_far_away_comes_once():
 
 
 def test_presets():
-    """The numbers of ALGORITHMS H, and those of the docstring where it has none."""
+    """The numbers of docs/algorithms H; those of the docstring where it has none."""
     assert PRESETS == {
         "paper": {
             "hash": "dwta",

@@ -14,7 +14,7 @@ from jax.experimental.sparse import BCOO
 from softmax_oracle import SHARES, Problem, close
 
 from hetjax import softmax, sparse
-from hetjax.task.classification import cross_entropy
+from hetjax.tasks.classification import cross_entropy
 
 CHUNKS = (1, 4, 10, 11, 100)  # of 11 labels
 # every kind of targets, and every chunk with several labels

@@ -47,7 +47,7 @@ def test_formulas(formula, slow):
     [((32, 16), 160), ((32, 4), 40), ((32, 1), 10)],  # N / 4, N / 16, N / 64
 )
 def test_the_papers_settings(tau, expected):
-    """ALGORITHMS E.3: n_S = N |S| / m * tau_s / tau_f."""
+    """docs/algorithms E.3: n_S = N |S| / m * tau_s / tau_f."""
     _, state = start(tau)
     assert state.counts == (320, expected)
     assert state.pool == 2 * expected
@@ -70,7 +70,7 @@ def test_the_papers_na_cells(tau, valid):
 @pytest.mark.parametrize("formula", ["work", "ratio"])
 @pytest.mark.parametrize(("tau", "number"), [((32, 16), 1), ((32, 4), 3), ((32, 1), 5)])
 def test_the_other_formulas_have_as_many_cells(formula, tau, number):
-    """ALGORITHMS E.3: they fit the tables where a pool of all examples is allowed."""
+    """docs/algorithms E.3: they fit the tables if a pool of all examples is allowed."""
     for k, d in enumerate((2, 4, 8, 16, 32)):
         if k < number:
             assert start(tau, d=d, pool_formula=formula)[1].pool <= N

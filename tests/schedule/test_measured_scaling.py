@@ -62,8 +62,8 @@ def test_equal_updates_from_the_third_mega_batch_on(name):
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_where_the_papers_rule_is_unstable(seed):
-    """Two GPUs are beyond its stability (ALGORITHMS A.3), and 2 % noise shows it: the
-    faster one drifts to many more updates with batches that are too small."""
+    """Two GPUs are beyond its stability (docs/algorithms A.2), and 2 % noise shows it:
+    the faster one drifts to many more updates with batches that are too small."""
     paper = gaps("v100x2", PAPER, noise=0.02, seed=seed, count=40)
     measured = gaps("v100x2", MEASURED, noise=0.02, seed=seed, count=40)
     assert max(paper[20:]) > 10

@@ -150,7 +150,7 @@ def test_equal_time(local_steps, seconds, expected):
 
 
 def test_equal_time_of_a_gpu_and_a_cpu():
-    """ALGORITHMS E.1: 0.1940 s against 6.5230 s for 128 examples is 33.6."""
+    """docs/algorithms E.1: 0.1940 s against 6.5230 s for 128 examples is 33.6."""
     workers = preset("rtx4090+epyc7543").worker_infos(0.0)
     assert equal_time(32, 128)(workers) == (32, 1)
     assert equal_time(336, 128)(workers) == (336, 10)

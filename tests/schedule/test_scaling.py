@@ -21,7 +21,7 @@ def paper(sizes, updates, **changes):
 
 
 def test_vector_of_the_algorithm():
-    """ALGORITHMS A.2: u = (28, 26, 24, 22), mean 25, from four batches of 1024."""
+    """docs/algorithms A.2: u = (28, 26, 24, 22), mean 25, from four batches of 1024."""
     sizes = paper(FULL, (28, 26, 24, 22))
     assert sizes == (1024.0, 1024.0, 960.0, 832.0)
     # lr_i / b_i = lr(b_max) / b_max, with lr(b_max) = 0.1

@@ -11,7 +11,7 @@ ALL = "0:1x8 1:1x8 2:1x8"
 
 
 def test_the_codes_rule_counts_completed_examples():
-    """ALGORITHMS A.4: a batch is dispatched while completed - 8 < 24 examples. The
+    """docs/algorithms A.4: a batch is dispatched while completed - 8 < 24 examples. The
     mega-batch is 48 examples, where the paper's rule makes it 24."""
     policy = mega_batch(examples=24, batch_size=8, rule="hgpu_code")
     assert follow(policy, WORKERS, (0, 0, 1, 2, 0, 1, 2)) == [
@@ -118,7 +118,7 @@ def test_a_measuring_rule_sees_every_round_and_its_seconds():
 @pytest.mark.parametrize(
     ("sizes", "updates", "expected"),
     [
-        # ALGORITHMS A.2: one step of 32 down or up, comparing u_i with the mean
+        # docs/algorithms A.2: one step of 32 down or up, comparing u_i with the mean
         ((512,) * 4, (28, 26, 24, 22), (544, 544, 480, 480)),
         ((512,) * 3, (20, 20, 20), (512, 512, 512)),
         ((512,) * 3, (30, 20, 10), (544, 512, 480)),
