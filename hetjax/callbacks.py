@@ -18,6 +18,9 @@ Point = dict[str, float]
 OnEval = Callable[[Point], object]
 
 
+_COUNTS = ("seconds", "updates", "examples")  # of an evaluation; the rest is measured
+
+
 class Stop(NamedTuple):
     """What a callback returns to end the run; `why` is told in the history."""
 
@@ -74,6 +77,8 @@ class Callbacks:
 class EarlyStopping:
     """Stops a run whose metric has not become better for `patience` evaluations.
 
+    Evaluations before the model has changed, at the run's first merge, do not count.
+
     >>> stopping = EarlyStopping("loss", mode="min", patience=1)
     >>> [bool(stopping({"loss": loss})) for loss in (1.0, 0.5, 0.6)]
     [False, False, True]
@@ -94,6 +99,7 @@ class EarlyStopping:
     def begin(self, points: Sequence[Point]) -> None:
         """Forget another run; look at the evaluations of this one so far."""
         self._best, self._since = float("nan"), 0
+        self._untrained: Point | None = None  # the first evaluation, until another
         for point in points:
             self(point)
 
@@ -104,6 +110,10 @@ class EarlyStopping:
                 f"EarlyStopping: there is no {self._metric!r} in an evaluation; there "
                 f"are {', '.join(point)}"
             )
+        found = {k: v for k, v in point.items() if k not in _COUNTS}
+        if self._untrained == found:
+            return None
+        self._untrained = found if self._untrained is None else {}
         value = point[self._metric]
         if better(value, self._best + self._least, self._mode):
             self._best, self._since = value, 0

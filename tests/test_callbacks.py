@@ -127,6 +127,19 @@ def test_early_stopping_says_why():
     assert run(stopping).stopped == history.stopped  # it serves another run
 
 
+def test_an_untrained_model_does_not_try_patience():
+    """Nothing counts before the first merge, which changes the model."""
+    stopping = EarlyStopping("m", mode="max", patience=2)
+    same = {"seconds": 0.0, "updates": 0, "m": 0.5}
+    for k in range(9):
+        assert stopping({**same, "seconds": float(k), "updates": k}) is None
+    assert [bool(stopping({**same, "m": m})) for m in (0.4, 0.5, 0.5)] == [
+        False,
+        True,
+        True,
+    ]
+
+
 WRONG = [
     ({"mode": "least"}, "mode='least': choose one of"),
     ({"mode": "min", "patience": 0}, "patience must be at least 1"),

@@ -93,6 +93,10 @@ def _test_of(train: Path) -> Path:
     """The test split's file beside a libSVM file: a9a.t of a9a, a9a.t.gz of a9a.gz."""
     plain = str(train).removesuffix(".gz")
     found = [path for end in (".t", ".t.gz") if (path := Path(plain + end)).is_file()]
+    if not found and train.suffix == ".py":
+        raise ValueError(
+            f"--data={train}: name a function in it, as --data={train.stem}:load"
+        )
     if not found:
         raise ValueError(
             f"--data={train}: a libSVM file needs its test split beside it, as "

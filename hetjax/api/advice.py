@@ -113,7 +113,8 @@ class Advice:
                 f"{100 * c.waiting:.1f}",
             ]
             if timed:
-                row += [times[c.seconds_to_target], bests[c.best]]
+                time = times[c.seconds_to_target]
+                row += ["never" if time == "inf" else time, bests[c.best]]
             rows.append(tuple(row))
         rounds = "local rounds are steps x batch size"
         caption = (f"predicted for {self.machine}; {rounds}",)

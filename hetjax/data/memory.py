@@ -195,6 +195,11 @@ def _targets(what: str, y: Any, targets: str) -> Any:
     y = y[:] if isinstance(y, Field) else y  # read once
     if y.ndim == 1 and targets != "labels":
         return _class_ids(what, y)
+    if targets == "auto" and y.shape[1:] == (1,):
+        raise ValueError(
+            f"{what} is {y.shape} of zeros and ones: give class ids as y[:, 0], or say "
+            'what they are, targets="labels" or "values"'
+        )
     if y.ndim != 2 or targets == "classes":
         wanted = {"classes": "[N]", "labels": "[N, C]"}.get(targets, "[N] or [N, C]")
         raise ValueError(f"{what} must be {wanted}, not {y.shape}")
@@ -217,7 +222,10 @@ def _label_sets(what: str, y: sp.csr_array, *, zeros_and_ones: bool) -> sp.csr_a
 
 def _class_ids(what: str, y: np.ndarray) -> np.ndarray:
     if not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"{what}: class ids must be integers, not {y.dtype}")
+        hint = "; y.astype(int)?" if y.dtype == bool else ""
+        if y.dtype.kind in "US":
+            hint = "; np.unique(y, return_inverse=True)[1]?"
+        raise ValueError(f"{what}: class ids must be integers, not {y.dtype}{hint}")
     if y.size and y.min() < 0:
         raise ValueError(f"{what}: class id {y.min()} is negative")
     if y.size and y.max() >= LARGEST:

@@ -114,6 +114,11 @@ def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
     """
     if isinstance(data, type):
         raise ValueError(f"{what} is the class {data.__name__}: call it")
+    if hasattr(data, "dataset") and not hasattr(data, "__getitem__"):
+        raise ValueError(
+            f"{what} is a {type(data).__name__}, which makes batches itself: give the "
+            "data set that it has, its .dataset"
+        )
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ValueError(
             f"{what} is a {type(data).__name__}, which has no length, or no access by "

@@ -2,11 +2,12 @@
 
 import csv
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetjax.direction import best_of, score
+from hetjax.direction import best_of, better, score, worst
 from hetjax.engine.records.history import History
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TARGET_SHARE = 0.97  # of the best median, if no target is given
+
+
+def _learned(history: History) -> bool:
+    """Did the metric become better than that of the initial model?"""
+    first = history.evals[0] if history.evals else None
+    if first is None or first["seconds"] > 0:  # it is not known how it began
+        return True
+    return better(history.best(), first[history.metric], history.mode)
 
 
 class Comparison:
@@ -80,6 +89,12 @@ class Comparison:
             return NotImplemented
         check_same("data", self.data, other.data)
         check_same("machine", self.machine, other.machine)
+        budgets = [c.budget for c in (self, other) if c.budget is not None]
+        if len(set(budgets)) > 1:
+            raise ValueError(
+                f"comparisons of different runs cannot be added: those of one took "
+                f"{budgets[0]:g} {self.unit}, those of the other {budgets[1]:g}"
+            )
         given = [c.target for c in (self, other) if not c.target_is_default]
         if len(set(given)) > 1:
             raise ValueError(
@@ -103,6 +118,12 @@ class Comparison:
         return self.table()._repr_html_()
 
     @property
+    def budget(self) -> float | None:
+        """The seconds of every run; None if all of them ended early."""
+        whole = [h.duration for h in self.histories if not h.stopped]
+        return max(whole, default=None)
+
+    @property
     def interrupted(self) -> bool:
         """Did a signal end it, so that runs are missing?"""
         return bool(self.signal)
@@ -119,6 +140,8 @@ class Comparison:
     def _default_target(self) -> float:
         bests = [summary.middle(h.best() for h in self.of(n)) for n in self.strategies]
         best = best_of(bests, self.mode)
+        if not any(map(_learned, self.histories)):
+            return -worst(self.mode)  # nobody learned: nobody reaches it
         # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
         # smaller is better
         less = (1 - TARGET_SHARE) * abs(best)
@@ -154,7 +177,7 @@ class Comparison:
             "strategy",
             f"best {self.metric}",
             *([f"{self.metric} at the end"] * has_ends),
-            f"{self.unit} to {target:g}",
+            f"{self.unit} to {f'{target:g}' if math.isfinite(target) else 'a target'}",
             "updates",
             "examples",
             "waiting [%]",
@@ -171,7 +194,9 @@ class Comparison:
     def _caption(self, target: float, default: bool) -> tuple[str, ...]:
         """Return the lines below the table."""
         lines = [f"target {target:g} {self.metric}"]
-        if default:
+        if default and not math.isfinite(target):
+            lines = [f"no target: no {self.metric} became better than at the start"]
+        elif default:
             share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
             lines[0] += (
                 f": {100 * share:.0f} % of the best median that any strategy reached"
@@ -184,6 +209,11 @@ class Comparison:
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
         for h in self.histories:
+            if not h.merges and len({p["loss"] for p in h.evals}) == 1 < len(h.evals):
+                lines.append(
+                    f"{h.strategy}, seed {h.seed}: nothing was merged in "
+                    f"{h.duration:g} s, so that the model is the initial one"
+                )
             if h.stopped:
                 lines.append(f"{h.strategy}, seed {h.seed}, stopped early: {h.stopped}")
         return tuple(lines)

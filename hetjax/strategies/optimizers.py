@@ -12,6 +12,7 @@ import optax
 from hetjax import local
 from hetjax.local import LocalUpdate
 from hetjax.schedule import LearningRateLike
+from hetjax.unit_rate import check_unit_rate
 
 
 def local_rule(
@@ -48,4 +49,5 @@ def local_rule(
         )
     if learning_rate is None:
         return local.from_optax(optimizer, own_rate=True), 1.0
+    check_unit_rate(optimizer, "optimizer= beside learning_rate=")
     return local.from_optax(optimizer), learning_rate

@@ -111,7 +111,14 @@ def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
 
 
 def _check_losses(losses: Any, size: int) -> None:
-    if getattr(losses, "shape", None) != (size,):
+    shape = getattr(losses, "shape", None)
+    if shape is not None and len(shape) > 1:
+        raise ValueError(
+            f"the task's loss is {_shown(losses)} for a batch of {size} examples: "
+            f"return one loss for each example, [{size}]; outputs [B, 1] beside y [B] "
+            "make [B, B], and outputs[:, 0] do not"
+        )
+    if shape != (size,):
         raise ValueError(
             f"the task's loss is {_shown(losses)} for a batch of {size} examples: "
             f"return one loss for each example, [{size}], not their mean"

@@ -4,6 +4,7 @@ Batch statistics and the like are `model_state`, a tree apart from the parameter
 both are plain nested dictionaries of arrays for every kind of model.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,11 +99,29 @@ def _found(model: Any, data: Dataset | None, sizes: tuple[Any, ...] | None) -> M
             assert data is not None
             sizes = data.num_features, data.num_classes
         given = sizes
+        _check_builder(model, given)
         return from_nnx(lambda rngs: model(*given, rngs=rngs))
     raise ValueError(
         f"model is a {type(model).__name__}: give a flax.nnx module or a callable that "
         "builds one, a flax.linen module, or hetjax.from_functions(init, apply)"
     )
+
+
+def _check_builder(build: Callable, sizes: tuple[Any, ...]) -> None:
+    """A ValueError unless it can be called as a task calls it."""
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        signature.bind(*sizes, rngs=None)
+    except TypeError as error:
+        name = getattr(build, "__name__", type(build).__name__)
+        called = ", ".join([*map(str, sizes), "rngs=..."])
+        raise ValueError(
+            f"the model is built as {name}({called}), which fails ({error}): take "
+            "these arguments, or wrap it in a function that does"
+        ) from None
 
 
 @by_name

@@ -42,8 +42,8 @@ def task(
 
     `metrics` are such functions by name; the mean over all examples is reported. The
     main one is `metric`, by default the first, and the loss if there is none. `mode`
-    says whether it is better if it is larger ("max", the default with metrics) or
-    smaller ("min"); "loss" is always there, and smaller is better.
+    says whether it is better if it is larger ("max") or smaller ("min"), as the loss;
+    "loss" is always there.
 
     `model` is anything that `classification` takes; one that builds a module is called
     as `model(rngs=...)`, and a flax.linen module needs the `data` for an example.
@@ -78,7 +78,6 @@ def task(
             for name, f in every.items()
         }
 
-    usual = "min" if main == "loss" else "max"
     return Task(
         m.init,
         trained,
@@ -86,7 +85,7 @@ def task(
         main,
         m.restore,
         m.row_params,
-        mode=mode or usual,
+        mode=mode or "min",
     )
 
 
@@ -100,6 +99,12 @@ def _check_names(
         raise ValueError(f"metric={metric!r}: choose one of {known}")
     if mode is not None and mode not in MODES:
         raise ValueError(f"mode={mode!r}: choose one of {MODES}")
+    if mode is None and functions and metric != "loss":
+        main = metric or next(iter(functions))
+        raise ValueError(
+            f'mode is missing: is {main!r} better if it is larger, mode="max", or '
+            'smaller, mode="min"?'
+        )
     if mode == "max" and (metric == "loss" or not functions):
         raise ValueError('mode="max": the main metric is the loss, which is made small')
 

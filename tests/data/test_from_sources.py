@@ -165,6 +165,15 @@ def test_the_real_libraries(package):
     np.testing.assert_array_equal(batch_of(data).x[:3], X[ROWS[:3]])
 
 
+class Loader:
+    """As torch's DataLoader."""
+
+    dataset = ()
+
+    def __len__(self):
+        return N
+
+
 class Ragged(Pairs):
     def __getitem__(self, row):
         return X[row][: 1 + row % 2], int(Y[row])
@@ -177,6 +186,7 @@ class Words(Pairs):
 
 NOT_SOURCES = [
     (iter([1]), {}, "train is a list_iterator, which has no length, or no access by"),
+    (Loader(), {}, "train is a Loader, .* give the data set that it has, its .dataset"),
     (Pairs, {}, "train is the class Pairs: call it"),
     (Named(), {}, "train has rows with image, label: say with x= and y="),
     (
@@ -314,6 +324,16 @@ def test_floats_are_regression_targets():
     assert data.num_classes == 0
     with pytest.raises(ValueError, match="regression targets: use hetjax.regression"):
         hj.classification(hj.models.magma_mlp(image=(3, 2, 1), hidden=(3,)), data)
+
+
+def test_a_column_of_zeros_and_ones_asks_what_it_is():
+    column = (Y > 0).astype(int)[:, None]
+    with pytest.raises(
+        ValueError, match=r"of zeros and ones: give class ids as y\[:, 0"
+    ):
+        hj.data.from_arrays((X, column), (X, column))
+    data = hj.data.from_arrays((X, column), (X, column), targets="values")
+    assert data.num_classes == 0
 
 
 def test_tokens_are_pieces_and_what_follows_each():

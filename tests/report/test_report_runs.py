@@ -177,3 +177,21 @@ def test_the_repr_for_a_notebook_is_short(make, runs):
     )
     assert repr(runs) == str(runs.table())
     assert runs._repr_html_() == runs.table()._repr_html_()
+
+
+def test_no_target_where_nobody_learned(make):
+    """Such as runs that diverged: the untrained model is the best that was seen."""
+    runs = compare(make(accuracies=(0.3, 0.2)), make("other", accuracies=(0.3, 0.1)))
+    assert [row["seconds_to_target"] for row in runs.summary()] == [None, None]
+    assert "no target: no accuracy became better than at the start" in str(runs.table())
+    runs = compare(make(accuracies=(0.3, 0.2)), make("other", accuracies=(0.3, 0.4)))
+    assert runs.target == 0.388
+
+
+def test_runs_of_other_budgets_are_not_added(make):
+    short, long = compare(make("short")), compare(make("long"))
+    short.histories[0].duration = long.histories[0].duration / 2
+    with pytest.raises(ValueError, match="of different runs cannot be added: those of"):
+        short + long
+    short.histories[0].stopped = "its loss became nan"  # how long it was meant to be
+    assert (short + long).strategies == ["short", "long"]

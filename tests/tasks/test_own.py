@@ -241,7 +241,7 @@ def linen_squares(model, x, y, key, train):
 @pytest.mark.parametrize("loss", [squares, squares_of])
 def test_a_loss_of_ones_own_is_that_of_regression(loss):
     data = data_of(VALUES)
-    own = hj.task(LINEAR, loss, {"near": lambda z, y: squares(z, y) < 1.0})
+    own = hj.task(LINEAR, loss, {"near": lambda z, y: squares(z, y) < 1.0}, mode="max")
     usual = hj.regression(LINEAR, data)
     assert (own.metric, own.mode) == ("near", "max")
     losses = [column(trained(task, data), "loss") for task in (own, usual)]
@@ -304,7 +304,7 @@ def test_trees_as_inputs_and_targets(tmp_path):
     def hits(out, y):
         return out["next"].argmax(-1) == y["next"]
 
-    task = hj.task(Two, loss, {"hits": hits})
+    task = hj.task(Two, loss, {"hits": hits}, mode="max")
     history = trained(task, data, seconds=0.1)
     assert column(history, "loss")[-1] < column(history, "loss")[0]
     assert 0 <= history.best() <= 1
@@ -320,13 +320,17 @@ def test_trees_as_inputs_and_targets(tmp_path):
 
 
 WRONG = [
+    ({"metrics": {"mae": squares}}, "mode is missing: is 'mae' better if it is larger"),
     ({"loss": lambda z: z}, r"loss takes \(z\): give a function \(outputs, y\) or"),
     ({"loss": "mse"}, "loss is a str: give a function"),
     ({"metrics": {"loss": squares}}, "metrics has the name 'loss'"),
     ({"metric": "other"}, "metric='other': choose one of loss"),
     ({"mode": "least"}, "mode='least': choose one of"),
     ({"mode": "max"}, 'mode="max": the main metric is the loss'),
-    ({"metrics": {"a": lambda: 0}}, r"metrics\['a'\] takes \(\): give a function"),
+    (
+        {"metrics": {"a": lambda: 0}, "mode": "min"},
+        r"metrics\['a'\] takes \(\): give a function",
+    ),
     ({"model": LinenNorms()}, "a flax.linen module takes its shapes from an example"),
 ]
 

@@ -171,6 +171,8 @@ class History:
 
     def __repr__(self) -> str:
         end = f", {self.stopped}" if self.stopped else ""
+        if not self.merges and len({p["loss"] for p in self.evals}) == 1:
+            end += ", nothing was merged"
         return (
             f"<History of {self.strategy}, seed {self.seed}: {len(self.evals)} points "
             f"over {self.duration:g} s, best {self.metric} {self.best():.4g}{end}>"

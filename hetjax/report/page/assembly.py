@@ -3,11 +3,10 @@
 The same comparison gives the same bytes.
 """
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
-
-import jax
 
 from hetjax.direction import best_of
 from hetjax.engine.records.history import History
@@ -64,19 +63,28 @@ def _question(c: Shown, machine: dict[str, Any]) -> str:
     kind = "real" if c.unit == "seconds" else "simulated"
     better = "larger" if c.mode == "max" else "smaller"
     target = f"{c.target:g} {c.metric}"
-    if c.target_is_default:
+    if not math.isfinite(c.target):
+        target = "none: nothing became better than at the start"
+    elif c.target_is_default:
         target += ", from the best median that any strategy reached"
     rows = [
         ("strategies", ", ".join(c.strategies)),
         ("data", _data(c.data)),
         ("machine", f"{machine.get('name', '')} ({count} {kind} workers)".strip()),
-        ("budget", f"{number(max(h.duration for h in c.histories))} {c.unit} per run"),
+        ("budget", _budget(c)),
         ("seeds", ", ".join(map(str, seeds))),
         ("metric", f"{c.metric}: {better} is better"),
         ("target", target),
         *_answers(c),
     ]
     return pairs(rows)
+
+
+def _budget(c: Shown) -> str:
+    if c.budget is not None:
+        return f"{number(c.budget)} {c.unit} per run"
+    longest = max(h.duration for h in c.histories)
+    return f"all runs ended early, after at most {number(longest)} {c.unit}"
 
 
 def _data(data: dict[str, Any]) -> str:
@@ -87,13 +95,21 @@ def _data(data: dict[str, Any]) -> str:
         ("features", "features"),
         ("classes", "classes"),
     )
-    # several arrays have several numbers of features
-    total = {key: sum(jax.tree.leaves(data.get(key))) for key, _ in named}
+    total = {key: _total(data.get(key)) for key, _ in named}
     texts = [f"{total[key]:,} {what}" for key, what in named if total[key]]
     texts += [kind for kind in ("sparse", "multilabel") if data.get(kind)]
     texts += [str(note) for note in data.get("notes", ())]
     name = str(data.get("name", ""))
     return f"{name}: {', '.join(texts)}" if texts else name
+
+
+def _total(numbers: Any) -> int:
+    """The sum of a number, or of those of several arrays."""
+    if isinstance(numbers, dict):
+        return sum(map(_total, numbers.values()))
+    if isinstance(numbers, list | tuple):
+        return sum(map(_total, numbers))
+    return numbers or 0
 
 
 def _answers(c: Shown) -> list[tuple[str, str]]:

@@ -25,6 +25,8 @@ class Shown(Protocol):
     @property
     def strategies(self) -> list[str]: ...  # noqa: D102
     @property
+    def budget(self) -> float | None: ...  # noqa: D102
+    @property
     def unit(self) -> str: ...  # noqa: D102
     def summary(self) -> list[dict[str, Any]]: ...  # noqa: D102
     def table(self) -> Table: ...  # noqa: D102
