@@ -120,6 +120,7 @@ def test_the_fields_of_a_run(twice):
             "estimates_busy": bool,
             "step_modes": dict,
             "events": list,
+            "interruptions": list,
             "stuck": list,
         }
         assert [p["seconds"] for p in run["evals"]] == [0.0, 0.05, 0.1]
