@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from functools import cache
 
 from tiny_problems import PROBLEMS, three_workers
@@ -46,3 +47,10 @@ def numbers(folder):
 
 def full(*arguments):
     raise OSError(28, "No space left on device")
+
+
+def wait_for_writers():
+    """Wait until the checkpoint that is being written is there, or has failed."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("hetjax "):
+            thread.join()

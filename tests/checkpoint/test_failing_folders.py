@@ -2,7 +2,7 @@
 
 import pytest
 from kept_runs import outcome
-from small_runs import at, full, numbers, send, train
+from small_runs import at, full, numbers, send, train, wait_for_writers
 
 import hetjax as hj
 from hetjax.checkpoint import files, keeper, values
@@ -94,7 +94,12 @@ def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
-    on_eval = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
+    fill = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
+
+    def on_eval(point):
+        fill(point)
+        wait_for_writers()  # else a short run may end before it learns of it
+
     checkpoint = hj.Checkpoint(tmp_path, every="1 eval", on_failure="stop")
     with pytest.warns(UserWarning, match="No space left on device; the run ends"):
         first = train(checkpoint, on_eval=on_eval, on_error="keep")
