@@ -79,8 +79,9 @@ class Comparison:
     def from_json(cls, path: str | Path) -> "Comparison":
         """Read a results.json that `to_json` wrote, without timelines and models.
 
-        What was NaN or infinite is NaN. Errors: a ValueError names the file, and what
-        is missing in it or of another type.
+        A folder stands for the results.json in it. What was NaN or infinite is NaN.
+        Errors: those of opening the file; a ValueError that names the file, and what is
+        missing in it or of another type.
         """
         return cls(**read_document(path))
 

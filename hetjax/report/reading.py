@@ -18,13 +18,15 @@ from hetjax.report.runs import NotStored
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """Read a results.json; return the arguments of `Comparison`.
+    """Read a results.json, or that of a folder; return the arguments of `Comparison`.
 
     Errors: those of opening the file; a ValueError that names the file, and what is
     missing in it or of another type.
     """
+    path = Path(path)
+    path = path / "results.json" if path.is_dir() else path
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # also of text that is not UTF-8
         raise ValueError(f"{path} is not JSON: {error}") from None
     root = _Record(found, str(path), "")

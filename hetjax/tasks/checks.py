@@ -1,10 +1,12 @@
 """Checks of a task's shapes by abstract evaluation: nothing is computed or compiled."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import FlaxError
 
 from hetjax import sparse
 from hetjax.data.batching import Batch, make_batch, make_buckets
@@ -42,19 +44,7 @@ def check_classes(data: Dataset) -> None:
 def check_logits(model: Model, data: Dataset) -> None:
     """Raises a ValueError unless the model maps inputs to logits [B, C]."""
     batch = batch_of(data.train, 2)
-    try:
-        outputs = jax.eval_shape(
-            lambda x: _outputs(model, x, jax.random.key(0)),  # traced, not compiled
-            batch.x,
-        )
-    except (TypeError, ValueError) as error:
-        if not data.sparse:
-            raise
-        raise ValueError(
-            f"the model fails on the sparse inputs of {data.name} ({error}): multiply "
-            "them with hetjax.sparse.matmul(x, w), w marked as hetjax.sparse.RowParam, "
-            "or use hetjax.models.sparse_mlp"
-        ) from error
+    outputs = traced(lambda b: _outputs(model, b.x, jax.random.key(0)), batch, data)
     shape = getattr(outputs, "shape", None)
     if shape is None:
         raise ValueError(
@@ -71,6 +61,28 @@ def check_logits(model: Model, data: Dataset) -> None:
             f"the model gives {shape[1]} logits, the data have {data.num_classes} "
             "classes: give the model as many outputs as the data have classes"
         )
+
+
+def traced(run: Callable[[Batch], Any], batch: Batch, data: Dataset) -> Any:
+    """Shapes and types of what a model returns for a batch: traced, not compiled.
+
+    Raises a ValueError that says on what the model failed.
+    """
+    try:
+        return jax.eval_shape(run, batch)
+    except (TypeError, ValueError, FlaxError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        if data.sparse:
+            raise ValueError(
+                f"the model fails on the sparse inputs of {data.name} ({why}): "
+                "multiply them with hetjax.sparse.matmul(x, w), w marked as "
+                "hetjax.sparse.RowParam, or use hetjax.models.sparse_mlp"
+            ) from error
+        x = jax.tree.map(_shown, batch.x)
+        raise ValueError(
+            f"the model fails on a batch of {len(batch.weight)} examples of "
+            f"{data.name}, x {x}: {why}"
+        ) from error
 
 
 def check_task(task: Task, data: Dataset, batch_size: int) -> None:

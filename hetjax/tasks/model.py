@@ -110,11 +110,13 @@ def _found(model: Any, data: Dataset | None, sizes: tuple[Any, ...] | None) -> M
 def _check_builder(build: Callable, sizes: tuple[Any, ...]) -> None:
     """A ValueError unless it can be called as a task calls it."""
     try:
-        signature = inspect.signature(build)
+        # a module's metaclass takes anything; what it hands on is __init__'s
+        own = (None,) if inspect.isclass(build) else ()
+        signature = inspect.signature(build.__init__ if own else build)
     except (TypeError, ValueError):  # of a builtin
         return
     try:
-        signature.bind(*sizes, rngs=None)
+        signature.bind(*own, *sizes, rngs=None)
     except TypeError as error:
         name = getattr(build, "__name__", type(build).__name__)
         called = ", ".join([*map(str, sizes), "rngs=..."])

@@ -58,6 +58,7 @@ def test_a_stored_comparison_is_the_same(rich, tmp_path, changes):
         rich = Comparison(rich.histories, data={}, machine={}, **changes)
     again = stored(rich, tmp_path)
     assert again.document() == rich.document()
+    assert Comparison.from_json(tmp_path).document() == rich.document()
     assert again.target_is_default == rich.target_is_default == (not changes)
     assert again.table() == rich.table()
     assert again.table(target=0.5) == rich.table(target=0.5)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from flax import linen
+from flax import linen, nnx
 
 import hetjax as hj
 from hetjax.data import from_arrays
@@ -171,3 +171,47 @@ def test_a_dense_layer_on_sparse_inputs():
     )
     with pytest.raises(ValueError, match=r"sparse inputs of .*use hetjax\.models\.sp"):
         classification(built(12), data)
+
+
+class OfWidth(nnx.Module):
+    """A linear layer for inputs of a width that may be wrong."""
+
+    def __init__(self, width, outputs, rngs):
+        self.linear = nnx.Linear(width, outputs, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(x)
+
+
+REFUSED = r"a batch of 2 examples of .*, x \[2, 4\] of float32: .*\(4,\) and \(5,\)"
+
+
+def test_a_model_for_inputs_of_another_width():
+    with pytest.raises(ValueError, match=REFUSED):
+        classification(OfWidth(5, CLASSES, nnx.Rngs(0)), DATA)
+
+
+def test_a_model_for_inputs_of_another_width_in_regression():
+    values = hj.data.from_arrays(
+        (DATA.train.x, np.zeros(N, np.float32)), (DATA.test.x, np.zeros(5, np.float32))
+    )
+    with pytest.raises(ValueError, match=REFUSED):
+        hj.regression(OfWidth(5, 1, nnx.Rngs(0)), values)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (OfWidth, ""),
+        (lambda features, classes, *, rngs: OfWidth(features, classes, rngs), ""),
+        (lambda features, rngs: OfWidth(features, 3, rngs), "multiple values for"),
+        (lambda features, classes: None, "unexpected keyword argument 'rngs'"),
+        (type("Narrow", (nnx.Module,), {"__init__": lambda self, rngs: None}), "multi"),
+    ],
+)
+def test_what_builds_a_model_takes_sizes_and_rngs(build, why):
+    if not why:
+        classification(build, DATA)
+        return
+    with pytest.raises(ValueError, match=rf"built as .*4, 3, rngs=.*{why}.*wrap it"):
+        classification(build, DATA)
