@@ -162,10 +162,10 @@ def test_a_killed_learner_does_not_stop_the_one_it_ran_with():
         ["cpu:0"],
         workers_per_device=2,
         step_mode="vmapped",
-        slowdown=20.0,
+        slowdown=5.0,  # rounds last, also on a busy machine, where it multiplies stalls
         faults=killed,
     )
-    history = real(rounds(), machine, seconds=0.5)
+    history = real(rounds(), machine, seconds=2.0)
     assert what_happened(history) == [("cpu:0/0", "lost")]
     late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
     assert late, "the other worker goes on"
