@@ -1,6 +1,5 @@
 """Checks of a task's shapes by abstract evaluation: nothing is computed or compiled."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,13 +10,9 @@ from flax.errors import FlaxError
 from hetjax import sparse
 from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.tasks.forward import as_floats
+from hetjax.tasks.forward import Forward
 from hetjax.tasks.model import Model
 from hetjax.tasks.types import Mean, Task
-
-
-def _outputs(model: Model, x: Any, key: jax.Array) -> Any:
-    return model.apply(*model.init(key), as_floats(x), key, False)[0]
 
 
 def check_classes(data: Dataset) -> None:
@@ -41,10 +36,9 @@ def check_classes(data: Dataset) -> None:
     )
 
 
-def check_logits(model: Model, data: Dataset) -> None:
+def check_logits(model: Model, run: Forward, data: Dataset) -> None:
     """Raises a ValueError unless the model maps inputs to logits [B, C]."""
-    batch = batch_of(data.train, 2)
-    outputs = traced(lambda b: _outputs(model, b.x, jax.random.key(0)), batch, data)
+    outputs = outputs_of_two(model, run, data)
     shape = getattr(outputs, "shape", None)
     if shape is None:
         raise ValueError(
@@ -63,13 +57,18 @@ def check_logits(model: Model, data: Dataset) -> None:
         )
 
 
-def traced(run: Callable[[Batch], Any], batch: Batch, data: Dataset) -> Any:
-    """Shapes and types of what a model returns for a batch: traced, not compiled.
+def outputs_of_two(model: Model, run: Forward, data: Dataset) -> Any:
+    """Shapes and types of what the model returns for a batch of two examples.
 
-    Raises a ValueError that says on what the model failed.
+    It is traced, not compiled. Raises a ValueError that says on what it failed.
     """
+    batch = batch_of(data.train, 2)
+
+    def outputs(batch: Batch) -> Any:
+        return run.evaluated(*model.init(jax.random.key(0)), batch)
+
     try:
-        return jax.eval_shape(run, batch)
+        return jax.eval_shape(outputs, batch)
     except (TypeError, ValueError, FlaxError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         if data.sparse:
@@ -80,8 +79,7 @@ def traced(run: Callable[[Batch], Any], batch: Batch, data: Dataset) -> Any:
             ) from error
         x = jax.tree.map(_shown, batch.x)
         raise ValueError(
-            f"the model fails on a batch of {len(batch.weight)} examples of "
-            f"{data.name}, x {x}: {why}"
+            f"the model fails on a batch of 2 examples of {data.name}, x {x}: {why}"
         ) from error
 
 

@@ -60,13 +60,13 @@ def classification(
     """
     check_classes(data)
     m = as_model(model, data, row_params, output_params)
-    trained, evaluated = forward(m, data, augment, normalize)
-    check_logits(m, data)
+    run = forward(m, data, augment, normalize)
+    check_logits(m, run, data)
 
     def loss(
         params: Params, model_state: ModelState, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, ModelState]:
-        logits, state = trained(params, model_state, batch, key)
+        logits, state = run.trained(params, model_state, batch, key)
         return cross_entropy(logits, batch.y), state
 
     num, measures = num_top(data), precisions if data.multilabel else accuracy
@@ -74,16 +74,16 @@ def classification(
     def metrics(
         params: Params, model_state: ModelState, batch: Batch
     ) -> dict[str, jax.Array]:
-        logits = evaluated(params, model_state, batch)
+        logits = run.evaluated(params, model_state, batch)
         top = best(logits, num)
         return {"loss": cross_entropy(logits, batch.y)} | measures(top, batch.y)
 
     name = "p@1" if data.multilabel else "accuracy"
     task = Task(m.init, loss, metrics, name, m.restore, m.row_params)
-    head = make_head(m, data, output, trained)
+    head = make_head(m, data, output, run.trained)
     if head is None:
         return task
-    return with_head(task, head, evaluated, num, measures)
+    return with_head(task, head, run.evaluated, num, measures)
 
 
 def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:

@@ -187,12 +187,6 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         result = function(module)
         return result, nnx.to_pure_dict(_split(module)[3])
 
-    def apply(
-        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
-    ) -> Any:
-        flags = train_flags.values_of(in_call, train)
-        return call(lambda m: m(x, **flags), params, model_state, key, train)
-
     def restore(params: Params, model_state: ModelState) -> nnx.Module:
         module = merged(params, model_state, jax.random.key(0))
         train_flags.set_mode(module, False)
@@ -206,7 +200,20 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         )
         for kind in (sparse.RowParam, OutputParam)
     )
+    apply = _apply_of(call, in_call)
     return Model(init, apply, restore, rows, outputs, call)
+
+
+def _apply_of(call: Callable[..., Any], in_call: tuple[str, ...]) -> Callable[..., Any]:
+    """`Model.apply` of a flax module, made of its `call` and its call's flags."""
+
+    def apply(
+        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
+    ) -> Any:
+        flags = train_flags.values_of(in_call, train)
+        return call(lambda m: m(x, **flags), params, model_state, key, train)
+
+    return apply
 
 
 def _split(module: Any) -> tuple:
@@ -273,17 +280,12 @@ def from_linen(
         result: Any = running(variables, rngs={"dropout": key})
         return result[0], dict(result[1])
 
-    def apply(
-        params: Params, model_state: ModelState, x: Any, key: jax.Array, train: bool
-    ) -> Any:
-        flags = train_flags.values_of(in_call, train)
-        return call(lambda m: m(x, **flags), params, model_state, key, train)
-
     def restore(params: Params, model_state: ModelState) -> Any:
         return moded(False)[0].bind({"params": params, **model_state})
 
     if not (in_call or in_fields):
         train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))
+    apply = _apply_of(call, in_call)
     return Model(init, apply, restore, tuple(row_params), call=call)
 
 

@@ -11,7 +11,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.columns import in_memory
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
-from hetjax.tasks.checks import batch_of, traced
+from hetjax.tasks.checks import outputs_of_two
 from hetjax.tasks.forward import Forward, forward
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Mean, Task
@@ -149,10 +149,7 @@ def _vocabulary(data: Dataset) -> int:
 def _check_outputs(
     model: Model, run: Forward, data: Dataset, vocabulary: int, targets: Any
 ) -> None:
-    def outputs(batch: Batch) -> Any:
-        return run.evaluated(*model.init(jax.random.key(0)), batch)
-
-    found = getattr(traced(outputs, batch_of(data.train, 2), data), "shape", None)
+    found = getattr(outputs_of_two(model, run, data), "shape", None)
     length = targets.shape[1]
     if found is None or found[:-1] != (2, length) or found[-1] < vocabulary:
         shown = "several arrays" if found is None else list(found)

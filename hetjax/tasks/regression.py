@@ -10,7 +10,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.checks import batch_of, traced
+from hetjax.tasks.checks import outputs_of_two
 from hetjax.tasks.forward import Forward, forward
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Task
@@ -96,11 +96,7 @@ def _width(data: Dataset) -> int:
 
 def _check_outputs(model: Model, run: Forward, data: Dataset) -> None:
     """A ValueError unless the model's outputs are [B, k], or [B] for y [N]."""
-
-    def outputs(batch: Batch) -> Any:
-        return run.evaluated(*model.init(jax.random.key(0)), batch)
-
-    found = getattr(traced(outputs, batch_of(data.train, 2), data), "shape", None)
+    found = getattr(outputs_of_two(model, run, data), "shape", None)
     y = data.train.y
     wanted = [(2, *y.shape[1:])] + [(2, 1)] * (len(y.shape) == 1)
     if found not in wanted:
