@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from hetjax import local, merge, sampling, schedule
+from hetjax import merge, sampling, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import (
     START,
@@ -15,7 +15,7 @@ from hetjax.schedule import (
     Scaling,
     learning_rate_at,
 )
-from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
 
 SCALINGS = ("paper", "hgpu_code", "measured", "none")
@@ -141,7 +141,7 @@ def adaptive_sgd(
         weights=chosen["weights"],
         reg_measure=reg_measure,
     )
-    update, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
+    update, learning_rate = sgd_or(optimizer, learning_rate)
     return Strategy(
         policy,
         update,

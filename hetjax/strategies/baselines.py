@@ -7,7 +7,7 @@ import optax
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
 
 
@@ -30,12 +30,8 @@ def sequential_sgd(
     given = settings(locals())
     check_positive(batch_size=batch_size)
     check_fraction(momentum=momentum)
-    rule, learning_rate = local_rule(
-        optimizer,
-        learning_rate,
-        local.sgd(momentum=momentum, weight_decay=weight_decay),
-        momentum=momentum,
-        weight_decay=weight_decay,
+    rule, learning_rate = sgd_or(
+        optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay
     )
     return Strategy(
         schedule.rounds(batch_size=batch_size, workers=schedule.fastest(batch_size)),
@@ -158,7 +154,7 @@ def elastic_sgd(
         batch_size=batch_size, local_steps=local_steps, mega_batch=mega_batch
     )
     check_fraction(merge_momentum=merge_momentum)
-    rule, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
+    rule, learning_rate = sgd_or(optimizer, learning_rate)
     total = mega_batch or 100 * batch_size
 
     def share(workers: tuple[Any, ...]) -> int:

@@ -9,7 +9,7 @@ from hetjax import local, merge, sampling, schedule
 from hetjax.merge import Merge
 from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, WorkerInfo
-from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
 
 SAMPLINGS = ("uniform", "unified", "separated")
@@ -97,15 +97,15 @@ def biased_local_sgd(
             unified=sampler == "unified",
             pool_formula=pool_formula,
         )
-    merging = _aggregation(aggregation, momentum, reset_momentum, optimizer)
-    return _rounds_of(
-        merging,
-        batch_size,
-        learning_rate,
-        local_steps,
-        momentum,
-        weight_decay,
-        optimizer,
+    return local_sgd(
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        local_steps=local_steps,
+        momentum=momentum,
+        reset_momentum=reset_momentum,
+        weight_decay=weight_decay,
+        aggregation=aggregation,
+        optimizer=optimizer,
     )._replace(sampler=chosen, settings=given, name="biased_local_sgd")
 
 
@@ -239,12 +239,8 @@ def _rounds_of(
 ) -> Strategy:
     check_positive(batch_size=batch_size)
     check_fraction(momentum=momentum)
-    rule, rate = local_rule(
-        optimizer,
-        learning_rate,
-        local.sgd(momentum=momentum, weight_decay=weight_decay),
-        momentum=momentum,
-        weight_decay=weight_decay,
+    rule, rate = sgd_or(
+        optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay
     )
     return Strategy(
         schedule.rounds(

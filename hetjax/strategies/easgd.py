@@ -5,7 +5,7 @@ import optax
 from hetjax import local, merge, schedule
 from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.optimizers import local_rule
+from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
 
 
@@ -32,7 +32,7 @@ def easgd(
     al. 2015), Algorithm 1; docs/algorithms G.2.
     """
     given = settings(locals())
-    rule, learning_rate = local_rule(optimizer, learning_rate, local.sgd())
+    rule, learning_rate = sgd_or(optimizer, learning_rate)
     return _elastic(
         rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness
     )._replace(settings=given, name="easgd")

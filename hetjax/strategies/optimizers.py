@@ -51,3 +51,17 @@ def local_rule(
         return local.from_optax(optimizer, own_rate=True), 1.0
     check_unit_rate(optimizer, "optimizer= beside learning_rate=")
     return local.from_optax(optimizer), learning_rate
+
+
+def sgd_or(
+    optimizer: optax.GradientTransformation | optax.MultiSteps | None,
+    learning_rate: LearningRateLike | None,
+    *,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> tuple[LocalUpdate, LearningRateLike]:
+    """`local_rule` where SGD with these settings is usual."""
+    usual = local.sgd(momentum=momentum, weight_decay=weight_decay)
+    return local_rule(
+        optimizer, learning_rate, usual, momentum=momentum, weight_decay=weight_decay
+    )
