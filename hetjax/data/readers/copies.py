@@ -15,7 +15,6 @@ written costs the copy alone.
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -28,9 +27,9 @@ from typing import Any
 
 import filelock
 import numpy as np
-import platformdirs
 import scipy.sparse as sp
 
+from hetjax.cache import cache_folder
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import files
 
@@ -38,7 +37,6 @@ VERSION = 1  # of these files, and of the results of the reader
 LONGEST_WAIT = 600.0  # [s] for the copy of another process
 RESOLUTION = 2.0  # [s] of the times of files, where it is worst
 ABOUT, LOCK = "about.json", ".lock"
-_VARIABLE = "HETJAX_CACHE"
 _BLOCK = 1 << 20  # [bytes]
 _PARTS = ("data", "indices", "indptr")
 
@@ -63,11 +61,8 @@ def place(
         return None  # the reader names what is wrong
     if cache is None and size < files.LARGE:
         return None
-    if cache is None or cache is True:
-        chosen = os.environ.get(_VARIABLE)
-        folder = Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
-        folder /= "read"
-    else:
+    folder = cache_folder() / "read"
+    if isinstance(cache, str | PathLike):
         folder = Path(cache)
     files_at = [str(path.resolve()) for path in paths]
     key = json.dumps([*files_at, int(first_index), VERSION])

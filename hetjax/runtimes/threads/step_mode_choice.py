@@ -8,12 +8,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import jax
-import platformdirs
 
+from hetjax.cache import cache_folder
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import LONGEST
 from hetjax.runtimes.step_modes import step_mode_of_table
@@ -51,7 +50,7 @@ def measured_once(
     version = device.client.platform_version
     key = "\n".join((lowered, about, device.device_kind, jax.__version__, version))
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    path = cache_folder() / f"{name}.json"
+    path = cache_folder() / "step_modes" / f"{name}.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     seconds = measure()
@@ -60,14 +59,6 @@ def measured_once(
     partial.write_text(json.dumps(seconds), encoding="utf-8")
     partial.replace(path)
     return seconds
-
-
-def cache_folder() -> Path:
-    """The folder of the measurements, in $HETJAX_CACHE or the user's cache folder."""
-    chosen = os.environ.get("HETJAX_CACHE")
-    return (
-        Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
-    ) / "step_modes"
 
 
 def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
