@@ -34,7 +34,7 @@ from hetjax.runtimes.mesh.processes import here
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
-from hetjax.tracing.fingerprint import data_fingerprint, model_shapes
+from hetjax.tracing.fingerprint import model_shapes
 
 RESUME = ("auto", "never", "must")
 # versions are said in the history, since the last bits may differ
@@ -159,11 +159,12 @@ def describe_run(
     strategy: Strategy,
     job: Job,
     machine: Any,
+    data: dict[str, Any],
     *,
     target: float | None,
     epochs: float | None,
 ) -> dict[str, Any]:
-    """What a run is made from, as JSON data."""
+    """What a run is made from, as JSON data; `data` is the data's fingerprint."""
     task = job.programs.task
     parts = {
         "policy": strategy.policy,
@@ -193,7 +194,7 @@ def describe_run(
         "metric": task.metric,
         "output": task.output or None,
         "model": model_shapes(task),
-        "data": data_fingerprint(job.data),
+        "data": data,
         # last: where a setting has a name, the difference is named above
         "code": {name: checksum(part) for name, part in parts.items()},
         "versions": versions(),

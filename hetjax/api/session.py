@@ -39,7 +39,7 @@ from hetjax.runtimes import is_real_machine, open_runtime
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
-from hetjax.tracing.fingerprint import digest
+from hetjax.tracing.fingerprint import data_fingerprint, digest
 from hetjax.tracing.trace import Recording
 
 
@@ -79,6 +79,7 @@ class Session:
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
+        self._about_data: dict[str, Any] | None = None  # once it was needed
 
     @property
     def real(self) -> bool:
@@ -98,7 +99,7 @@ class Session:
         """
         other = copy.copy(self)
         data = replace(data, test=part_of(data.test, self._eval_examples))
-        other.data = data
+        other.data, other._about_data = data, None
         other._tests = other._evaluated(data)
         return other
 
@@ -156,9 +157,7 @@ class Session:
         if checkpoint is None:
             history = run(job)
         else:
-            about = describe_run(
-                strategy, job, self.machine, target=target, epochs=epochs
-            )
+            about = self._described(strategy, job, target, epochs)
             with kept(checkpoint, resume, about) as folder:
                 if folder.found is not None and folder.found.finished:
                     bar.skip(self.instants[-1])
@@ -195,11 +194,18 @@ class Session:
         found = find(folder, about_alone=True)
         if found is not None:
             job = self.job(name, strategy, seed)
-            check_same(
-                folder,
-                found.about,
-                describe_run(strategy, job, self.machine, target=None, epochs=epochs),
-            )
+            about = self._described(strategy, job, None, epochs)
+            check_same(folder, found.about, about)
+
+    def _described(
+        self, strategy: Strategy, job: Job, target: float | None, epochs: float | None
+    ) -> dict[str, Any]:
+        """What a run is made from; the data, which it reads whole, are read once."""
+        if self._about_data is None:
+            self._about_data = data_fingerprint(self.data)
+        return describe_run(
+            strategy, job, self.machine, self._about_data, target=target, epochs=epochs
+        )
 
     def _finished(self, found: Found, trace: Path, strategy: Strategy) -> History:
         """The history of a run that is over, as it was kept."""

@@ -9,6 +9,8 @@ from tiny_problems import three_workers
 from zoo import make
 
 import hetjax as hj
+from hetjax.api import session
+from hetjax.tracing.fingerprint import data_fingerprint
 
 
 def test_resume_needs_nothing_but_the_folder(tmp_path):
@@ -102,3 +104,31 @@ def test_compare_tries_more_learning_rates(tmp_path):
     assert scores.items() > first.tuning["scores"]["sma"].items()
     assert len(scores) == 3
     assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_compare_reads_the_data_once_to_describe_them(tmp_path, monkeypatch):
+    """Those of the runs, and those of the runs that choose learning rates."""
+    read = []
+
+    def fingerprint(data):
+        read.append(data)
+        return data_fingerprint(data)
+
+    monkeypatch.setattr(session, "data_fingerprint", fingerprint)
+    p = problem()
+    for _ in range(2):  # the second call finds all runs there
+        read.clear()
+        hj.compare(
+            p.task,
+            p.data,
+            three_workers(),
+            {name: make(name, 6) for name in ("sma", "easgd")},
+            seconds=0.05,
+            num_evals=3,
+            seeds=2,
+            learning_rates=(0.1, 0.2),
+            out=tmp_path,
+            progress=False,
+        )
+        assert len(read) == 2
+        assert sum(data is p.data for data in read) == 1
