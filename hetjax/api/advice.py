@@ -100,11 +100,9 @@ class Advice:
         if timed:
             header += [f"seconds to {self.target:g}", f"best {self.metric}"]
         rows = []
-        reached = [c.seconds_to_target for c in self.choices]
-        times = dict(zip(reached, distinct(reached), strict=True))
-        best = [c.best for c in self.choices]
-        bests = dict(zip(best, distinct(best), strict=True))
-        for c in self.choices:
+        times = distinct([c.seconds_to_target for c in self.choices])
+        bests = distinct([c.best for c in self.choices])
+        for c, time, best in zip(self.choices, times, bests, strict=True):
             row = [
                 c.strategy,
                 " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers),
@@ -113,8 +111,7 @@ class Advice:
                 f"{100 * c.waiting:.1f}",
             ]
             if timed:
-                time = times[c.seconds_to_target]
-                row += ["never" if time == "inf" else time, bests[c.best]]
+                row += ["never" if time == "inf" else time, best]
             rows.append(tuple(row))
         rounds = "local rounds are steps x batch size"
         caption = (f"predicted for {self.machine}; {rounds}",)

@@ -15,7 +15,7 @@ from jax.experimental.sparse import BCOO
 from hetjax.data.checks import check_whole
 from hetjax.data.columns import LARGEST, is_mapped, leaves_of
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.sources import PIECE, Field
+from hetjax.data.sources import PIECE, Field, holds_numbers
 
 TARGETS = ("auto", "classes", "labels", "values")
 _MOST_CLASSES = 2**24  # if only class ids imply their number
@@ -294,8 +294,7 @@ def _array(what: str, array: Any) -> np.ndarray:
 
 
 def _check_numbers(what: str, array: Any) -> None:
-    # JAX's bfloat16 is of kind V in NumPy
-    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+    if not holds_numbers(array):
         raise ValueError(f"{what} must hold real numbers, not {array.dtype}")
 
 

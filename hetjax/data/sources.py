@@ -149,12 +149,17 @@ def _rows_of(columns: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
     ]
 
 
+def holds_numbers(array: Any) -> bool:
+    """Are they real numbers? JAX's bfloat16 is of kind V in NumPy."""
+    return array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
+
+
 def _arrays(what: str, row: Any) -> Any:
     """A row with NumPy arrays as leaves: tensors, numbers and lists are converted."""
 
     def array(leaf: Any) -> np.ndarray:
         found = np.asarray(leaf)
-        if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
+        if not holds_numbers(found):
             raise ValueError(
                 f"{what} has rows with a {type(leaf).__name__}: give numbers and "
                 "arrays (the data set's own transform makes them of images and texts)"

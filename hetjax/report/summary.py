@@ -44,8 +44,7 @@ def middle(values: Iterable[float]) -> float:
 
 def best_texts(summary: list[dict[str, Any]]) -> list[str]:
     """The best metric of every row, with its spread if there are several seeds."""
-    bests = [abs(row["best"]) for row in summary if math.isfinite(row["best"])]
-    digits = decimals(max(bests, default=1.0))
+    digits = _decimals_of_best(summary)
     texts = []
     for row in summary:
         text = f"{row['best']:.{digits}f}"
@@ -58,8 +57,7 @@ def best_texts(summary: list[dict[str, Any]]) -> list[str]:
 
 def end_texts(summary: list[dict[str, Any]]) -> list[str]:
     """The final metric on the whole test split of every row."""
-    bests = [abs(row["best"]) for row in summary if math.isfinite(row["best"])]
-    digits = decimals(max(bests, default=1.0))
+    digits = _decimals_of_best(summary)
     ends = [row["at_end"] for row in summary]
     return ["" if end is None else f"{end:.{digits}f}" for end in ends]
 
@@ -69,6 +67,12 @@ def seconds_texts(summary: list[dict[str, Any]]) -> list[str]:
     times = [row["seconds_to_target"] for row in summary]
     digits = decimals(min((t for t in times if t), default=1.0))
     return ["never" if t is None else f"{t:,.{digits}f}" for t in times]
+
+
+def _decimals_of_best(summary: list[dict[str, Any]]) -> int:
+    """The decimals of the metric, the same in every row."""
+    bests = [abs(row["best"]) for row in summary if math.isfinite(row["best"])]
+    return decimals(max(bests, default=1.0))
 
 
 def decimals(value: float) -> int:

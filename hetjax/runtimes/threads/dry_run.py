@@ -192,7 +192,8 @@ def compile_merges(
         stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
         store.merge(action, stats)
     for batches in (job.test, job.held_out):
-        mean_metrics(job.programs, store.model(), batches[:1]) if batches else None
+        if batches:
+            mean_metrics(job.programs, store.model(), batches[:1])
     if store.shared:  # a replica that merges moved during its round may come back
         for device in dict.fromkeys(placement.workers):
             replica = store.replica(placement.workers.index(device))
