@@ -7,6 +7,7 @@
     python experiments/compare.py --all                             (two minutes)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
     python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
+    python experiments/compare.py --machine=cluster --local_workers=3
 
 The default trains on scikit-learn's handwritten digits, each at nine positions, on the
 simulated machine v100x3+k80: three equal GPUs and one that needs 3.6 times as long. Why
@@ -25,7 +26,9 @@ hetjax.data.Dataset; if its y are numbers instead of classes, the task is regres
 With --machine=local the strategies run on this host's own devices, in real seconds, and
 a trace of each run is written to the folder traces in that of the results. With
 --machine=mesh all workers run as one program, on devices of one kind; auto takes a mesh
-for the strategies that fit.
+for the strategies that fit. With --machine=cluster the workers are those of the Ray
+cluster of this machine (`ray start`, or --address), or of one that --local_workers=3
+starts.
 """
 
 import functools
@@ -40,7 +43,14 @@ from typing import Any
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, local_devices, named_data, out_folder, scripts
+from experiments.common import (
+    bounds,
+    cluster,
+    local_devices,
+    named_data,
+    out_folder,
+    scripts,
+)
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 from hetjax.api import OtherRun
@@ -57,7 +67,9 @@ DEFAULT = (
 
 flags.DEFINE_string("data", "shifted_digits", f"synthetic_xmc, {named_data.HELP}")
 flags.DEFINE_string(
-    "machine", "v100x3+k80", "a preset, a machine's JSON file, local, mesh, or auto"
+    "machine",
+    "v100x3+k80",
+    "a preset, a machine's JSON file, local, mesh, auto, or cluster",
 )
 flags.DEFINE_list("strategies", list(DEFAULT), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
@@ -134,18 +146,32 @@ def with_shards(
 
 def refuse_flags_of_others() -> None:
     """Raise a ValueError for a flag that this kind of machine would ignore."""
-    real = FLAGS.machine in local_devices.MACHINES
-    others = ("noise",) if real else ("workers_per_device", "slowdown", "step_mode")
-    for name in others:
-        if FLAGS[name].present:
-            kind = "a simulated machine" if real else "--machine=local, mesh or auto"
-            raise ValueError(f"--{name} is for {kind}, not --machine={FLAGS.machine}")
+    local, on_cluster = (
+        FLAGS.machine in local_devices.MACHINES,
+        FLAGS.machine == "cluster",
+    )
+    here = local or on_cluster
+    kinds = {
+        "a simulated machine": ({"noise"}, not here),
+        "--machine=local, mesh or auto": ({"workers_per_device"}, local),
+        "--machine=cluster": (set(cluster.OWN), on_cluster),
+        "devices of one's own": ({"slowdown", "step_mode"}, here),
+        "devices of this host": ({"devices", "cpu_devices"}, not on_cluster),
+    }
+    for kind, (names, fits) in kinds.items():
+        for name in sorted(names):
+            if FLAGS[name].present and not fits:
+                raise ValueError(
+                    f"--{name} is for {kind}, not --machine={FLAGS.machine}"
+                )
 
 
 def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
     """Task, data, machine and strategies: what does not depend on the folder."""
     refuse_flags_of_others()
-    if FLAGS.machine in local_devices.MACHINES:
+    if FLAGS.machine == "cluster":
+        machine = cluster.machine()
+    elif FLAGS.machine in local_devices.MACHINES:
         machine = local_devices.machine(local_devices.MACHINES[FLAGS.machine])
     else:
         local_devices.divide_cpu()
@@ -190,7 +216,8 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
     )
     if FLAGS.out is None and not FLAGS.overwrite:
         check_tuned(out / "results.json")
-    real = FLAGS.machine in local_devices.MACHINES
+    real = FLAGS.machine in (*local_devices.MACHINES, "cluster")
+    recorded = FLAGS.machine in ("local", "cluster")
     comparison = hj.compare(
         *setting(),
         seconds=FLAGS.seconds,
@@ -200,7 +227,7 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         target=FLAGS.target,
         learning_rates=bounds.numbers("learning_rates", FLAGS.learning_rates),
         tune=FLAGS.tune,
-        traces=out / "traces" if FLAGS.machine == "local" else None,
+        traces=out / "traces" if recorded else None,
         devices=None if real else FLAGS.devices or None,
         out=out / RUNS,
         every=FLAGS.every,

@@ -7,7 +7,7 @@ algorithms    `adaptive_sgd`, ...; their parts: `schedule`, `merge`, `local`, `s
 runs          `train` and `compare`, which return a `History` and a `Comparison`;
               `plot`, and `callbacks`, of which one that returns `STOP` ends a run
 kept runs     `train(checkpoint=...)`, `Checkpoint`, `resume`, `load_model`
-real devices  `local_machine`, `calibrate`, `advise`, `replay`
+real devices  `local_machine`, `cluster_machine`, `calibrate`, `advise`, `replay`
 by hand       `Replica`, `make_batch`, `make_grad_fn`, `local.step_fn`, `merge`
 """
 

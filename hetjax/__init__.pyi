@@ -17,6 +17,7 @@ from . import (
 from .api import (
     advise,
     calibrate,
+    cluster_machine,
     compare,
     load_model,
     local_machine,
@@ -89,6 +90,7 @@ __all__ = [
     "async_sgd",
     "biased_local_sgd",
     "calibrate",
+    "cluster_machine",
     "callbacks",
     "classification",
     "compare",

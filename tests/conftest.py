@@ -29,6 +29,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # else: of xdist's workers, o
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
 if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Ray reads it once in a process; some tests start nodes one by one, without a token
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

@@ -13,9 +13,12 @@ from hetjax.machine import (
     SimulatedClock,
     Slow,
 )
+from hetjax.machine.types import MergeTimes, Stamps
 from hetjax.runtimes.recorded import RecordedClock
 from hetjax.schedule import Actions, Policy
 from hetjax.tracing.recorder import Recorder
+
+NO_TIMES = MergeTimes(Stamps(0.0, 0.0, 0.0, 0.0))  # of a merge that does nothing
 
 HEADER = {
     "strategy": "sync",
@@ -58,7 +61,9 @@ def scripted(*answers):
 def planned(action, policy, workers, num_bytes=0.0):
     """The merge as the loop plans it, with nothing to execute."""
     below = policy.topology(workers).workers_below(action.members)
-    return PlannedMerge(action, num_bytes, 0.0, below, lambda visible: None)
+    return PlannedMerge(
+        action, num_bytes, 0.0, below, lambda visible, missing=(): NO_TIMES
+    )
 
 
 def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):

@@ -136,3 +136,38 @@ def test_every_public_name_is_there():
         assert getattr(hetjax, name) is not None
     with pytest.raises(AttributeError, match="No hetjax attribute trian"):
         hetjax.trian  # noqa: B018
+
+
+def test_ray_is_imported_by_one_module():
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "hetjax").rglob("*.py")
+        if any(is_within(name, ("ray",)) for name in imports(path.read_text(), ""))
+    ]
+    assert found == ["hetjax/runtimes/cluster/ray_cluster.py"]
+
+
+def test_without_ray_the_error_names_the_extra():
+    """And everything else is as it is with Ray."""
+    code = """
+import sys
+sys.modules["ray"] = None  # as if it were not installed
+import hetjax as hj
+hj.train, hj.local_machine, hj.api.ClusterMachine
+try:
+    hj.cluster_machine(local_workers=2)
+except ImportError as error:
+    print(error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'hetjax[cluster]'" in run.stdout
+
+
+def test_ray_is_imported_when_a_cluster_is_asked_for():
+    code = "import sys, hetjax as hj; hj.cluster_machine; print('ray' in sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "False"

@@ -11,6 +11,7 @@ import hetjax as hj
 from experiments.common import bounds
 from hetjax.api.session import Session
 from hetjax.engine.job import Job
+from hetjax.engine.steps import StepSettings
 from hetjax.runtimes.threads.step_timer import StepTimer
 
 STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10
@@ -62,6 +63,6 @@ def _milliseconds_of(width: int, device: Any, step_mode: str) -> float:
     """The usual milliseconds of a step of an MLP of this width."""
     data, strategy = make_data(), rounds_strategy()
     task = hj.classification(hj.models.mlp(hidden=width), data)
-    timer = StepTimer(strategy, job_of(task, data, strategy, device))
+    timer = StepTimer(StepSettings.of(strategy), job_of(task, data, strategy, device))
     seconds = timer.seconds(device, BATCH, local_steps=STEPS, step_mode=step_mode)
     return 1e3 * median(seconds)

@@ -34,6 +34,18 @@ def numbers(flag: str, texts: Iterable[str]) -> list[float]:
         raise ValueError(f"--{flag}={','.join(texts)}: {error}") from error
 
 
+def named_numbers(flag: str, texts: Iterable[str], form: str) -> dict[str, float]:
+    """The numbers by name of a list flag; a ValueError says how they are written."""
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise ValueError(f"--{flag}={text}: write {form}") from None
+    return found
+
+
 def whole_numbers(flag: str, texts: Iterable[str]) -> list[int]:
     """The whole numbers of a list flag, at least one; a ValueError names the flag."""
     texts = list(texts)

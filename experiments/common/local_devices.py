@@ -4,6 +4,7 @@ import jax
 from absl import flags
 
 import hetjax as hj
+from experiments.common import bounds
 from experiments.common.bounds import DEVICES, bounded
 from hetjax.api import RealMachine
 
@@ -16,7 +17,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("cpu_devices", None, "devices that the CPU is divided into")
 flags.DEFINE_integer("workers_per_device", 1, "workers on every device")
-flags.DEFINE_list("slowdown", [], "workers to slow down on purpose, as cpu:1=3")
+flags.DEFINE_list("slowdown", [], "workers to slow down, as cpu:1=3, or vm/cpu:1=3")
 flags.DEFINE_string(
     "step_mode", None, "how local steps run: dispatch, fused, unrolled, vmapped"
 )
@@ -43,17 +44,12 @@ def machine(placement: str = "threads") -> RealMachine:
     return hj.local_machine(
         FLAGS.devices or None,
         workers_per_device=FLAGS.workers_per_device,
-        slowdown=dict(map(_slowdown, FLAGS.slowdown)),
+        slowdown=slowdowns(),
         step_mode=FLAGS.step_mode,
         placement=placement,
     )
 
 
-def _slowdown(text: str) -> tuple[str, float]:
-    name, equals, number = text.rpartition("=")
-    try:
-        return name, float(number)
-    except ValueError:
-        raise ValueError(
-            f"--slowdown={text}: write worker=factor, as cpu:1=3"
-        ) from None
+def slowdowns() -> dict[str, float]:
+    """The slowdowns of workers that --slowdown names."""
+    return bounds.named_numbers("slowdown", FLAGS.slowdown, "worker=factor, as cpu:1=3")

@@ -8,14 +8,18 @@ from hetjax.api.models import load_model
 from hetjax.api.replay import replay
 from hetjax.api.resume import resume
 from hetjax.api.train import train
+from hetjax.runtimes.cluster.machine import ClusterMachine
+from hetjax.runtimes.cluster.making import cluster_machine
 from hetjax.runtimes.threads.machine import RealMachine, local_machine
 
 __all__ = [
     "Advice",
+    "ClusterMachine",
     "OtherRun",
     "RealMachine",
     "advise",
     "calibrate",
+    "cluster_machine",
     "compare",
     "load_model",
     "local_machine",

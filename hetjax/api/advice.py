@@ -25,6 +25,7 @@ from hetjax.direction import score, worst
 from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
+from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.schedule import simulate
 from hetjax.strategies import (
@@ -147,7 +148,7 @@ def _named(choice: Choice) -> str:
 def advise(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine,
+    machine: Machine | RealMachine | ClusterMachine,
     *,
     strategies: Mapping[str, Strategy] | None = None,
     batch_size: int = 64,
@@ -160,8 +161,8 @@ def advise(
 ) -> Advice:
     """Rank strategies and sets of workers by simulation.
 
-    `machine` is one that `calibrate` measured, any other simulated machine, or a local
-    machine, which is calibrated first. `subsets` are lists of names of workers; by
+    `machine` is one that `calibrate` measured, any other simulated machine, or a real
+    one, which is calibrated first. `subsets` are lists of names of workers; by
     default the fastest worker, the two fastest, and so on, and each of the other
     workers alone. `strategies` are by default sequential_sgd, local_sgd,
     biased_local_sgd, adaptive_sgd and eamsgd with this `batch_size` and
@@ -180,7 +181,7 @@ def advise(
     """
     table = strategies or _default(batch_size, learning_rate)
     check_advise(task, data, machine, table, seconds=seconds, target=target, seed=seed)
-    if isinstance(machine, RealMachine):  # it is calibrated first
+    if not isinstance(machine, Machine):  # it is calibrated first
         sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
         machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
     check_calibration(machine, task)

@@ -18,6 +18,7 @@ from hetjax.engine.placement import Device
 from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine
 from hetjax.machine.machine import Calibration
+from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine, local_machine
 from hetjax.sampling.by_weight import by_weight
 from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
@@ -35,7 +36,7 @@ _LONG = 1e6  # [s] the run ends by itself long before that
 def calibrate(
     task: Task,
     data: Dataset,
-    devices: RealMachine | Sequence[Device | str] | None = None,
+    devices: RealMachine | ClusterMachine | Sequence[Device | str] | None = None,
     *,
     batch_sizes: Sequence[int] = (16, 32, 64, 128),
     local_steps: Sequence[int] = (1, 8),
@@ -56,7 +57,8 @@ def calibrate(
     each worker's contention, the noise, and the link that merges use.
 
     `devices` are as in `local_machine`, or a `local_machine` with its slowdowns and
-    workers per device. `local_update` makes the steps (default `local.sgd()`).
+    workers per device, or the workers of a `cluster_machine` that are there.
+    `local_update` makes the steps (default `local.sgd()`).
 
     The machine's `calibration` says what was measured and how well it fits. `path`
     saves the machine as JSON, which `machine.load_machine` reads. An interrupted
@@ -73,7 +75,7 @@ def calibrate(
         raise ValueError(f"path={str(path)!r}: there is no folder {Path(path).parent}")
     check_task_and_data(task, data)
     _check_rounds(data, batch_sizes, local_steps, repeats)
-    machine = devices if isinstance(devices, RealMachine) else local_machine(devices)
+    machine = _to_measure(devices)
     batch_size = max(batch_sizes)
     policy = calibration_rounds(
         batch_sizes=batch_sizes, local_steps=local_steps, repeats=repeats
@@ -98,8 +100,7 @@ def calibrate(
         history = train(
             task,
             data,
-            # worker by worker
-            dataclasses.replace(machine, faults=(), placement="threads"),
+            machine,
             strategy,
             seconds=_LONG,
             num_evals=1,
@@ -117,6 +118,16 @@ def calibrate(
     if path is not None:
         measured.save(path)
     return measured
+
+
+def _to_measure(
+    devices: RealMachine | ClusterMachine | Sequence[Device | str] | None,
+) -> RealMachine | ClusterMachine:
+    """The machine, without faults; its workers run one by one."""
+    if isinstance(devices, ClusterMachine):
+        return dataclasses.replace(devices.present, faults=())
+    machine = devices if isinstance(devices, RealMachine) else local_machine(devices)
+    return dataclasses.replace(machine, faults=(), placement="threads")
 
 
 def _check_rounds(

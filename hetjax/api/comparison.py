@@ -23,6 +23,7 @@ from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.report.comparison import Comparison
+from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
@@ -38,7 +39,7 @@ kept; runs of a group share a folder."""
 def compare(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine,
+    machine: Machine | RealMachine | ClusterMachine,
     strategies: Mapping[str, Strategy],
     *,
     seconds: float,

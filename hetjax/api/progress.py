@@ -1,8 +1,9 @@
 """Progress: a bar for each run on a terminal or in a notebook, else lines.
 
-It shows the seconds of the clock that are done, how many of them pass in a second, the
-time left, and the metric. Between evaluations it follows the clock. There is a line at
-the first evaluation, for every tenth of the whole, and after a minute without one.
+It shows the seconds of the clock that are done, how many of them pass in a second while
+it runs, the time left, and the metric. Between evaluations it follows the clock. There
+is a line at the first evaluation, for every tenth of the whole, and after a minute
+without one.
 """
 
 import math
@@ -39,6 +40,9 @@ class ProgressBar:
         self._bar: Any = None
         self._run = 0  # runs begun
         self._seconds = self._at = self._reached = 0.0  # of this run
+        self._skipped = 0.0  # [s] of all runs that took no time
+        # [s] of the host in which clocks ran, and since when this run's does
+        self._running, self._since = 0.0, None
         self._said, self._started = -1, time.perf_counter()  # tenths said
         self._last = -math.inf  # [s] when the last line was said
         self._name, self._metric = "", ""
@@ -59,19 +63,27 @@ class ProgressBar:
             desc=name + of, total=round(seconds, 9), unit=unit, bar_format=bar_format
         )
 
-    def advance(self, seconds: float, metrics: dict[str, Any], metric: str) -> None:
-        """Move the run `seconds` further and show its latest metric."""
+    def advance(
+        self, seconds: float, metrics: dict[str, Any], metric: str, *, ran: bool = True
+    ) -> None:
+        """Move the run `seconds` further and show its latest metric.
+
+        Not `ran` are seconds of a run that goes on, which ran before: see `skip`.
+        """
         self._metric = f"{metric} {metrics[metric]:.4f}"
         if self._bar is not None:
             self._bar.set_postfix_str(self._metric, refresh=False)
-        self.skip(seconds)
+        self._go(seconds, ran=ran)
         if self._shown and self._bar is None:
             self._say()
 
     def skip(self, seconds: float) -> None:
-        """Move the run `seconds` further, whether they were run or skipped."""
+        """Move the run `seconds` further that do not run: rates are without them."""
+        self._go(seconds, ran=False)
+
+    def _go(self, seconds: float, *, ran: bool) -> None:
         self._reached += seconds
-        self._move_to(self._reached)
+        self._move_to(self._reached, ran=ran)
 
     @contextmanager
     def following(self, now: Callable[[], float]) -> Iterator[None]:
@@ -83,26 +95,35 @@ class ProgressBar:
                 self._move_to(now())
 
         thread = threading.Thread(target=follow, daemon=True, name="progress")
+        self._since = time.perf_counter()
         if self._shown:
             thread.start()
         try:
             yield
         finally:
+            self._running += time.perf_counter() - self._since
+            self._since = None
             over.set()
             if self._shown:
                 thread.join()
 
-    def _move_to(self, at: float) -> None:
+    def _move_to(self, at: float, *, ran: bool = True) -> None:
         """Show that the run is so far; it never goes back, nor beyond its end."""
         with self._lock:
             step = min(at, self._seconds) - self._at
             if step <= 0:
                 return
             self._at += step
-            if self._bar is not None:
+            self._skipped += 0.0 if ran else step
+            if self._bar is None:
+                if self._shown:
+                    self._say()
+            elif ran:
                 self._bar.update(step)
-            elif self._shown:
-                self._say()
+            else:
+                self._bar.n += step
+                self._bar.initial += step
+                self._bar.refresh()
 
     def _say(self) -> None:
         """Print a line if another tenth is done, or the last line was long ago."""
@@ -112,11 +133,21 @@ class ProgressBar:
             return
         self._said, self._last = tenth, now
         parts = [f"{100 * done / self._total:3.0f} %", self._name, self._metric]
-        if done:
-            rate = done / max(1e-9, now - self._started)
-            left = tqdm.format_interval((self._total - done) / rate)
+        running = self._running + (0.0 if self._since is None else now - self._since)
+        if done > self._skipped and running > 0:
+            rate = (done - self._skipped) / running
+            preparing = now - self._started - running
+            left = tqdm.format_interval(self._left(done, rate, preparing))
             parts += [f"{rate:.3g} {self._unit} per second", f"{left} left"]
         print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
+
+    def _left(self, done: float, rate: float, preparing: float) -> float:
+        """[s] of the host to the end, with those in which runs to come are prepared.
+
+        `preparing` [s] took as many runs as there were.
+        """
+        to_come = (self._total - self._before) / self._seconds - 1
+        return (self._total - done) / rate + to_come * preparing / self._run
 
     def _end_run(self) -> None:
         self._before += self._seconds

@@ -14,6 +14,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
+from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -23,7 +24,7 @@ def resume(
     path: str | Path | Checkpoint,
     task: Task | None = None,
     data: Dataset | None = None,
-    machine: Machine | RealMachine | None = None,
+    machine: Machine | RealMachine | ClusterMachine | None = None,
     strategy: Strategy | None = None,
     *,
     devices: Sequence[Device | str] | None = None,
@@ -39,9 +40,11 @@ def resume(
     What was made by hetjax's own functions from plain values, or from functions and
     classes at the top of a module, is made again: `data.digits()`,
     `classification(models.mlp(hidden=64), data)`, `sma(...)`, `machine.preset(...)`,
-    the devices of a local machine. Give the rest: an error names what is missing. A
-    real run may go on with another `machine`: workers that are gone have left, new ones
-    have joined, and the policy begins anew from the root's model.
+    the devices of a local machine, the machine of a cluster (at the same address, or
+    one of `local_workers` that is started again, and closed at the end). Give the rest:
+    an error names what is missing. A real run may go on with another `machine`: workers
+    that are gone have left, new ones have joined, and the policy begins anew from the
+    root's model.
 
     `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
     was given there is not remembered.
@@ -57,22 +60,26 @@ def resume(
     about = found.about
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = made_again(folder, about["recipes"], given)
-    return train_as(
-        about["name"],
-        **parts,
-        seconds=about["seconds"],
-        seed=about["seed"],
-        num_evals=about["num_evals"],
-        eval_examples=about["eval_examples"],
-        target=about["target"],
-        epochs=about["epochs"],
-        on_eval=on_eval,
-        on_error=on_error,
-        on_nan=about["on_nan"],
-        on_lost_worker=about["on_lost_worker"],
-        trace=None,
-        devices=devices,
-        checkpoint=checkpoint,
-        resume="must",
-        progress=progress,
-    )
+    try:
+        return train_as(
+            about["name"],
+            **parts,
+            seconds=about["seconds"],
+            seed=about["seed"],
+            num_evals=about["num_evals"],
+            eval_examples=about["eval_examples"],
+            target=about["target"],
+            epochs=about["epochs"],
+            on_eval=on_eval,
+            on_error=on_error,
+            on_nan=about["on_nan"],
+            on_lost_worker=about["on_lost_worker"],
+            trace=None,
+            devices=devices,
+            checkpoint=checkpoint,
+            resume="must",
+            progress=progress,
+        )
+    finally:
+        if machine is None and isinstance(parts["machine"], ClusterMachine):
+            parts["machine"].close()  # it was made for this run

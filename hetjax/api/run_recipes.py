@@ -1,12 +1,15 @@
 """What a run was made from, so that `resume` finds it again by name."""
 
+import dataclasses
 from typing import Any
 
 from hetjax.checkpoint.values import Encoder, decode
 from hetjax.data.dataset import Dataset
-from hetjax.machine import Machine
+from hetjax.machine import Machine, ScriptedFault
 from hetjax.recipes import NoRecipe, make, recipe_of
 from hetjax.report.record import plain
+from hetjax.runtimes.cluster.machine import ClusterMachine
+from hetjax.runtimes.cluster.making import cluster_machine
 from hetjax.runtimes.devices import all_devices, chosen_devices
 from hetjax.runtimes.threads.machine import RealMachine, RealWorker
 from hetjax.strategies.types import Strategy
@@ -44,6 +47,14 @@ def _machine_recipe(machine: Any) -> dict[str, Any]:
             "step_mode": machine.step_mode,
             "placement": machine.placement,
         }
+    elif isinstance(machine, ClusterMachine):
+        faults = encoder.encode(machine.faults, "faults")
+        found = {
+            "cluster": plain(machine.request),
+            "slowdown": {w.name: w.slowdown for w in machine.workers if w.slowdown > 1},
+            "workers": [w.name for w in machine.workers],
+            "faults": faults,
+        }
     else:
         return {"unknown": f"it is a {type(machine).__qualname__}"}
     return {"unknown": "it holds arrays"} if encoder.arrays else found
@@ -76,9 +87,13 @@ def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dic
     return given
 
 
-def _machine_of(recipe: dict[str, Any]) -> Machine | RealMachine:
+def _machine_of(recipe: dict[str, Any]) -> Machine | RealMachine | ClusterMachine:
     if "simulated" in recipe:
         return decode(recipe["simulated"], [])
+    if "cluster" in recipe:
+        faults = decode(recipe["faults"], [])
+        machine = cluster_machine(**recipe["cluster"])
+        return _as_before(machine, recipe["workers"], recipe["slowdown"], faults)
     known = all_devices()
     workers = [
         RealWorker(name, chosen_devices([device], known)[0], slowdown)
@@ -87,3 +102,20 @@ def _machine_of(recipe: dict[str, Any]) -> Machine | RealMachine:
     faults = decode(recipe["faults"], [])
     step_mode, placement = recipe["step_mode"], recipe["placement"]
     return RealMachine(tuple(workers), faults, step_mode, placement)
+
+
+def _as_before(
+    machine: ClusterMachine,
+    names: list[str],
+    slowdown: dict[str, float],
+    faults: tuple[ScriptedFault, ...],
+) -> ClusterMachine:
+    """The machine with those of its workers that a run had, slowed as they were."""
+    here = [w.name for w in machine.workers]
+    chosen = [name for name in names if name in here] or here
+    some = machine if chosen == here else machine.subset(chosen)
+    workers = tuple(
+        dataclasses.replace(w, slowdown=slowdown.get(w.name, 1.0)) for w in some.workers
+    )
+    faults = tuple(f for f in faults if f.worker in chosen)
+    return dataclasses.replace(some, workers=workers, faults=faults)

@@ -236,13 +236,13 @@ class Session:
         saver, saved = (folder.keeper, folder.saved) if folder else (None, None)
         last = 0.0
 
-        def advance(point: dict[str, float]) -> None:
+        def advance(point: dict[str, float], *, ran: bool) -> None:
             nonlocal last
-            bar.advance(point["seconds"] - last, point, metric)
+            bar.advance(point["seconds"] - last, point, metric, ran=ran)
             last = point["seconds"]
 
         def each(point: dict[str, float]) -> str:
-            advance(point)
+            advance(point, ran=True)
             asked = callbacks(point)
             if target is not None and reaches(point[metric], target, task.mode):
                 return f"{metric} has reached {target:g}"
@@ -252,7 +252,7 @@ class Session:
 
         before = folder.evals if folder else []  # they were made before
         for point in before:
-            advance(point)
+            advance(point, ran=False)
         recording = None
         try:
             callbacks.begin(before)
@@ -271,8 +271,9 @@ class Session:
                 recording.close()
             failed = callbacks.close()
         history.error = history.error or failed
-        # a run that ended early still moves the bar by all of its seconds
-        bar.skip(self.instants[-1] - last)
+        # one that ended early still moves the bar by all of its seconds
+        if not history.interrupted:
+            bar.skip(self.instants[-1] - last)
         return history
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:

@@ -14,6 +14,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
+from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -22,7 +23,7 @@ from hetjax.tasks.types import Task
 def train(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine,
+    machine: Machine | RealMachine | ClusterMachine,
     strategy: Strategy,
     *,
     seconds: float,
@@ -126,7 +127,7 @@ def train_as(
     name: str,
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine,
+    machine: Machine | RealMachine | ClusterMachine,
     strategy: Strategy,
     *,
     checkpoint: Checkpoint | None,

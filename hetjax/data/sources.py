@@ -37,6 +37,13 @@ class Source:
     def __len__(self) -> int:
         return self._number
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which reads by itself."""
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def fields(self) -> Any:
         """The tree of what was chosen, with a field for each leaf."""
         number = range(len(self._example))

@@ -53,7 +53,7 @@ class Bookkeeping:
         self.evaluations = Evaluations(
             name, job, clock, runtime.placement, self.store, self._shared
         )
-        self._corrected = runtime.corrected
+        self._corrected, self._nodes_of = runtime.corrected, runtime.nodes
         self._best: tuple[float, Any] | None = None  # metric and model
         self._visible: Any = None  # the model of the last evaluation
         self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
@@ -150,6 +150,15 @@ class Bookkeeping:
         self.losses.forget(worker)
         if self._job.on_lost_worker == "stop":
             self.stop(f"worker {self.name_of(worker)} was lost: {leave.why}")
+
+    def miss(self, worker: int) -> None:
+        """A worker is absent from a merge: drop what it did since its last one.
+
+        It takes part like a worker that has just begun from the root's model.
+        """
+        self.ledger.record_loss(worker, self._clock.now)
+        self.ledger.record_fetch(worker)
+        self.losses.forget(worker)
 
     def share(self) -> np.ndarray | None:
         """Each worker's share of the data; None if all workers draw from all of it."""
@@ -327,6 +336,12 @@ class Bookkeeping:
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
+        nodes = self._nodes_of()
+        for k, _ in enumerate(self._clock.workers):
+            came, went = self.store.traffic(k)
+            history.workers[k].bytes_received += came
+            history.workers[k].bytes_sent += went
+            history.workers[k].node = nodes[k] if nodes else ""
         history.timeline = self.ledger.timeline
         # the model of the last evaluation, unless the run went on after it; after an
         # exception the replicas may be amid a merge

@@ -13,7 +13,7 @@ did.
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hetjax.engine.protocols import Kept, Outcome, RoundResult
+from hetjax.engine.protocols import Kept, Outcome, RoundResult, Unreachable
 from hetjax.machine import Arrival
 
 
@@ -113,7 +113,10 @@ class Cuts:
     def arrived(self, arrival: Arrival, outcome: RoundResult) -> None:
         """Add the outcome of a round that the open cut waits for, if it does."""
         if self._open is not None and arrival.worker in self._awaited:
-            self._add(arrival.worker, arrival, outcome)
+            try:
+                self._add(arrival.worker, arrival, outcome)
+            except Unreachable:  # it is lost as soon as it was there
+                self._awaited.discard(arrival.worker)
             self._commit_if_complete()
 
     def _add(self, worker: int, arrival: Arrival | None, outcome: RoundResult) -> None:

@@ -128,6 +128,7 @@ class Loop:
             learning_rate=books.learning_rate,
             observe=books.observe,
             settle=books.settle,
+            miss=books.miss,
         )
         if self._saver is not None and self._kept is not None:
             leaves_of = books.store.leaves_of

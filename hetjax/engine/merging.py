@@ -5,7 +5,7 @@ data if the merge needs it, ask the clock for the times, take the members' stati
 run the compiled merge, and tell the history, the ledger and the sampler.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ class Merging(NamedTuple):
     learning_rate: Callable[[], float]  # now, at the largest batch size
     observe: Callable[[int], None]  # shows a worker's losses to the sampler
     settle: Callable[[MergeAction], None]  # makes sure that what members did counts
+    miss: Callable[[int], None]  # a member cannot be reached: what it did is lost
 
     def carry_out(self, action: MergeAction) -> None:
         """Carry out one merge or fetch, at the times that the clock sets."""
@@ -52,7 +53,9 @@ class Merging(NamedTuple):
                 self.store.num_bytes,
                 seconds,
                 self.topology.workers_below(action.members),
-                lambda visible: self._run(action, accuracy, visible),
+                lambda visible, missing=(): self._run(
+                    action, accuracy, visible, missing
+                ),
             )
         )
         self._note(action, asked_at, done)
@@ -65,9 +68,16 @@ class Merging(NamedTuple):
         return self.evaluations.of_members(action)
 
     def _run(
-        self, action: MergeAction, accuracy: list[float] | None, visible: float
+        self,
+        action: MergeAction,
+        accuracy: list[float] | None,
+        visible: float,
+        missing: Sequence[int],
     ) -> MergeTimes:
-        """Take the members' statistics, run the merge, and return its times."""
+        """Take the members' statistics, run the merge, and return its times.
+
+        `missing` are members that could not be reached in the run that is replayed.
+        """
         if action.node == ROOT and action.op == MergeOp.STEP:
             self.evaluations.show()
         elif _changes_root(action):
@@ -76,6 +86,12 @@ class Merging(NamedTuple):
             if isinstance(member, int):
                 self.store.replica(member)  # a first copy must predate the merge
         self.settle(action)
+        for worker in missing:
+            self.store.forget(worker)
+            self.store.replica(worker)
+        missing = (*missing, *self.store.gather(action))
+        for worker in missing:
+            self.miss(worker)
         stats = self.ledger.take_stats(
             action,
             share=self.share(),
@@ -84,7 +100,8 @@ class Merging(NamedTuple):
         )
         compiling = self.job.compilations.own_seconds
         stamps = self.store.merge(action, stats)
-        return MergeTimes(stamps, self.job.compilations.own_seconds - compiling)
+        compiled = self.job.compilations.own_seconds - compiling
+        return MergeTimes(stamps, compiled, missing)
 
     def _note(self, action: MergeAction, asked_at: float, done: Stamps) -> None:
         """Tell the history, the ledger and the sampler."""

@@ -110,6 +110,10 @@ class KeptClock(Clock, Protocol):
         ...
 
 
+class Unreachable(ConnectionError):
+    """A worker's process cannot be reached; the message says why."""
+
+
 class Assignment(NamedTuple):
     """A local round as an executor sees it."""
 
@@ -265,4 +269,6 @@ class Runtime(NamedTuple):
     leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
     note: str = ""  # how replicas are placed, for the history
+    # the machine that each worker is on by now, where there are several
+    nodes: Callable[[], Sequence[str]] = tuple
     kept: Kept | None = None  # if runs on this machine can be kept

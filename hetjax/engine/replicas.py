@@ -5,7 +5,7 @@ states and the compiled functions between them.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -139,10 +139,7 @@ class ReplicaStore:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
-        begin = self._programs.state
-        for node, leaves in saved["nodes"].items():
-            like = jax.eval_shape(begin(self.merge_of(node)), *self._initial)
-            self._nodes[node] = self._placement.to_nodes(self._made(like, leaves, node))
+        self._load_nodes(saved["nodes"])
         self._replicas = {
             k: self.replica_of(k, x) for k, x in saved["replicas"].items()
         }
@@ -152,6 +149,12 @@ class ReplicaStore:
         }
         if not self.shared:
             self._checked_out = dict.fromkeys(self._checked_out)
+
+    def _load_nodes(self, saved: dict[str, list[Any]]) -> None:
+        begin = self._programs.state
+        for node, leaves in saved.items():
+            like = jax.eval_shape(begin(self.merge_of(node)), *self._initial)
+            self._nodes[node] = self._placement.to_nodes(self._made(like, leaves, node))
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""
@@ -181,6 +184,19 @@ class ReplicaStore:
         return self._programs.copies(tree.filled(like, leaves, what))
 
     # -- merges --------------------------------------------------------------------
+
+    def gather(self, action: MergeAction) -> Sequence[int]:
+        """Return the workers among the members that cannot be reached: none.
+
+        Called before each merge, which the others then carry out without them.
+        """
+        del action
+        return ()
+
+    def traffic(self, worker: int) -> tuple[int, int]:
+        """Bytes that came over a network from a worker, and went to it: none."""
+        del worker
+        return 0, 0
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Carry out a merge or a fetch; return stamps of `time.perf_counter`.

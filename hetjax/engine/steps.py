@@ -7,7 +7,7 @@ record.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,8 @@ from hetjax.data.columns import row_bytes
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, Outcome
-from hetjax.replica import Replica
+from hetjax.local import LocalUpdate
+from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
 
 ALONE = ("dispatch", "fused", "unrolled")  # step modes of a single worker
@@ -26,12 +27,37 @@ AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is us
 LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
 
 
+class StepSettings(NamedTuple):
+    """What a strategy says of its local steps: all that its workers need."""
+
+    local_update: LocalUpdate
+    requires: Requires  # the buffers of the lowest merge
+    shared: bool  # may merges change a replica during its round?
+    keeps_losses: bool  # of every step, for the sampler
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> "StepSettings":
+        """The settings of a strategy."""
+        merge = strategy.merges[0]
+        return cls(
+            strategy.local,
+            merge.requires,
+            merge.updates_busy_workers,
+            strategy.sampler.observe is not None,
+        )
+
+    @property
+    def buffers(self) -> Requires:
+        """The buffers that a replica has, those of the local update among them."""
+        return (*self.requires, *self.local_update.requires)
+
+
 class Steps:
     """Runs assignments of one strategy on one training split."""
 
     def __init__(
         self,
-        strategy: Strategy,
+        settings: StepSettings,
         job: Job,
         *,
         exact: bool | None = None,
@@ -42,12 +68,12 @@ class Steps:
         batch size.
         """
         self._programs, self.compilations = job.programs, job.compilations
-        self._local_update, self._requires = strategy.local, strategy.merges[0].requires
+        self._local_update, self._requires = settings.local_update, settings.requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
         self._exact = job.programs.has_statistics if exact is None else exact
         # a replica that merges may move during its round is still read then
-        self._donate = not strategy.merges[0].updates_busy_workers
-        self._keeps = strategy.sampler.observe is not None
+        self._donate = not settings.shared
+        self._keeps = settings.keeps_losses
         self._checks = job.on_nan == "reset"
         self._step = self._programs.step(
             self._local_update, self._requires, donate=self._donate

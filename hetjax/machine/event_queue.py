@@ -63,6 +63,18 @@ class EventQueue(Saved):
         return self._scripted_joins > 0
 
     @property
+    def has_join(self) -> bool:
+        """Is a worker about to join?"""
+        return any(isinstance(entry[3], Join) for entry in self._heap)
+
+    def has_leave(self, worker: int) -> bool:
+        """Is a worker about to be lost?"""
+        events = (entry[3] for entry in self._heap)
+        return any(
+            isinstance(e, Leave) and e.worker == worker and e.lost for e in events
+        )
+
+    @property
     def next_time(self) -> float:
         """The time of the first event; inf if there is none."""
         return self._heap[0][0] if self._heap else math.inf
@@ -125,6 +137,10 @@ class EventQueue(Saved):
         """Note that a worker was given a local round."""
         self.check_can_start(worker)
         self.roster = self.roster.dispatched((worker,))
+
+    def drop_arrivals(self, worker: int) -> None:
+        """Remove the pending arrivals of a worker: its work is gone."""
+        self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
 
     def reschedule(self, arrivals: Sequence[Arrival]) -> None:
         """Replace the pending arrivals of these workers."""

@@ -83,6 +83,7 @@ class Profile:
     duty: float = 1.0  # share of a step in which it computes; it sleeps for the rest
     bursts: bool = False  # does it sleep after a local round, not after each step?
     per_byte: float = 0.0  # [s/byte] to send a model to the link and back
+    latency: float = 0.0  # [s] before it begins a round that it was given
 
     def __post_init__(self):
         check_positive("factor", self.factor)
@@ -90,6 +91,7 @@ class Profile:
         if self.duty > 1:
             raise ValueError(f"duty is a share of a step, at most 1, is {self.duty}")
         check_at_least_zero("per_byte", self.per_byte)
+        check_at_least_zero("latency", self.latency)
         _check_finite("contention", self.contention)
         if self.contention < 1:
             raise ValueError(

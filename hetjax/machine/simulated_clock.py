@@ -94,6 +94,7 @@ class SimulatedClock(Saved):
     ) -> Arrival:
         """Start a local round as soon as its worker is free; return its arrival.
 
+            start = max(now, its last merge's finish) + latency
             finish = start + round.seconds + factor * per_round + m / curve(m) * sum of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
 
@@ -109,8 +110,8 @@ class SimulatedClock(Saved):
                 f"a round of {steps} steps needs as many numbers of non-zeros, "
                 f"not {len(nonzeros)}"
             )
-        start = max(self.now, self._merges.worker_free(worker))
         profile = self._machine.workers[worker]
+        start = max(self.now, self._merges.worker_free(worker)) + profile.latency
         per_round = profile.factor * profile.cost.per_round if steps else 0.0
         time = start + local_round.seconds + per_round
         slowdown = profile.slowdown(self._sharing[self.workers[worker].device])

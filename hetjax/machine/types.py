@@ -176,6 +176,7 @@ class MergeTimes(NamedTuple):
 
     stamps: Stamps
     compiling: float = 0.0
+    missing: tuple[int, ...] = ()  # members that could not be reached: they are absent
 
 
 class PlannedMerge(NamedTuple):
@@ -185,7 +186,9 @@ class PlannedMerge(NamedTuple):
     num_bytes: float  # of a member's model
     seconds: float  # [s] of the members' own time, as for evaluating held-out data
     below: tuple[int, ...]  # the workers that are members or below a member node
-    run: Callable[[float], MergeTimes]  # run(time): merge, visible from `time` on
+    # run(time, missing=()): merge, visible from `time` on; a clock that replays a run
+    # says which members could not be reached
+    run: Callable[..., MergeTimes]
 
 
 class RunEnded(Exception):

@@ -44,7 +44,8 @@ def timeline(
 def chrome_trace(history: History, path: str | Path) -> None:
     """Write the timeline as a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-    There is a row per worker; worker events are marks in the worker's row.
+    There is a row per worker, and on a cluster a group of rows per node; worker events
+    are marks in the worker's row.
     """
     check_timelines([history])
     with Path(path).open("w", encoding="utf-8") as file:
@@ -56,16 +57,21 @@ def chrome_trace(history: History, path: str | Path) -> None:
 
 def _events(history: History) -> Iterator[dict[str, Any]]:
     """Yield the trace events of the format, with times in microseconds."""
-    run = {"name": f"{history.strategy}, seed {history.seed}"}
-    yield {"ph": "M", "pid": 0, "name": "process_name", "args": run}
+    run = f"{history.strategy}, seed {history.seed}"
+    nodes = list(dict.fromkeys(w.node for w in history.workers)) or [""]
+    for pid, node in enumerate(nodes):
+        about = {"name": f"{run}, on {node}" if node else run}
+        yield {"ph": "M", "pid": pid, "name": "process_name", "args": about}
     names = [w.name for w in history.workers]
+    group = [nodes.index(w.node) for w in history.workers]
     for k, name in enumerate(names):
         about = {"name": name}
-        yield {"ph": "M", "pid": 0, "tid": k, "name": "thread_name", "args": about}
+        row = {"pid": group[k], "tid": k}
+        yield {"ph": "M", **row, "name": "thread_name", "args": about}
     for segment in history.timeline:
         yield {
             "ph": "X",
-            "pid": 0,
+            "pid": group[segment.worker],
             "tid": segment.worker,
             "name": segment.kind,
             "cat": segment.kind,
@@ -76,7 +82,7 @@ def _events(history: History) -> Iterator[dict[str, Any]]:
         yield {
             "ph": "i",
             "s": "t",
-            "pid": 0,
+            "pid": group[names.index(event.worker)],
             "tid": names.index(event.worker),
             "name": event.what,
             "ts": 1e6 * event.seconds,

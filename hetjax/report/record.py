@@ -91,6 +91,7 @@ def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
     """Return one worker's record; its staleness is in the record of the run."""
     return {
         "name": worker.name,
+        "node": worker.node,
         "busy": plain(worker.busy),
         "waiting": plain(worker.waiting),
         "merging": plain(worker.merging),
@@ -101,5 +102,7 @@ def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
         "padded": plain(worker.padded),
         "lost": worker.lost,
         "nans": worker.nans,
+        "bytes_received": worker.bytes_received,
+        "bytes_sent": worker.bytes_sent,
         "batch_size_over_time": plain(worker.batch_size_over_time),
     }

@@ -100,6 +100,9 @@ def parts_of_test(histories: list[History]) -> list[str]:
     ]
 
 
+_WAYS = ("bytes_received", "bytes_sent")
+
+
 def placements(histories: list[History]) -> list[str]:
     """A line for each way in which runs were placed on devices, if it is not usual."""
     named: dict[str, dict[str, None]] = {}
@@ -107,6 +110,16 @@ def placements(histories: list[History]) -> list[str]:
         if h.real and h.placement != "threads":
             named.setdefault(h.placement, {})[h.strategy] = None
     lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
+    moved = {
+        strategy: tuple(sum(getattr(w, way) for w in h.workers) for way in _WAYS)
+        for strategy, h in {h.strategy: h for h in reversed(histories)}.items()
+    }
+    if any(map(any, moved.values())):
+        texts = [
+            f"{strategy} {up / 1e6:.3g} and {down / 1e6:.3g}"
+            for strategy, (up, down) in reversed(moved.items())
+        ]
+        lines.append(f"MB from the workers and to them: {', '.join(texts)}")
     if any(h.estimates_busy for h in histories):
         lines.append(
             "on a mesh, a worker is busy for its measured steps; what is left of a "

@@ -4,6 +4,7 @@ import platform
 from importlib import metadata
 
 PACKAGES = ("hetjax", "jax", "jaxlib", "numpy")
+EXTRAS = ("ray",)  # told where they are installed
 
 
 def installed_version(package: str = "hetjax") -> str:
@@ -17,4 +18,6 @@ def installed_version(package: str = "hetjax") -> str:
 def installed_versions() -> dict[str, str]:
     """The versions of all of them, and of Python."""
     found = {package: installed_version(package) for package in PACKAGES}
+    extras = {package: installed_version(package) for package in EXTRAS}
+    found |= {package: v for package, v in extras.items() if v != "unknown"}
     return {**found, "python": platform.python_version()}

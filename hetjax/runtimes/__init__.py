@@ -1,8 +1,9 @@
 """Runtimes: one module or folder for each kind of machine.
 
-`simulated` runs on the virtual clock, `threads` on the devices of this process,
-`recorded` from a trace. A custom machine is any object with a method
-`open_runtime(strategy, job)` that returns a `hetjax.engine.protocols.Runtime`.
+`simulated` runs on the virtual clock, `threads` and `mesh` on the devices of this
+process, `cluster` on those of many machines, `recorded` from a trace. A custom machine
+is any object with a method `open_runtime(strategy, job)` that returns a
+`hetjax.engine.protocols.Runtime`.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ import jax
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
+from hetjax.runtimes.cluster.machine import ClusterMachine
+from hetjax.runtimes.cluster.opening import open_cluster
 from hetjax.runtimes.mesh.opening import open_mesh
 from hetjax.runtimes.mesh.placing import check_fits, misfit
 from hetjax.runtimes.recorded import open_recorded
@@ -45,6 +48,7 @@ def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
 _OPENERS: dict[type, Any] = {
     Machine: open_simulated,
     RealMachine: open_real,
+    ClusterMachine: open_cluster,
     Trace: open_recorded,
 }
 

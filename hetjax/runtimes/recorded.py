@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Assignment, Outcome, Runtime
-from hetjax.engine.steps import Steps
+from hetjax.engine.steps import Steps, StepSettings
 from hetjax.machine import (
     Arrival,
     Event,
@@ -30,7 +30,7 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     workers, step_modes = trace.workers, trace.header["step_modes"]
     by_kind = {d.device_kind: d for d in reversed(all_devices())}
     devices = [by_kind.get(w.kind, default_device()) for w in workers]
-    steps = Steps(strategy, job)
+    steps = Steps(StepSettings.of(strategy), job)
 
     def run(group: Sequence[Assignment]) -> list[Outcome]:
         k = group[0].worker
@@ -41,7 +41,9 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
 
     slowdowns = trace.header["slowdowns"]
     benches = list(zip([w.device for w in workers], slowdowns, strict=True))
-    placement = Placement(devices, devices[trace.header["nodes"]])
+    # where merges ran on a device of no worker, its kind is noted
+    nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
+    placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     return Runtime(RecordedClock(trace), Grouped(run, benches), placement, step_modes)
 
 
@@ -99,7 +101,8 @@ class RecordedClock:
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
         """Carry out a merge, check it against the trace; return its recorded times."""
-        planned.run(self.now)  # its result is visible after it, as in the recorded run
+        # its result is visible after it, as in the recorded run
+        planned.run(self.now, self._line().get("missing", ()))
         action = planned.action
         line = self._take("merge", f"a merge at {action.node}")
         partners, op = [*action.partners], op_text(action.op)

@@ -6,7 +6,7 @@ from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.protocols import Assignment, Kept, KeptExecutor, Outcome, Runtime
-from hetjax.engine.steps import Steps
+from hetjax.engine.steps import Steps, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import Inline, Pooled
@@ -28,7 +28,11 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
     executor = _executor(
-        Steps(strategy, job), step_mode, devices, placement, len(clock.workers)
+        Steps(StepSettings.of(strategy), job),
+        step_mode,
+        devices,
+        placement,
+        len(clock.workers),
     )
     step_modes = {devices[0].device_kind: step_mode}
     note = f"on {', '.join(map(device_name, devices))}"

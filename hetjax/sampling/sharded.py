@@ -63,4 +63,7 @@ def sharded(partition: Partition | Sequence[np.ndarray]) -> Sampler:
         sizes = np.array([len(rows) for rows in state.shards], float)
         return sizes / sizes.sum()
 
-    return Sampler(init, draw, share=share)
+    def rows(state: ShardedState, worker: int) -> np.ndarray:
+        return state.shards[worker]
+
+    return Sampler(init, draw, share=share, rows=rows)

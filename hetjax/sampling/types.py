@@ -15,6 +15,7 @@ class Sampler(NamedTuple):
     draw(state, worker, n) -> (state, indices [n])
     observe(state, worker, indices, losses) -> state; None if losses do not matter
     share(state) -> [workers] shares of the data; None if all workers draw from all data
+    rows(state, worker) -> all rows that a worker will ever draw; None if any row may be
     for_workers(state, workers) -> the state of a run that goes on with other workers;
         None if it has to begin anew for them
     """
@@ -24,3 +25,4 @@ class Sampler(NamedTuple):
     observe: Callable[[Any, int, np.ndarray, np.ndarray], Any] | None = None
     share: Callable[[Any], np.ndarray] | None = None
     for_workers: Callable[[Any, tuple[WorkerInfo, ...]], Any] | None = None
+    rows: Callable[[Any, int], np.ndarray] | None = None

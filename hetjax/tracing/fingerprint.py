@@ -161,14 +161,14 @@ def data_fingerprint(data: Dataset) -> dict[str, Any]:
         "features": data.num_features,
         "classes": data.num_classes,
         "checksum": [
-            _checksum(part)
+            checksum(part)
             for split in (data.train, data.test)
             for part in leaves_of((split.x, split.y))
         ],
     }
 
 
-def _checksum(array: Any) -> int:
+def checksum(array: Any) -> int:
     """Of all of an array, or of a sample of the rows of one that is not in memory."""
     if not in_memory(array):
         parts = (sampled_rows(array),)

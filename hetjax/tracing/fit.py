@@ -51,8 +51,9 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
 
     The fit uses the rounds that ran alone, if there are enough; the rounds side by side
     then give the worker's contention. The noise is the spread of a step's residuals.
-    The link and the seconds per byte of every worker are fitted to the gaps between the
-    last arrival before a merge and the start of its members' next rounds. Scripted
+    A worker's latency is the usual time from a dispatch to the begin of its round. The
+    link and the seconds per byte of every worker are fitted to the gaps between the
+    last arrival before a merge and the dispatch of its members' next rounds. Scripted
     faults are scripted again; other failures are not part of the machine. Workers that
     share a device slow each other down by their contention only.
     """
@@ -61,6 +62,7 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     bursts = bursts_of(trace)
     local_rounds = measured_rounds(trace, slowdowns, bursts)
     link, ways = _ways(trace)
+    latencies = _latencies(trace)
     profiles, errors, spreads = [], [], []
     for info, slowdown, way in zip(workers, slowdowns, ways, strict=True):
         mine = [w for w in local_rounds if w.worker == info.index]
@@ -78,6 +80,7 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
             duty=1 / slowdown,
             bursts=bursts[info.index] and slowdown > 1,
             per_byte=way,
+            latency=latencies[info.index],
         )
         profiles.append(profile)
         ratios = [w.seconds / _seconds(cost, contention, w) for w in mine]
@@ -202,6 +205,19 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
     return Link(float(latency), _ENDLESS, "central"), [float(s) / size for s in seconds]
 
 
+def _latencies(trace: Trace) -> list[float]:
+    """The median seconds of every worker from a dispatch to the begin of its round."""
+    given: dict[int, float] = {}
+    found: list[list[float]] = [[] for _ in trace.workers]
+    for line in trace.lines:
+        if "dispatch" in line:
+            given[line["dispatch"]] = line["start"]
+        elif "arrival" in line and line["arrival"] in given:
+            k = line["arrival"]
+            found[k].append(max(0.0, line["start"] - given.pop(k)))
+    return [median(mine) if mine else 0.0 for mine in found]
+
+
 def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The non-negative x [C] for which `rows` [R, C] @ x is closest to `values`."""
     from scipy.optimize import nnls  # here, as it takes a tenth of a second to import
@@ -210,10 +226,11 @@ def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
-    """(members, seconds from their last arrival to their rounds after the merge)."""
+    """(members, seconds from their last arrival to the dispatch after the merge)."""
     arrived: dict[int, float] = {}
     merge: tuple[tuple[int, ...], float] | None = None  # before the next dispatch
-    follows: dict[int, tuple[tuple[int, ...], float]] = {}  # by dispatched worker
+    # by dispatched worker: the merge before, and when it was dispatched
+    follows: dict[int, tuple[tuple[tuple[int, ...], float], float]] = {}
     found: dict[tuple[tuple[int, ...], float], list[float]] = {}
     for line in trace.lines:
         if "merge" in line:
@@ -222,13 +239,13 @@ def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
             merge = (members, max(arrived[k] for k in members)) if known else None
         elif "dispatch" in line:
             if merge:
-                follows[line["dispatch"]] = merge
+                follows[line["dispatch"]] = merge, line["start"]
         else:
             merge = None
         if "arrival" in line:
             k = line["arrival"]
             if k in follows:
-                given = follows.pop(k)
-                found.setdefault(given, []).append(line["start"] - given[1])
+                given, start = follows.pop(k)
+                found.setdefault(given, []).append(start - given[1])
             arrived[k] = line["finish"]
     return [(members, median(starts)) for (members, _), starts in found.items()]

@@ -14,6 +14,7 @@ from hetjax.machine.types import (
     LocalRound,
     Merged,
     MergeOp,
+    MergeTimes,
     PlannedMerge,
     Slow,
     Stamps,
@@ -110,18 +111,26 @@ class Recorder:
         return arrival
 
     def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Write the merge's node, members and times."""
-        done, action = self._clock.carry_out(planned), planned.action
-        self.recording.write(
-            {
-                "merge": action.node,
-                "members": list(action.members),
-                "op": op_text(action.op),
-                "partners": list(action.partners),
-                "stamps": list(done),
-                "bytes": planned.num_bytes,
-            }
-        )
+        """Write the merge's node, members and times, and who could not be reached."""
+        missing: tuple[int, ...] = ()
+
+        def run(visible: float) -> MergeTimes:
+            nonlocal missing
+            times = planned.run(visible)
+            missing = times.missing
+            return times
+
+        done = self._clock.carry_out(planned._replace(run=run))
+        action = planned.action
+        line = {
+            "merge": action.node,
+            "members": list(action.members),
+            "op": op_text(action.op),
+            "partners": list(action.partners),
+            "stamps": list(done),
+            "bytes": planned.num_bytes,
+        }
+        self.recording.write(line | ({"missing": list(missing)} if missing else {}))
         return done
 
     def save(self) -> dict[str, Any]:

@@ -50,6 +50,9 @@ _FIELDS: dict[str, dict[str, type]] = {
     # from here on, the run was continued from a checkpoint
     "cut": {"cut": float},
 }
+# fields that a line has only where there is something to say: members of a merge that
+# could not be reached
+_OPTIONAL: dict[str, dict[str, type]] = {"merge": {"missing": list}}
 _OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow")
 _HEADER: dict[str, type] = {
     "strategy": str,
@@ -263,9 +266,11 @@ def _check_lines(name: str, lines: Sequence[tuple[int, Line]], header: Line) -> 
         kind = next(iter(line), "")
         if kind not in _FIELDS:
             raise ValueError(f"{place}: unknown kind of line: {json.dumps(line)}")
-        _check_fields(place, line, _FIELDS[kind])
-        if set(line) != set(_FIELDS[kind]):
-            more = ", ".join(sorted(set(line) - set(_FIELDS[kind])))
+        more_fields = {k: v for k, v in _OPTIONAL.get(kind, {}).items() if k in line}
+        fields = _FIELDS[kind] | more_fields
+        _check_fields(place, line, fields)
+        if set(line) != set(fields):
+            more = ", ".join(sorted(set(line) - set(fields)))
             raise ValueError(f"{place}: damaged: it has unknown fields: {more}")
         if kind in _OF_WORKERS and not 0 <= line[kind] < workers:
             raise ValueError(

@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from small_runs import at, send, train
 from tiny_runs import averaging, counting_data, counting_task, machine
 from tqdm import tqdm
 
@@ -90,5 +91,45 @@ def test_it_follows_the_clock_between_evaluations(monkeypatch):
     bar.advance(2.0, {"w": 1.0}, "w")
     bar.advance(3.0, {"w": 1.0}, "w")
     bar.skip(100.0)
+    shown = bar._bar
     bar.close()
-    assert moved == [4.0, 1.0, 5.0]
+    assert moved == [4.0, 1.0]
+    assert (shown.n, shown.initial) == (10.0, 5.0)  # its rate is of 5 seconds
+
+
+def test_rates_are_of_what_was_run(monkeypatch):
+    """A run that goes on says nothing of the time left before it has run."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    bar = ProgressBar(100.0, real=True)
+
+    def goes_on():
+        bar.begin("one", 50.0)
+        bar.advance(30.0, {"w": 1.0}, "w", ran=False)
+        now[0] = 5.0  # it is prepared
+        with bar.following(lambda: 0.0):
+            now[0] = 6.0
+            bar.advance(10.0, {"w": 1.0}, "w")
+        now[0] = 10.0
+        bar.skip(10.0)
+        bar.begin("two", 50.0)
+        with bar.following(lambda: 0.0):
+            now[0] = 12.0
+            bar.advance(50.0, {"w": 1.0}, "w")
+
+    lines = shown(monkeypatch, io.StringIO(), goes_on).splitlines()
+    assert lines == [
+        " 30 %, one, w 1.0000",
+        " 40 %, one, w 1.0000, 10 s per second, 00:11 left",  # 60 s, and preparing two
+        " 50 %, one, w 1.0000, 10 s per second, 00:14 left",
+        "100 %, two, w 1.0000, 20 s per second, 00:00 left",
+    ]
+
+
+@pytest.mark.parametrize("output", [io.StringIO, Terminal])
+def test_a_run_that_is_interrupted_ends_where_it_was(monkeypatch, output):
+    stop = at(4, send("SIGINT"))
+    text = shown(monkeypatch, output(), lambda: train(on_eval=stop, progress=True))
+    assert "30%" in text or " 30 %" in text
+    assert "100%" not in text
+    assert "100 %" not in text

@@ -11,7 +11,7 @@ from real_runs import DATA, TASK
 import hetjax as hj
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Runtime
-from hetjax.engine.steps import Steps
+from hetjax.engine.steps import Steps, StepSettings
 from hetjax.machine import Arrival, Merged, Stamps, Timer, WorkerInfo
 from hetjax.runtimes.inline import Inline
 
@@ -66,7 +66,7 @@ class Toy:
         return {"name": "toy"}
 
     def open_runtime(self, strategy, job):
-        run = partial(Steps(strategy, job).run, step_mode="dispatch")
+        run = partial(Steps(StepSettings.of(strategy), job).run, step_mode="dispatch")
         return Runtime(OneSecondClock(3), Inline(run), Placement(), {"toy": "dispatch"})
 
 

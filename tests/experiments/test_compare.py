@@ -138,8 +138,10 @@ def test_the_fields_of_evaluations_and_workers(twice):
     }
     kinds = ("busy", "waiting", "merging", "transfer", "idle")
     seconds = dict.fromkeys(kinds, float)
-    counts = dict.fromkeys(("updates", "examples", "padded", "lost", "nans"), int)
-    worker = {"name": str, **seconds, **counts, "batch_size_over_time": list}
+    counts = ("updates", "examples", "padded", "lost", "nans")
+    numbers = dict.fromkeys((*counts, "bytes_received", "bytes_sent"), int)
+    texts = {"name": str, "node": str}
+    worker = {**texts, **seconds, **numbers, "batch_size_over_time": list}
     for run in document(twice[0][1])["runs"]:
         for p in run["evals"]:
             assert point.items() <= types(p).items()
@@ -340,7 +342,7 @@ ERRORS = {
     ),
     "slowdown of a simulated machine": (
         ["--slowdown=cpu:1=3"],
-        "--slowdown is for --machine=local, mesh or auto, not --machine=v100x3+k80",
+        "--slowdown is for devices of one's own, not --machine=v100x3+k80",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
     "labels of other data": (

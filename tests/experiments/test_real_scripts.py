@@ -1,36 +1,13 @@
 """Scripts on this machine's own devices: calibrate, advise, compare --machine=local."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from quick import quick_if
+from script_runs import run
 
 from hetjax.machine import load_machine
 from hetjax.tracing.trace import Trace
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-def run(folder, script, *arguments):
-    """Run a script in a separate process."""
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "HETJAX_CACHE": str(folder / "cache"),
-    }
-    return subprocess.run(
-        [sys.executable, str(EXPERIMENTS / script), *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

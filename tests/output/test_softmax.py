@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
 from softmax_oracle import SHARES, Problem, close
@@ -94,22 +94,24 @@ def test_other_weights_than_the_gradients_own():
     close(moved["b"], p.b - 1 - 0.3 * db)
 
 
-@settings(max_examples=15, deadline=None)  # each of them is compiled
+# each of them is compiled
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**20),
     size=st.integers(1, 7),
     labels=st.integers(1, 40),
     chunk=st.integers(1, 50),
 )
+@example(seed=12197, size=2, labels=40, chunk=1)  # 1.1e-6 from all scores in float32
 def test_any_chunk_gives_the_full_softmax(seed, size, labels, chunk):
+    """Both against float64: each sum in float32 is wrong by up to 6e-7."""
     p = Problem(seed, size, 3, labels)
     rows, columns, shares = p.targets
     indices = jnp.stack([rows, columns], 1)
     y = BCOO((shares, indices), shape=(size, labels), indices_sorted=True)
-    for found, expected in zip(
-        *both_ways(*p.arrays, y, jnp.asarray(p.scale), chunk), strict=True
-    ):
-        close(found, expected)
+    for way in both_ways(*p.arrays, y, jnp.asarray(p.scale), chunk):
+        for found, expected in zip(way, p.expected(), strict=True):
+            close(found, expected)
 
 
 def test_a_label_that_is_there_twice_counts_by_its_share():

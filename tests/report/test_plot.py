@@ -177,3 +177,15 @@ def test_any_run_is_valid_json_of_all_its_segments(folder, names, spans, why):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other)
+
+
+def test_a_cluster_has_a_group_of_rows_for_each_node(run, tmp_path):
+    for worker, node in zip(run.workers, ("a", "b"), strict=True):
+        worker.node = node
+    run.events = [WorkerEvent(1.5, "w1", "lost", "its node died")]
+    phases = trace_of(run, tmp_path / "t.json")
+    named = [e["args"]["name"] for e in phases["M"] if e["name"] == "process_name"]
+    assert named == ["sync, seed 3, on a", "sync, seed 3, on b"]
+    rows = {(e["pid"], e["tid"]) for e in phases["X"]}
+    assert rows == {(0, 0), (1, 1)}
+    assert [(e["pid"], e["tid"]) for e in phases["i"]] == [(1, 1)]

@@ -45,8 +45,9 @@ def test_json_schema(runs):
         *("seconds", "updates", "examples", "loss", "accuracy")
     ]
     assert list(run["workers"][0]) == [
-        *("name", "busy", "waiting", "merging", "transfer", "idle", "updates"),
-        *("examples", "padded", "lost", "nans", "batch_size_over_time"),
+        *("name", "node", "busy", "waiting", "merging", "transfer", "idle"),
+        *("updates", "examples", "padded", "lost", "nans"),
+        *("bytes_received", "bytes_sent", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
         *("strategy", "best", "best_spread", "at_end", "seconds_to_target"),

@@ -167,3 +167,12 @@ def test_little_to_say(make, tmp_path):
     assert "Real devices never take the same time twice" in text
     for absent in ("Batch sizes", "How learning rates", "best accuracy:", "nan nan"):
         assert absent not in text
+
+
+def test_a_machine_that_a_call_makes_is_made_first(make, tmp_path):
+    call = "hetjax.cluster_machine(local_workers=3)"
+    machine = {"name": "cluster", "workers": 3, "call": call}
+    runs = Comparison([make(real=True)], data={}, machine=machine)
+    assert f"machine = {call} hetjax.compare(task, " in parsed(runs, tmp_path)[1]
+    # a script makes it itself
+    assert "machine = " not in parsed(runs, tmp_path, command="python a.py")[1]

@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import Comparison
 from hetjax.report.drawing.batch_sizes import batch_sizes
 from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
@@ -276,6 +277,25 @@ def test_timeline_bars(make):
     np.testing.assert_allclose(widths, shares)
     lefts = np.array([p.get_x() for p in right.patches]).reshape(4, 3)
     np.testing.assert_allclose(lefts, starts)
+
+
+def test_timeline_marks_what_happened_to_workers(make):
+    h = gantt_history(make)
+    h.events = [
+        WorkerEvent(1.0, "w2", "lost", "before the window"),
+        WorkerEvent(6.5, "w0", "lost", "it was killed"),
+        WorkerEvent(6.5, "w0", "slow", "as scripted"),
+        WorkerEvent(8.5, "w0", "joined", "a new process"),
+    ]
+    figure = timeline([h], window=(6.0, 9.0))
+    found = [
+        (line.get_marker(), *np.transpose(line.get_data()).tolist())
+        for line in figure.axes[0].lines
+        if len(line.get_xdata())
+    ]
+    assert found == [("X", [6.5, 0]), ("^", [8.5, 0])]
+    legend = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert legend == ["busy", "merging", "waiting", "idle", "lost", "joined"]
 
 
 def test_timeline_shows_the_last_segments(make):

@@ -195,3 +195,23 @@ def test_runs_of_other_budgets_are_not_added(make):
         short + long
     short.histories[0].stopped = "its loss became nan"  # how long it was meant to be
     assert (short + long).strategies == ["short", "long"]
+
+
+def test_bytes_that_moved_are_in_the_caption_and_in_the_file(make, tmp_path):
+    """Of a strategy's first seed; nothing is said where nothing moved."""
+    histories = [make("sync", seed, (0.5,), real=True) for seed in (0, 1)]
+    histories.append(make("async", 0, (0.5,), real=True))
+    for history in histories:
+        history.placement = "a cluster of 2 nodes"
+    for worker in histories[0].workers:
+        worker.bytes_received, worker.bytes_sent = 1_000_000, 1_250_000
+        worker.node = "a"
+    made = Comparison(histories, data={"name": "hand-made"}, machine={"workers": 2})
+    assert "MB from the workers and to them: sync 2 and 2.5, async 0 and 0" in str(
+        made.table()
+    )
+    made.to_json(tmp_path / "results.json")
+    again = Comparison.from_json(tmp_path / "results.json")
+    assert again.histories[0].workers == histories[0].workers
+    none = Comparison([make("sync", 0, (0.5,))], data={}, machine={})
+    assert "MB" not in str(none.table())

@@ -271,8 +271,8 @@ def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
     bar = ProgressBar.advance
     pressed = []
 
-    def advance(self, *about):
-        bar(self, *about)
+    def advance(self, *about, **more):
+        bar(self, *about, **more)
         pressed.append(about)
         if len(pressed) == after:
             signal.raise_signal(signal.SIGINT)

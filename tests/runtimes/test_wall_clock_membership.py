@@ -342,3 +342,70 @@ def test_silence_is_noticed_while_the_others_always_have_something_due(world):
     assert (event.worker, event.lost) == (0, True)
     assert event.time < 2.5  # its deadline: 20 times its step, and a second
     assert min(given.values()) > 4
+
+
+# New processes, of which other threads tell
+
+
+def test_a_new_process_outlives_the_loss_of_the_old_one(world):
+    """The loop hears of both at once; the Leave does not take the Join away."""
+    c, adopted = wall_clock(1.0, 1.0), []
+    c.dispatch(1, STEP, [0])
+    assert world.awaited(c).why == "no answer for 21 s"
+    world.report(1, 0.0, 24.0, failure="it was killed")
+    world.busy_until(25.0)
+    c.appeared(1, "a new process", lambda: adopted.append(world.now))
+    assert world.awaited(c) == Leave(1, 24.0, True, "it was killed")
+    assert world.awaited(c) == Join(1, 25.0, "a new process")
+    assert adopted == [25.0]
+
+
+def test_a_new_process_waits_until_the_loss_is_heard_of(world):
+    c, adopted = wall_clock(1.0, 1.0), []
+    c.dispatch(1, STEP, [0])
+    world.busy_until(1.0)
+    c.appeared(1, "a new process", lambda: adopted.append(world.now))
+    assert world.awaited(c, seconds=1.0) is None
+    assert not adopted
+    world.report(1, 0.0, 3.0, failure="it was killed")
+    assert world.awaited(c).why == "it was killed"
+    assert world.awaited(c).why == "a new process"
+    assert adopted
+
+
+def test_a_process_that_is_gone_again_is_not_adopted(world):
+    """It answered, and was killed, before the loop heard of its silence."""
+    c = wall_clock(1.0, 1.0)
+    c.dispatch(1, STEP, [0])
+    world.busy_until(1.0)
+    c.appeared(1, "answers again", lambda: pytest.fail("it is gone"))
+    c.vanished(1, "it was killed")
+    assert world.awaited(c).why == "it was killed"
+    assert world.awaited(c, seconds=5.0) is None
+    c.appeared(1, "a new process")
+    assert world.awaited(c).why == "a new process"
+
+
+def test_why_no_new_process_comes_is_told_after_the_loss(world):
+    """Also where that is known before the loop has heard of the loss."""
+    c = wall_clock(1.0, 1.0)
+    c.vanished(1, "it was killed")
+    c.vanished(1, "no node has room", again=True)
+    c.vanished(1, "it is silent")  # which is no news
+    assert world.awaited(c) == Leave(1, 0.0, True, "it was killed")
+    assert world.awaited(c) == Leave(1, 0.0, True, "no node has room")
+    assert world.awaited(c, seconds=5.0) is None
+    assert_lost(c, 1)
+
+
+def test_a_new_process_comes_after_all_that_was_said_of_the_loss(world):
+    c = wall_clock(1.0, 1.0)
+    c.vanished(1, "it was killed")
+    c.vanished(1, "it did not start", again=True)
+    c.appeared(1, "a new process")
+    assert [world.awaited(c).why for _ in range(3)] == [
+        "it was killed",
+        "it did not start",
+        "a new process",
+    ]
+    c.dispatch(1, STEP, [0])

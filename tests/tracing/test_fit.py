@@ -304,3 +304,27 @@ def test_learners_of_a_device_still_share_it():
     assert [w.curve for w in found.workers] == [(1.0, 2.0)] * 2
     assert_same_costs(found, true)
     assert [w.contention for w in found.workers] == pytest.approx([1.5, 1.5])
+
+
+def test_latency_before_rounds_is_fitted_apart_from_merges():
+    """Rounds that begin late, as over a network: the link is not charged for that."""
+    plain = machine(Cost(1.0, 0.01), Cost(1.0, 0.01))
+    latencies = (0.25, 0.5)
+    late = dataclasses.replace(
+        plain,
+        workers=tuple(
+            dataclasses.replace(w, latency=seconds)
+            for w, seconds in zip(plain.workers, latencies, strict=True)
+        ),
+    )
+    _, trace = recorded(rounds(batch_size=8), late, count=40)
+    for line in trace.lines:
+        if "dispatch" in line:  # a real clock writes when a worker was told
+            line["start"] -= latencies[line["dispatch"]]
+    found = fit_machine(trace).machine
+    assert [w.latency for w in found.workers] == pytest.approx(latencies)
+    before = fitted(plain, rounds(batch_size=8), count=40).machine
+    assert found.links[""].latency == pytest.approx(before.links[""].latency)
+    assert event_times(late, rounds(batch_size=8))[:30] == pytest.approx(
+        event_times(found, rounds(batch_size=8))[:30]
+    )

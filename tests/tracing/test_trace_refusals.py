@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from recorded_runs import machine, recorded, replayed, scripted
+from recorded_runs import NO_TIMES, machine, recorded, replayed, scripted
 
 from hetjax.machine import LocalRound, MergeAction, PlannedMerge, RunEnded
 from hetjax.machine.types import PUSH_FETCH, MergeOp
@@ -157,7 +157,9 @@ MERGED = Actions(merges=(MergeAction((0, 1), op=MergeOp.PUSH),))
 
 def merge(clock, *members, **changes):
     action = MergeAction(members, **({"op": MergeOp.PUSH} | changes))
-    return clock.carry_out(PlannedMerge(action, 0.0, 0.0, (), lambda visible: None))
+    return clock.carry_out(
+        PlannedMerge(action, 0.0, 0.0, (), lambda visible, missing=(): NO_TIMES)
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ class Compilations:
         """Does XLA compile a program for this thread, or does it wait for one?"""
         return thread.ident in self._lowered
 
+    @property
+    def busy(self) -> bool:
+        """Does XLA compile a program for any thread?"""
+        return bool(self._lowered)
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Inside the block, this thread waits for a program that another compiles."""

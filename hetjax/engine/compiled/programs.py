@@ -181,17 +181,10 @@ class Programs:
         The state is donated, and so are the replicas, unless the merge updates busy
         workers, whose steps still read them.
         """
-
-        def apply(
-            state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
-        ):
-            check_op("this strategy", op, merge.ops)
-            return merge.apply(state, replicas, WorkerStats.unpacked(packed), op)
-
         donated = (0,) if merge.updates_busy_workers else (0, 1)
         return self.once(
             ("merge", merge),
-            lambda: jax.jit(apply, static_argnums=3, donate_argnums=donated),
+            lambda: jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated),
         )
 
     def state(self, merge: Merge) -> Callable:
@@ -213,12 +206,9 @@ class Programs:
     def fetch(self, merge: Merge) -> Callable:
         """(state, replicas) -> replicas with the merge's model; they are donated."""
 
-        def fetch(
-            state: MergeState, replicas: tuple[Replica, ...]
-        ) -> tuple[Replica, ...]:
-            return tuple(reset_to(r, *merge.model(state)) for r in replicas)
-
-        return self.once(("fetch", merge), lambda: jax.jit(fetch, donate_argnums=1))
+        return self.once(
+            ("fetch", merge), lambda: jax.jit(fetch_fn(merge), donate_argnums=1)
+        )
 
     def as_member(self, merge: Merge) -> Callable:
         """(state) -> the node as a replica for its parent node, in its own buffers."""
@@ -260,6 +250,27 @@ class Programs:
             return total, count
 
         return {name: sums(name, value) for name, value in values.items()}
+
+
+def merge_fn(merge: Merge) -> Callable:
+    """As `Programs.merge`, not jitted: for use inside another program."""
+
+    def apply(
+        state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
+    ):
+        check_op("this strategy", op, merge.ops)
+        return merge.apply(state, replicas, WorkerStats.unpacked(packed), op)
+
+    return apply
+
+
+def fetch_fn(merge: Merge) -> Callable:
+    """As `Programs.fetch`, not jitted."""
+
+    def fetch(state: MergeState, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+        return tuple(reset_to(r, *merge.model(state)) for r in replicas)
+
+    return fetch
 
 
 def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:

@@ -70,6 +70,7 @@ class WorkerRecord:
     """One worker's share of a run; the five kinds of seconds sum to the duration."""
 
     name: str
+    node: str = ""  # the machine that it was on last, where a cluster has several
     busy: float = 0.0  # [s] computing
     waiting: float = 0.0  # [s] for other workers
     merging: float = 0.0  # [s] in a merge, including its queue on the link
@@ -80,6 +81,8 @@ class WorkerRecord:
     padded: int = 0  # padding examples that were computed too
     lost: int = 0  # local rounds that never arrived because the worker was lost
     nans: int = 0  # local rounds after which the replica was not finite
+    bytes_received: int = 0  # over a network from the worker, such as its model
+    bytes_sent: int = 0  # over a network to the worker
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
     # (seconds, real-valued size): an entry for each change of the size
     staleness: dict[int, int] = field(default_factory=dict)

@@ -15,12 +15,20 @@ KINDS = {  # kinds of a worker's time; their colours differ from those of strate
     "waiting": "#E3E6EA",
     "idle": "#FFFFFF",
 }
+MARK = {"ms": 9, "mec": "white", "clip_on": False}
+MARKS = {"lost": ("X", "#C0392B"), "left": ("v", "#8E5BA6"), "joined": ("^", "#2E8B57")}
 
 
 def kinds(histories: Sequence[History]) -> dict[str, str]:
     """The kinds and their colours; only real devices have transfers."""
     moved = any(w.transfer for h in histories for w in h.workers)
     return {k: c for k, c in KINDS.items() if moved or k != "transfer"}
+
+
+def marks(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
+    """The marker and colour of what happened to workers in these runs."""
+    happened = {e.what for h in histories for e in h.events}
+    return {what: mark for what, mark in MARKS.items() if what in happened}
 
 
 def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
@@ -66,7 +74,10 @@ def busy_length(history: History, count: int = 40) -> float:
 def draw_gantt(
     ax: Axes, history: History, rows: list[int], start: float, finish: float
 ) -> None:
-    """Draw a row per worker; time without a segment is waiting, unless idle."""
+    """Draw a row per worker; time without a segment is waiting, unless idle.
+
+    Marks show when a worker was lost, left or joined.
+    """
     segments = _segments(history)
     segments = segments[(segments[:, 3] > start) & (segments[:, 2] < finish)]
     # white edges separate the segments, unless there are too many
@@ -77,6 +88,7 @@ def draw_gantt(
         for number, kind in enumerate(history.timeline.kinds):
             mine = segments[(segments[:, 0] == k) & (segments[:, 1] == number), 2:]
             _draw_bars(ax, i, np.clip(mine, start, finish), kind, edge)
+    _draw_marks(ax, history, rows, start, finish)
     tidy(ax)
     ax.grid(visible=False, axis="y")
     if finish > start:  # not true for a run that was interrupted at once
@@ -84,6 +96,22 @@ def draw_gantt(
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks(range(len(rows)), [history.workers[k].name for k in rows])
     ax.tick_params(axis="y", length=0)
+
+
+def _draw_marks(
+    ax: Axes, history: History, rows: list[int], start: float, finish: float
+) -> None:
+    """Mark in the workers' rows what happened to them."""
+    places = {history.workers[k].name: i for i, k in enumerate(rows)}
+    for what, (marker, colour) in marks([history]).items():
+        happened = [
+            (e.seconds, places[e.worker])
+            for e in history.events
+            if e.what == what and e.worker in places and start <= e.seconds <= finish
+        ]
+        x, y = np.reshape(happened, (-1, 2)).T
+        (line,) = ax.plot(x, y, marker, color=colour, **MARK)
+        line.set_in_layout(False)  # at the window's ends they may stand out
 
 
 def _draw_bars(ax: Axes, row: int, intervals, kind: str, edge: float) -> None:

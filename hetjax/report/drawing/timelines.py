@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from hetjax.engine.records.history import History
@@ -58,6 +59,10 @@ def timeline(
     handles = [
         Patch(facecolor=colour, edgecolor="0.6", label=kind)
         for kind, colour in gantt.kinds(shown).items()
+    ]
+    handles += [
+        Line2D([], [], ls="", marker=marker, color=colour, **gantt.MARK, label=what)
+        for what, (marker, colour) in gantt.marks(shown).items()
     ]
     columns = len(handles)
     figure.legend(

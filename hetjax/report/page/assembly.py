@@ -42,7 +42,7 @@ def page(comparison: Shown, command: str = "") -> str:
         section("Settings of the strategies", _settings(c.histories)),
         section("How learning rates were chosen", _tuning(c)),
         section("Machine", machine_html(machine, c.histories)),
-        section("How to repeat it", _repeat(c, command)),
+        section("How to repeat it", _repeat(c, machine, command)),
     )
     title = escape(_title(c, machine))
     return PAGE.substitute(title=title, style=STYLE, body="\n".join(filter(None, body)))
@@ -194,7 +194,7 @@ def _score(value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _repeat(c: Shown, command: str) -> str:
+def _repeat(c: Shown, machine: dict[str, Any], command: str) -> str:
     """The command or the call, and the versions."""
     seeds = tuple(sorted({h.seed for h in c.histories}))
     parts = sorted({h.eval_examples for h in c.histories})
@@ -209,6 +209,8 @@ def _repeat(c: Shown, command: str) -> str:
         arguments.append(f"target={c.target!r}")
     call = ", ".join(("task", "data", "machine", "strategies", *arguments))
     text = command or f"hetjax.compare({call})"
+    if not command and "call" in machine:
+        text = f"machine = {machine['call']}\n{text}"
     same = (
         "Real devices never take the same time twice: the numbers will differ."
         if c.unit == "seconds"

@@ -12,6 +12,7 @@ from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Kept, Runtime
+from hetjax.engine.steps import StepSettings
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.clock import MeshClock
@@ -40,7 +41,7 @@ def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     layout, processes = layout_of(machine), here()
     if not layout.is_alone:
         processes.agree(_facts(machine, strategy, job))
-    timer = StepTimer(strategy, job)
+    timer = StepTimer(StepSettings.of(strategy), job)
     # not those of `jax.local_devices()`, which are of JAX's default platform alone
     own = jax.process_index()
     mine = machine.subset(

@@ -4,7 +4,7 @@ It has the methods of `hetjax.engine.replicas.ReplicaStore`. Replicas stay on th
 devices; merges join the wave that is being handled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -141,6 +141,16 @@ class MeshStore:
     def model_of(self, leaves: list[Any]) -> Model:
         """Return a model from a saved one's arrays."""
         return self._job.programs.copies(tree.filled(self._like, leaves, "the model"))
+
+    def gather(self, action: MergeAction) -> Sequence[int]:
+        """Return nothing: a mesh that loses a worker ends."""
+        del action
+        return ()
+
+    def traffic(self, worker: int) -> tuple[int, int]:
+        """Return nothing: what XLA's collectives move is not counted."""
+        del worker
+        return 0, 0
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Add a merge to the wave; the stamps mean nothing."""

@@ -28,8 +28,12 @@ class Deadlines:
         s max(median(x) + 8 median |x - median(x)|, 5 median(x)) + 1 s
     """
 
-    def __init__(self, workers: Sequence[WorkerInfo]):
-        """Start without measurements: only the expected seconds of the infos count."""
+    def __init__(self, workers: Sequence[WorkerInfo], allowance: float = HICCUP):
+        """Start without measurements: only the expected seconds of the infos count.
+
+        `allowance` [s] is what every round may take besides: 1 s above.
+        """
+        self._allowance = allowance
         self._workers = workers
         self._seen = [deque[float](maxlen=RECENT) for _ in workers]
         self._counts = [0] * len(workers)
@@ -65,9 +69,17 @@ class Deadlines:
         self._counts[worker] = 0
         self._limits[worker] *= 2
 
+    def forget(self, worker: int) -> None:
+        """Forget what was measured of a worker, which has another process now."""
+        self._seen[worker].clear()
+        self._counts[worker] = 0
+        self._limits[worker] = UNKNOWN
+
     def allowed(self, worker: int, local_round: LocalRound) -> float:
         """Seconds that a local round may take before its worker counts as lost."""
-        return self._limits[worker] * self.expected(worker, local_round) + HICCUP
+        return (
+            self._limits[worker] * self.expected(worker, local_round) + self._allowance
+        )
 
     def _limit(self, seen: Sequence[float]) -> float:
         if len(seen) < ENOUGH:

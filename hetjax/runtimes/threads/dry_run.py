@@ -177,17 +177,17 @@ def compile_merges(
     infos: Sequence[WorkerInfo],
     placement: Placement,
     found: DryRun,
+    open_store: Callable[..., ReplicaStore] = ReplicaStore,
 ) -> None:
     """Carry out one merge of every kind, then an evaluation."""
     topology = strategy.policy.topology(tuple(infos))
     ledger = Ledger(infos, topology)
-    store = ReplicaStore(
-        strategy, job, placement, topology, on_fetch=ledger.record_fetch
-    )
+    store = open_store(strategy, job, placement, topology, on_fetch=ledger.record_fetch)
     for action in found.merges.values():
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
                 store.replica(member)
+        store.gather(action)
         # PUSH_FETCH: the ledger knows of no earlier REQUEST that DELIVER would need
         stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
         store.merge(action, stats)

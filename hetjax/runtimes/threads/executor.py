@@ -14,16 +14,13 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
-
-import jax
 
 from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
 from hetjax.engine.steps import Steps
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import grouped
 from hetjax.runtimes.threads.crew import Crew
+from hetjax.runtimes.threads.pace import Cancelled, Pace
 from hetjax.runtimes.threads.wall_clock import Completion, WallClock
 
 END = 5.0  # [s] that threads have to end, on top of their usual remaining time
@@ -194,10 +191,6 @@ class Threads:
         return sorted({t.worker for t in threads if t.is_alive()})
 
 
-class _Cancelled(Exception):
-    """The rest of this local round is not needed."""
-
-
 class _Thread(threading.Thread):
     """One worker's thread."""
 
@@ -208,19 +201,17 @@ class _Thread(threading.Thread):
         self._steps, self._executor = steps, executor
         self._compilations = steps.compilations
         self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
-        self._end = threading.Event()
-        self._since = 0.0  # stamp of the begin of the last step
-        self._compiled = 0.0  # [s] of this thread's compiling before that
+        self._pace = Pace(steps.compilations)
 
     def cancel(self, *, at_once: bool = True) -> None:
         """End the thread after its step (`at_once`), or after its assignments."""
         if at_once:
-            self._end.set()
+            self._pace.cancel()
         self.inbox.put(None)
 
     def run(self) -> None:
         """Take groups of assignments until one is None."""
-        while (group := self.inbox.get()) is not None and not self._end.is_set():
+        while (group := self.inbox.get()) is not None and not self._pace.cancelled:
             if group is _TURN:
                 self._executor.follow(self)
                 continue
@@ -229,7 +220,7 @@ class _Thread(threading.Thread):
             workers = [a.worker for a in group]
             try:
                 outcomes = self._work(group)
-            except _Cancelled:
+            except Cancelled:
                 pass  # the outcome is not needed, but a silent worker reports here
             except BaseException:
                 failure = traceback.format_exc()
@@ -244,12 +235,11 @@ class _Thread(threading.Thread):
 
     def _work(self, group: list[Assignment]) -> list[Outcome]:
         device_worker = self._crew.workers[group[0].worker]
-        self._since = time.perf_counter()
-        self._compiled = self._compilations.own_seconds
         # of several workers, the one with the largest scripted factor slows all down
         factor = max(self._crew.workers[a.worker].factor for a in group)
         slowdown = device_worker.slowdown * factor
-        between = partial(self._between, slowdown)
+        self._pace.begin(slowdown)
+        between = self._pace.between
         if len(group) > 1:
             outcomes = self._steps.vmapped(group, device_worker.device, between)
         else:
@@ -259,17 +249,3 @@ class _Thread(threading.Thread):
                 )
             ]
         return [outcome.wait() for outcome in outcomes]
-
-    def _between(self, slowdown: float, replica: Any) -> None:
-        """After each program: wait if the worker is slowed down; stop if cancelled."""
-        if self._end.is_set():
-            raise _Cancelled
-        if slowdown <= 1:
-            return
-        jax.block_until_ready(replica)
-        compiled = self._compilations.own_seconds
-        took = time.perf_counter() - self._since - (compiled - self._compiled)
-        rest = (slowdown - 1) * took
-        if self._end.wait(rest):
-            raise _Cancelled
-        self._since, self._compiled = time.perf_counter(), compiled

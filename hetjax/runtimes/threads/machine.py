@@ -1,20 +1,18 @@
 """Real machines: the devices of this process as workers."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import STEP_MODES
 from hetjax.machine import ScriptedFault
-from hetjax.machine.faults import absent_at_first, check_faults
-from hetjax.machine.machine import check_chosen
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
-from hetjax.summaries import counted, html_of, two_lines
+from hetjax.runtimes.real_workers import RealWorkers
+from hetjax.summaries import counted
 
 PLACEMENTS = ("threads", "mesh", "auto")
 
@@ -39,45 +37,24 @@ class RealWorker:
 
 
 @dataclass(frozen=True)
-class RealMachine:
+class RealMachine(RealWorkers):
     """Real workers and their scripted faults; `hetjax.local_machine` makes one."""
 
-    real: ClassVar[bool] = True  # its seconds are wall-clock time
+    record_name: ClassVar[str] = "local"
 
     workers: tuple[RealWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
     placement: str = "threads"  # one of PLACEMENTS
 
-    _repr_html_ = html_of
-
     def __repr__(self) -> str:
-        return two_lines(
-            f"Machine: {counted(len(self.workers), 'real worker')} as {self.placement}",
-            (
-                ", ".join(
-                    f"{w.name} ({w.kind})"
-                    + f" slowed {w.slowdown:g} times" * (w.slowdown != 1)
-                    for w in self.workers
-                ),
-                counted(len(self.faults), "scripted fault") * bool(self.faults),
-            ),
-        )
+        number = counted(len(self.workers), "real worker")
+        return self.summary(f"Machine: {number} as {self.placement}")
 
     def __post_init__(self):
         if not self.workers:
             raise ValueError("a machine needs at least one worker: give a device")
-        check_faults(self.faults, [w.name for w in self.workers])
-        for worker in self.workers:
-            if not worker.slowdown >= 1:
-                raise ValueError(
-                    f"slowdown={worker.slowdown} of {worker.name}: a real device can "
-                    "only be made slower, by 1 or more"
-                )
-        if self.step_mode is not None and self.step_mode not in STEP_MODES:
-            raise ValueError(
-                f"step_mode={self.step_mode!r}: choose one of {', '.join(STEP_MODES)}"
-            )
+        self.check(STEP_MODES)
         if self.placement not in PLACEMENTS:
             raise ValueError(
                 f"placement={self.placement!r}: choose one of {', '.join(PLACEMENTS)}"
@@ -94,35 +71,7 @@ class RealMachine:
         `costs` are (fixed, per example) seconds by name, without slowdowns, which
         multiply them.
         """
-        absent = absent_at_first(self.faults)
-        return tuple(
-            WorkerInfo(
-                index,
-                worker.name,
-                worker.kind,
-                (),
-                costs[worker.name][0] * worker.slowdown,
-                costs[worker.name][1] * worker.slowdown,
-                worker.device_name,
-                worker.name not in absent,
-            )
-            for index, worker in enumerate(self.workers)
-        )
-
-    def record(self) -> dict[str, Any]:
-        """Return the machine as JSON-ready data, for results.json."""
-        workers = [
-            {"name": w.name, "kind": w.kind, "slowdown": w.slowdown}
-            for w in self.workers
-        ]
-        return {"name": "local", "workers": workers}
-
-    def subset(self, names: Sequence[str]) -> "RealMachine":
-        """Return the machine with only these workers."""
-        check_chosen(names, [w.name for w in self.workers])
-        chosen = tuple(w for w in self.workers if w.name in names)
-        faults = tuple(f for f in self.faults if f.worker in names)
-        return dataclasses.replace(self, workers=chosen, faults=faults)
+        return self.infos_of(costs, devices=[w.device_name for w in self.workers])
 
 
 def local_machine(
@@ -172,7 +121,7 @@ def local_machine(
     repeated = [d for d in chosen for _ in range(workers_per_device)]
     workers = tuple(
         RealWorker(*fields)
-        for fields in zip(names, repeated, _slowdowns(slowdown, names), strict=True)
+        for fields in zip(names, repeated, slowdowns_of(slowdown, names), strict=True)
     )
     return RealMachine(workers, tuple(faults), step_mode, placement)
 
@@ -183,9 +132,10 @@ def _devices_for(placement: str) -> list[Device]:
     return jax.devices() if several else all_devices()
 
 
-def _slowdowns(
+def slowdowns_of(
     slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
+    """The slowdown of each worker; a ValueError if they do not fit the names."""
     if isinstance(slowdown, Mapping):
         unknown = set(slowdown) - set(names)
         if unknown:

@@ -1,6 +1,7 @@
 """Preparation of a real run: measure and compile before the clock starts."""
 
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Kept, Runtime
-from hetjax.engine.steps import Steps
+from hetjax.engine.steps import Steps, StepSettings
 from hetjax.runtimes.threads.crew import Crew, DeviceWorker
 from hetjax.runtimes.threads.dry_run import (
     DryRun,
@@ -30,9 +31,10 @@ from hetjax.tracing.trace import Line, Trace
 
 def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     """Measure the workers, compile their programs, and return the runtime."""
-    timer = StepTimer(strategy, job)
+    settings = StepSettings.of(strategy)
+    timer = StepTimer(settings, job)
     path = job.trace or job.usual_trace
-    before = chosen_before(machine, job, path)
+    before = chosen_before([w.name for w in machine.workers], job, path)
     infos = machine.infos(measure_costs(machine, timer, strategy.batch_size))
     fastest = min(infos, key=lambda info: info.seconds(strategy.batch_size)).index
     fastest = before.get("nodes", fastest)
@@ -67,7 +69,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     recorder = Recorder(clock, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
-    executor = Threads(Steps(strategy, job), crew, clock)
+    executor = Threads(Steps(settings, job), crew, clock)
     return Runtime(
         recorder,
         executor,
@@ -80,7 +82,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
 
 
-def chosen_before(machine: RealMachine, job: Job, path: str | Path | None) -> Line:
+def chosen_before(names: Sequence[str], job: Job, path: str | Path | None) -> Line:
     """The header of the trace of a run that goes on with the same workers; else {}.
 
     What was chosen by measuring stays, since it decides the last bits of the results:
@@ -89,8 +91,8 @@ def chosen_before(machine: RealMachine, job: Job, path: str | Path | None) -> Li
     if not job.continues or path is None:
         return {}
     found = Trace.header_of(path)
-    names = [w["name"] for w in found.get("workers", [])]
-    return found if names == [w.name for w in machine.workers] else {}
+    before = [w["name"] for w in found.get("workers", [])]
+    return found if before == list(names) else {}
 
 
 def choose_step_modes(
@@ -143,17 +145,13 @@ def measure_costs(
         pairs += [(device, small) for device in kinds.values()]
     with ThreadPoolExecutor(min(4, len(pairs))) as pool:  # compile in parallel
         list(pool.map(lambda pair: timer.seconds(*pair, samples=1, shortest=0), pairs))
-    seconds = {pair: _first_quartile(timer.seconds(*pair)) for pair in pairs}
-    fixed = {}
-    for kind, device in kinds.items():
-        if small == batch_size:
-            fixed[kind] = 0.0
-            continue
-        slope = (seconds[device, batch_size] - seconds[device, small]) / (
-            batch_size - small
+    seconds = {pair: first_quartile(timer.seconds(*pair)) for pair in pairs}
+    fixed = {
+        kind: fixed_share(
+            batch_size, seconds[device, batch_size], small, seconds[device, small]
         )
-        part = 1 - slope * batch_size / seconds[device, batch_size]
-        fixed[kind] = min(max(part, 0.0), 1.0)  # noise must not make a part negative
+        for kind, device in kinds.items()
+    }
     costs = {}
     for worker in machine.workers:
         total = seconds[worker.device, batch_size]
@@ -162,6 +160,17 @@ def measure_costs(
     return costs
 
 
-def _first_quartile(seconds: list[float]) -> float:
+def fixed_share(size: int, seconds: float, small: int, of_small: float) -> float:
+    """The share of a step's seconds that does not depend on its examples.
+
+    It is found from steps of two sizes; with only one, it is 0.
+    """
+    if small == size:
+        return 0.0
+    slope = (seconds - of_small) / (size - small)
+    return min(max(1 - slope * size / seconds, 0.0), 1.0)  # noise must not be negative
+
+
+def first_quartile(seconds: list[float]) -> float:
     """The usual time of a step: a busy host makes steps slower but never faster."""
     return float(np.quantile(seconds, 0.25))

@@ -11,9 +11,8 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment
-from hetjax.engine.steps import Steps
+from hetjax.engine.steps import Steps, StepSettings
 from hetjax.replica import Replica
-from hetjax.strategies.types import Strategy
 
 SAMPLES = 8  # of a measurement, at least
 SECONDS = 0.05  # of a measurement, at least
@@ -22,19 +21,18 @@ SECONDS = 0.05  # of a measurement, at least
 class StepTimer:
     """Runs steps of a strategy on a device, on throw-away replicas of the model."""
 
-    def __init__(self, strategy: Strategy, job: Job):
+    def __init__(self, settings: StepSettings, job: Job):
         """Initialize the model as in a run with the job's seed."""
-        self._strategy, self.job = strategy, job
+        self._settings, self.job = settings, job
         self._model = job.programs.init(jax.random.key(job.seed))
         self.exact = job.programs.has_statistics
-        self.steps = Steps(strategy, job)
+        self.steps = Steps(settings, job)
         self._rng = np.random.default_rng(job.seed)
 
     def replica(self, device: Device) -> Replica:
         """Return a new replica on the device."""
-        local_update, merge = self._strategy.local, self._strategy.merges[0]
         begin = self.job.programs.replica(
-            local_update, (*merge.requires, *local_update.requires)
+            self._settings.local_update, self._settings.buffers
         )
         return jax.device_put(begin(*self._model), device)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetjax.machine.types import LocalRound, WorkerInfo
-from hetjax.runtimes.threads.deadlines import Deadlines
+from hetjax.runtimes.threads.deadlines import HICCUP, Deadlines
 
 
 @dataclass
@@ -27,10 +27,13 @@ class RoundsUnderWay:
     """
 
     def __init__(
-        self, workers: Sequence[WorkerInfo], is_compiling: Callable[[int], bool]
+        self,
+        workers: Sequence[WorkerInfo],
+        is_compiling: Callable[[int], bool],
+        allowance: float = HICCUP,
     ):
         """Nobody has a round; a worker that compiles is given more time."""
-        self.deadlines = Deadlines(workers)
+        self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
         self._rounds: dict[int, RoundUnderWay] = {}
         self.silent: dict[int, RoundUnderWay] = {}

@@ -28,6 +28,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.runtimes.threads import inbox
+from hetjax.runtimes.threads.deadlines import HICCUP
 from hetjax.runtimes.threads.stopwatch import Stopwatch
 from hetjax.runtimes.threads.under_way import RoundsUnderWay
 
@@ -44,6 +45,25 @@ class Completion(NamedTuple):
     finished: float
     failure: str = ""  # the traceback of an exception
     taken: float | None = None  # when the thread took the round, before it compiled
+    # [s] that count for its deadline, where more than the round itself was waited for
+    waited: float | None = None
+
+
+class Vanished(NamedTuple):
+    """A worker was lost, whether or not it had a round."""
+
+    worker: int
+    why: str
+    again: bool = False  # is it said although the worker is lost already?
+
+
+class Appeared(NamedTuple):
+    """A worker that is not active, and can take rounds from now on."""
+
+    worker: int
+    why: str
+    # called when it joins: after the loss of what was there before, if it was there
+    adopt: Callable[[], None] = lambda: None
 
 
 class WallClock:
@@ -62,15 +82,19 @@ class WallClock:
         faults: Sequence[ScriptedFault] = (),
         on_slow: Callable[[int, float], None] = lambda worker, factor: None,
         is_compiling: Callable[[int], bool] = lambda worker: False,
+        may_appear: Callable[[], bool] = lambda: False,
+        allowance: float = HICCUP,
     ):
         """`on_slow(worker, factor)` carries out a scripted slowdown.
 
         `is_compiling(worker)` tells that its deadline must wait for a compilation.
+        `may_appear()`: may a worker still come, of which `appeared` will tell?
+        `allowance` [s] is added to all deadlines.
         """
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
-        self._on_slow = on_slow
-        self._completions: inbox.Inbox[Completion] = inbox.Inbox()
+        self._on_slow, self._may_appear = on_slow, may_appear
+        self._completions: inbox.Inbox[Completion | Vanished | Appeared] = inbox.Inbox()
         self._calls: inbox.Inbox[None] = inbox.Inbox()
         self._leader = threading.get_ident()
         self._wake = 0.0  # [s] until when the leader waits
@@ -78,14 +102,19 @@ class WallClock:
         # of a continued run: workers whose threads are new, which join again
         self._returning: set[int] = set()
         self._events = EventQueue(self.workers, faults)
-        self._rounds = RoundsUnderWay(self.workers, is_compiling)
+        self._rounds = RoundsUnderWay(self.workers, is_compiling, allowance)
+        # what was told of workers before the loop has heard that they were lost: a
+        # Leave takes away what is pending of its worker, so these wait for it
+        self._later: dict[int, list[Vanished | Appeared]] = {}
         self._watch = Stopwatch(time.perf_counter())
 
     @property
     def has_pending_joins(self) -> bool:
         """May an inactive worker still join?"""
         returning = self._rounds.silent or self._returning
-        return bool(returning) or self._events.has_scripted_joins
+        if returning or self._events.has_scripted_joins:
+            return True
+        return self._may_appear() or self._events.has_join
 
     def begin(self) -> None:
         """Time runs from now on."""
@@ -155,7 +184,7 @@ class WallClock:
         for member in action.members:
             if isinstance(member, int):
                 self._events.check_at_rest(member)
-        stamps, compiling = planned.run(self.now)
+        stamps, compiling, _ = planned.run(self.now)
         if compiling > 0:
             since = max(stamps.gathered, stamps.merged - compiling)
             self._watch.add_pause(since, stamps.merged)
@@ -213,6 +242,27 @@ class WallClock:
     def completed(self, completion: Completion) -> None:
         """A worker's thread reports; called from that thread."""
         self._completions.put(completion)
+
+    def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
+        """A worker is lost; called from any thread.
+
+        `again`: it is said (with the reason) also where the worker is lost already.
+        """
+        self._completions.put(Vanished(worker, why, again))
+
+    def appeared(
+        self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
+    ) -> None:
+        """A worker that is lost can take rounds again; called from any thread.
+
+        `adopt()` is called when it joins, on the thread that asks for events.
+        """
+        self._completions.put(Appeared(worker, why, adopt))
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Workers that are lost, or have not joined yet."""
+        return self._events.roster.lost
 
     @property
     def left(self) -> float:
@@ -303,6 +353,8 @@ class WallClock:
         leave = self._events.lose(leave)
         if leave.worker in self._returning:
             self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
+        for report in self._later.pop(leave.worker, ()):
+            self._take(report)
         return leave
 
     def _miss(self, now: float) -> Event | None:
@@ -318,12 +370,50 @@ class WallClock:
         while not self._completions.empty():
             self._take(self._completions.get())
 
-    def _take(self, completion: Completion) -> None:
+    def _take(self, completion: Completion | Vanished | Appeared) -> None:
+        if isinstance(completion, Completion):
+            self._take_completion(completion)
+        elif isinstance(completion, Vanished):
+            self._take_loss(completion)
+        elif completion.worker not in self.lost or self._events.has_leave(
+            completion.worker
+        ):
+            self._later.setdefault(completion.worker, []).append(completion)
+        else:
+            self._adopt(completion)
+
+    def _take_loss(self, vanished: Vanished) -> None:
+        """Let a worker that is gone leave, unless that is known."""
+        worker, why, again = vanished
+        later = self._later.setdefault(worker, [])
+        later[:] = [r for r in later if isinstance(r, Vanished)]  # the rest is gone
+        if self._events.has_leave(worker):
+            if again:
+                later.append(vanished)
+            return
+        if worker in self.lost and not again:
+            return
+        self._rounds.silent.pop(worker, None)
+        if worker in self._rounds.waited_for:  # its round will not be reported
+            self._rounds.waited_for[worker].reported = True
+        self._events.drop_arrivals(worker)  # nor arrive, if it was
+        time = self._time()
+        self._events.push(time, Leave(worker, time, True, why))
+
+    def _adopt(self, appeared: Appeared) -> None:
+        """Let a worker that appeared join."""
+        worker, why, adopt = appeared
+        adopt()
+        self._rounds.silent.pop(worker, None)
+        self._rounds.deadlines.forget(worker)
+        self._events.rejoin(Join(worker, self._time(), why))
+
+    def _take_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
         under_way = self._rounds.of(worker)
         taken = completion.began if completion.taken is None else completion.taken
         # else it was killed meanwhile, and may have a new round by now
-        if under_way is None or taken < under_way.stamp:
+        if under_way is None or taken < under_way.stamp or under_way.reported:
             return
         began = self.time_of(completion.began)
         # a round that ends within a pause takes its time all the same
@@ -338,7 +428,9 @@ class WallClock:
             why = f"answered after {completion.finished - under_way.stamp:.3g} s"
             self._events.rejoin(Join(worker, finished, why))
             return
-        deadlines.observe(worker, under_way.local_round, finished - began)
+        waited = completion.waited
+        waited = finished - began if waited is None else waited
+        deadlines.observe(worker, under_way.local_round, waited)
         under_way.reported = True
         event = Arrival(worker, under_way.local_round, began, finished)
         if failure:

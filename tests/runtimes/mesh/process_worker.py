@@ -35,11 +35,11 @@ def exchange(here):
             here.gather("late", 0, timeout=1)
     except processes.NoAnswer as error:
         say("late", error)
-    here.gather("after that", 0)  # process 2 waits here
-    if here.index == 1:
-        processes.end(2, "its file is missing")
     start = time.monotonic()
     try:
+        here.gather("after that", 0)  # process 2 waits here
+        if here.index == 1:  # the others may just be looking why nobody has come
+            processes.end(2, "its file is missing")
         here.agree({}, timeout=60)
     except processes.ProcessDied as error:
         say("died", round(time.monotonic() - start), error)

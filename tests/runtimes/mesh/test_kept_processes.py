@@ -93,12 +93,12 @@ def test_other_numbers_of_processes_are_refused(tmp_path):
 def test_a_full_disk_of_one_process_ends_all_or_none(tmp_path, on_failure):
     """They must not wait for one that has ended."""
     (tmp_path / "process_1").mkdir()
-    (tmp_path / "process_1" / ".000003.partial").write_text("in the way")
+    (tmp_path / "process_1" / ".000002.partial").write_text("in the way")
     first, second = results(kept(tmp_path, ON_FAILURE=on_failure))
     assert first == second
     if on_failure == "continue":
         assert first["stopped"] == ""
         return
-    assert "process_1/000003 could not be written: FileExistsError" in first["stopped"]
-    (tmp_path / "process_1" / ".000003.partial").unlink()
+    assert "process_1/000002 could not be written: FileExistsError" in first["stopped"]
+    (tmp_path / "process_1" / ".000002.partial").unlink()
     check_goes_on(tmp_path, kept_evals=1)

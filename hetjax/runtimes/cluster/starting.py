@@ -1,0 +1,32 @@
+"""A member that was started: when it is there, and on which device."""
+
+from hetjax.engine.protocols import Unreachable
+from hetjax.runtimes.cluster.calls import HEALTH, Remote
+from hetjax.runtimes.cluster.messages import About
+from hetjax.runtimes.cluster.placing import Place, platform_of
+
+START = 120.0  # [s] in which a member must have started
+
+
+def about_of(name: str, place: Place, member: Remote) -> About:
+    """Wait for a member that was started; a ValueError says why it was not."""
+    (future,) = member.call("about", queue=HEALTH)
+    try:
+        about: About = future.result(timeout=START)
+    except TimeoutError:
+        raise ValueError(
+            f"the process of {name} did not start on {place.node.name} within "
+            f"{START:g} s: other programs may have the {dict(place.resources)} that it "
+            "waits for (`ray status` tells)"
+        ) from None
+    except (Unreachable, ImportError) as error:
+        raise ValueError(
+            f"the process of {name} did not start on {place.node.name}: {error}"
+        ) from error
+    if platform_of(place.resources) is None and about.platform == "cpu":
+        raise ValueError(
+            f"{name} was given {dict(place.resources)}, but JAX finds only a CPU on "
+            f"{place.node.name}: install jax for its accelerator there (such as "
+            "hetjax[cuda12])"
+        )
+    return about

@@ -1,0 +1,150 @@
+"""A cluster of this process: members are objects, and threads carry the calls.
+
+Runs on it go through everything but Ray, in a fraction of the time; its nodes and
+members die, hang and come at the moments that a test chooses.
+"""
+
+import pickle
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from hetjax.engine.protocols import Unreachable
+from hetjax.runtimes.cluster.calls import HEALTH, REPLICA, STEPS, Node
+from hetjax.runtimes.cluster.making import make_machine
+from hetjax.runtimes.cluster.member import Member
+
+
+class Parcel:
+    """A value that was put; its arrays are read-only, as those of a store are."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def _opened(value):
+    return value.value if isinstance(value, Parcel) else value
+
+
+class InProcessCluster:
+    """Nodes of one CPU each, unless other resources are given."""
+
+    def __init__(self, *nodes):
+        self._nodes = [
+            Node(f"id of {name}", name, {"CPU": 1.0}, number == 0)
+            for number, name in enumerate(nodes)
+        ]
+        self.members = []
+        self.puts = 0  # how often something was put
+        self.closed = False
+
+    def nodes(self):
+        return list(self._nodes)
+
+    def join(self, name):
+        """A node joins."""
+        self._nodes.append(Node(f"id of {name}", name, {"CPU": 1.0}))
+
+    def leave(self, name):
+        """A node dies, with all its members."""
+        self._nodes = [n for n in self._nodes if n.name != name]
+        for member in self.members:
+            if member.node.name == name:
+                member.kill()
+
+    def start(self, name, node, resources, *settings):
+        del name, resources
+        member = InProcessMember(node, partial(Member, *settings))
+        self.members.append(member)
+        return member
+
+    def put(self, value):
+        self.puts += 1
+        if isinstance(value, list):
+            value = [_read_only(array) for array in value]
+        return Parcel(value)
+
+    def close(self):
+        self.closed = True
+
+
+def _read_only(array):
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+class InProcessMember:
+    """A member that can be killed, or made to hang."""
+
+    def __init__(self, node, make):
+        self.node = node
+        self._queues = {
+            q: ThreadPoolExecutor(1, f"hetjax {node.name} {q}")
+            for q in (STEPS, REPLICA, HEALTH)
+        }
+        self._open = {}  # futures that wait, and how many parts they have
+        self._dead = threading.Event()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self.calls = []  # (method, bytes of its arguments) of every call
+        self._member = self._queues[STEPS].submit(make)
+
+    def call(self, method, *args, queue, label="", parts=1):
+        del label
+        futures = [Future() for _ in range(parts)]
+        self.calls.append((method, *args[:1]))
+        # what crosses must be plain: a process would get a copy
+        args = [a if isinstance(a, Parcel) else pickle.loads(_pickled(a)) for a in args]
+        self._open[id(futures)] = futures
+        if self._dead.is_set():
+            self._end(futures, Unreachable("it was killed"))
+            return futures
+        self._queues[queue].submit(self._do, futures, method, args)
+        return futures
+
+    def _do(self, futures, method, args):
+        self._goes_on.wait()
+        try:
+            found = getattr(self._member.result(), method)(*map(_opened, args))
+        except BaseException as error:
+            self._end(futures, error)
+            return
+        parts = [found] if len(futures) == 1 else found
+        if self._open.pop(id(futures), None) is not None:
+            for future, part in zip(futures, parts, strict=True):
+                future.set_result(part)
+
+    def _end(self, futures, error):
+        if self._open.pop(id(futures), None) is not None:
+            for future in futures:
+                future.set_exception(error)
+
+    def hang(self):
+        """Answer nothing, until `go_on`."""
+        self._goes_on.clear()
+
+    def go_on(self):
+        self._goes_on.set()
+
+    def kill(self):
+        """Nothing that waits is answered, and nothing any more."""
+        self._dead.set()
+        for futures in list(self._open.values()):
+            self._end(futures, Unreachable("it was killed"))
+        self._goes_on.set()
+
+
+def _pickled(value):
+    import cloudpickle  # as Ray does
+
+    return cloudpickle.dumps(value)
+
+
+def three_members(*nodes, **settings):
+    """A machine of three members in this process, the last of which is slowed."""
+    cluster = InProcessCluster(*(nodes or ("a", "b", "c")))
+    settings = {"slowdown": (1, 1, 2), "step_mode": "dispatch", **settings}
+    return cluster, make_machine(cluster, **settings)

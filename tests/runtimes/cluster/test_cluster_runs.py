@@ -1,0 +1,437 @@
+"""Runs of every strategy on members of this process: threads, replay, checkpoints."""
+
+import os
+import signal
+import sys
+from functools import cache
+
+import chex
+import jax
+import numpy as np
+import pytest
+from in_process import InProcessCluster, three_members
+from quick import quick
+from real_runs import DATA, TASK, real, rounds, three_workers
+from test_real_strategies import EPOCHS, strategy
+
+import hetjax as hj
+from hetjax.data import from_arrays
+from hetjax.machine import Merged, RunEnded
+from hetjax.runtimes.cluster.calls import Node
+from hetjax.runtimes.cluster.making import make_machine
+from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, portable
+from hetjax.runtimes.cluster.placing import names_of, places_on, room_for
+
+CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
+# who merges when does not depend on how fast the workers are
+SYNCHRONOUS = (
+    "sync_sgd",
+    "elastic_sgd",
+    "easgd_sync",
+    "sma",
+    "hier_sgd",
+    "local_sgd",
+    "biased_local_sgd",
+    "fed_nova",
+    "fed_acc",
+    "fed_adp",
+)
+
+
+@cache
+def members():
+    return three_members()[1]
+
+
+@pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
+def test_a_run_is_replayed_in_one_process(name):
+    history = real(
+        strategy(name), members(), seconds=60.0, num_evals=600, epochs=EPOCHS
+    )
+    assert "as asked" in history.stopped
+    assert history.merges > 3
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    chex.assert_trees_all_equal(again.params, history.params)
+    assert [e for e in again.evals if e["seconds"] <= history.duration] == history.evals
+    for worker in history.workers:
+        kinds = (worker.busy, worker.waiting, worker.merging, worker.transfer)
+        assert sum(kinds) + worker.idle == pytest.approx(history.duration, abs=1e-6)
+        assert min(kinds) >= 0
+        if worker.updates:
+            assert worker.bytes_received > 0
+            assert worker.bytes_sent > 0
+    assert not history.events
+
+
+def ending(strategy, merges):
+    """The strategy, which ends after so many merges of the root."""
+
+    def init(workers, num_examples):
+        state, actions = strategy.policy.init(workers, num_examples)
+        return (0, state), actions
+
+    def react(state, event):
+        count, inner = state
+        count += isinstance(event, Merged) and event.node == "root"
+        if count == merges:
+            raise RunEnded("enough")
+        inner, actions = strategy.policy.react(inner, event)
+        return (count, inner), actions
+
+    policy = strategy.policy._replace(init=init, react=react)
+    return strategy._replace(policy=policy)
+
+
+@pytest.mark.parametrize("name", quick(SYNCHRONOUS, "sma", "fed_acc"))
+def test_three_members_equal_three_threads(name):
+    """The same orders, and parameters bit for bit on the same kind of device."""
+    found = []
+    chosen = ending(strategy(name), 6)
+    if name == "hier_sgd":  # who draws first from a common pass depends on speed there
+        shards = [np.arange(k, len(DATA.train), 3) for k in range(3)]
+        chosen = chosen._replace(sampler=hj.sampling.sharded(shards))
+    for machine in (members(), three_workers()):
+        history = real(chosen, machine, seconds=60.0, num_evals=600)
+        orders = [
+            (line["dispatch"], line["local_steps"], line["batch_size"])
+            for line in history.trace.load().lines
+            if "dispatch" in line
+        ]
+        found.append((history.params, sorted(orders), history.merges))
+    assert found[0][1:] == found[1][1:]
+    chex.assert_trees_all_equal(found[0][0], found[1][0])
+
+
+@pytest.mark.parametrize("step_mode", ["fused", "unrolled", None])
+def test_other_step_modes(step_mode):
+    _, machine = three_members(step_mode=step_mode)
+    history = real(rounds(local_steps=4), machine, seconds=0.3)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+# -- checkpoints -----------------------------------------------------------------------
+
+
+def interrupted(folder, name, machine, stop_at=None):
+    """A run that SIGTERM interrupts at its n-th evaluation."""
+    calls = []
+
+    def on_eval(point):
+        calls.append(point)
+        if len(calls) == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return hj.train(
+        TASK,
+        DATA,
+        machine,
+        strategy(name),
+        seconds=2.4,
+        num_evals=48,
+        checkpoint=folder,
+        every="1 eval",
+        on_eval=on_eval,
+        progress=False,
+    )
+
+
+@pytest.mark.parametrize("name", quick(hj.STRATEGIES, "local_sgd", "ad_psgd"))
+def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name):
+    first = interrupted(tmp_path, name, members(), stop_at=4)
+    assert first.stopped == "interrupted"
+    last = interrupted(tmp_path, name, three_members()[1])  # of another driver
+    assert (last.stopped, last.duration) == ("", 2.4)
+    assert len(last.evals) == 49
+    done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
+    assert done
+    assert done == last.evals[: len(done)]
+    assert not [e for e in last.events if e.what != "joined"]
+    replayed = hj.replay(
+        tmp_path / "trace.jsonl", TASK, DATA, strategy(name), progress=False
+    )
+    assert replayed.replayed == "equal"
+    for before, after in zip(first.workers, last.workers, strict=True):
+        assert after.bytes_received >= before.bytes_received > 0 or not before.updates
+
+
+def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
+    """The run goes on with all of them: their new processes join."""
+    cluster, machine = three_members()
+
+    def on_eval(point):
+        if point["seconds"] == pytest.approx(0.3):
+            cluster.leave("b")
+        if point["seconds"] >= 1.2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    given = {"seconds": 2.4, "num_evals": 24, "every": "1 eval", "progress": False}
+    given |= {"checkpoint": tmp_path, "strategy": rounds()}
+    first = hj.train(TASK, DATA, machine, on_eval=on_eval, **given)
+    assert [e.what for e in first.events] == ["lost"]
+    last = hj.train(TASK, DATA, three_members()[1], **given)
+    whats = [e.what for e in last.events if e.worker == "b/cpu:0"]
+    assert whats[0] == "lost"
+    assert whats[-1] == "joined"
+    assert last.workers[1].updates > first.workers[1].updates
+    replayed = hj.replay(tmp_path / "trace.jsonl", TASK, DATA, rounds(), progress=False)
+    assert replayed.replayed == "equal"
+
+
+def test_data_that_could_not_be_loaded_are_loaded_the_next_time(tmp_path):
+    _, machine = three_members()
+    data = mapped(tmp_path)
+    (tmp_path / "x.npy").rename(tmp_path / "elsewhere.npy")
+    run = {"seconds": 0.2, "num_evals": 1, "progress": False}
+    with pytest.raises(OSError, match="give all nodes the same files"):
+        hj.train(TASK, data, machine, rounds(), **run)
+    (tmp_path / "elsewhere.npy").rename(tmp_path / "x.npy")
+    history = hj.train(TASK, data, machine, rounds(), **run)
+    assert history.merges > 0
+
+
+def test_a_run_of_threads_goes_on_with_members(tmp_path):
+    """The root, the totals and the history go on; the workers are others."""
+    first = interrupted(tmp_path, "local_sgd", three_workers(), stop_at=4)
+    last = interrupted(tmp_path, "local_sgd", three_members()[1])
+    assert last.evals[: len(first.evals) - 1] == first.evals[:-1]
+    assert {e.what for e in last.events} == {"left", "joined"}
+
+
+# -- data ------------------------------------------------------------------------------
+
+
+def test_a_data_set_with_a_recipe_is_loaded_by_every_member():
+    """Nothing of it is sent, and it is loaded once for all runs."""
+    cluster, machine = three_members()
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=8), data)
+    for seed in (0, 1):
+        hj.train(task, data, machine, rounds(), seconds=0.3, seed=seed, progress=False)
+    for member in cluster.members:
+        methods = [name for name, *_ in member.calls]
+        assert methods.count("load") == 1
+        assert "receive" not in methods
+
+
+def test_a_data_set_without_one_is_put_once_for_all_members():
+    cluster, machine = three_members()
+    real(rounds(), machine, seconds=0.2)
+    real(rounds(batch_size=8), machine, seconds=0.2)
+    receipts = [
+        call for m in cluster.members for call in m.calls if call[0] == "receive"
+    ]
+    assert len(receipts) == 3
+
+
+def mapped(folder, name="x.npy"):
+    """The data, with the inputs in files."""
+    np.save(folder / name, DATA.train.x)
+    x = np.load(folder / name, mmap_mode="r")
+    y = np.asarray(DATA.train.y)
+    return from_arrays((x, y), (DATA.test.x, DATA.test.y), num_classes=3)
+
+
+@pytest.mark.parametrize("shards", [None, [np.arange(k, 60, 3) for k in range(3)]])
+def test_of_a_memory_map_the_path_travels(tmp_path, shards, monkeypatch):
+    _, machine = three_members()
+    parcels = []
+    inner = InProcessCluster.put
+    monkeypatch.setattr(
+        InProcessCluster, "put", lambda self, x: parcels.append(x) or inner(self, x)
+    )
+    strategy = rounds()
+    if shards:
+        strategy = strategy._replace(sampler=hj.sampling.sharded(shards))
+    data = mapped(tmp_path)
+    history = hj.train(TASK, data, machine, strategy, seconds=0.3, progress=False)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    sent = [p.leaves[0] for p in parcels if isinstance(p, Portable)]
+    assert len(sent) == (3 if shards else 1)
+    assert all(isinstance(x, MappedRows if shards else MappedFile) for x in sent)
+
+
+def test_a_memory_map_that_differs_on_a_node_is_refused(tmp_path, monkeypatch):
+    _, machine = three_members()
+    data = mapped(tmp_path)
+
+    def another(split):
+        found = portable(split)
+        np.save(tmp_path / "new.npy", DATA.train.x + 1)
+        (tmp_path / "new.npy").replace(tmp_path / "x.npy")  # the driver's map stays
+        return found
+
+    monkeypatch.setattr("hetjax.runtimes.cluster.delivery.portable", another)
+    with pytest.raises(ValueError, match=r"a/cpu:0 on .* has other content here"):
+        hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
+
+
+def test_a_memory_map_that_is_not_on_a_node_is_named(tmp_path, monkeypatch):
+    _, machine = three_members()
+    data = mapped(tmp_path)
+
+    def moved(split):
+        (tmp_path / "x.npy").rename(tmp_path / "elsewhere.npy")
+        return portable_of(split)
+
+    portable_of = portable
+    monkeypatch.setattr("hetjax.runtimes.cluster.delivery.portable", moved)
+    with pytest.raises(OSError, match=r"a/cpu:0 on .*x\.npy.*give all nodes"):
+        hj.train(TASK, data, machine, rounds(), seconds=0.3, progress=False)
+
+
+def other_digits():
+    """Digits, but other ones at every call."""
+    other_digits.calls += 1
+    data = hj.data.digits()
+    y = np.roll(data.train.y, other_digits.calls)
+    return from_arrays((data.train.x, y), (data.test.x, data.test.y), num_classes=10)
+
+
+other_digits.calls = 0
+
+
+def test_members_that_read_other_data_are_refused():
+    from hetjax.recipes import by_name
+
+    _, machine = three_members()
+    data = by_name(other_digits)()
+    task = hj.classification(hj.models.mlp(hidden=8), data)
+    with pytest.raises(ValueError, match="reads other data from .*other_digits"):
+        hj.train(task, data, machine, rounds(), seconds=0.2, progress=False)
+
+
+# -- places ----------------------------------------------------------------------------
+
+
+def node(name, number=0, **resources):
+    return Node(f"{name} {number}", name, {"memory": 1e9, **resources})
+
+
+UNLIKE = [
+    node("a", CPU=16.0, GPU=2.0),
+    node("b", CPU=8.0),
+    node("b", 1, CPU=4.0),
+    node("c", GPU=1.0),
+    node("d"),
+]
+
+
+def test_every_gpu_is_a_worker_and_the_cpu_of_a_node_without_one():
+    found = places_on(UNLIKE, None)
+    assert [(p.name, dict(p.resources)) for p in found] == [
+        ("a/gpu:0", {"GPU": 1, "CPU": 1}),
+        ("a/gpu:1", {"GPU": 1, "CPU": 1}),
+        ("b/cpu:0", {"CPU": 8}),
+        ("b-2/cpu:0", {"CPU": 4}),
+        ("c/gpu:0", {"GPU": 1}),
+    ]
+
+
+def test_as_many_workers_as_fit():
+    found = places_on(UNLIKE, {"CPU": 4})
+    assert [p.name for p in found] == [
+        *(f"a/cpu:{k}" for k in range(4)),
+        "b/cpu:0",
+        "b/cpu:1",
+        "b-2/cpu:0",
+    ]
+
+
+def test_a_gpu_and_the_cpu_beside_it():
+    found = places_on(UNLIKE, [{"GPU": 1, "CPU": 1}, {"CPU": 8}, {"CPU": 8}])
+    assert [p.name for p in found] == ["a/gpu:0", "a/cpu:0", "b/cpu:0"]
+    with pytest.raises(ValueError, match=r"resources\[1\] is .* a has 16 CPU, 2 GPU"):
+        places_on(UNLIKE, [{"CPU": 1}, {"CPU": 32}])
+
+
+def test_room_for_a_worker_is_what_others_have_not_taken():
+    seat = {"CPU": 8.0}
+    full = [("b 0", {"CPU": 8.0})]
+    assert room_for(seat, None, UNLIKE, [], prefer="b").node.id == "b 0"
+    # of another node it takes what is usual there
+    found = room_for(seat, None, UNLIKE, full, prefer="b")
+    assert (found.node.id, found.resources) == ("b 1", {"CPU": 4})
+    assert room_for(seat, seat, UNLIKE, full, prefer="b").node.id == "a 0"
+    assert room_for({"GPU": 1, "CPU": 1}, None, UNLIKE[1:3], [], prefer="a") is None
+
+
+def test_names_of_nodes_are_unique():
+    assert list(names_of(UNLIKE).values()) == ["a", "b", "b-2", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 4}, "no room for 4 workers .* a has 1 CPU; b has 1 CPU"),
+        ({"resources": {"GPU": 1}}, "no room for any worker"),
+        ({"slowdown": (1, 2)}, "slowdown has 2 entries for 3 workers"),
+        ({"slowdown": 0.5}, "can only be made slower"),
+        ({"step_mode": "vmapped"}, "choose one of dispatch, fused, unrolled"),
+        (
+            {"faults": (hj.machine.ScriptedFault(1.0, "kill", "gpu"),)},
+            "the workers are a/cpu:0",
+        ),
+    ],
+)
+def test_requests_that_cannot_be_met(settings, message):
+    cluster = InProcessCluster("a", "b", "c")
+    with pytest.raises(ValueError, match=message):
+        make_machine(cluster, **settings)
+    # what was started ends
+    assert all(member._dead.is_set() for member in cluster.members)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 0}, "workers=0: give a whole number, at least 1"),
+        ({"local_workers": 2.5}, "local_workers=2.5"),
+        ({"joiners": -1}, "joiners=-1: give a whole number, at least 0"),
+        ({"address": 5}, "address=5: give host:port"),
+        ({"resources": {}}, "give positive numbers by name"),
+        ({"resources": []}, r"resources=\[\]: give"),
+        ({"resources": {"CPU": 0}}, "give positive numbers by name"),
+        ({"resources": [{"CPU": 1}, {}]}, "give positive numbers by name"),
+        (
+            {"resources": [{"CPU": 1}] * 3, "workers": 2},
+            "resources has 3 entries, one for each worker, but workers=2",
+        ),
+        ({"resources": [{"CPU": 1}], "local_workers": 2}, "but local_workers=2: give"),
+        ({"step_mode": "vmapped"}, "choose one of dispatch, fused, unrolled"),
+        ({"slowdown": 0.5}, "slowdown=0.5: a real device can only be made slower"),
+        ({"slowdown": {"a": 0.5}}, "slowdown=0.5: a real device"),
+        ({"slowdown": [1, 0.5]}, "slowdown=0.5: a real device"),
+    ],
+)
+def test_requests_that_mean_nothing(monkeypatch, settings, message):
+    """They are refused before a cluster is started."""
+    monkeypatch.delitem(sys.modules, "hetjax.runtimes.cluster.ray_cluster", False)
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import would fail
+    with pytest.raises(ValueError, match=message):
+        hj.cluster_machine(**settings)
+
+
+def test_a_gpu_that_jax_does_not_see_is_an_error():
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX sees a GPU")
+    cluster = InProcessCluster("a")
+    cluster._nodes[0].resources["GPU"] = 1.0
+    with pytest.raises(ValueError, match="JAX finds only a CPU on a"):
+        make_machine(cluster)
+
+
+def test_a_machine_shows_what_it_has():
+    _, machine = three_members(joiners=1, slowdown=(1, 1, 2, 1))
+    assert repr(machine).startswith("Machine: 4 workers on a cluster of 3 nodes")
+    assert "c/cpu:0 (cpu) slowed 2 times" in repr(machine)
+    some = machine.subset(["a/cpu:0", "c/cpu:0"])
+    assert [w.slowdown for w in some.workers] == [1, 2]
+    assert some.record()["call"] == (
+        "hetjax.cluster_machine(slowdown={'c/cpu:0': 2.0})"
+    )
+    history = real(rounds(), some, seconds=0.2)
+    assert [w.name for w in history.workers] == ["a/cpu:0", "c/cpu:0"]
+    with machine:
+        pass
+    assert machine.pool.cluster.closed

@@ -1,0 +1,266 @@
+"""What crosses for a merge, and that the merge is the same without the rest."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from real_runs import TASK
+from zoo import make
+
+import hetjax as hj
+from hetjax.engine.compiled.programs import Programs, fetch_fn, merge_fn
+from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
+from hetjax.merge.types import WorkerStats
+from hetjax.replica import Replica
+from hetjax.runtimes.cluster.exchange import exchange_of
+from hetjax.runtimes.threads.dry_run import dry_run
+
+INFOS = tuple(WorkerInfo(k, f"w{k}", "cpu", (), 1e-3, 1e-5, "", True) for k in range(3))
+PROGRAMS = Programs(TASK)
+# leaves that go up and down in the usual merge: (read, changed)
+PARAMS = {"params"}
+CROSSES = {
+    "elastic_sgd": (PARAMS, PARAMS),
+    "sync_sgd": ({"grad_sum"}, PARAMS),
+    "sma": (PARAMS | {"prev_params"}, PARAMS),
+    "hier_sgd": ({"grad_sum"}, PARAMS | {"grad_sum"}),
+    "fed_nova": (PARAMS, PARAMS | {"opt_state"}),
+    "async_sgd": ({"grad_sum"}, PARAMS),
+    "easgd": (PARAMS | {"delayed_update"}, {"delayed_update"}),
+    "adaptive_sgd": (PARAMS, PARAMS),
+}
+
+
+def names_of(replica):
+    """The part of a replica that each leaf belongs to."""
+    paths = jax.tree_util.tree_leaves_with_path(replica)
+    return [
+        path[1].key if path[0].name == "carry" else path[0].name for path, _ in paths
+    ]
+
+
+def like(tree, seed):
+    """A tree of random numbers, as the given one."""
+    rng = np.random.default_rng(seed)
+
+    def one(leaf):
+        value = rng.normal(size=leaf.shape)
+        return jnp.asarray(np.abs(value) + 0.1, leaf.dtype)
+
+    return jax.tree.map(one, tree)
+
+
+class Case:
+    """A kind of merge of a strategy, on random replicas."""
+
+    def __init__(self, strategy, action):
+        self.model = PROGRAMS.init(jax.random.key(1))
+        topology = strategy.policy.topology(INFOS)
+        merges = strategy.merges
+
+        def merge_of(node):
+            return merges[topology.merge_level(node, len(merges))]
+
+        def state_of(merge, seed):
+            state = jax.eval_shape(PROGRAMS.state(merge), *self.model)
+            return like(state, seed)
+
+        self.merge, self.op = merge_of(action.node), action.op
+        self.members = (*action.members, *action.partners)
+        self.local = [isinstance(m, str) for m in self.members]
+        buffers = (*merges[0].requires, *strategy.local.requires)
+        begin = PROGRAMS.replica(strategy.local, buffers)
+        fresh = jax.eval_shape(begin, *self.model)
+        self.replicas = [
+            merge_of(m).as_member(state_of(merge_of(m), k))
+            if isinstance(m, str)
+            else like(fresh, 10 + k)
+            for k, m in enumerate(self.members)
+        ]
+        self.state = state_of(self.merge, 99)
+        table = hj.merge.stats(
+            local_steps=[k + 1 for k in range(len(self.members))],
+            batch_size=4,
+            server_steps=1.0,
+        )
+        n = len(self.members)
+        self.stats = np.stack(
+            [np.broadcast_to(np.asarray(row, np.float32), n) for row in table]
+        )
+
+    def miss(self, member):
+        """A member did nothing since its last merge."""
+        for name in ("local_steps", "examples"):
+            self.stats[WorkerStats._fields.index(name), member] = 0
+
+    def apply(self, state, replicas, stats):
+        if self.op == MergeOp.FETCH:
+            return state, fetch_fn(self.merge)(state, replicas)
+        return merge_fn(self.merge)(state, replicas, stats, self.op)
+
+    @property
+    def exchange(self):
+        return exchange_of(
+            self.apply, self.state, self.replicas, self.stats, self.local
+        )
+
+
+def cases_of(name):
+    strategy = make(name, 4)
+    found = dry_run(strategy, INFOS, (), num_examples=60, seconds=1.0)
+    actions = [*found.merges.values(), MergeAction((0,), op=MergeOp.FETCH)]
+    return [Case(strategy, action) for action in actions]
+
+
+def carried_out(case):
+    """(state, replicas) after a merge, of which only what crosses is known."""
+    exchange = case.exchange
+    leaves = [jax.tree.leaves(replica) for replica in case.replicas]
+    read = [
+        [own[i] for i in numbers]
+        for own, numbers in zip(leaves, exchange.reads, strict=True)
+    ]
+    # donated: the caller's state is used again
+    state = jax.tree.map(jnp.copy, case.state)
+    state, sent, local = exchange.run(state, read, case.stats)
+    replicas = []
+    for m, replica in enumerate(case.replicas):
+        if case.local[m]:
+            replicas.append(local.pop(0))
+            continue
+        after = list(leaves[m])
+        for leaf, number, own, fill in exchange.changes[m]:
+            if number is not None:
+                after[leaf] = sent[number]
+            elif own is not None:
+                after[leaf] = leaves[m][own]
+            else:
+                after[leaf] = jnp.full_like(leaves[m][leaf], fill)
+        replicas.append(jax.tree.unflatten(jax.tree.structure(replica), after))
+    return state, tuple(replicas)
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_a_merge_needs_nothing_but_what_crosses(name):
+    """State and replicas are those of the merge itself, bit for bit."""
+    for case in cases_of(name):
+        expected = jax.jit(case.apply)(case.state, tuple(case.replicas), case.stats)
+        found = carried_out(case)
+        chex.assert_trees_all_equal(found, (expected[0], tuple(expected[1])))
+
+
+@pytest.mark.parametrize("name", CROSSES)
+def test_which_leaves_cross(name):
+    case = cases_of(name)[0]
+    assert case.op == PUSH_FETCH
+    exchange, worker = case.exchange, case.local.index(False)
+    names = names_of(case.replicas[worker])
+    read = {names[i] for i in exchange.reads[worker]}
+    changed = {names[c.leaf] for c in exchange.changes[worker]}
+    assert (read, changed) == CROSSES[name]
+
+
+def test_a_common_model_is_sent_once():
+    """All members of an average get the same arrays, those of SMA their own."""
+    leaves = len(jax.tree.leaves(PROGRAMS.init(jax.random.key(0))[0]))
+    for name, copies in (("elastic_sgd", 1), ("sma", 3)):
+        (case, _) = cases_of(name)
+        numbers = {c.sent for changes in case.exchange.changes for c in changes}
+        assert len(numbers) == copies * leaves
+
+
+def test_a_buffer_that_is_emptied_is_not_sent():
+    case = cases_of("hier_sgd")[0]
+    names = names_of(case.replicas[0])
+    emptied = [c for c in case.exchange.changes[0] if names[c.leaf] == "grad_sum"]
+    assert emptied
+    assert all(c.fill == 0 and c.sent is None for c in emptied)
+
+
+def test_a_model_in_the_mailbox_is_moved_by_its_worker():
+    """Downpour's DELIVER alone: x <- mailbox; nothing crosses."""
+    strategy = make("downpour", 4)
+    case = Case(strategy, MergeAction((0,), op=MergeOp.DELIVER))
+    exchange = case.exchange
+    assert exchange.reads == ((),)
+    names = names_of(case.replicas[0])
+    assert {names[c.leaf] for c in exchange.changes[0]} == PARAMS
+    assert {names[c.own] for c in exchange.changes[0]} == {"mailbox"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "change"),
+    [
+        (lambda r: r.params, None),
+        (lambda r: r.params * 1.0 + 0, "sent"),
+        (lambda r: jnp.zeros(3), "fill"),
+        (lambda r: jnp.full(3, 2.5), "fill"),
+        (lambda r: r.opt_state, "own"),
+        (lambda r: jnp.arange(3.0), "sent"),
+        (jax.jit(lambda r: r.params + 1), "sent"),
+    ],
+)
+def test_how_a_leaf_is_replaced(expression, change):
+    """By a merge of one's own, in any way that JAX knows."""
+
+    def apply(state, replicas, stats):
+        (replica,) = replicas
+        return state, (replica._replace(params=expression(replica)),)
+
+    replica = Replica(jnp.array([1.0, 2.0, 3.0]), (), jnp.array([4.0, 5.0, 6.0]))
+    exchange = exchange_of(apply, jnp.zeros(()), [replica], np.zeros(2), [False])
+    (changes,) = exchange.changes
+    kinds = [
+        k for c in changes for k in ("sent", "own", "fill") if getattr(c, k) is not None
+    ]
+    assert kinds == ([] if change is None else [change])
+    _, sent, _ = exchange.run(
+        jnp.zeros(()), [[jax.tree.leaves(replica)[i] for i in exchange.reads[0]]], 0
+    )
+    if change == "sent":
+        np.testing.assert_array_equal(sent[0], expression(replica))
+    if change == "fill":
+        assert changes[0].fill == float(expression(replica)[0])
+
+
+WITHOUT_MAGMA = [name for name in hj.STRATEGIES if name != "magma_async_sgd"]
+
+
+@pytest.mark.parametrize("name", WITHOUT_MAGMA)
+def test_members_that_cannot_be_reached_do_not_count(name):
+    """Without local steps: as if they were not there, whatever they have."""
+    for case in cases_of(name):
+        if MergeOp.PUSH not in case.op or all(case.local):
+            continue
+        missing = case.local.index(False)
+        case.miss(missing)
+        states = []
+        for value in (0.0, np.nan):
+            gone = jax.tree.map(
+                lambda x, v=value: (
+                    jnp.full_like(x, v) if jnp.issubdtype(x.dtype, jnp.floating) else x
+                ),
+                case.replicas[missing],
+            )
+            replicas = list(case.replicas)
+            replicas[missing] = gone
+            state, _ = jax.jit(case.apply)(case.state, tuple(replicas), case.stats)
+            states.append(state)
+        chex.assert_trees_all_equal(*states)
+        chex.assert_tree_all_finite(states[0])
+
+
+def test_a_slave_that_cannot_be_reached_adds_nothing_to_magmas_sum():
+    """It merges as a fresh replica: only the master's own steps happen."""
+    pushes = [c for c in cases_of("magma_async_sgd") if MergeOp.PUSH in c.op]
+    assert pushes
+    for case in pushes:
+        case.miss(0)
+        model = case.merge.model(case.state)
+        strategy = make("magma_async_sgd", 4)
+        begin = PROGRAMS.replica(strategy.local, strategy.merges[0].requires)
+        fresh = begin(*model)
+        state, _ = jax.jit(case.apply)(case.state, (fresh,), case.stats)
+        chex.assert_trees_all_equal(state.memory.g, case.state.memory.g)
+        chex.assert_trees_all_close(state.model_state, case.state.model_state)

@@ -1,0 +1,470 @@
+"""Members that die, hang, fail and come, on a cluster of this process."""
+
+import dataclasses
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+import pytest
+from in_process import three_members
+from real_runs import DATA, TASK, poisoned_task, real, rounds, what_happened
+
+import hetjax as hj
+from hetjax.runtimes.cluster import crew, recruiter
+from hetjax.runtimes.cluster.delivery import THINGS
+from hetjax.runtimes.cluster.member_run import MemberRun
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """A member that hangs is asked after a moment."""
+    monkeypatch.setattr(crew, "PATIENCE", 0.3)
+    monkeypatch.setattr(crew, "ANSWER", 0.3)
+    monkeypatch.setattr(recruiter, "LOOK", 0.05)
+
+
+@contextmanager
+def amid(machine, what, after=0.3):
+    """Call `what` so many seconds after the run has begun."""
+    began = threading.Event()
+    inner = recruiter.Recruiter.begin
+
+    def begin(self, lost):
+        inner(self, lost)
+        began.set()
+
+    def wait_and_do():
+        began.wait()
+        time.sleep(after)
+        what()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recruiter.Recruiter, "begin", begin)
+        thread = threading.Thread(target=wait_and_do)
+        thread.start()
+        yield
+        thread.join()
+
+
+def lost_and_joined(history, worker):
+    return [e.what for e in history.events if e.worker == worker]
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "async_sgd", "ad_psgd", "hier_sgd"])
+def test_a_killed_member_is_lost_and_gets_a_new_process(name):
+    """The run goes on, and replays as one run."""
+    cluster, machine = three_members()
+    settings = (
+        {"levels": ((2, 1),), "local_steps": (1, 2)} if name == "hier_sgd" else {}
+    )
+    strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **settings)
+    with amid(machine, cluster.members[1].kill):
+        history = real(strategy, machine, seconds=1.5)
+    assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
+    assert "killed" in history.events[0].why
+    assert "a new process on b" in history.events[1].why
+    assert not history.stopped
+    assert history.workers[1].updates > 0
+    assert history.merges > 5
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    assert len(cluster.members) == 4
+
+
+def test_a_node_that_dies_leaves_and_another_one_takes_its_worker():
+    cluster, machine = three_members()
+
+    def change():
+        cluster.leave("b")
+        time.sleep(0.3)
+        cluster.join("d")
+
+    with amid(machine, change):
+        history = real(rounds(), machine, seconds=2.0)
+    assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
+    assert "a new process on d" in history.events[1].why
+    assert [w.node for w in history.workers] == ["a", "d", "c"]
+    # the next run begins with it
+    again = real(rounds(), machine, seconds=0.3)
+    assert not again.events
+    assert again.workers[1].updates > 0
+
+
+def test_a_node_that_joins_becomes_a_worker():
+    cluster, machine = three_members(slowdown=1.0, joiners=1)
+    assert [w.name for w in machine.workers][3] == "joiner-1"
+    with amid(machine, lambda: cluster.join("d")):
+        history = real(rounds(local_steps=2), machine, seconds=1.5)
+    assert what_happened(history) == [("joiner-1", "joined")]
+    assert "it joined on d" in history.events[0].why
+    assert history.workers[3].updates > 0
+    assert history.workers[3].node == "d"
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_the_last_member_is_waited_for_and_then_missed(monkeypatch):
+    """A run without workers ends when no node has room for a new process."""
+    monkeypatch.setattr(recruiter, "GRACE", 0.5)
+    cluster, machine = three_members("a", slowdown=1.0)
+    with amid(machine, lambda: cluster.leave("a")):
+        history = real(
+            hj.sequential_sgd(batch_size=4, learning_rate=0.1),
+            machine,
+            seconds=60.0,
+            num_evals=60,
+        )
+    assert "the last one, was lost" in history.stopped
+    assert "no node has had room" in history.stopped
+    assert 0.7 < history.duration < 10
+
+
+def test_a_member_that_hangs_is_lost_and_rejoins():
+    cluster, machine = three_members()
+    hung = cluster.members[0]
+
+    def hang():
+        hung.hang()
+        time.sleep(3.0)
+        hung.go_on()
+
+    with amid(machine, hang):
+        history = real(rounds(), machine, seconds=5.0)
+    assert lost_and_joined(history, "a/cpu:0") == ["lost", "joined"]
+    assert "no answer for" in history.events[0].why
+    assert "answered after" in history.events[1].why
+    assert history.workers[0].updates > 0
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+    assert not history.stuck
+
+
+def test_a_member_that_hangs_to_the_end_is_stuck_and_replaced():
+    cluster, machine = three_members()
+    with amid(machine, cluster.members[0].hang):
+        history = real(rounds(), machine, seconds=3.0)
+    assert history.stuck == ["a/cpu:0"]
+    assert lost_and_joined(history, "a/cpu:0") == ["lost"]
+    cluster.members[0].kill()
+
+
+def test_a_member_that_is_gone_when_it_merges_is_absent(monkeypatch):
+    """It is killed with its round done, at the barrier; the others' work is merged."""
+    cluster, machine = three_members()
+    counts = {}
+    inner = MemberRun.run
+
+    def run(self, local_round):
+        found = inner(self, local_round)
+        counts[self._worker] = counts.get(self._worker, 0) + 1
+        if self._worker == 0 and counts[0] == 2:
+            # the others are slower: this one waits for them
+            threading.Timer(0.05, cluster.members[0].kill).start()
+        return found
+
+    monkeypatch.setattr(MemberRun, "run", run)
+    # not even what is sent along with the report saves a merge
+    monkeypatch.setattr("hetjax.runtimes.cluster.store.ROUNDS", 10**9)
+    machine = machine_with(machine, slowdown=(1, 100, 100))
+    history = real(rounds(), machine, seconds=4.0)
+    assert lost_and_joined(history, "a/cpu:0") == ["lost", "joined"]
+    assert np.isfinite([p["loss"] for p in history.evals]).all()
+    trace = history.trace.load()
+    (merge,) = (line for line in trace.lines if "missing" in line)
+    assert (merge["missing"], merge["members"]) == ([0], [0, 1, 2])
+    again = hj.replay(history.trace, progress=False)
+    assert again.replayed == "equal"
+    assert again.workers[0].staleness == history.workers[0].staleness
+
+
+def machine_with(machine, slowdown):
+    workers = [
+        dataclasses.replace(w, slowdown=s)
+        for w, s in zip(machine.workers, slowdown, strict=True)
+    ]
+    return dataclasses.replace(machine, workers=tuple(workers))
+
+
+def test_a_step_that_raises_loses_its_worker(monkeypatch):
+    _, machine = three_members()
+    inner = MemberRun._outcome
+
+    def outcome(self, local_round, replica):
+        if self._worker == 1 and local_round.first_step >= 4:
+            raise RuntimeError("bad memory")
+        return inner(self, local_round, replica)
+
+    monkeypatch.setattr(MemberRun, "_outcome", outcome)
+    history = real(rounds(), machine, seconds=0.5)
+    assert lost_and_joined(history, "b/cpu:0") == ["lost"]
+    assert "bad memory" in history.events[0].why
+    assert "RuntimeError" in history.events[0].why
+    assert not history.stopped
+
+
+def test_what_a_member_cannot_take_is_said_with_its_next_round(monkeypatch):
+    """Nobody waits for a replica that is sent down; its error is not lost."""
+    _, machine = three_members()
+    inner = MemberRun.change
+
+    def change(self, changes, *parcels):
+        bad = self._worker == 2 and len(parcels) > 0
+        return inner(self, changes, *(() if bad else parcels))
+
+    monkeypatch.setattr(MemberRun, "change", change)
+    history = real(rounds(), machine, seconds=0.5)
+    assert lost_and_joined(history, "c/cpu:0") == ["lost"]
+    assert "IndexError" in history.events[0].why
+
+
+def test_on_lost_worker_stop_ends_the_run():
+    cluster, machine = three_members()
+    with amid(machine, cluster.members[1].kill):
+        history = real(rounds(), machine, seconds=30.0, on_lost_worker="stop")
+    assert "worker b/cpu:0 was lost" in history.stopped
+
+
+def test_a_replica_that_is_not_finite_is_reset_to_the_center():
+    _, machine = three_members()
+    task = poisoned_task()
+    history = real(rounds(), machine, seconds=0.5, task=task, on_nan="reset")
+    assert "nan" in {e.what for e in history.events}
+    assert np.isfinite(history.evals[-1]["loss"]) or history.stopped == ""
+    assert all(np.isfinite(leaf).all() for leaf in _leaves(history.params))
+
+
+def _leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def test_scripted_faults():
+    """Killed, slowed and joined as a script says; the processes live on."""
+    faults = (
+        hj.machine.ScriptedFault(0.2, "kill", "a/cpu:0"),
+        hj.machine.ScriptedFault(0.4, "slow", "b/cpu:0", 3.0),
+        hj.machine.ScriptedFault(0.6, "join", "a/cpu:0"),
+    )
+    cluster, machine = three_members(faults=faults)
+    history = real(rounds(), machine, seconds=1.2)
+    assert what_happened(history) == [
+        ("a/cpu:0", "lost"),
+        ("b/cpu:0", "slow"),
+        ("a/cpu:0", "joined"),
+    ]
+    assert len(cluster.members) == 3
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_member_that_is_gone_before_a_run_has_no_part_in_it_at_first():
+    cluster, machine = three_members()
+    real(rounds(), machine, seconds=0.2)
+    cluster.members[2].kill()
+    history = real(rounds(), machine, seconds=1.0)
+    assert what_happened(history) == [("c/cpu:0", "joined")]
+    assert history.workers[2].updates > 0
+
+
+def test_a_member_that_compiles_is_excused(monkeypatch):
+    """It takes longer than its deadline, but says that it compiles."""
+    _, machine = three_members()
+    inner = MemberRun._outcome
+    monkeypatch.setattr(crew, "ANSWER", 1.0)
+
+    def outcome(self, local_round, replica):
+        if self._worker == 1 and local_round.first_step == 8:
+            self.job.compilations._lowered.add(-1)
+            time.sleep(2.5)  # its deadline is 1 s and a few rounds
+            self.job.compilations._lowered.discard(-1)
+        return inner(self, local_round, replica)
+
+    monkeypatch.setattr(MemberRun, "_outcome", outcome)
+    history = real(rounds(), machine, seconds=4.0)
+    assert not history.events
+    assert history.workers[1].updates > 12
+
+
+def test_shards_stay_with_their_workers():
+    """A member has the rows of its shard alone, and computes what threads do."""
+    shards = [np.arange(k, len(DATA.train), 3) for k in range(3)]
+    strategy = rounds()._replace(sampler=hj.sampling.sharded(shards))
+    cluster, machine = three_members()
+    history = real(strategy, machine, seconds=0.4)
+    for member in cluster.members:
+        held = [split for split, _ in member._member.result()._data.values()]
+        assert [len(split) for split in held] == [20]
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_the_tasks_of_two_sessions_are_kept_apart():
+    _, machine = three_members()
+    other = hj.classification(hj.models.mlp(hidden=9), DATA)
+    for task in (TASK, other, TASK):
+        history = hj.train(
+            task, DATA, machine, rounds(), seconds=0.2, num_evals=1, progress=False
+        )
+        assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch):
+    """It says how it is, but its round never ends: the next run has another process."""
+    cluster, machine = three_members()
+    goes_on = threading.Event()
+    inner = MemberRun._outcome
+
+    def outcome(self, local_round, replica):
+        if self._worker == 1 and local_round.first_step >= 4 and not goes_on.is_set():
+            goes_on.wait(60.0)
+        return inner(self, local_round, replica)
+
+    monkeypatch.setattr(MemberRun, "_outcome", outcome)
+    monkeypatch.setattr("hetjax.runtimes.cluster.executor.END", 0.5)
+    history = real(rounds(), machine, seconds=2.5)
+    assert history.stuck == ["b/cpu:0"]
+    monkeypatch.setattr(MemberRun, "_outcome", inner)
+    again = real(rounds(), machine, seconds=1.5)
+    assert ("b/cpu:0", "joined") in what_happened(again)
+    assert again.workers[1].updates > 0
+    goes_on.set()
+
+
+def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatch):
+    """The loop is held up: the new process is there before the old one's Leave."""
+    cluster, machine = three_members()
+    inner = recruiter.Recruiter.lost
+    held = []
+
+    def lost(self, worker, member, why):
+        inner(self, worker, member, why)
+        # the round's failure is reported after the new process is there
+        deadline = time.monotonic() + 10.0
+        if threading.current_thread() is self._thread:  # which starts it
+            return
+        while self._vacant and time.monotonic() < deadline:
+            time.sleep(0.01)
+        held.append(worker)
+
+    monkeypatch.setattr(recruiter.Recruiter, "lost", lost)
+    with amid(machine, cluster.members[1].kill):
+        history = real(rounds(), machine, seconds=2.0)
+    assert held
+    assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
+    assert history.evals[-1]["updates"] > history.evals[1]["updates"]
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+def test_what_is_said_late_of_a_replaced_member_does_not_lose_the_new_one(monkeypatch):
+    """By a thread that was held up between the failure and what it says."""
+    cluster, machine = three_members()
+    inner = recruiter.Recruiter.begin
+    found = []
+
+    def begin(self, lost):
+        found.append(self)
+        inner(self, lost)
+
+    monkeypatch.setattr(recruiter.Recruiter, "begin", begin)
+
+    def kill_and_say_so_again():
+        old = cluster.members[1]
+        old.kill()
+        deadline = time.monotonic() + 10.0
+        while found[0]._crew.members[1] in (old, None) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found[0].lost(1, old, "it was killed")
+        found[0].silent(1, old, "no answer")
+        found[0].silent(1, None, "it had no process")
+
+    with amid(machine, kill_and_say_so_again):
+        history = real(rounds(), machine, seconds=2.0)
+    assert lost_and_joined(history, "b/cpu:0") == ["lost", "joined"]
+    assert len(cluster.members) == 4
+
+
+def test_a_closed_machine_says_so():
+    _, machine = three_members()
+    machine.close()
+    assert "a cluster, closed" in repr(machine)
+    with pytest.raises(ValueError, match="it was closed .* make another one"):
+        real(rounds(), machine, seconds=1.0)
+
+
+def test_members_that_hang_are_told_from_those_that_work():
+    """All are asked at once; an answer that takes long is waited for."""
+    cluster, _ = three_members()
+    slow = Future()
+    asked = {
+        k: (m, slow if k == 0 else Future()) for k, m in enumerate(cluster.members)
+    }
+    cluster.members[1].hang()
+    cluster.members[2].kill()
+    threading.Timer(1.0, slow.set_result, ["done"]).start()
+    assert crew.wait_for(asked) == {1, 2}
+    assert slow.result(timeout=0) == "done"
+    cluster.members[1].go_on()
+
+
+def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch):
+    """Reports that come late, all alike, count for the deadlines."""
+    _, machine = three_members()
+    inner = MemberRun.run
+
+    def run(self, local_round):
+        found = inner(self, local_round)
+        time.sleep(0.5)  # on its way
+        return found
+
+    monkeypatch.setattr(MemberRun, "run", run)
+    history = real(rounds(), machine, seconds=5.0)
+    assert not history.events
+    assert history.merges >= 7
+
+
+def test_a_late_cancel_does_not_end_another_round():
+    """It names its round; one that comes before its round ends it at once."""
+    run = object.__new__(MemberRun)
+    run._number, run._cancelled = 6, 0
+    cancelled = []
+
+    class Pace:
+        cancel = staticmethod(lambda: cancelled.append(True))
+
+    run._pace = Pace
+    run.cancel(5)
+    assert not cancelled
+    run.cancel(6)
+    assert cancelled
+    assert run._cancelled == 6
+
+
+def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch):
+    from hetjax.runtimes.cluster.member import Member
+
+    cluster, machine = three_members()
+    inner = Member.about
+    monkeypatch.setattr(Member, "about", lambda self: inner(self)._replace(kind="odd"))
+    with amid(machine, cluster.members[1].kill):
+        history = real(rounds(), machine, seconds=1.5)
+    events = [e for e in history.events if e.worker == "b/cpu:0"]
+    assert {e.what for e in events} == {"lost"}
+    assert "it has a odd, not a cpu" in events[-1].why
+
+
+def test_what_is_given_again_is_kept_when_something_new_comes():
+    """A run is given its settings, which a member may have for long, then its task."""
+    cluster, machine = three_members()
+    member, give = cluster.members[0], machine.pool.delivery.give
+    keys = [give(member, number, number) for number in range(THINGS)]
+    assert give(member, 0, 0) == keys[0]
+    new = give(member, "new", "new")
+    known = member._member.result()._known
+    assert set(known) == {keys[0], *keys[2:], new}
+
+
+def test_a_script_slows_a_new_process_too():
+    faults = (hj.machine.ScriptedFault(0.1, "slow", "b/cpu:0", 50.0),)
+    cluster, machine = three_members(slowdown=1.0, faults=faults)
+    with amid(machine, cluster.members[1].kill, after=0.5):
+        history = real(rounds(), machine, seconds=3.0)
+    assert lost_and_joined(history, "b/cpu:0") == ["slow", "lost", "joined"]
+    busy = [w.busy / max(1, w.updates) for w in history.workers]
+    assert busy[1] > 3 * busy[0]

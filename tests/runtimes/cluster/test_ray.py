@@ -1,0 +1,370 @@
+"""Runs on a real cluster of Ray: three nodes on this machine, and what befalls them."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import chex
+import numpy as np
+import pytest
+from real_runs import DATA, TASK, real, rounds, three_workers
+from test_cluster_runs import ending
+from test_real_strategies import EPOCHS, strategy
+
+import hetjax as hj
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 150_000_000}
+ROOT = Path(__file__).parents[3]
+PATHS = [ROOT, ROOT / "tests", ROOT / "tests/strategies", *Path(__file__).parents[:2]]
+
+
+class Nodes:
+    """A cluster of three nodes."""
+
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+
+        # so that its processes find the modules of the tests
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(str, PATHS))
+        self.cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        self.rest = [self.cluster.add_node(**NODE) for _ in range(2)]
+        self.address = self.cluster.address
+        self.more = []
+        self._machine = None
+
+    @property
+    def machine(self):
+        """The workers of all nodes that are there; one machine for many tests."""
+        if self._machine is None:
+            self._machine = hj.cluster_machine(self.address, step_mode="dispatch")
+        return self._machine
+
+    def leave_machine(self):
+        """Free the nodes for another machine, or another driver."""
+        if self._machine is not None:
+            processes = processes_of(self._machine)
+            self._machine.close()
+            self._machine = None
+            assert_ends(processes)
+
+    def kill_one(self):
+        """kill -9 of the last node's raylet."""
+        node = self.rest.pop()
+        os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+
+    def join(self):
+        """A node joins, as from another machine's shell."""
+        command = ["ray", "start", "--num-cpus=1", "--block", "--address", self.address]
+        self.more.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+    def close(self):
+        import ray
+
+        self.leave_machine()
+        ray.shutdown()  # also after a test that failed
+        for process in self.more:
+            process.terminate()
+            process.wait()
+        self.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    found = Nodes()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def machine(nodes):
+    """The workers of all nodes."""
+    return nodes.machine
+
+
+def about(machine, name):
+    (future,) = machine.pool._members[name].call("about", queue="health")
+    return future.result(timeout=30)
+
+
+def processes_of(machine):
+    """The process numbers of all members that answer."""
+    return [about(machine, name).process for name in machine.pool.names]
+
+
+def is_alive(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def assert_ends(processes, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [p for p in processes if is_alive(p)]
+
+
+class During:
+    """Does something in a thread, a while after the run has begun to evaluate."""
+
+    def __init__(self, do, after=1.0):
+        self._do, self._after, self._thread = do, after, None
+
+    def __call__(self, point):
+        if point["seconds"] >= self._after and self._thread is None:
+            self._thread = threading.Thread(target=self._do)
+            self._thread.start()
+        return ""
+
+
+def run(machine, strategy, do, *, seconds, after=1.0, **more):
+    during = During(do, after)
+    history = real(
+        strategy,
+        machine,
+        seconds=seconds,
+        num_evals=int(2 * seconds),
+        on_eval=during,
+        **more,
+    )
+    assert during._thread is not None
+    during._thread.join()
+    return history
+
+
+def events_of(history, worker):
+    return [e.what for e in history.events if e.worker == worker]
+
+
+def check(history):
+    """The run was as long as it was to be, and is told as it was."""
+    assert not history.stopped
+    assert np.isfinite([p["loss"] for p in history.evals]).all()
+    updates = [p["updates"] for p in history.evals]
+    assert updates == sorted(updates)
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+@pytest.mark.parametrize("name", hj.STRATEGIES)
+def test_every_strategy_is_replayed(name, machine):
+    history = real(strategy(name), machine, seconds=60.0, num_evals=240, epochs=EPOCHS)
+    assert "as asked" in history.stopped
+    assert history.merges > 3
+    assert hj.replay(history.trace, progress=False).replayed == "equal"
+
+
+@pytest.mark.parametrize("name", ["sma", "local_sgd", "fed_acc", "sync_sgd"])
+def test_three_actors_equal_three_threads(name, machine):
+    chosen = ending(strategy(name), 6)
+    params = [
+        real(chosen, m, seconds=60.0, num_evals=240).params
+        for m in (machine, three_workers())
+    ]
+    chex.assert_trees_all_equal(*params)
+
+
+@pytest.mark.parametrize("name", ["local_sgd", "async_sgd"])
+def test_actors_are_killed_at_ten_random_moments(name, machine):
+    """kill -9: each time a new process takes the worker's place."""
+    moments = random.Random(name)
+    names = [w.name for w in machine.workers]
+    killed = []
+
+    def kill():
+        for _ in range(10):
+            time.sleep(moments.uniform(0.0, 2.0))
+            victim = moments.choice(names)
+            if victim in machine.pool.names:
+                process = machine.pool._members[victim].call("about", queue="health")[0]
+                try:
+                    process = process.result(timeout=5).process
+                except Exception:  # it is about to start, or was just killed
+                    continue
+                os.kill(process, signal.SIGKILL)
+                killed.append(victim)
+
+    history = run(machine, strategy(name), kill, seconds=48.0)
+    print("killed", killed, *history.events, sep="\n  ")
+    check(history)
+    assert len(killed) >= 5
+    for victim in set(killed):
+        what = events_of(history, victim)
+        # killed while it was being started, it is told to be lost twice
+        assert what.count("lost") >= killed.count(victim) - 1
+        assert what[-1] == "joined"
+    assert sum(w.lost for w in history.workers) <= len(killed)
+    assert sorted(machine.pool.names) == sorted(names)
+
+
+def test_a_stopped_actor_is_lost_and_rejoins(machine):
+    """SIGSTOP for 30 s; its round is dropped, and nothing else is."""
+    process = about(machine, machine.workers[1].name).process
+
+    def stop():
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(30.0)
+        os.kill(process, signal.SIGCONT)
+
+    history = run(machine, rounds(), stop, seconds=36.0)
+    print(*history.events, sep="\n  ")
+    check(history)
+    assert events_of(history, machine.workers[1].name) == ["lost", "joined"]
+    # by the driver's watch: the clock stands still while a model is evaluated
+    why = history.events[1].why
+    assert 29.0 < float(why.removeprefix("answered after ").removesuffix(" s")) < 33.0
+    assert [w.lost for w in history.workers] == [0, 1, 0]
+    assert is_alive(process)
+
+
+class Rows:
+    """A data set whose disk breaks after a while, on one node of several."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, row):
+        self.reads += 1
+        if self.reads > 3000:
+            raise OSError("the disk is gone")
+        return DATA.train.x[row], int(DATA.train.y[row])
+
+
+def test_a_step_that_raises_loses_its_worker(machine):
+    data = hj.data.from_source(Rows(), Rows(), x=0, y=1)
+    history = hj.train(
+        TASK, data, machine, rounds(), seconds=20.0, num_evals=20, progress=False
+    )
+    assert "the last one, was lost" in history.stopped
+    assert {e.what for e in history.events} == {"lost"}
+    assert "OSError: the disk is gone" in history.events[0].why
+
+
+def test_a_killed_driver_leaves_no_actor_and_loses_nothing_that_was_kept(
+    nodes, tmp_path
+):
+    nodes.leave_machine()
+    script = f"""
+import sys
+import hetjax as hj
+from real_runs import DATA, TASK, rounds
+machine = hj.cluster_machine({nodes.address!r}, step_mode="dispatch")
+from test_ray import processes_of
+print(*processes_of(machine), flush=True)
+hj.train(TASK, DATA, machine, rounds(), seconds=60.0, num_evals=300, progress=False,
+         checkpoint={str(tmp_path)!r}, every="2 evals",
+         on_eval=lambda point: print("eval", point["seconds"], flush=True))
+"""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    )
+    processes = list(map(int, driver.stdout.readline().split()))
+    assert len(processes) == 3
+    reached = 0.0
+    while reached < 3.0:
+        line = driver.stdout.readline()
+        assert line, "the driver ended by itself"
+        reached = float(line.split()[1])
+    driver.kill()
+    driver.wait()
+    assert_ends(processes)
+    # the machine is made again, of the same cluster
+    last = hj.resume(
+        tmp_path,
+        TASK,
+        DATA,
+        strategy=rounds(),
+        every="2 evals",
+        on_eval=lambda point: hj.STOP if point["seconds"] > 6 else None,
+        progress=False,
+    )
+    (where,) = last.interruptions
+    assert 1.5 < where.seconds <= reached + 0.1
+    assert [p["seconds"] for p in last.evals[:5]] == pytest.approx(
+        [0.0, 0.2, 0.4, 0.6, 0.8]
+    )
+    replayed = hj.replay(tmp_path / "trace.jsonl", TASK, DATA, rounds(), progress=False)
+    assert replayed.replayed == "equal"
+
+
+def test_why_an_actor_is_gone():
+    """In words of our own where Ray's mislead, else in its first sentence."""
+    from hetjax.runtimes.cluster.ray_cluster import _in_short
+
+    told = "The actor died because {}. class_name: Member\n actor_id: 1 ..."
+    killed = told.format("of an error raised in its creation task")
+    assert _in_short(RuntimeError(killed)) == "of an error raised in its creation task"
+    # the driver's port is closed to the cluster, or wants another token
+    held = told.format("all references to the actor were removed including lineage")
+    assert "cannot call this process back" in _in_short(RuntimeError(held))
+
+
+def test_a_task_that_cannot_be_pickled_says_why(machine):
+    lock = threading.Lock()
+
+    def loss(*given):
+        with lock:
+            return TASK.loss(*given)
+
+    task = TASK._replace(loss=loss)
+    with pytest.raises(
+        ValueError, match="Task cannot be sent .* pickle '_thread.lock'"
+    ):
+        hj.train(task, DATA, machine, rounds(), seconds=1.0, progress=False)
+
+
+def test_other_functions_of_the_api(machine):
+    """calibrate, advise, compare: as on one machine."""
+    measured = hj.calibrate(
+        TASK, DATA, machine, batch_sizes=(4, 8), repeats=4, progress=False
+    )
+    assert [w.name for w in measured.workers] == [w.name for w in machine.workers]
+    advice = hj.advise(TASK, DATA, measured, batch_size=8, seconds=0.5, progress=False)
+    assert len(advice.best.workers) >= 1
+    comparison = hj.compare(
+        TASK,
+        DATA,
+        machine,
+        {"rounds": rounds(), "async": strategy("async_sgd")},
+        seconds=0.5,
+        seeds=2,
+        progress=False,
+    )
+    assert all(history.real for history in comparison.histories)
+    assert "rounds" in str(comparison.table())
+
+
+def test_a_dead_node_leaves_and_one_that_joins_takes_its_place(nodes):
+    """kill -9 of a raylet, then `ray start` of another one."""
+    nodes.leave_machine()
+    machine = hj.cluster_machine(nodes.address, step_mode="dispatch", joiners=1)
+    names = [w.name for w in machine.workers]
+
+    def change():
+        nodes.kill_one()
+        time.sleep(15.0)
+        nodes.join()
+        time.sleep(10.0)  # one by one: two at a time may fail on two cores
+        nodes.join()
+
+    history = run(machine, rounds(), change, seconds=60.0)
+    check(history)
+    lost = {e.worker for e in history.events if e.what == "lost"}
+    joined = {e.worker for e in history.events if e.what == "joined"}
+    assert len(lost) == 1
+    assert joined == {*lost, "joiner-1"}
+    assert all(w.updates > 0 for w in history.workers)
+    assert [w.name for w in history.workers] == names
+    machine.close()
