@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import jax
@@ -23,6 +24,7 @@ import hetjax as hj
 from hetjax import sparse as sparse_ops
 from hetjax.api.session import Session
 from hetjax.engine.compiled.compilations import Compilations, FirstCalls
+from hetjax.engine.compiled.programs import Programs
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 B_MAX = 64
@@ -74,6 +76,7 @@ def sparse():
 
 
 def run(session, strategy, seed=0):
+    jax.random.key(0)  # JAX compiles its own programs for keys once in a process
     with counting() as events:
         history = session.run(strategy.name, strategy, seed, silent())
     assert history.compilations == sum(history.programs.values()) == len(events)
@@ -256,6 +259,19 @@ def test_programs_of_different_devices_are_compiled_side_by_side():
         thread.join(timeout=10)
     assert results == [6, 6]
     assert program.traced == 1
+
+
+def test_threads_that_make_a_program_at_once_get_the_same():
+    """Else one of them compiles a program that is never called again."""
+    programs, both = Programs(counting_task()), threading.Barrier(2, timeout=10)
+
+    def make():
+        both.wait()
+        return object()
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: programs.once("key", make), range(2))
+    assert first is second is programs.once("key", make)
 
 
 def test_seconds_in_which_several_threads_compile_count_once(monkeypatch):

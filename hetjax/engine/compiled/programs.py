@@ -40,9 +40,12 @@ class Programs:
         return any(tree.is_float(leaf) for leaf in jax.tree.leaves(model_state))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return `make()`, which is called only once for each key."""
+        """Return what `make()` returned first for this key, the same to all threads.
+
+        Of two equal jitted functions, a thread would compile the one and call the other.
+        """
         if key not in self._made:
-            self._made[key] = make()
+            self._made.setdefault(key, make())
         return self._made[key]
 
     def step(
