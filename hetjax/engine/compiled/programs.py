@@ -42,7 +42,7 @@ class Programs:
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what `make()` returned first for this key, the same to all threads.
 
-        Of two equal jitted functions, a thread would compile the one and call the other.
+        Of two equal functions, a thread would compile the one and call the other.
         """
         if key not in self._made:
             self._made.setdefault(key, make())
