@@ -12,7 +12,6 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
-from quick import quick_if
 
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -61,9 +60,8 @@ def made_tiny(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-@pytest.mark.parametrize(
-    "path", quick_if(lambda path: path.stem == "quickstart", PATHS), ids=by_stem
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS, ids=by_stem)
 def test_the_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     resources = {"metadata": {"path": str(tmp_path)}}
