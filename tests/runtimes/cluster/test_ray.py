@@ -17,6 +17,7 @@ from test_cluster_runs import ending
 from test_real_strategies import EPOCHS, strategy
 
 import hetjax as hj
+from hetjax.machine import Arrival, Leave
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -89,9 +90,9 @@ def machine(nodes):
     return nodes.machine
 
 
-def about(machine, name):
+def about(machine, name, seconds=30.0):
     (future,) = machine.pool._members[name].call("about", queue="health")
-    return future.result(timeout=30)
+    return future.result(timeout=seconds)
 
 
 def processes_of(machine):
@@ -115,20 +116,50 @@ def assert_ends(processes, seconds=30.0):
 
 
 class During:
-    """Does something in a thread, a while after the run has begun to evaluate."""
+    """Does something in a thread, a while after the run has begun to evaluate.
 
-    def __init__(self, do, after=1.0):
-        self._do, self._after, self._thread = do, after, None
+    With `ends` the run is over when the thread is.
+    """
+
+    def __init__(self, do, after=1.0, *, ends=False):
+        self._do, self._after, self._ends, self._thread = do, after, ends, None
 
     def __call__(self, point):
         if point["seconds"] >= self._after and self._thread is None:
             self._thread = threading.Thread(target=self._do)
             self._thread.start()
-        return ""
+        done = self._thread is not None and not self._thread.is_alive()
+        return hj.STOP if self._ends and done else ""
 
 
-def run(machine, strategy, do, *, seconds, after=1.0, **more):
-    during = During(do, after)
+def watched(strategy):
+    """The strategy, and the workers that have done a round since they came."""
+    at_work = set()
+
+    def init(workers, num_examples):
+        at_work.clear()
+        return strategy.policy.init(workers, num_examples)
+
+    def react(state, event):
+        match event:
+            case Arrival():
+                at_work.add(event.worker)
+            case Leave():
+                at_work.discard(event.worker)
+        return strategy.policy.react(state, event)
+
+    policy = strategy.policy._replace(init=init, react=react)
+    return strategy._replace(policy=policy), at_work
+
+
+def wait_until(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def run(machine, strategy, do, *, seconds, after=1.0, ends=False, **more):
+    during = During(do, after, ends=ends)
     history = real(
         strategy,
         machine,
@@ -146,9 +177,9 @@ def events_of(history, worker):
     return [e.what for e in history.events if e.worker == worker]
 
 
-def check(history):
+def check(history, *, ends=False):
     """The run was as long as it was to be, and is told as it was."""
-    assert not history.stopped
+    assert "on_eval returned STOP" in history.stopped if ends else not history.stopped
     assert np.isfinite([p["loss"] for p in history.evals]).all()
     updates = [p["updates"] for p in history.evals]
     assert updates == sorted(updates)
@@ -178,25 +209,27 @@ def test_actors_are_killed_at_ten_random_moments(name, machine):
     """kill -9: each time a new process takes the worker's place."""
     moments = random.Random(name)
     names = [w.name for w in machine.workers]
+    chosen, at_work = watched(strategy(name))
     killed = []
 
     def kill():
-        for _ in range(10):
+        over = time.monotonic() + 240.0
+        while len(killed) < 10 and time.monotonic() < over:
             time.sleep(moments.uniform(0.0, 2.0))
             victim = moments.choice(names)
-            if victim in machine.pool.names:
-                process = machine.pool._members[victim].call("about", queue="health")[0]
-                try:
-                    process = process.result(timeout=5).process
-                except Exception:  # it is about to start, or was just killed
-                    continue
-                os.kill(process, signal.SIGKILL)
-                killed.append(victim)
+            wait_until(lambda victim=victim: victim in machine.pool.names)
+            try:
+                process = about(machine, victim, seconds=5).process
+            except Exception:  # it is about to start, or was just killed
+                continue
+            os.kill(process, signal.SIGKILL)
+            killed.append(victim)
+        wait_until(lambda: len(at_work) == len(names))
 
-    history = run(machine, strategy(name), kill, seconds=48.0)
+    history = run(machine, chosen, kill, seconds=400.0, ends=True)
     print("killed", killed, *history.events, sep="\n  ")
-    check(history)
-    assert len(killed) >= 5
+    check(history, ends=True)
+    assert len(killed) == 10
     for victim in set(killed):
         what = events_of(history, victim)
         # killed while it was being started, it is told to be lost twice
@@ -208,7 +241,8 @@ def test_actors_are_killed_at_ten_random_moments(name, machine):
 
 def test_a_stopped_actor_is_lost_and_rejoins(machine):
     """SIGSTOP for 30 s; its round is dropped, and nothing else is."""
-    process = about(machine, machine.workers[1].name).process
+    stopped = machine.workers[1].name
+    process = about(machine, stopped).process
 
     def stop():
         os.kill(process, signal.SIGSTOP)
@@ -218,7 +252,10 @@ def test_a_stopped_actor_is_lost_and_rejoins(machine):
     history = run(machine, rounds(), stop, seconds=36.0)
     print(*history.events, sep="\n  ")
     check(history)
-    assert events_of(history, machine.workers[1].name) == ["lost", "joined"]
+    assert [(e.worker, e.what) for e in history.events] == [
+        (stopped, "lost"),
+        (stopped, "joined"),
+    ]
     # by the driver's watch: the clock stands still while a model is evaluated
     why = history.events[1].why
     assert 29.0 < float(why.removeprefix("answered after ").removesuffix(" s")) < 33.0
@@ -351,16 +388,20 @@ def test_a_dead_node_leaves_and_one_that_joins_takes_its_place(nodes):
     nodes.leave_machine()
     machine = hj.cluster_machine(nodes.address, step_mode="dispatch", joiners=1)
     names = [w.name for w in machine.workers]
+    chosen, at_work = watched(rounds())
 
     def change():
+        wait_until(lambda: len(at_work) == 3)
         nodes.kill_one()
-        time.sleep(15.0)
-        nodes.join()
-        time.sleep(10.0)  # one by one: two at a time may fail on two cores
-        nodes.join()
+        # one by one: two nodes that start at a time may fail on two cores
+        for number in (2, 3, 4):
+            wait_until(lambda number=number: len(at_work) == number)
+            if number < 4:
+                nodes.join()
 
-    history = run(machine, rounds(), change, seconds=60.0)
-    check(history)
+    history = run(machine, chosen, change, seconds=400.0, ends=True)
+    print(*history.events, sep="\n  ")
+    check(history, ends=True)
     lost = {e.worker for e in history.events if e.what == "lost"}
     joined = {e.worker for e in history.events if e.what == "joined"}
     assert len(lost) == 1

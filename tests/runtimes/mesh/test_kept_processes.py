@@ -35,8 +35,6 @@ def test_a_signal_to_the_first_process_is_survived_again_and_again(tmp_path):
         first, second = results(kept(tmp_path, f"{name} 2 0"))
         assert first == {**second, "signal": name}
         assert len(first["cuts"]) == number - 1
-        if first["stopped"] == "":  # of a busy machine: it was over before
-            break
         assert first["stopped"] == "interrupted"
         assert first["seconds"][: len(before)] == before
         before = first["seconds"]
