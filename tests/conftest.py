@@ -31,6 +31,9 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Ray reads it once in a process; some tests start nodes one by one, without a token
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+# XLA's threads for CPUs. By default they are as many as the devices, and a collective
+# holds all of them: with one busy, the last device would never come (seen once)
+os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
