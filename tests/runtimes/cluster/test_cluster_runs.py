@@ -24,18 +24,7 @@ from hetjax.runtimes.cluster.placing import names_of, places_on, room_for
 
 CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
 # who merges when does not depend on how fast the workers are
-SYNCHRONOUS = (
-    "sync_sgd",
-    "elastic_sgd",
-    "easgd_sync",
-    "sma",
-    "hier_sgd",
-    "local_sgd",
-    "biased_local_sgd",
-    "fed_nova",
-    "fed_acc",
-    "fed_adp",
-)
+SYNCHRONOUS = [n for n in hj.STRATEGIES if strategy(n).policy.bulk_synchronous]
 
 
 @cache

@@ -108,10 +108,14 @@ def is_alive(process):
     return state not in "ZX"
 
 
-def assert_ends(processes, seconds=30.0):
+def wait_until(condition, seconds=90.0):
     deadline = time.monotonic() + seconds
-    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def assert_ends(processes):
+    wait_until(lambda: not any(map(is_alive, processes)), seconds=30.0)
     assert not [p for p in processes if is_alive(p)]
 
 
@@ -150,12 +154,6 @@ def watched(strategy):
 
     policy = strategy.policy._replace(init=init, react=react)
     return strategy._replace(policy=policy), at_work
-
-
-def wait_until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def run(machine, strategy, do, *, seconds, after=1.0, ends=False, **more):
