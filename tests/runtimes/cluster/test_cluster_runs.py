@@ -23,8 +23,12 @@ from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, por
 from hetjax.runtimes.cluster.placing import names_of, places_on, room_for
 
 CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
-# who merges when does not depend on how fast the workers are
-SYNCHRONOUS = [n for n in hj.STRATEGIES if strategy(n).policy.bulk_synchronous]
+# speed decides neither who merges when nor, as in sequential_sgd, who works at all
+SYNCHRONOUS = [
+    name
+    for name in hj.STRATEGIES
+    if strategy(name).policy.bulk_synchronous and name != "sequential_sgd"
+]
 
 
 @cache
