@@ -138,7 +138,9 @@ def interrupted(folder, name, machine, stop_at=None):
 
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, "local_sgd", "ad_psgd"))
-def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name):
+def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name, monkeypatch):
+    # a busy machine may be slow for a second, which is no fault of another driver's
+    monkeypatch.setattr("hetjax.runtimes.cluster.opening.HICCUP", 30.0)
     first = interrupted(tmp_path, name, members(), stop_at=4)
     assert first.stopped == "interrupted"
     last = interrupted(tmp_path, name, three_members()[1])  # of another driver
