@@ -20,19 +20,29 @@ def image_model(
     image: Image, layers: Callable[[int, nnx.Rngs], list[Layer]]
 ) -> Callable[..., nnx.Module]:
     """A builder of the sequence `layers(classes, rngs)` for images of this shape."""
-    if len(image) != 3 or min(image) < 1:
-        raise ValueError(f"image={image}: give (height, width, channels)")
-    size = math.prod(image)
+    check_image(image)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
-        if features != size:
-            raise ValueError(
-                f"the data has {features} features, but an image of {image} has "
-                f"{size}: give image=(height, width, channels) of the data to the model"
-            )
+        check_features(features, image)
         return nnx.Sequential(Images(image), *layers(classes, rngs))
 
     return build
+
+
+def check_image(image: Image) -> None:
+    """Raises a ValueError unless it is a height, a width and a number of channels."""
+    if len(image) != 3 or min(image) < 1:
+        raise ValueError(f"image={image}: give (height, width, channels)")
+
+
+def check_features(features: int, image: Image) -> None:
+    """Raises a ValueError unless the data's inputs have the size of these images."""
+    if features != math.prod(image):
+        raise ValueError(
+            f"the data has {features} features, but an image of {image} has "
+            f"{math.prod(image)}: give image=(height, width, channels) of the data to "
+            "the model"
+        )
 
 
 class Images(nnx.Module):
@@ -57,15 +67,49 @@ class Images(nnx.Module):
 class Residual(nnx.Module):
     """x -> after(branch(h) + shortcut(h)) with h = before(x)."""
 
-    def __init__(self, branch: Layer, shortcut: Layer, *, before: Layer, after: Layer):
-        """Modules or functions."""
+    def __init__(
+        self,
+        branch: Layer,
+        shortcut: Layer,
+        *,
+        before: Layer,
+        after: Layer,
+        remat: bool = False,
+    ):
+        """Modules or functions; `remat` as in `called`."""
         self.before, self.after = before, after
         self.branch, self.shortcut = branch, shortcut
+        self.remat = remat
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to [B, H', W', C']."""
+        return called(Residual._sum, self, x, remat=self.remat)
+
+    def _sum(self, x: jax.Array) -> jax.Array:
         h = self.before(x)
         return self.after(self.branch(h) + self.shortcut(h))
+
+
+def called(function: Callable[..., Any], module: Any, *args: Any, remat: bool) -> Any:
+    """function(module, *args); with `remat` its activations are computed twice.
+
+    They are then not kept from the forward to the backward pass: what is kept of a
+    block is its input. Batch statistics are moved once, and dropout draws the same.
+    """
+    return (nnx.remat(function) if remat else function)(module, *args)
+
+
+def compute_dtype(dtype: Any) -> Any:
+    """The floating-point dtype of a model's layers; a ValueError for any other."""
+    try:
+        found = jnp.dtype(jnp.float32 if dtype is None else dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise ValueError(
+            f"dtype={dtype!r}: give a floating-point one, such as jnp.bfloat16"
+        )
+    return found
 
 
 def cells(image: Image, side: Callable[[int], int]) -> int:

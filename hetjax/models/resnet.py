@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from hetjax.models.blocks import (
     cells,
     check_widths,
     choose,
+    compute_dtype,
     flatten,
     identity,
     image_model,
@@ -35,6 +37,8 @@ def resnet(
     shortcut: str = "projection",
     zero_gamma: bool = False,
     pool: str = "global",
+    dtype: Any = jnp.float32,
+    remat: bool = False,
 ) -> Callable[..., nnx.Module]:
     """A residual network of 6 n + 2 layers, of basic blocks.
 
@@ -57,6 +61,10 @@ def resnet(
     - zero_gamma: the last BN of each block starts with scale 0 (as in the same code).
     - pool: the mean over all positions, or CROSSBOW's 7x7 means at stride 1, which
       reduce [8, 8, 64] to [2, 2, 64].
+    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
+      statistics are float32, and so are the last layer and the logits.
+    - remat: keep only the inputs of blocks for the backward pass (less memory, about
+      a third more work).
 
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
     ResNetv1ForCifar.java; swblaster/FedLUAR, model.py.
@@ -66,6 +74,7 @@ def resnet(
     check_widths(width)
     choose("shortcut", shortcut, SHORTCUTS)
     choose("pool", pool, POOLS)
+    dtype = compute_dtype(dtype)
     places = 1
     if pool == "crossbow":
         places = cells(image, lambda n: -(-n // 4) - 6)
@@ -81,13 +90,19 @@ def resnet(
                 padding=size // 2,
                 use_bias=False,
                 kernel_init=xavier,
+                dtype=dtype,
                 rngs=rngs,
             )
 
         def norm(channels: int, scale: float = 1.0) -> nnx.BatchNorm:
             init = nnx.initializers.constant(scale)
             return nnx.BatchNorm(
-                channels, epsilon=1e-5, momentum=0.9, scale_init=init, rngs=rngs
+                channels,
+                epsilon=1e-5,
+                momentum=0.9,
+                scale_init=init,
+                dtype=dtype,
+                rngs=rngs,
             )
 
         def around(a: int, b: int, stride: int, start: bool) -> Layer:
@@ -107,7 +122,9 @@ def resnet(
                 norm(b, 0.0 if zero_gamma else 1.0),
             )
             skip = around(a, b, stride, start)
-            return Residual(branch, skip, before=identity, after=jax.nn.relu)
+            return Residual(
+                branch, skip, before=identity, after=jax.nn.relu, remat=remat
+            )
 
         found: list[Layer] = [conv(image[2], width, 3, 1), norm(width), jax.nn.relu]
         channels = width
@@ -115,7 +132,13 @@ def resnet(
             for i in range((depth - 2) // 6):
                 stride = 2 if stage and not i else 1
                 found.append(block(channels, channels := width << stage, stride, not i))
-        last = nnx.Linear(places * channels, classes, kernel_init=xavier, rngs=rngs)
+        last = nnx.Linear(
+            places * channels,
+            classes,
+            kernel_init=xavier,
+            dtype=jnp.float32,
+            rngs=rngs,
+        )
         if pool == "global":
             return [*found, mean_pool, last]
         return [*found, partial(avg_pool, window=7, stride=1), flatten, last]

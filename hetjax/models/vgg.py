@@ -1,8 +1,10 @@
 """VGG-16 for CIFAR, with batch normalisation and dropout (docs/algorithms J)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import (
@@ -12,6 +14,7 @@ from hetjax.models.blocks import (
     check_rates,
     check_widths,
     choose,
+    compute_dtype,
     flatten,
     image_model,
     max_pool,
@@ -30,6 +33,7 @@ def vgg16(
     width: int = 64,
     hidden: int = 512,
     dropout: tuple[float, float, float] = (0.3, 0.4, 0.5),
+    dtype: Any = jnp.float32,
 ) -> Callable[..., nnx.Module]:
     """VGG-16 of CIFAR size; 15,038,116 parameters for 100 classes.
 
@@ -50,12 +54,16 @@ def vgg16(
       2 / fan_out, dense weights uniform up to 1 / sqrt(fan_in). The source's biases
       before a normalisation, which cancels them, are omitted.
 
+    The layers compute in `dtype`, such as `jnp.bfloat16`; parameters and statistics are
+    float32, and so are the last layer and the logits.
+
     Sources: VGG.java of Koliousis et al., CROSSBOW, VLDB 2019, which follows
     cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
     choose("variant", variant, VARIANTS)
     check_rates(*dropout)
     check_widths(width, hidden)
+    dtype = compute_dtype(dtype)
     places = cells(image, lambda n: n // 32)
     init = nnx.initializers.variance_scaling
     if crossbow := variant == "crossbow":
@@ -68,7 +76,7 @@ def vgg16(
         def normed(layer: Layer, channels: int, epsilon: float) -> list[Layer]:
             momentum = 0.99 if crossbow else 0.9
             norm = nnx.BatchNorm(
-                channels, epsilon=epsilon, momentum=momentum, rngs=rngs
+                channels, epsilon=epsilon, momentum=momentum, dtype=dtype, rngs=rngs
             )
             return (
                 [layer, jax.nn.relu, norm] if crossbow else [layer, norm, jax.nn.relu]
@@ -76,12 +84,20 @@ def vgg16(
 
         def conv(a: int, b: int) -> list[Layer]:
             layer = nnx.Conv(
-                a, b, (3, 3), use_bias=crossbow, kernel_init=conv_init, rngs=rngs
+                a,
+                b,
+                (3, 3),
+                use_bias=crossbow,
+                kernel_init=conv_init,
+                dtype=dtype,
+                rngs=rngs,
             )
             return normed(layer, b, 1e-3)
 
-        def dense(a: int, b: int, bias: bool) -> nnx.Linear:
-            return nnx.Linear(a, b, use_bias=bias, kernel_init=dense_init, rngs=rngs)
+        def dense(a: int, b: int, bias: bool, dtype: Any) -> nnx.Linear:
+            return nnx.Linear(
+                a, b, use_bias=bias, kernel_init=dense_init, dtype=dtype, rngs=rngs
+            )
 
         def drop(rate: float) -> nnx.Dropout:
             return nnx.Dropout(rate, rngs=rngs)
@@ -93,14 +109,14 @@ def vgg16(
                 rate = dropout[1] if found else dropout[0]
                 found += conv(channels, channels := units * width)
                 found.append(max_pool if i == len(stage) - 1 else drop(rate))
-        first = dense(places * channels, hidden, crossbow)
+        first = dense(places * channels, hidden, crossbow, dtype)
         return [
             *found,
             flatten,
             drop(dropout[2]),
             *normed(first, hidden, 1e-3 if crossbow else 1e-5),
             drop(dropout[2]),
-            dense(hidden, classes, True),
+            dense(hidden, classes, True, jnp.float32),
         ]
 
     return image_model(image, layers)

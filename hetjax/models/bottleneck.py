@@ -1,0 +1,233 @@
+"""ResNet-50 and ResNet-101 for ImageNet, of bottleneck blocks (docs/algorithms J).
+
+The smaller residual networks, for CIFAR, are in `resnet.py`. Published weights are
+loaded by `hetjax.models.pretrained`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from hetjax.models.blocks import (
+    Image,
+    Images,
+    called,
+    cells,
+    check_features,
+    check_image,
+    check_widths,
+    choose,
+    compute_dtype,
+    identity,
+    max_pool,
+    mean_pool,
+)
+from hetjax.recipes import by_name
+
+VARIANTS = ("torch", "crossbow")
+EXPANSION = 4  # channels of a block's output over those inside
+
+
+class Settings:
+    """What all layers of one network share: initial weights, dtype, variant."""
+
+    def __init__(self, variant: str, dtype: Any, zero_gamma: bool, rngs: nnx.Rngs):
+        """See `resnet50`."""
+        init = nnx.initializers.variance_scaling
+        self.crossbow = variant == "crossbow"
+        self.dtype, self.zero_gamma, self.rngs = dtype, zero_gamma, rngs
+        self.kernel_init = init(2.0, "fan_out", "normal")
+        self.dense_init = init(1 / 3, "fan_in", "uniform")
+        if self.crossbow:
+            self.kernel_init = self.dense_init = init(1.0, "fan_avg", "uniform")
+
+    def conv(self, a: int, b: int, size: int, stride: int = 1) -> nnx.Conv:
+        """A padded convolution without biases, [B, H, W, a] to [B, H', W', b]."""
+        return nnx.Conv(
+            a,
+            b,
+            (size, size),
+            stride,
+            padding=size // 2,
+            use_bias=False,
+            kernel_init=self.kernel_init,
+            dtype=self.dtype,
+            rngs=self.rngs,
+        )
+
+    def norm(self, channels: int, scale: float = 1.0) -> nnx.BatchNorm:
+        """A batch normalisation whose scale starts with this value."""
+        return nnx.BatchNorm(
+            channels,
+            epsilon=1e-5,
+            momentum=0.9,
+            scale_init=nnx.initializers.constant(scale),
+            dtype=self.dtype,
+            rngs=self.rngs,
+        )
+
+
+class Bottleneck(nnx.Module):
+    """x -> ReLU(BN(conv 1x1(...conv 3x3(...conv 1x1(x)))) + shortcut(x))."""
+
+    def __init__(
+        self, channels: int, width: int, stride: int, remat: bool, of: Settings
+    ):
+        """From [B, H, W, channels] to [B, H', W', 4 width]."""
+        out = EXPANSION * width
+        first, second = (stride, 1) if of.crossbow else (1, stride)
+        self.conv1, self.norm1 = of.conv(channels, width, 1, first), of.norm(width)
+        self.conv2, self.norm2 = of.conv(width, width, 3, second), of.norm(width)
+        self.conv3 = of.conv(width, out, 1)
+        self.norm3 = of.norm(out, 0.0 if of.zero_gamma else 1.0)
+        same = stride == 1 and channels == out
+        projection = () if same else (of.conv(channels, out, 1, stride), of.norm(out))
+        self.shortcut = nnx.Sequential(*projection) if projection else identity
+        self.remat = remat
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """The block's output."""
+        return called(Bottleneck._output, self, x, remat=self.remat)
+
+    def _output(self, x: jax.Array) -> jax.Array:
+        h = jax.nn.relu(self.norm1(self.conv1(x)))
+        h = jax.nn.relu(self.norm2(self.conv2(h)))
+        return jax.nn.relu(self.norm3(self.conv3(h)) + self.shortcut(x))
+
+
+class BottleneckResNet(nnx.Module):
+    """The network; its factories are `resnet50` and `resnet101`."""
+
+    def __init__(
+        self,
+        image: Image,
+        classes: int,
+        *,
+        blocks: tuple[int, ...],
+        width: int,
+        remat: bool,
+        of: Settings,
+    ):
+        """`blocks` per stage, the first of which has `width` channels inside."""
+        self.images = Images(image)
+        self.conv, self.norm = of.conv(image[2], width, 7, 2), of.norm(width)
+        self.padded_pool = not of.crossbow
+        channels, stages = width, []
+        for stage, number in enumerate(blocks):
+            inner, found = width << stage, []
+            for i in range(number):
+                stride = 2 if stage and not i else 1
+                found.append(Bottleneck(channels, inner, stride, remat, of))
+                channels = EXPANSION * inner
+            stages.append(nnx.List(found))
+        self.stages = nnx.List(stages)
+        self.head = nnx.Linear(
+            channels,
+            classes,
+            kernel_init=of.dense_init,
+            dtype=jnp.float32,
+            rngs=of.rngs,
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, C] to logits [B, classes]."""
+        x = jax.nn.relu(self.norm(self.conv(self.images(x))))
+        pad = ((0, 0), (1, 1), (1, 1), (0, 0))
+        if self.padded_pool:  # after a ReLU, zeros are as good as nothing
+            x = jnp.pad(x, pad)
+        x = max_pool(x, 3, 2)
+        for stage in self.stages:
+            for block in stage:
+                x = block(x)
+        return self.head(mean_pool(x))
+
+
+@by_name
+def resnet50(
+    *,
+    image: Image = (224, 224, 3),
+    variant: str = "torch",
+    blocks: tuple[int, ...] = (3, 4, 6, 3),
+    width: int = 64,
+    zero_gamma: bool = False,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+) -> Callable[..., nnx.Module]:
+    """ResNet-50 of ImageNet size; 25,557,032 parameters for 1000 classes.
+
+        [224, 224, 3]  conv 7x7 64 / 2, BN, ReLU   [112, 112, 64]
+                       max pool 3x3 / 2            [56, 56, 64]
+                       3 blocks of 64              [56, 56, 256]
+                       4 blocks of 128             [28, 28, 512]
+                       6 blocks of 256             [14, 14, 1024]
+                       3 blocks of 512             [7, 7, 2048]
+                       mean over all positions, dense C
+        block of m:    ReLU(BN(conv 1x1 4m(a(conv 3x3 m(a(conv 1x1 m(x)))))) + s(x))
+                       with a = ReLU(BN(.)); s is x, or a 1x1 convolution and BN where
+                       the shape changes
+
+    Convolutions have no biases; BN has epsilon 1e-5, momentum .9. `blocks` and `width`
+    (of the first stage) make smaller networks of the kind.
+    - variant: "torch" has its strides in the 3x3 convolutions ("v1.5") and pads the max
+      pool, and its convolutions are normal with variance 2 / fan_out; published weights
+      are of it. "crossbow" has its strides in the first 1x1 convolution of a block (the
+      original's), does not pad the max pool (112 to 55 pixels), and all its weights
+      are Xavier: uniform with variance 2 / (fan_in + fan_out).
+    - zero_gamma: the last BN of each block starts with scale 0 (Goyal et al., 2017).
+    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
+      statistics are float32, and so are the last layer and the logits.
+    - remat: keep only the inputs of blocks for the backward pass (less memory, about
+      a third more work).
+
+    Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
+    ResNetv1.java; torchvision's resnet50.
+    """
+    return _bottleneck(image, variant, blocks, width, zero_gamma, dtype, remat)
+
+
+@by_name
+def resnet101(
+    *,
+    image: Image = (224, 224, 3),
+    variant: str = "torch",
+    blocks: tuple[int, ...] = (3, 4, 23, 3),
+    width: int = 64,
+    zero_gamma: bool = False,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+) -> Callable[..., nnx.Module]:
+    """ResNet-101 of ImageNet size; 44,549,160 parameters for 1000 classes.
+
+    As `resnet50`, with 23 blocks in the third stage.
+    """
+    return _bottleneck(image, variant, blocks, width, zero_gamma, dtype, remat)
+
+
+def _bottleneck(
+    image: Image,
+    variant: str,
+    blocks: tuple[int, ...],
+    width: int,
+    zero_gamma: bool,
+    dtype: Any,
+    remat: bool,
+) -> Callable[..., nnx.Module]:
+    """A builder of the network with these settings."""
+    choose("variant", variant, VARIANTS)
+    check_widths(width, *blocks)
+    check_image(image)
+    if variant == "crossbow":  # its max pool is not padded
+        cells(image, lambda n: (-(-n // 2) - 3) // 2 + 1)
+    found_dtype = compute_dtype(dtype)
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        check_features(features, image)
+        of = Settings(variant, found_dtype, zero_gamma, rngs)
+        make = partial(BottleneckResNet, blocks=blocks, width=width, remat=remat, of=of)
+        return make(image, classes)
+
+    return build

@@ -1,0 +1,158 @@
+"""DistilBERT with a classification head (docs/algorithms J: Biased's text model)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from hetjax.models.blocks import called, check_rates, check_widths, compute_dtype
+from hetjax.models.transformer import Attention, FeedForward, Weights, check_heads
+from hetjax.recipes import by_name
+
+EPSILON = 1e-12  # of the layer norms
+
+
+class Layer(nnx.Module):
+    """x -> LN(y + drop(FFN(y))) with y = LN(x + attention(x))."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        dropout: tuple[float, float],
+        remat: bool,
+        of: Weights,
+    ):
+        """`dropout`: after the feed-forward part, and of attention weights."""
+        self.attention = Attention(width, heads, of, dropout[1])
+        self.norm1 = of.norm(width, EPSILON)
+        self.mlp, self.drop = FeedForward(width, hidden, of), of.drop(dropout[0])
+        self.norm2 = of.norm(width, EPSILON)
+        self.remat = remat
+
+    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        """[B, T, D] to [B, T, D]; `mask` [B, T] is false at places of padding."""
+        return called(Layer._output, self, x, mask, remat=self.remat)
+
+    def _output(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        x = self.norm1(x + self.attention(x, mask))
+        return self.norm2(x + self.drop(self.mlp(x)))
+
+
+class DistilBert(nnx.Module):
+    """The encoder and its head; its factory is `distilbert`."""
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        vocabulary: int,
+        positions: int,
+        dropout: tuple[float, float, float],
+        pad: int,
+        remat: bool,
+        of: Weights,
+    ):
+        """See `distilbert`."""
+        embed = partial(nnx.Embed, embedding_init=of.init, dtype=of.dtype, rngs=of.rngs)
+        self.words, self.positions = embed(vocabulary, width), embed(positions, width)
+        self.norm, self.drop = of.norm(width, EPSILON), of.drop(dropout[0])
+        self.layers = nnx.List(
+            [Layer(width, heads, hidden, dropout[:2], remat, of) for _ in range(layers)]
+        )
+        self.before_head = of.dense(width, width)
+        self.head_drop = of.drop(dropout[2])
+        self.head = of.dense(width, classes, jnp.float32)
+        self.pad, self.longest = pad, positions
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Tokens [B, T], padded with `pad`, to logits [B, classes]."""
+        if x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ValueError(
+                f"inputs are {list(x.shape)} of {x.dtype}: give tokens, integers [B, T]"
+            )
+        check_length(x.shape[1], self.longest)
+        mask = x != self.pad
+        places = jnp.arange(x.shape[1])[None]
+        h = self.words(x.astype(jnp.int32)) + self.positions(places)
+        h = self.drop(self.norm(h))
+        for layer in self.layers:
+            h = layer(h, mask)
+        first = jax.nn.relu(self.before_head(h[:, 0]))
+        return self.head(self.head_drop(first))
+
+
+@by_name
+def distilbert(
+    *,
+    layers: int = 6,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int = 3072,
+    vocabulary: int = 30_522,
+    positions: int = 512,
+    dropout: tuple[float, float, float] = (0.1, 0.1, 0.2),
+    pad: int = 0,
+    dtype: Any = jnp.float32,
+    remat: bool = False,
+) -> Callable[..., nnx.Module]:
+    """DistilBERT for classification; 66,955,010 parameters for 2 classes.
+
+        tokens [T]  embeddings of tokens + positions, LN     [T, D]
+                    layers                                   [T, D]
+                    the first place, dense D, ReLU, dense C
+        layer:      x -> LN(y + FFN(y)) with y = LN(x + attention(x))
+
+    66,362,880 of the parameters are the encoder's. Inputs are tokens, integers [B, T]
+    with T up to `positions`, as `hetjax.data.ag_news` gives them: the first one is
+    [CLS], and places with the token `pad` are not seen by the others. FFNs have the
+    exact GELU; layer norms have epsilon 1e-12. Weights are normal with deviation .02;
+    biases are 0.
+    - dropout: the rates after embeddings and FFNs, of attention weights, and in the
+      head.
+    - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters are float32,
+      and so are the last layer and the logits.
+    - remat: keep only the inputs of layers for the backward pass (less memory, about
+      a third more work).
+
+    Source: Sanh et al., 2019, and the published distilbert-base-uncased.
+    """
+    check_widths(layers, width, hidden, vocabulary, positions)
+    check_heads(width, heads)
+    check_rates(*dropout)
+    found = compute_dtype(dtype)
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        check_length(features, positions)
+        return DistilBert(
+            classes,
+            layers=layers,
+            width=width,
+            heads=heads,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            positions=positions,
+            dropout=dropout,
+            pad=pad,
+            remat=remat,
+            of=Weights(found, rngs, cut=False),
+        )
+
+    return build
+
+
+def check_length(length: int, positions: int) -> None:
+    """Raises a ValueError for sequences that are longer than the model's positions."""
+    if length > positions:
+        raise ValueError(
+            f"the data has sequences of {length} tokens, but the model has "
+            f"{positions} positions: give it more, or the data fewer"
+        )

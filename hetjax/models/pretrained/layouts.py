@@ -1,0 +1,111 @@
+"""Layouts: under which names a model's tensors are published, and where they belong."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.models.pretrained.tensors import Tensors
+
+# PyTorch's names of a layer's arrays, and flax's
+_KERNEL = {"weight": "kernel", "bias": "bias"}
+_NORM = {"weight": "scale", "bias": "bias"}
+LEAVES = {
+    "dense": _KERNEL,
+    "conv": _KERNEL,
+    "layer_norm": _NORM,
+    "batch_norm": _NORM | {"running_mean": "mean", "running_var": "var"},
+    "embedding": {"weight": "embedding"},
+}
+
+
+class Rule(NamedTuple):
+    """Where a layer, or an array without a layer, belongs.
+
+    `path` may refer to groups of the pattern, or be a function of the match. Where
+    several layers become one, such as those of q, k and v, paths end in #0, #1, ...
+    """
+
+    pattern: str  # of the layer's whole name
+    path: str | Callable[[re.Match], str]
+    kind: str  # a key of LEAVES, or "array"
+
+
+class Layout(NamedTuple):
+    """One way in which a model is published."""
+
+    name: str
+    known_by: str  # pattern of a tensor that only this layout has
+    rules: Sequence[Rule]
+    ignored: str  # pattern of tensors that the model has no place for
+    # (tensors by path, config.json) -> arguments of the factory
+    settings: Callable[[Tensors, dict[str, Any]], dict[str, Any]]
+    factory: Callable[..., Any]
+
+
+def recognised(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
+    """The layout of these names; a ValueError if it is none of them."""
+    for layout in layouts:
+        if any(re.fullmatch(layout.known_by, name) for name in names):
+            return layout
+    some = ", ".join(sorted(names)[:5])
+    known = "; ".join(layout.name for layout in layouts)
+    raise ValueError(
+        f"the names of its tensors ({some}, ...) are of no known layout: {known}"
+    )
+
+
+def by_path(tensors: Tensors, layout: Layout) -> Tensors:
+    """The tensors under their paths in the module, as flax lays them out.
+
+    Errors: a ValueError for a name that the layout does not have.
+    """
+    found: Tensors = {}
+    for name, array in tensors.items():
+        if re.fullmatch(layout.ignored, name):
+            continue
+        path = next(filter(None, (_place(name, rule) for rule in layout.rules)), None)
+        if path is None:
+            raise ValueError(f"{layout.name} has no tensor {name!r}")
+        found[path] = _as_in_flax(path, array)
+    return _joined(found)
+
+
+def _place(name: str, rule: Rule) -> str | None:
+    """The path of a tensor, if the rule is about it; #0 stays at the end."""
+    layer, _, leaf = name.rpartition(".")
+    if rule.kind == "array":
+        layer, leaves = name, None
+    elif leaf not in (leaves := LEAVES[rule.kind]):
+        return None
+    match = re.fullmatch(rule.pattern, layer)
+    if match is None:
+        return None
+    path = rule.path(match) if callable(rule.path) else match.expand(rule.path)
+    if leaves is None:
+        return path
+    path, mark, part = path.partition("#")
+    return f"{path}/{leaves[leaf]}{mark}{part}"
+
+
+def _as_in_flax(path: str, array: np.ndarray) -> np.ndarray:
+    """Kernels are [out, in, ...] in PyTorch, and [..., in, out] in flax."""
+    if not re.search(r"/kernel(#\d)?$", path):
+        return array
+    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+
+
+def _joined(found: Tensors) -> Tensors:
+    """Parts path#0, path#1, ... side by side along the last axis."""
+    whole = {path: array for path, array in found.items() if "#" not in path}
+    parts: dict[str, list[np.ndarray]] = {}
+    for path in sorted(found.keys() - whole.keys()):
+        parts.setdefault(path.partition("#")[0], []).append(found[path])
+    return whole | {path: np.concatenate(each, -1) for path, each in parts.items()}
+
+
+def count(tensors: Tensors, pattern: str) -> int:
+    """How many different values the pattern's group has at the starts of paths."""
+    matches = (re.match(pattern, path) for path in tensors)
+    return len({match[1] for match in matches if match})
