@@ -105,13 +105,14 @@ def mean_square(tree: PyTree) -> jax.Array:
 
 def size(tree: PyTree) -> int:
     """The number of floating numbers in a tree."""
-    return sum(jnp.size(x) for x in jax.tree.leaves(tree) if is_float(x))
+    # not `jnp.size`, which refuses the shapes of an abstract evaluation
+    shapes = (getattr(x, "shape", ()) for x in jax.tree.leaves(tree) if is_float(x))
+    return sum(map(math.prod, shapes))
 
 
 def num_bytes(tree: PyTree) -> int:
     """Bytes of all floating leaves, which is what a merge sends of one replica."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    # not `jnp.size`, which refuses the shapes of an abstract evaluation
     sizes = [math.prod(getattr(x, "shape", ())) for x in leaves]
     bytes_each = [jnp.result_type(x).itemsize for x in leaves]
     return sum(map(operator.mul, sizes, bytes_each))

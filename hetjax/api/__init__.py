@@ -5,6 +5,7 @@ from hetjax.api.calibration import calibrate
 from hetjax.api.comparison import compare
 from hetjax.api.kept import OtherRun
 from hetjax.api.models import load_model
+from hetjax.api.planning import Plan, plan
 from hetjax.api.replay import replay
 from hetjax.api.resume import resume
 from hetjax.api.train import train
@@ -16,6 +17,7 @@ __all__ = [
     "Advice",
     "ClusterMachine",
     "OtherRun",
+    "Plan",
     "RealMachine",
     "advise",
     "calibrate",
@@ -23,6 +25,7 @@ __all__ = [
     "compare",
     "load_model",
     "local_machine",
+    "plan",
     "replay",
     "resume",
     "train",

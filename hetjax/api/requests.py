@@ -192,6 +192,20 @@ def check_advise(
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
 
 
+def check_plan(task: Any, data: Any, machine: Any, strategies: Any) -> None:
+    """A ValueError for anything in a call of `plan` that cannot be meant."""
+    check_task_and_data(task, data)
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"machine is {shown(machine)}: give a simulated machine, whose virtual "
+            "time is planned; this host's is planned beside it"
+        )
+    check_strategies(strategies, len(data.train))
+    for name, strategy in strategies.items():
+        check_fits(name, strategy, task)
+    check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
+
+
 def check_task_and_data(task: Any, data: Any) -> None:
     """Raise a ValueError unless `task` is a Task and `data` a valid Dataset."""
     if not isinstance(task, Task):

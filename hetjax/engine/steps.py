@@ -205,11 +205,14 @@ class Steps:
             for k in range(len(found.count)):
                 yield jax.tree.map(lambda leaf, k=k: leaf[k], found)
 
-    def lowered(self, replica: Replica, row: np.ndarray) -> str:
-        """Return the lowered program of one step on these rows, as text."""
+    def arguments(self, replica: Replica, row: np.ndarray) -> tuple[Any, ...]:
+        """Return what the program of one step on these rows is called with."""
         batch = make_batch(self._train, row, self._buckets, exact=self._exact)
-        key_data = np.zeros(3, np.uint32)
-        return self._step.lower(replica, batch, np.float32(0), key_data).as_text()
+        return replica, batch, np.float32(1e-6), np.zeros(3, np.uint32)
+
+    def lowered(self, arguments: tuple[Any, ...]) -> jax.stages.Lowered:
+        """Return the lowered program of one step, which `arguments` are for."""
+        return self._step.lower(*arguments)
 
     def _key_data(self, a: Assignment) -> np.ndarray:
         """[K, 3] uint32: (seed, worker, step), from which each step's key is made."""

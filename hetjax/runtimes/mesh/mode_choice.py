@@ -65,7 +65,7 @@ def choose_step_mode(
         return {mode: median(seconds) for mode, seconds in found.items()}
 
     about = (len(local.devices), local.slots, steps, tried, algorithm.resets)
-    lowered = timer.lowered(device, max(size for _, size in steps))
+    lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
     seconds = measured_once(measure, lowered, f"mesh {about}", device)
     best = min(seconds, key=lambda mode: seconds[mode])
     worth = seconds[best] < (1 - GAIN) * seconds[tried[0]]

@@ -41,10 +41,14 @@ class StepTimer:
         n = len(self.job.train)
         return [self._rng.integers(n, size=size) for _ in range(local_steps)]
 
-    def lowered(self, device: Device, size: int) -> str:
-        """Return the lowered program of one step, as text."""
+    def arguments(self, device: Device, size: int) -> tuple[Any, ...]:
+        """Return what the program of one step of so many examples is called with."""
         (rows,) = self.rows(1, size)
-        return self.steps.lowered(self.replica(device), rows)
+        return self.steps.arguments(self.replica(device), rows)
+
+    def lowered(self, device: Device, size: int) -> jax.stages.Lowered:
+        """Return the lowered program of one step."""
+        return self.steps.lowered(self.arguments(device, size))
 
     def once(
         self,

@@ -1,0 +1,232 @@
+"""What runs would take, before any begins: memory, virtual time, and time of this host.
+
+The policy alone is simulated for the virtual time, as in `advise`. A few steps of the
+largest batch run on a device of this host; XLA says how much memory they take.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+
+from hetjax import tree
+from hetjax.api.arguments import check_epochs
+from hetjax.api.requests import check_plan
+from hetjax.api.session import Session
+from hetjax.data.batching import nonzeros_per_example
+from hetjax.data.checks import check_whole
+from hetjax.data.dataset import Dataset
+from hetjax.engine.placement import Device
+from hetjax.engine.steps import StepSettings
+from hetjax.machine import Arrival, Machine, SimulatedClock
+from hetjax.report.table import Table
+from hetjax.runtimes.devices import device_name, simulation_devices
+from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.schedule import simulate
+from hetjax.strategies.types import Strategy
+from hetjax.tasks.types import Task
+
+EVENTS = 50_000  # of the simulation of a strategy, at most; beyond, it is extrapolated
+LONGEST = 120.0  # [s] of timed steps of a strategy: of slow ones there are fewer
+MEGA, HOUR = 1e6, 3600.0
+
+
+class PlannedRun(NamedTuple):
+    """What one strategy would take for all epochs."""
+
+    strategy: str
+    virtual_seconds: float  # of the machine's clock
+    updates: int  # steps of all workers
+    replica_bytes: int  # a worker's model, statistics, optimizer and buffers
+    step_bytes: int  # of XLA for a step besides: activations and workspace
+    device_bytes: int  # of the device with most workers
+    step_seconds: float  # median of `timed` steps on this host's device
+    timed: int
+    host_seconds: float  # all steps, one after another, on this host's devices
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What each strategy would take, as `plan` found it."""
+
+    runs: tuple[PlannedRun, ...]
+    parameters: int
+    num_bytes: int  # of a model, as a merge sends it
+    epochs: float
+    batch: str  # size of the timed steps, in words
+    machine: str
+    device: str  # of this host, where steps were timed
+
+    def table(self) -> Table:
+        """Return the plan as a table."""
+        header = (
+            "strategy",
+            "virtual hours",
+            "steps",
+            "replica [MB]",
+            "step [MB]",
+            "device [MB]",
+            "step here [ms]",
+            "hours here",
+        )
+        rows = tuple(
+            (
+                run.strategy,
+                f"{run.virtual_seconds / HOUR:.3g}",
+                f"{run.updates:,}",
+                f"{run.replica_bytes / MEGA:,.1f}",
+                f"{run.step_bytes / MEGA:,.1f}",
+                f"{run.device_bytes / MEGA:,.1f}",
+                f"{1e3 * run.step_seconds:.3g}",
+                f"{run.host_seconds / HOUR:.3g}",
+            )
+            for run in self.runs
+        )
+        timed = sorted({run.timed for run in self.runs})
+        caption = (
+            f"{self.parameters:,} parameters, {self.num_bytes / MEGA:,.1f} MB; "
+            f"{self.epochs:g} epochs on {self.machine}",
+            f"here: the median of {' or '.join(map(str, timed))} steps of {self.batch} "
+            f"on {self.device}, times all steps of all workers; without evaluations",
+            "memory is XLA's for this host's kind of device; a device holds a replica "
+            "and a step for each of its workers, and merges need two to four models "
+            "more",
+        )
+        return Table(header, rows, caption)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def plan(
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    strategies: Mapping[str, Strategy],
+    *,
+    epochs: float,
+    steps: int = 10,
+    devices: Sequence[Device | str] | None = None,
+) -> Plan:
+    """What runs of these strategies would take for `epochs` passes over the data.
+
+    Virtual seconds come from the simulated `machine` and the strategy's policy alone;
+    where a run has more than 50,000 events, its second half is extrapolated. This
+    host's seconds come from `steps` timed steps of the largest batch (fewer, but at
+    least 3, where they take more than two minutes), on one of `devices`, over all of
+    which the workers' steps would be spread (see `train`). Bytes of a step are those
+    that XLA reserves for its program besides its arguments.
+
+    Only shapes and sizes of the data matter. An epoch is N examples, whichever workers
+    they are of. Errors: a ValueError that names the argument.
+    """
+    check_plan(task, data, machine, strategies)
+    if epochs is None:
+        raise ValueError("epochs=None: say how many passes over the data to plan for")
+    check_epochs(epochs)
+    check_whole("steps", steps, 3)
+    session = Session(task, data, machine, seconds=1.0, num_evals=1)
+    here = simulation_devices(devices)
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    timed: dict[Any, tuple[int, int, list[float]]] = {}
+    runs = []
+    for name, strategy in strategies.items():
+        settings, size = StepSettings.of(strategy), int(strategy.batch_size)
+        # strategies with one local update and the same buffers have the same program
+        key = settings.local_update, settings.buffers, settings.shared, size
+        if key not in timed:
+            timer = StepTimer(settings, session.job(name, strategy, 0))
+            timed[key] = _measured(timer, here[0], size, steps)
+        replica, step, seconds = timed[key]
+        virtual, updates = _simulated(task, data, machine, strategy, epochs)
+        runs.append(
+            PlannedRun(
+                strategy=name,
+                virtual_seconds=virtual,
+                updates=updates,
+                replica_bytes=replica,
+                step_bytes=step,
+                device_bytes=_most_per_device(machine) * (replica + step),
+                step_seconds=median(seconds),
+                timed=len(seconds),
+                host_seconds=updates * median(seconds) / len(here),
+            )
+        )
+    sizes = sorted({int(s.batch_size) for s in strategies.values()})
+    return Plan(
+        tuple(runs),
+        parameters=tree.size(model[0]),
+        num_bytes=tree.num_bytes(model),
+        epochs=epochs,
+        batch=f"{' or '.join(map(str, sizes))} examples",
+        machine=machine.name,
+        device=f"{device_name(here[0])} ({here[0].device_kind})",
+    )
+
+
+def _measured(
+    timer: StepTimer, device: Device, size: int, steps: int
+) -> tuple[int, int, list[float]]:
+    """Bytes of a replica and of a step's program, and the seconds of some steps."""
+    replica, *others = timer.arguments(device, size)
+    program = timer.steps.lowered((replica, *others)).compile()
+    memory: Any = program.memory_analysis()
+    replica_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(replica))
+    replica, *_ = program(replica, *others)  # the first one is slower
+    found: list[float] = []
+    while len(found) < 3 or (len(found) < steps and sum(found) < LONGEST):
+        began = time.perf_counter()
+        replica, *_ = jax.block_until_ready(program(replica, *others))
+        found.append(time.perf_counter() - began)
+    return replica_bytes, int(memory.temp_size_in_bytes), found
+
+
+def _simulated(
+    task: Task, data: Dataset, machine: Machine, strategy: Strategy, epochs: float
+) -> tuple[float, int]:
+    """Virtual seconds, and steps of all workers, until the epochs are done.
+
+    A run that would have more than EVENTS goes on as in the second half of them.
+    """
+    nonzeros = nonzeros_per_example(data.train)
+    clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    wanted = epochs * len(data.train)
+    examples = updates = 0
+    middle = (0.0, 0, 0)
+    last = 0.0
+    events = simulate(
+        strategy.policy,
+        clock,
+        num_examples=len(data.train),
+        num_bytes=tree.num_bytes(model),
+        nonzeros=nonzeros,
+    )
+    for number, (event, _) in enumerate(events):
+        if number == EVENTS // 2:
+            middle = (last, examples, updates)
+        if number == EVENTS:
+            break
+        if not isinstance(event, Arrival):
+            continue
+        last = event.time
+        examples += event.local_round.examples
+        updates += event.local_round.local_steps
+        if examples >= wanted:
+            return last, updates
+    share = (wanted - examples) / max(1, examples - middle[1])
+    seconds = last + share * (last - middle[0])
+    return seconds, math.ceil(updates + share * (updates - middle[2]))
+
+
+def _most_per_device(machine: Machine) -> int:
+    """The largest number of workers that share a device."""
+    shared = [worker.device for worker in machine.workers if worker.device]
+    return max(map(shared.count, shared), default=1)

@@ -1,0 +1,166 @@
+"""`plan`: what runs would take, against runs, hand counts and XLA's own numbers."""
+
+import math
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import hetjax as hj
+from hetjax.api import planning as module
+
+BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def problem():
+    data = hj.data.digits()
+    return hj.classification(hj.models.mlp(hidden=8), data), data
+
+
+def planned(problem, machine="v100x2", epochs=2.0, strategies=None, **options):
+    task, data = problem
+    strategies = strategies or {
+        "sync": hj.sync_sgd(batch_size=BATCH, learning_rate=0.1)
+    }
+    if isinstance(machine, str):
+        machine = hj.machine.preset(machine)
+    return hj.plan(task, data, machine, strategies, epochs=epochs, steps=3, **options)
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "hier_sgd", "async_sgd", "adaptive_sgd"])
+def test_a_run_of_so_long_makes_so_many_epochs(problem, name):
+    """The plan's virtual seconds, given to a run, are just enough."""
+    task, data = problem
+    machine = hj.machine.preset("v100x3+k80", noise=0.0)
+    given = {"batch_size": BATCH, "learning_rate": 0.01}
+    if name == "adaptive_sgd":
+        given["mega_batch"] = 1024
+    if name == "hier_sgd":
+        given["levels"] = ()
+        given["local_steps"] = (4,)
+    strategy = hj.STRATEGIES[name](**given)
+    (run,) = planned(problem, machine, 2.0, {name: strategy}).runs
+    history = hj.train(
+        task,
+        data,
+        machine,
+        strategy,
+        seconds=1.001 * run.virtual_seconds,
+        num_evals=1,
+        progress=False,
+    )
+    done = sum(w.examples for w in history.workers)
+    per_round = 1024 if name == "adaptive_sgd" else 4 * 4 * BATCH
+    assert 2 * len(data.train) <= done + per_round
+    assert done <= 2 * len(data.train) + per_round
+
+
+def test_sizes_are_those_of_the_model_and_of_xla(problem):
+    found = planned(problem)
+    (run,) = found.runs
+    parameters = 64 * 8 + 8 + 8 * 10 + 10
+    assert found.parameters == parameters
+    assert found.num_bytes == 4 * parameters
+    assert run.replica_bytes >= 4 * parameters
+    assert run.device_bytes == run.replica_bytes + run.step_bytes
+    assert run.step_bytes > 4 * BATCH * 8  # the hidden layer's activations
+    assert run.timed == 3
+    assert run.host_seconds == pytest.approx(run.updates * run.step_seconds)
+    assert run.updates == math.ceil(2 * 1438 / BATCH)  # none is partly counted
+
+
+def test_an_optimizer_s_state_counts(problem):
+    adam = hj.local_sgd(batch_size=BATCH, optimizer=optax.adam(1e-3), local_steps=2)
+    plain = hj.local_sgd(
+        batch_size=BATCH, learning_rate=0.1, momentum=0.0, local_steps=2
+    )
+    found = planned(problem, strategies={"adam": adam, "sgd": plain})
+    sizes = {run.strategy: run.replica_bytes for run in found.runs}
+    assert sizes["adam"] - sizes["sgd"] >= 2 * found.num_bytes
+
+
+def test_larger_batches_need_more(problem):
+    strategies = {
+        str(size): hj.sync_sgd(batch_size=size, learning_rate=0.1) for size in (16, 256)
+    }
+    small, large = planned(problem, strategies=strategies).runs
+    assert large.step_bytes > 4 * small.step_bytes
+    assert large.updates < small.updates
+
+
+def test_workers_of_a_device_share_its_memory(problem):
+    machine = hj.machine.preset("v100x2").with_workers_per_device(3)
+    (run,) = planned(problem, machine).runs
+    assert run.device_bytes == 3 * (run.replica_bytes + run.step_bytes)
+
+
+def test_long_runs_are_extrapolated(problem, monkeypatch):
+    (whole,) = planned(problem, "v100x4", 40.0).runs
+    monkeypatch.setattr(module, "EVENTS", 400)
+    (part,) = planned(problem, "v100x4", 40.0).runs
+    assert part != whole
+    assert part.virtual_seconds == pytest.approx(whole.virtual_seconds, rel=0.02)
+    assert part.updates == pytest.approx(whole.updates, rel=0.02)
+
+
+def test_equal_programs_are_timed_once(problem, monkeypatch):
+    timed = []
+    measured = module._measured
+    monkeypatch.setattr(
+        module, "_measured", lambda *given: timed.append(1) or measured(*given)
+    )
+    common = {"batch_size": BATCH, "learning_rate": 0.1}
+    strategies = {"one": hj.sync_sgd(**common), "two": hj.sync_sgd(**common)}
+    one, two = planned(problem, strategies=strategies).runs
+    assert len(timed) == 1
+    assert one.step_seconds == two.step_seconds
+
+
+def test_slow_steps_are_fewer_but_never_fewer_than_three(problem, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST", 0.0)
+    task, data = problem
+    machine = hj.machine.preset("v100x2")
+    strategies = {"sync": hj.sync_sgd(batch_size=BATCH, learning_rate=0.1)}
+    (run,) = hj.plan(task, data, machine, strategies, epochs=1.0, steps=10).runs
+    assert run.timed == 3
+
+
+def test_the_table_says_everything(problem):
+    text = str(planned(problem))
+    for words in (
+        "virtual hours",
+        "step [MB]",
+        "hours here",
+        "610 parameters",
+        "2 epochs on v100x2",
+        "3 steps of 16 examples on",
+        jax.devices()[0].device_kind,
+    ):
+        assert words in text
+    assert "<table>" in planned(problem)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": None}, "epochs=None: say how many"),
+        ({"epochs": -1.0}, "epochs=-1.0"),
+        ({"steps": 2}, "steps"),
+        ({"machine": None}, "machine is None: give a simulated machine"),
+        ({"strategies": {}}, "no strategies"),
+        ({"data": np.zeros(3)}, "data is .*: give a Dataset"),
+    ],
+)
+def test_what_cannot_be_planned(problem, change, message):
+    task, data = problem
+    given = {
+        "data": data,
+        "machine": hj.machine.preset("v100x2"),
+        "strategies": {"sync": hj.sync_sgd(batch_size=BATCH, learning_rate=0.1)},
+        "epochs": 1.0,
+        "steps": 3,
+    } | change
+    with pytest.raises(ValueError, match=message):
+        hj.plan(task, **given)
