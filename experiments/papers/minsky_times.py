@@ -31,10 +31,9 @@ bounded("latency", 0, 10**6, "it is a number of seconds")
 
 LEARNERS = (8, 16, 32, 64, 128)
 BYTES = {"vgg": 14_987_210 * 4, "nin": 968_404 * 4, "convnet": 506_378 * 4}
-# [s]: 3 * 2 * 128 * (313, 223, 19) million multiplications at 4.24 Tflop/s, and 2 ms
-STEPS = {
-    name: 2e-3 + 6 * 128 * flops / 4.24e12
-    for name, flops in {"vgg": 313e6, "nin": 223e6, "convnet": 19e6}.items()
+STEPS = {  # [s]
+    name: preset(f"minsky32x4-{model}").workers[0].cost.seconds(128)
+    for name, model in {"vgg": "vgg16", "nin": "nin", "convnet": "convnet"}.items()
 }
 INTERVALS = {"vgg": 16, "nin": 4, "convnet": 4}  # T of HierSGD_2
 TWO = {"vgg": (4, 16), "nin": (2, 4), "convnet": (4, 16)}  # (T_1, T_2) of HierSGD_3

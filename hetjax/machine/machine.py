@@ -109,12 +109,13 @@ class Machine:
         return "/".join(place)
 
     def with_workers_per_device(
-        self, number: int, curve: Sequence[float] = ()
+        self, number: int, curve: Sequence[float] | None = None
     ) -> "Machine":
         """The same devices with `number` workers on each of them.
 
-        `curve` is a device's throughput with 1, 2, ... workers relative to one worker;
-        it is flat beyond its end, and without it the workers share the speed of one.
+        `curve` is a device's throughput with 1, 2, ... workers relative to one worker,
+        by default the curve that it has; it is flat beyond its end, and without any the
+        workers share the speed of one.
         Transfers between workers of one device take no time.
         """
         if not isinstance(number, numbers.Integral) or number < 1:
@@ -127,7 +128,7 @@ class Machine:
                 worker,
                 name=f"{worker.name}/{index}" if number > 1 else worker.name,
                 device=worker.device or worker.name,
-                curve=tuple(float(throughput) for throughput in curve),
+                curve=tuple(map(float, worker.curve if curve is None else curve)),
             )
             for worker in self.workers
             for index in range(number)

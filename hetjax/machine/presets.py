@@ -10,7 +10,15 @@ import math
 import numbers
 from pathlib import Path
 
+from hetjax.machine import paper_machines
 from hetjax.machine.machine import MOST_WORKERS, Machine, check_num_workers
+from hetjax.machine.paper_machines import (
+    EPYC7543_SECONDS,
+    NVLINK,
+    PCIE,
+    RTX4090_SECONDS,
+    WRN_BATCH,
+)
 from hetjax.machine.profile import Cost, Link, Profile
 
 # Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
@@ -30,17 +38,12 @@ RING = Link(latency=20e-6, bandwidth=10e9, topology="ring")
 # (SLIDE); the V100 above needs 92 us per example in batches of 256. An assumption.
 SLIDE_COST = Cost(fixed=0.0, per_example=92e-6 / 3.5)
 
-# Seconds of a WRN-28 batch of 128 on a GPU and on a CPU (Biased Local SGD).
-RTX4090_SECONDS, EPYC7543_SECONDS, WRN_BATCH = 0.1940, 6.5230, 128
-
 # Peak float32 speed of a V100 over a P100, both SXM2: 15.7 / 10.6 TFLOP/s.
 P100_FACTOR = 1.48
 # The same of one of the two GPUs on a K80 card: 15.7 / (8.74 / 2) TFLOP/s. All of a
 # step is taken to be slower by that, its fixed cost, too.
 K80_FACTOR = 3.59
 
-PCIE = Link(latency=20e-6, bandwidth=10e9)  # assumed: 3.0 x16 and its software
-NVLINK = Link(latency=10e-6, bandwidth=40e9)  # assumed: two NVLink 1.0 per pair
 INFINIBAND = Link(latency=3e-6, bandwidth=12e9)  # assumed: EDR, 100 Gbit/s
 
 DEFAULT_NOISE = 0.02
@@ -65,9 +68,8 @@ def _slide() -> Machine:
 
 
 def _gpu_and_cpu() -> Machine:
-    gpu = Profile("rtx4090", "rtx4090", Cost(0.0, RTX4090_SECONDS / WRN_BATCH))
-    cpu = Profile("epyc7543", "epyc7543", Cost(0.0, EPYC7543_SECONDS / WRN_BATCH))
-    return Machine("", (gpu, cpu), {"": PCIE})
+    seconds = RTX4090_SECONDS, EPYC7543_SECONDS
+    return paper_machines.gpus_and_cpus(1, 1, WRN_BATCH, seconds)
 
 
 def _with_old_card() -> Machine:
@@ -121,7 +123,8 @@ _BUILDERS = {
     "minsky32x4": lambda: _minsky(32, 4),
 }
 
-PRESETS = (*_BUILDERS, "uniform:N")  # N equal workers
+# ..., and N equal workers
+PRESETS = (*_BUILDERS, *paper_machines.NAMES, "uniform:N")
 
 
 def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine:
@@ -138,6 +141,8 @@ def preset(name: str, *, seed: int = 0, noise: float = DEFAULT_NOISE) -> Machine
         machine = _uniform(name)
     elif name in _BUILDERS:
         machine = _BUILDERS[name]()
+    elif (of_paper := paper_machines.build(name)) is not None:
+        machine = of_paper
     else:
         known = ", ".join(PRESETS)
         raise ValueError(

@@ -177,3 +177,50 @@ def test_every_preset_can_be_saved(tmp_path):
         machine = preset(name.replace("N", "5"))
         machine.save(tmp_path / "m.json")
         assert Machine.load(tmp_path / "m.json") == machine
+
+
+# --- the papers' models on the papers' machines ---------------------------------------
+
+WALL_CLOCKS = {  # Table 7: (N, batch, epochs, sync, balanced, biased [s])
+    "resnet20": (50_000, 64, 100, 8025.6, 3933.6, 1437.6),
+    "wrn16": (6149, 32, 150, 141_023.2, 138_686.9, 5766.0),
+}
+
+
+@pytest.mark.parametrize("model", WALL_CLOCKS)
+def test_step_times_give_the_wall_clocks_of_table_7(model):
+    number, batch, epochs, *seconds = WALL_CLOCKS[model]
+    machine = preset(f"rtx4090+epyc7543-{model}")
+    gpu, cpu = (worker.cost.seconds(batch) for worker in machine.workers)
+    sync = machine.links[""].seconds(2, 1e9)
+    iterations = epochs * number / (2 * batch)
+    found = (cpu + sync, cpu + sync / 32, gpu + sync / 32)
+    assert [iterations * f for f in found] == pytest.approx(seconds, rel=1e-3)
+
+
+def test_wide_resnets_have_the_published_times():
+    for name in ("rtx4090+epyc7543", "rtx4090+epyc7543-wrn28"):
+        gpu, cpu = preset(name).workers
+        assert gpu.cost.seconds(128) == pytest.approx(0.1940)
+        assert cpu.cost.seconds(128) == pytest.approx(6.5230)
+    many = preset("rtx4090x8+epyc7543x2-wrn28").workers
+    assert [w.kind for w in many] == ["rtx4090"] * 8 + ["epyc7543"] * 2
+    assert {w.cost for w in many} == {gpu.cost, cpu.cost}
+
+
+def test_crossbow_s_resnet32_has_the_published_rates():
+    machine = preset("titanx8-resnet32")
+    step, sync = machine.workers[0].cost.seconds(64), machine.links[""].seconds(8, 1e9)
+    assert 8 * 64 / step == pytest.approx(18_500)
+    assert 8 * 64 / (step + sync) == pytest.approx(15_500)
+    with_four = machine.with_workers_per_device(4).workers
+    assert len(with_four) == 32
+    # four learners of one GPU together: 1.4 times the throughput of one
+    assert 4 / with_four[0].slowdown(4) == pytest.approx(1.4)
+
+
+def test_a_curve_stays_unless_another_one_is_given():
+    machine = preset("titanx8-resnet32")
+    assert machine.with_workers_per_device(2).workers[0].curve == (1.0, 1.12, 1.25, 1.4)
+    assert machine.with_workers_per_device(2, (1, 2)).workers[0].curve == (1.0, 2.0)
+    assert machine.with_workers_per_device(2, ()).workers[0].curve == ()

@@ -1,0 +1,132 @@
+"""The papers' machines with the step times of their own models, for `presets`.
+
+Each name is a machine's and a model's: "rtx4090+epyc7543-resnet20". Where a paper
+states times, they are used, or derived as its comment says; the others are estimates
+from the multiplications of a model, and say so.
+"""
+
+from hetjax.machine.machine import Machine
+from hetjax.machine.profile import Cost, Link, Profile
+
+# --- Biased Local SGD: one RTX 4090 and one EPYC 7543, or eight and two ---------------
+
+# Seconds of a WRN-28 batch of 128 images, as published
+RTX4090_SECONDS, EPYC7543_SECONDS, WRN_BATCH = 0.1940, 6.5230, 128
+# Seconds of a batch on the GPU, on the CPU, and of a synchronisation, from Table 7's
+# wall-clock times with the fewest epochs: with N / (2 b) iterations per epoch,
+#   sync: t_cpu + c;   balanced: t_cpu + c / 32;   biased: t_gpu + c / 32
+TABLE7 = {
+    "resnet20": (64, 0.03342, 0.09732, 0.1081),  # CIFAR-10
+    "wrn16": (32, 0.3949, 9.618, 0.1673),  # Flowers102, at 224 pixels
+}
+# Not published: the GPU's and the CPU's rates of multiplications with WRN-28-10 (5.25e9
+# forward per image), on ViT-B/16 at 224 pixels and DistilBERT with 256 tokens
+WRN_FLOPS = 6 * 5.25e9  # of a step, per image: two per multiplication, three passes
+ESTIMATED = {"vit": 6 * 17.6e9, "distilbert": 6 * 11.5e9}
+
+# --- CROSSBOW: eight Titan X (Pascal) on PCIe -----------------------------------------
+
+# ResNet-32 with batches of 64 on eight GPUs: images/s without synchronisation, and with
+# one in every step (Figure 16)
+TITAN_X_RATE, TITAN_X_SYNC_RATE, RESNET32_BATCH = 18_500 / 8, 15_500 / 8, 64
+# of a step with one learner; TensorFlow's utilisation of a GPU at this batch is 68 %
+RESNET32_FIXED = 0.32
+# Throughput of a GPU with 1, 2, ... learners: 1.4 with 4 on one GPU (Figure 12); the
+# points between are ours
+RESNET32_CURVE = (1.0, 1.12, 1.25, 1.4)
+# Not published: 40 % of the card's 10.97 Tflop/s, as for the P100s below, and 2 ms of
+# launches; multiplications of a forward pass, per image
+TITAN_X_FLOPS = 0.4 * 10.97e12
+TITAN_X_MULTIPLICATIONS = {"vgg16": 313e6, "resnet50": 4.09e9, "resnet101": 7.8e9}
+
+# --- HierSGD: IBM Minsky servers with P100s -------------------------------------------
+
+# Not published: 40 % of a P100's 10.6 Tflop/s, and 2 ms of launches
+P100_FLOPS, LAUNCHES = 0.4 * 10.6e12, 2e-3
+MINSKY_MULTIPLICATIONS = {"vgg16": 313e6, "nin": 223e6, "convnet": 19e6}
+# a message between nodes goes through both hosts, one transfer after the other
+MINSKY_NETWORK = Link(latency=20e-6, bandwidth=3e9, topology="tree")
+
+PCIE = Link(latency=20e-6, bandwidth=10e9)  # assumed: 3.0 x16 and its software
+NVLINK = Link(latency=10e-6, bandwidth=40e9)  # assumed: two NVLink 1.0 per pair
+
+
+def gpus_and_cpus(
+    gpus: int, cpus: int, batch: int, seconds: tuple[float, float], link: Link = PCIE
+) -> Machine:
+    """RTX 4090s and EPYC 7543s that take so many seconds for a batch."""
+
+    def workers(number: int, name: str, time: float) -> list[Profile]:
+        cost = Cost(0.0, time / batch)
+        names = [name] if number == 1 else [f"{name}:{k}" for k in range(number)]
+        return [Profile(each, name, cost) for each in names]
+
+    of_gpus = workers(gpus, "rtx4090", seconds[0])
+    of_cpus = workers(cpus, "epyc7543", seconds[1])
+    return Machine("", (*of_gpus, *of_cpus), {"": link})
+
+
+def _biased(gpus: int, cpus: int, model: str) -> Machine:
+    """The machine with a model's step times."""
+    if model in TABLE7:
+        batch, gpu, cpu, sync = TABLE7[model]
+        # a ring of two takes 2 L; transfers are within the measured time
+        link = Link(latency=sync / 2, bandwidth=1e30)
+        return gpus_and_cpus(gpus, cpus, batch, (gpu, cpu), link)
+    times = RTX4090_SECONDS, EPYC7543_SECONDS
+    share = ESTIMATED[model] / WRN_FLOPS if model in ESTIMATED else 1.0
+    fast, slow = (time * share for time in times)
+    return gpus_and_cpus(gpus, cpus, WRN_BATCH, (fast, slow))
+
+
+def _titan_x(model: str) -> Machine:
+    """Eight equal GPUs; a merge of ResNet-32 takes what its rates say."""
+    link, curve = PCIE, ()
+    if model == "resnet32":
+        step = RESNET32_BATCH / TITAN_X_RATE
+        examples = (1 - RESNET32_FIXED) * step / RESNET32_BATCH
+        cost, curve = Cost(RESNET32_FIXED * step, examples), RESNET32_CURVE
+        sync = RESNET32_BATCH / TITAN_X_SYNC_RATE - step
+        link = Link(latency=sync / 14, bandwidth=1e30)  # a ring of eight takes 14 L
+    else:
+        flops = 6 * TITAN_X_MULTIPLICATIONS[model]
+        cost = Cost(LAUNCHES, flops / TITAN_X_FLOPS)
+    workers = tuple(
+        Profile(f"gpu{k}", "titanx", cost, device=f"gpu{k}", curve=curve)
+        for k in range(8)
+    )
+    return Machine("", workers, {"": link})
+
+
+def _minsky(model: str) -> Machine:
+    """32 nodes of four P100s with a model's step time."""
+    cost = Cost(LAUNCHES, 6 * MINSKY_MULTIPLICATIONS[model] / P100_FLOPS)
+    nodes = [f"node{index:02d}" for index in range(32)]
+    workers = tuple(
+        Profile(f"{node}/gpu{gpu}", "p100", cost, place=(node,))
+        for node in nodes
+        for gpu in range(4)
+    )
+    return Machine("", workers, {"": MINSKY_NETWORK} | dict.fromkeys(nodes, NVLINK))
+
+
+def build(name: str) -> Machine | None:
+    """The machine of that name without noise, or None if it is none of `NAMES`."""
+    machine, _, model = name.rpartition("-")
+    if name not in NAMES:
+        return None
+    if machine == "titanx8":
+        return _titan_x(model)
+    if machine == "minsky32x4":
+        return _minsky(model)
+    gpus, cpus = (1, 1) if machine == "rtx4090+epyc7543" else (8, 2)
+    return _biased(gpus, cpus, model)
+
+
+_BIASED = ("resnet20", "wrn16", "wrn28", "vit", "distilbert")
+NAMES = (
+    *(f"rtx4090+epyc7543-{model}" for model in _BIASED),
+    *(f"rtx4090x8+epyc7543x2-{model}" for model in _BIASED),
+    *(f"titanx8-{model}" for model in ("resnet32", *TITAN_X_MULTIPLICATIONS)),
+    *(f"minsky32x4-{model}" for model in MINSKY_MULTIPLICATIONS),
+)
