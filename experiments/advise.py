@@ -11,7 +11,7 @@ candidate also trains on the virtual clock. --machine=local calibrates this host
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, local_devices, named_data, scripts
+from experiments.common import bounds, local_devices, model_flags, named_data, scripts
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 
@@ -40,7 +40,7 @@ def main() -> int:
         local_devices.machine() if local else hj.machine.load_machine(FLAGS.machine)
     )
     data = named_data.load(FLAGS.data)
-    task = named_data.task(FLAGS.model, data, FLAGS.hidden)
+    task = named_data.task(FLAGS.model, data, FLAGS.hidden, inputs=model_flags.inputs())
     strategies = build_strategies(
         FLAGS.strategies, FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
     )

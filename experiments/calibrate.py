@@ -16,7 +16,14 @@ for longer rounds; above 25 %, the table says that the fit is poor.
 from absl import flags
 
 import hetjax as hj
-from experiments.common import bounds, cluster, local_devices, named_data, scripts
+from experiments.common import (
+    bounds,
+    cluster,
+    local_devices,
+    model_flags,
+    named_data,
+    scripts,
+)
 from experiments.common.bounds import bounded, whole_numbers
 from hetjax.report import Table
 
@@ -72,7 +79,7 @@ def main() -> None:
     on_cluster = FLAGS.machine == "cluster"
     machine = cluster.machine() if on_cluster else local_devices.machine()
     data = named_data.load(FLAGS.data)
-    task = named_data.task(FLAGS.model, data, FLAGS.hidden)
+    task = named_data.task(FLAGS.model, data, FLAGS.hidden, inputs=model_flags.inputs())
     measured = hj.calibrate(
         task,
         data,

@@ -5,6 +5,7 @@
     python experiments/compare.py --data=mine:load                  (mine.py is yours)
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
     python experiments/compare.py --all                             (two minutes)
+    python experiments/compare.py --flagfile=FILE --plan            (what it would take)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
     python experiments/compare.py --machine=mesh --cpu_devices=4 --workers_per_device=2
     python experiments/compare.py --machine=cluster --local_workers=3
@@ -46,17 +47,22 @@ import hetjax as hj
 from experiments.common import (
     bounds,
     cluster,
+    like_data,
     local_devices,
+    model_flags,
     named_data,
     out_folder,
+    schedules,
     scripts,
 )
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 from hetjax.api import OtherRun
+from hetjax.api.planning import virtual_time
 from hetjax.report import RUNS, check_out, write_results
 
 FLAGS = flags.FLAGS
+ENOUGH = 1.02  # times the planned seconds, since step times vary
 # one device; equal rounds, and beside them what takes account of the workers' speeds
 DEFAULT = (
     "sequential_sgd",
@@ -73,7 +79,12 @@ flags.DEFINE_string(
 )
 flags.DEFINE_list("strategies", list(DEFAULT), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
-flags.DEFINE_float("seconds", 4.0, "virtual seconds of every run")
+flags.DEFINE_float(
+    "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough"
+)
+flags.DEFINE_boolean(
+    "plan", False, "print what the runs would take, with --epochs, and stop"
+)
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
 flags.DEFINE_enum(
     "output", "auto", hj.output.LAYERS, "how an output layer for many labels is trained"
@@ -119,7 +130,12 @@ SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row"
 
 
 def load_data() -> hj.data.Dataset:
-    """The data set; a ValueError for a flag that it would ignore."""
+    """The data set; a ValueError for a flag that it would ignore.
+
+    A plan needs only the sizes of a public one.
+    """
+    if FLAGS.plan and FLAGS.data in like_data.SHAPES:
+        return like_data.like(FLAGS.data)
     if FLAGS.data == "synthetic_xmc":
         sizes: dict[str, Any] = {name: FLAGS[name].value for name in SIZES}
         return hj.data.synthetic_xmc(**sizes, seed=FLAGS.data_seed)
@@ -152,8 +168,8 @@ def refuse_flags_of_others() -> None:
     )
     here = local or on_cluster
     kinds = {
-        "a simulated machine": ({"noise"}, not here),
-        "--machine=local, mesh or auto": ({"workers_per_device"}, local),
+        "a simulated machine": ({"noise", "plan"}, not here),
+        "one machine": ({"workers_per_device"}, not on_cluster),
         "--machine=cluster": (set(cluster.OWN), on_cluster),
         "devices of one's own": ({"slowdown", "step_mode"}, here),
         "devices of this host": ({"devices", "cpu_devices"}, not on_cluster),
@@ -176,16 +192,49 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
     else:
         local_devices.divide_cpu()
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
-    strategies = build_strategies(
-        names(), FLAGS.set, FLAGS.batch_size, FLAGS.learning_rate
-    )
+        if FLAGS.workers_per_device > 1:
+            machine = machine.with_workers_per_device(FLAGS.workers_per_device)
+    rate = schedules.learning_rate(FLAGS.learning_rate)
+    if FLAGS.learning_rates and rate != FLAGS.learning_rate:
+        raise ValueError("--learning_rates chooses constant rates: give no schedule")
+    strategies = build_strategies(names(), FLAGS.set, FLAGS.batch_size, rate)
     data = load_data()
     if FLAGS.dirichlet is not None:
         strategies = with_shards(strategies, data)
     for note in data.notes:
         print(f"{data.name}: {note}", file=sys.stderr)
-    task = named_data.task(FLAGS.model, data, FLAGS.hidden, FLAGS.output)
+    task = named_data.task(
+        FLAGS.model, data, FLAGS.hidden, FLAGS.output, model_flags.inputs()
+    )
     return task, data, machine, strategies
+
+
+def check_plan() -> None:
+    """Raise a ValueError unless the flags name runs that can be planned."""
+    if FLAGS.epochs is None:
+        raise ValueError("--plan needs --epochs, the passes over the training data")
+    if FLAGS.machine in (*local_devices.MACHINES, "cluster"):
+        raise ValueError(
+            f"--plan is for a simulated machine, not --machine={FLAGS.machine}; it "
+            "times steps on this host besides"
+        )
+
+
+def duration(setting: tuple[Any, ...]) -> float:
+    """Seconds of a run: --seconds, or virtual seconds that suffice for --epochs."""
+    if FLAGS.epochs is None or FLAGS["seconds"].present:
+        return FLAGS.seconds
+    task, data, machine, strategies = setting
+    if not isinstance(machine, hj.machine.Machine):
+        raise ValueError(
+            f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
+            "a run ends at the latest"
+        )
+    times = [
+        virtual_time(task, data, machine, strategy, FLAGS.epochs)[0]
+        for strategy in strategies.values()
+    ]
+    return ENOUGH * max(times)
 
 
 def names() -> list[str]:
@@ -220,7 +269,8 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
     recorded = FLAGS.machine in ("local", "cluster")
     comparison = hj.compare(
         *setting(),
-        seconds=FLAGS.seconds,
+        seconds=duration(setting()),
+        epochs=FLAGS.epochs,
         seeds=FLAGS.seeds,
         num_evals=FLAGS.num_evals,
         eval_examples=FLAGS.eval_examples,
@@ -238,6 +288,10 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
 
 
 def main() -> int:
+    if FLAGS.plan:
+        check_plan()
+        print(hj.plan(*setting(), epochs=FLAGS.epochs, devices=FLAGS.devices or None))
+        return 0
     once = functools.cache(setting)
     comparison, paths = out_folder.in_folder(FLAGS.out, partial(compare, setting=once))
     print(comparison.table())

@@ -8,9 +8,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 import hetjax as hj
+from experiments.common import pipelines
 from hetjax.data.readers import cifar
 
 NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
@@ -30,13 +34,29 @@ MODELS: dict[str, Callable[..., Any]] = {
     "magma_mlp": hj.models.magma_mlp,
     "lenet": hj.models.lenet,
     "magma_cnn": hj.models.magma_cnn,
-    "resnet20": lambda: hj.models.resnet(depth=20),
-    "resnet32": lambda: hj.models.resnet(depth=32),
+    "resnet20": partial(hj.models.resnet, depth=20),
+    "resnet20_biased": partial(
+        hj.models.resnet,
+        depth=20,
+        shortcut="projection_everywhere",
+        zero_gamma=True,
+    ),
+    "resnet32": partial(hj.models.resnet, depth=32),
+    "resnet32_crossbow": partial(hj.models.resnet, depth=32, pool="crossbow"),
     "vgg16": hj.models.vgg16,
+    "vgg16_torch": partial(hj.models.vgg16, variant="torch"),
     "nin": hj.models.nin,
     "convnet": hj.models.convnet,
-    "wrn16_8": lambda: hj.models.wide_resnet(depth=16, widen=8),
-    "wrn28_10": lambda: hj.models.wide_resnet(depth=28, widen=10),
+    "wrn16_8": partial(hj.models.wide_resnet, depth=16, widen=8),
+    "wrn28_10": partial(hj.models.wide_resnet, depth=28, widen=10),
+    "resnet50": hj.models.resnet50,
+    "resnet50_crossbow": partial(hj.models.resnet50, variant="crossbow"),
+    "resnet101": hj.models.resnet101,
+    "resnet101_crossbow": partial(hj.models.resnet101, variant="crossbow"),
+    "vit_ti": partial(hj.models.vit, size="tiny"),
+    "vit_s": partial(hj.models.vit, size="small"),
+    "vit_b": partial(hj.models.vit, size="base"),
+    "distilbert": hj.models.distilbert,
 }
 HELP = "digits, mnist, ..., a folder, a libSVM file, or module:function"
 _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
@@ -138,13 +158,28 @@ def _returned(name: str) -> hj.data.Dataset:
     return data
 
 
+class Inputs(NamedTuple):
+    """How a task's model computes, and what is done to its inputs before."""
+
+    pipeline: str = "none"  # one of `pipelines.PIPELINES`
+    dtype: str | None = None  # of the layers; None: float32
+    remat: bool = False
+    pretrained: str | None = None  # a safetensors file, or its folder
+
+
 def task(
-    name: str, data: hj.data.Dataset, hidden: int, output: str = "auto"
+    name: str,
+    data: hj.data.Dataset,
+    hidden: int,
+    output: str = "auto",
+    inputs: Inputs = Inputs(),
 ) -> hj.Task:
     """The task of a model and a data set: classification, or regression of numbers."""
     y = data.train.y
+    steps = pipelines.pipeline(inputs.pipeline, data)
+    built = model(name, data, hidden, inputs)
     if data.num_classes:
-        return hj.classification(model(name, data, hidden), data, output=output)
+        return hj.classification(built, data, output=output, **steps._asdict())
     if getattr(y, "ndim", 0) > 1 and y.dtype.kind in "iu":
         raise ValueError(
             f"y of {data.name} is {list(y.shape)} of {y.dtype}, which are tokens: this "
@@ -155,18 +190,50 @@ def task(
         raise ValueError(
             f"--output={output} is for classes, and y of {data.name} are numbers"
         )
-    return hj.regression(model(name, data, hidden), data)
+    return hj.regression(built, data)
 
 
-def model(name: str, data: hj.data.Dataset, hidden: int) -> Any:
+def model(
+    name: str, data: hj.data.Dataset, hidden: int, inputs: Inputs = Inputs()
+) -> Any:
     """The model of that name; "mlp" is a sparse MLP if the inputs are sparse."""
+    wanted = {"dtype": inputs.dtype, "remat": inputs.remat or None}
+    wanted = {option: value for option, value in wanted.items() if value is not None}
+    if inputs.pretrained is not None:
+        image = {} if name == "distilbert" else _image(data, inputs)
+        return hj.models.from_pretrained(inputs.pretrained, **image, **wanted)
     if name == "mlp":
         if not isinstance(data.num_features, int):
             raise ValueError(
                 f"x of {data.name} are several arrays, which no model of the scripts "
                 "takes: write a script with a model of your own"
             )
-        return (hj.models.sparse_mlp if data.sparse else hj.models.mlp)(hidden=hidden)
+        make = hj.models.sparse_mlp if data.sparse else hj.models.mlp
+        _check_options(name, make, wanted)
+        return make(hidden=hidden)
     if name not in MODELS:
         raise ValueError(f"--model={name}: choose one of mlp, {', '.join(MODELS)}")
-    return MODELS[name]()
+    factory = MODELS[name]
+    _check_options(name, factory, wanted)
+    if "image" in inspect.signature(factory).parameters:
+        wanted |= _image(data, inputs)
+    return factory(**wanted)
+
+
+def _image(data: hj.data.Dataset, inputs: Inputs) -> dict[str, Any]:
+    """image=(height, width, channels) as the model sees the data; {} if not known."""
+    x = data.train.x
+    if getattr(x, "ndim", 0) != 4:
+        return {}
+    one = jax.ShapeDtypeStruct((1, *x.shape[1:]), jnp.float32)
+    normalize = pipelines.pipeline(inputs.pipeline, data).normalize
+    if normalize is not None:
+        one = jax.eval_shape(normalize, jax.random.key(0), one)
+    return {"image": tuple(one.shape[1:])}
+
+
+def _check_options(name: str, factory: Any, wanted: dict[str, Any]) -> None:
+    """Raise a ValueError for flags that the model would ignore."""
+    for option in wanted:
+        if option not in inspect.signature(factory).parameters:
+            raise ValueError(f"--{option}: the model {name} has no such setting")

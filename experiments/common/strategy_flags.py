@@ -13,7 +13,7 @@ def build_strategies(
     names: Sequence[str],
     assignments: Sequence[str],
     batch_size: int,
-    learning_rate: float,
+    learning_rate: hj.schedule.LearningRateLike,
 ) -> dict[str, hj.Strategy]:
     """Build the named strategies; an assignment is "name.setting=value"."""
     own: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -28,7 +28,10 @@ def build_strategies(
 
 
 def _build(
-    name: str, own: dict[str, Any], batch_size: int, learning_rate: float
+    name: str,
+    own: dict[str, Any],
+    batch_size: int,
+    learning_rate: hj.schedule.LearningRateLike,
 ) -> hj.Strategy:
     common = {"batch_size": batch_size, "learning_rate": learning_rate}
     try:
@@ -67,12 +70,20 @@ def _value(assignment: str, text: str, hint: Any) -> Any:
         value = text
     if isinstance(value, int) and not isinstance(value, bool) and int not in kinds:
         value = float(value) if float in kinds else value
+    if isinstance(value, tuple) and _takes_tuples(hint):
+        return value  # the strategy checks what is in it
     if type(value) not in kinds:
         names = " or ".join(k.__name__ for k in kinds) or "none that a flag can give"
         raise ValueError(
             f"--set={assignment}: {text!r} is not of the setting's type ({names})"
         )
     return value
+
+
+def _takes_tuples(hint: Any) -> bool:
+    """Is a sequence among an annotation's types, such as a number for each level?"""
+    parts = (hint, *typing.get_args(hint))
+    return any(typing.get_origin(part) in (Sequence, tuple) for part in parts)
 
 
 _PLAIN = (int, float, bool, str, type(None))

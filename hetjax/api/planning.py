@@ -145,7 +145,7 @@ def plan(
             timer = StepTimer(settings, session.job(name, strategy, 0))
             timed[key] = _measured(timer, here[0], size, steps)
         replica, step, seconds = timed[key]
-        virtual, updates = _simulated(task, data, machine, strategy, epochs)
+        virtual, updates = virtual_time(task, data, machine, strategy, epochs)
         runs.append(
             PlannedRun(
                 strategy=name,
@@ -188,7 +188,7 @@ def _measured(
     return replica_bytes, int(memory.temp_size_in_bytes), found
 
 
-def _simulated(
+def virtual_time(
     task: Task, data: Dataset, machine: Machine, strategy: Strategy, epochs: float
 ) -> tuple[float, int]:
     """Virtual seconds, and steps of all workers, until the epochs are done.

@@ -24,7 +24,7 @@ TABLE7 = {
 WRN_FLOPS = 6 * 5.25e9  # of a step, per image: two per multiplication, three passes
 ESTIMATED = {"vit": 6 * 17.6e9, "distilbert": 6 * 11.5e9}
 
-# --- CROSSBOW: eight Titan X (Pascal) on PCIe -----------------------------------------
+# --- CROSSBOW: one or eight Titan X (Pascal) on PCIe ----------------------------------
 
 # ResNet-32 with batches of 64 on eight GPUs: images/s without synchronisation, and with
 # one in every step (Figure 16)
@@ -34,10 +34,15 @@ RESNET32_FIXED = 0.32
 # Throughput of a GPU with 1, 2, ... learners: 1.4 with 4 on one GPU (Figure 12); the
 # points between are ours
 RESNET32_CURVE = (1.0, 1.12, 1.25, 1.4)
-# Not published: 40 % of the card's 10.97 Tflop/s, as for the P100s below, and 2 ms of
-# launches; multiplications of a forward pass, per image
-TITAN_X_FLOPS = 0.4 * 10.97e12
-TITAN_X_MULTIPLICATIONS = {"vgg16": 313e6, "resnet50": 4.09e9, "resnet101": 7.8e9}
+# "~220 ms" for a step of ResNet-50, which we read as that of its best setting: batches
+# of 16, two learners per GPU (each of which takes twice as long as alone)
+RESNET50_SECONDS, RESNET50_BATCH, RESNET50_LEARNERS = 0.220, 16, 2
+# "less than 1 ms" for a step of LeNet
+LENET_SECONDS = 1e-3
+# Not published: ResNet-101 from ResNet-50 by their multiplications; VGG-16 at 40 % of
+# the card's 10.97 Tflop/s, as for the P100s below; of a step, 2 ms are launches
+RESNET101_RATIO = 7.8e9 / 4.09e9
+VGG16_EXAMPLE = 6 * 313e6 / (0.4 * 10.97e12)
 
 # --- HierSGD: IBM Minsky servers with P100s -------------------------------------------
 
@@ -79,8 +84,8 @@ def _biased(gpus: int, cpus: int, model: str) -> Machine:
     return gpus_and_cpus(gpus, cpus, WRN_BATCH, (fast, slow))
 
 
-def _titan_x(model: str) -> Machine:
-    """Eight equal GPUs; a merge of ResNet-32 takes what its rates say."""
+def _titan_x(gpus: int, model: str) -> Machine:
+    """Equal GPUs; a merge of ResNet-32 on eight takes what its rates say."""
     link, curve = PCIE, ()
     if model == "resnet32":
         step = RESNET32_BATCH / TITAN_X_RATE
@@ -88,12 +93,17 @@ def _titan_x(model: str) -> Machine:
         cost, curve = Cost(RESNET32_FIXED * step, examples), RESNET32_CURVE
         sync = RESNET32_BATCH / TITAN_X_SYNC_RATE - step
         link = Link(latency=sync / 14, bandwidth=1e30)  # a ring of eight takes 14 L
+    elif model == "lenet":
+        cost = Cost(LENET_SECONDS, 0.0)
+    elif model == "vgg16":
+        cost = Cost(LAUNCHES, VGG16_EXAMPLE)
     else:
-        flops = 6 * TITAN_X_MULTIPLICATIONS[model]
-        cost = Cost(LAUNCHES, flops / TITAN_X_FLOPS)
+        alone = RESNET50_SECONDS / RESNET50_LEARNERS - LAUNCHES
+        ratio = RESNET101_RATIO if model == "resnet101" else 1.0
+        cost = Cost(LAUNCHES, ratio * alone / RESNET50_BATCH)
     workers = tuple(
         Profile(f"gpu{k}", "titanx", cost, device=f"gpu{k}", curve=curve)
-        for k in range(8)
+        for k in range(gpus)
     )
     return Machine("", workers, {"": link})
 
@@ -115,8 +125,8 @@ def build(name: str) -> Machine | None:
     machine, _, model = name.rpartition("-")
     if name not in NAMES:
         return None
-    if machine == "titanx8":
-        return _titan_x(model)
+    if machine in ("titanx1", "titanx8"):
+        return _titan_x(int(machine[-1]), model)
     if machine == "minsky32x4":
         return _minsky(model)
     gpus, cpus = (1, 1) if machine == "rtx4090+epyc7543" else (8, 2)
@@ -127,6 +137,7 @@ _BIASED = ("resnet20", "wrn16", "wrn28", "vit", "distilbert")
 NAMES = (
     *(f"rtx4090+epyc7543-{model}" for model in _BIASED),
     *(f"rtx4090x8+epyc7543x2-{model}" for model in _BIASED),
-    *(f"titanx8-{model}" for model in ("resnet32", *TITAN_X_MULTIPLICATIONS)),
+    *(f"titanx1-{model}" for model in ("lenet", "resnet32", "vgg16")),
+    *(f"titanx8-{model}" for model in ("resnet32", "vgg16", "resnet50", "resnet101")),
     *(f"minsky32x4-{model}" for model in MINSKY_MULTIPLICATIONS),
 )

@@ -224,3 +224,9 @@ def test_a_curve_stays_unless_another_one_is_given():
     assert machine.with_workers_per_device(2).workers[0].curve == (1.0, 1.12, 1.25, 1.4)
     assert machine.with_workers_per_device(2, (1, 2)).workers[0].curve == (1.0, 2.0)
     assert machine.with_workers_per_device(2, ()).workers[0].curve == ()
+
+
+def test_crossbow_s_resnet50_takes_220_ms_with_two_learners():
+    worker = preset("titanx8-resnet50").with_workers_per_device(2).workers[0]
+    seconds = worker.cost.seconds(16) * worker.slowdown(2)
+    assert seconds == pytest.approx(0.220)

@@ -1,0 +1,26 @@
+"""How the scripts' models compute and what is done to their inputs, from flags."""
+
+from absl import flags
+
+from experiments.common.named_data import Inputs
+from experiments.common.pipelines import PIPELINES
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum(
+    "pipeline", "none", list(PIPELINES), "augmentation and normalisation of images"
+)
+flags.DEFINE_enum(
+    "dtype",
+    None,
+    ["float32", "bfloat16", "float16"],
+    "what layers compute in; parameters are float32",
+)
+flags.DEFINE_boolean("remat", False, "compute activations twice, to save memory")
+flags.DEFINE_string(
+    "pretrained", None, "published weights: a .safetensors file, or its folder"
+)
+
+
+def inputs() -> Inputs:
+    """What the flags say."""
+    return Inputs(FLAGS.pipeline, FLAGS.dtype, FLAGS.remat, FLAGS.pretrained)
