@@ -1,0 +1,77 @@
+"""Resampling of a box of each image to one size, by separable kernels."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+def _triangle(d: jax.Array) -> jax.Array:
+    return jnp.maximum(0.0, 1.0 - d)
+
+
+def _keys(d: jax.Array) -> jax.Array:
+    """Keys' cubic convolution kernel with a = -1/2, for d >= 0."""
+    near = (1.5 * d - 2.5) * d * d + 1.0
+    far = ((-0.5 * d + 2.5) * d - 4.0) * d + 2.0
+    return jnp.where(d < 1, near, jnp.where(d < 2, far, 0.0))
+
+
+_KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "bilinear": _triangle,
+    "bicubic": _keys,
+}
+
+
+def check_method(method: str) -> None:
+    """A ValueError unless there is such a kernel."""
+    if method not in _KERNELS:
+        raise ValueError(f"method is {method!r}; choose one of {list(_KERNELS)}")
+
+
+def resampled(
+    x: jax.Array,
+    boxes: jax.Array,
+    shape: tuple[int, int],
+    method: str,
+    antialias: bool,
+) -> jax.Array:
+    """x [B, H, W, C] -> [B, h, w, C]: the boxes [B, 4] (top, left, height, width).
+
+    Two products with matrices of weights, of which most are zeros, are as fast on a CPU
+    as `jax.image.scale_and_translate`, which would mix in the pixels around a box.
+    Gathering the pixels that count is faster or slower by the sizes, up to four times.
+    """
+
+    def one(image: jax.Array, box: jax.Array) -> jax.Array:
+        for axis, size in enumerate(shape):
+            start, length, old = box[axis], box[axis + 2], image.shape[axis]
+            weights = _weights(start, length, old, size, method, antialias)
+            # TensorFloat-32 would be off by a tenth of a grey level
+            image = jnp.tensordot(weights, image, (1, axis), precision="highest")
+            image = jnp.moveaxis(image, 0, axis)
+        return image
+
+    y = jax.vmap(one)(x.astype(jnp.float32), boxes)
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        info = jnp.iinfo(x.dtype)
+        y = jnp.clip(jnp.round(y), info.min, info.max)
+    return y.astype(x.dtype)
+
+
+def _weights(
+    start: jax.Array,
+    length: jax.Array,
+    old: int,
+    size: int,
+    method: str,
+    antialias: bool,
+) -> jax.Array:
+    """[size, old] the weight of each old pixel in each new one; rows sum to one."""
+    kernel = _KERNELS[method]
+    step = length / size
+    stretch = jnp.maximum(step, 1.0) if antialias else 1.0
+    place = start + (jnp.arange(size) + 0.5)[:, None] * step - 0.5
+    at = jnp.arange(old)[None]
+    weights = kernel(jnp.abs(place - at) / stretch)
+    weights = jnp.where((at >= start) & (at < start + length), weights, 0.0)
+    return weights / weights.sum(1, keepdims=True)
