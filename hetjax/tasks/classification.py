@@ -1,5 +1,6 @@
 """Classification tasks: softmax cross-entropy with one, several or no labels."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ from hetjax.tasks import augment as images
 from hetjax.tasks.checks import check_classes, check_logits
 from hetjax.tasks.forward import forward
 from hetjax.tasks.heads import make_head, with_head
-from hetjax.tasks.model import as_model
+from hetjax.tasks.inputs import Inputs, make_inputs
+from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.precisions import accuracy, best, num_top, precisions
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
@@ -26,6 +28,7 @@ def classification(
     *,
     augment: images.Transform | None = None,
     normalize: images.Transform | tuple[Any, Any] | None = None,
+    mix: images.Mix | None = None,
     row_params: tuple[str, ...] = (),
     output: Any = "auto",
     output_params: tuple[str, ...] = (),
@@ -44,8 +47,16 @@ def classification(
     `augment` is a function (key, x) -> x, such as those of `hetjax.tasks.augment`. It
     is applied only in training steps, with a new key in each. `normalize` is such a
     function that ignores its key, or a pair (mean, std) of numbers or [C]; it is
-    applied after `augment`, and in evaluation, too. Both need dense inputs. The
-    restored model is the user's own, which does not normalise its inputs.
+    applied after `augment`, and in evaluation, too. Both may change the shape of an
+    example, to the same one; `num_features` is that of what the model sees. `mix`, such
+    as `augment.mixup()`, mixes pairs of examples, last and only in training:
+
+        (key, x) -> (x, partner [B], share [B])
+        loss_i = share_i CE(z_i, y_i) + (1 - share_i) CE(z_i, y_partner(i))
+
+    It needs class ids and the "full" softmax, which "auto" then is. All three need
+    dense inputs. The restored model is the user's own, which does not normalise its
+    inputs.
 
     `output` is how the output layer is trained: "full" softmax, the same in "chunked"
     form, "sampled", "slide", or what a function of `hetjax.output` returns; "auto" is
@@ -59,8 +70,12 @@ def classification(
     over k. They, and the loss beside them, are those of all labels.
     """
     check_classes(data)
-    m = as_model(model, data, row_params, output_params)
-    run = forward(m, data, augment, normalize)
+    if mix is not None:
+        output = _full_output(data, output)
+    inputs = make_inputs(data, augment, normalize, mix)
+    sizes = inputs.num_features, data.num_classes
+    m = as_model(model, data, row_params, output_params, sizes, inputs.evaluated)
+    run = forward(m, inputs)
     check_logits(m, run, data)
 
     def loss(
@@ -79,7 +94,8 @@ def classification(
         return {"loss": cross_entropy(logits, batch.y)} | measures(top, batch.y)
 
     name = "p@1" if data.multilabel else "accuracy"
-    task = Task(m.init, loss, metrics, name, m.restore, m.row_params)
+    chosen = loss if mix is None else _mixed_loss(m, inputs)
+    task = Task(m.init, chosen, metrics, name, m.restore, m.row_params)
     head = make_head(m, data, output, run.trained)
     if head is None:
         return task
@@ -100,3 +116,34 @@ def cross_entropy(logits: jax.Array, y: Any) -> jax.Array:
     return -jax.ops.segment_sum(
         y.data * z, rows, num_segments=logits.shape[0], indices_are_sorted=True
     )
+
+
+def _mixed_loss(model: Model, inputs: Inputs) -> Callable[..., Any]:
+    """The loss of pairs of examples, each of which counts with its share."""
+
+    def loss(
+        params: Params, model_state: ModelState, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, ModelState]:
+        assert inputs.mixed is not None
+        x, partner, share = inputs.mixed(inputs.trained(batch.x, key), key)
+        logits, state = model.apply(params, model_state, x, key, True)
+        y = jnp.asarray(batch.y)  # of padding, too, those of true examples
+        own, other = cross_entropy(logits, y), cross_entropy(logits, y[partner])
+        return share * own + (1 - share) * other, state
+
+    return loss
+
+
+def _full_output(data: Dataset, output: Any) -> str:
+    """The output layer of a task with `mix`; a ValueError if that is impossible."""
+    if data.multilabel:
+        raise ValueError(
+            f"{data.name}: mix needs one class for each example, y [N], but these have "
+            "sets of labels"
+        )
+    if not isinstance(output, str) or output not in ("auto", "full"):
+        raise ValueError(
+            f"output={output!r} does not train on mixed examples: leave mix out, or "
+            'give output="full"'
+        )
+    return "full"

@@ -48,11 +48,12 @@ def as_model(
     row_params: tuple[str, ...] = (),
     output_params: tuple[str, ...] = (),
     sizes: tuple[Any, ...] | None = None,
+    changed: Callable[[Any], Any] = lambda x: x,
 ) -> Model:
     """Anything that a task's `model` may be, as a `Model`.
 
     A callable that builds a module is called with `sizes` and rngs, by default the
-    data's features and classes; a linen module is initialised with an example of them.
+    data's features and classes; a linen module is initialised with changed(example).
     """
     given = {"row_params": row_params, "output_params": output_params}
     for argument, names in given.items():
@@ -60,7 +61,7 @@ def as_model(
             raise ValueError(
                 f"{argument}={names!r}: give a tuple of names, with a comma"
             )
-    found = _found(model, data, sizes)
+    found = _found(model, data, sizes, changed)
     found = found._replace(
         row_params=found.row_params + tuple(row_params),
         output_params=found.output_params + tuple(output_params),
@@ -83,7 +84,12 @@ def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {sparse.path_name(path): leaf.shape for path, leaf in leaves}
 
 
-def _found(model: Any, data: Dataset | None, sizes: tuple[Any, ...] | None) -> Model:
+def _found(
+    model: Any,
+    data: Dataset | None,
+    sizes: tuple[Any, ...] | None,
+    changed: Callable[[Any], Any],
+) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, nnx.Module):
@@ -93,7 +99,7 @@ def _found(model: Any, data: Dataset | None, sizes: tuple[Any, ...] | None) -> M
             raise ValueError(
                 "a flax.linen module takes its shapes from an example: give data=..."
             )
-        return from_linen(model, _example(data))
+        return from_linen(model, changed(_example(data)))
     if callable(model):
         if sizes is None:
             assert data is not None
@@ -291,5 +297,4 @@ def from_linen(
 
 def _example(data: Dataset) -> Any:
     """An input batch of one example."""
-    one = np.zeros(1, np.int64)
-    return make_batch(data.train, one, make_buckets(data.train, 1)).x
+    return make_batch(data.train, np.zeros(1, int), make_buckets(data.train, 1)).x

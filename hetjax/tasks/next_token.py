@@ -13,6 +13,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks.checks import outputs_of_two
 from hetjax.tasks.forward import Forward, forward
+from hetjax.tasks.inputs import make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Mean, Task
 from hetjax.tree import ModelState, Params
@@ -39,7 +40,7 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
     known = vocabulary or _vocabulary(data)
     m = as_model(model, data, sizes=(known,))
     _check_range(data, known)
-    run = forward(m, data, tokens=True)
+    run = forward(m, make_inputs(data, tokens=True))
     _check_outputs(m, run, data, known, targets)
 
     def per_token(z: jax.Array, y: Any) -> tuple[jax.Array, jax.Array, jax.Array]:

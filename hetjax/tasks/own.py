@@ -10,7 +10,7 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.direction import MODES
 from hetjax.recipes import by_name
-from hetjax.tasks.forward import as_floats
+from hetjax.tasks.inputs import as_floats
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params

@@ -12,6 +12,7 @@ from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
 from hetjax.tasks.checks import outputs_of_two
 from hetjax.tasks.forward import Forward, forward
+from hetjax.tasks.inputs import make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
@@ -39,8 +40,10 @@ def regression(
     classes, or outputs of another shape.
     """
     width = _width(data)
-    m = as_model(model, data, row_params, sizes=(data.num_features, width))
-    run = forward(m, data, augment, normalize)
+    inputs = make_inputs(data, augment, normalize)
+    sizes = inputs.num_features, width
+    m = as_model(model, data, row_params, sizes=sizes, changed=inputs.evaluated)
+    run = forward(m, inputs)
     _check_outputs(m, run, data)
 
     def errors(outputs: jax.Array, y: jax.Array) -> jax.Array:

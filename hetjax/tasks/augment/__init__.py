@@ -5,6 +5,7 @@ are for the arguments `augment` and `normalize` of `hetjax.tasks.classification`
 those that mix two examples for `mix`.
 """
 
+from hetjax.tasks.augment.color import color_jitter
 from hetjax.tasks.augment.crops import (
     center_crop,
     pad_crop,
@@ -12,15 +13,23 @@ from hetjax.tasks.augment.crops import (
     random_resized_crop,
     resize,
 )
+from hetjax.tasks.augment.mixing import Mix, cutmix, mixup, one_of
+from hetjax.tasks.augment.rand_augment import rand_augment
 from hetjax.tasks.augment.transforms import Transform, chain, flip, normalize
 
 __all__ = [
+    "Mix",
     "Transform",
     "center_crop",
     "chain",
+    "color_jitter",
+    "cutmix",
     "flip",
+    "mixup",
     "normalize",
+    "one_of",
     "pad_crop",
+    "rand_augment",
     "random_crop",
     "random_resized_crop",
     "resize",

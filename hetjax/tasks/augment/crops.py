@@ -92,8 +92,8 @@ def resize(
 
     and likewise along the rows. `method`: "bilinear", k(d) = max(0, 1 - |d|), or
     "bicubic", the kernel of Keys (1981) with a = -1/2, which overshoots at edges by up
-    to a tenth of the step there. Without `antialias`, s = 1: pixels are left out when an
-    image shrinks. With it, results are those of Pillow on floats.
+    to a tenth of the step there. With `antialias`, results are those of Pillow on
+    floats; without, s = 1, and some pixels are left out when an image shrinks.
     """
     shape = size_of(size)
     check_method(method)

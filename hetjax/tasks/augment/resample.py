@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+
 def _triangle(d: jax.Array) -> jax.Array:
     return jnp.maximum(0.0, 1.0 - d)
 

@@ -1,0 +1,125 @@
+"""Random changes of brightness, contrast, saturation and hue."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.tasks.augment.checks import check_colors, range_of, white_of
+from hetjax.tasks.augment.transforms import Transform
+
+_GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
+_Change = Callable[[jax.Array, jax.Array], jax.Array]  # x, amount [B, 1, 1, 1] -> x
+
+
+def color_jitter(
+    *,
+    brightness: float | tuple[float, float] = 0.0,
+    contrast: float | tuple[float, float] = 0.0,
+    saturation: float | tuple[float, float] = 0.0,
+    hue: float | tuple[float, float] = 0.0,
+    white: float = 255.0,
+) -> Transform:
+    """Changes brightness, contrast, saturation and hue by random amounts, in any order.
+
+        brightness:  x <- f x                        f ~ U(max(0, 1 - b), 1 + b)
+        contrast:    x <- f x + (1 - f) mean grey(x)
+        saturation:  x <- f x + (1 - f) grey(x)
+        hue:         turned by t of a whole turn     t ~ U(-h, h),  h <= 1/2
+
+    with grey = .299 R + .587 G + .114 B, and each result clipped to 0..white. `white`
+    is the value of white on x's scale: 255 for bytes, 1 for data in [0, 1]. A pair is
+    the range of f, or of t, itself; a change whose argument is 0 is left out. x:
+    [B, H, W, 3], or with one channel, if saturation and hue are 0. Amounts are drawn
+    for each image, the order of the changes once for the batch, so that each change is
+    computed once. The definitions are torchvision's.
+    """
+    white = white_of(white)
+    given = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+    ranges = {name: _factors(name, value) for name, value in given.items()}
+    ranges["hue"] = _turns(hue)
+    still = {"hue": (0.0, 0.0)}
+    used = [n for n, pair in ranges.items() if pair != still.get(n, (1.0, 1.0))]
+    depths = (3,) if {"saturation", "hue"} & set(used) else (1, 3)
+
+    def apply(key: jax.Array, x: jax.Array) -> jax.Array:
+        check_colors("color_jitter", x, *depths)
+        amount_key, order_key = jax.random.split(key)
+        drawn = jax.random.uniform(amount_key, (len(used), len(x), 1, 1, 1), x.dtype)
+        pairs = [ranges[name] for name in used]
+        amounts = [lo + (hi - lo) * u for (lo, hi), u in zip(pairs, drawn, strict=True)]
+        parts = [_part(name, a, white) for name, a in zip(used, amounts, strict=True)]
+        order = jax.random.permutation(order_key, len(used))
+        for i in range(len(used)):
+            x = jax.lax.switch(order[i], parts, x)
+        return x
+
+    return apply
+
+
+def blended(x: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
+    """factor x + (1 - factor) other."""
+    return factor * x + (1 - factor) * other
+
+
+def grey(x: jax.Array) -> jax.Array:
+    """[B, H, W, 1] the luma of x [B, H, W, 1 or 3]."""
+    if x.shape[-1] == 1:
+        return x
+    weights = jnp.asarray(_GREY, x.dtype).reshape(1, 1, 1, 3)
+    return (x * weights).sum(-1, keepdims=True)
+
+
+def mean_grey(x: jax.Array) -> jax.Array:
+    """[B, 1, 1, 1] the mean luma of each image."""
+    return grey(x).mean((1, 2, 3), keepdims=True)
+
+
+def turned(x: jax.Array, turn: jax.Array) -> jax.Array:
+    """x [B, H, W, 3] with its hue, in HSV, moved by `turn` of a whole turn.
+
+    With V the largest channel, C = V - the smallest, and the hue H in 0..6 (red is 0):
+    channel n is V - C max(0, min(k, 4 - k, 1)), k = (n + H) mod 6, n = 5, 3, 1.
+    """
+    r, g, b = x[..., 0:1], x[..., 1:2], x[..., 2:3]
+    value = jnp.max(x, -1, keepdims=True)
+    chroma = value - jnp.min(x, -1, keepdims=True)
+    some = jnp.where(chroma > 0, chroma, 1.0)
+    sextant = jnp.where(
+        value == r,
+        (g - b) / some,
+        jnp.where(value == g, 2 + (b - r) / some, 4 + (r - g) / some),
+    )
+    offsets = jnp.asarray([5, 3, 1], x.dtype).reshape(1, 1, 1, 3)
+    k = jnp.mod(offsets + sextant + 6 * turn, 6)
+    return value - chroma * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
+
+
+def _part(name: str, amount: jax.Array, white: float) -> Callable[..., jax.Array]:
+    """The change of this name as a function of x alone."""
+    changes: dict[str, _Change] = {
+        "brightness": lambda x, f: f * x,
+        "contrast": lambda x, f: blended(x, mean_grey(x), f),
+        "saturation": lambda x, f: blended(x, grey(x), f),
+        "hue": turned,
+    }
+    return lambda x: jnp.clip(changes[name](x, amount), 0, white)
+
+
+def _factors(name: str, value: float | tuple[float, float]) -> tuple[float, float]:
+    """The range of a factor, of a strength or as a pair."""
+    if isinstance(value, tuple | list | np.ndarray):
+        return range_of(name, value, 0, np.finfo(np.float32).max)
+    if not 0 <= value < np.inf:
+        raise ValueError(f"{name} is {value}; it must be a finite number of 0 or more")
+    return max(0.0, 1.0 - value), 1.0 + value
+
+
+def _turns(hue: float | tuple[float, float]) -> tuple[float, float]:
+    """The range of the hue's turn, of a strength or as a pair."""
+    if isinstance(hue, tuple | list | np.ndarray):
+        return range_of("hue", hue, -0.5, 0.5)
+    if not 0 <= hue <= 0.5:
+        raise ValueError(f"hue is {hue}; it must be in 0..0.5, of a whole turn")
+    return -float(hue), float(hue)

@@ -1,0 +1,142 @@
+"""RandAugment: a few random operations out of fourteen, all of one strength."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.tasks.augment.checks import (
+    aligned,
+    channels,
+    check_channels,
+    check_colors,
+    white_of,
+)
+from hetjax.tasks.augment.color import blended, grey, mean_grey
+from hetjax.tasks.augment.tables import looked_up
+from hetjax.tasks.augment.transforms import Transform
+from hetjax.tasks.augment.warp import METHODS, affine, warped
+
+BINS = 31  # magnitudes 0..30
+OPERATIONS = (
+    "Identity",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Brightness",
+    "Color",
+    "Contrast",
+    "Sharpness",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+)
+_GEOMETRIC = OPERATIONS.index("ShearX"), OPERATIONS.index("Rotate")
+_BLENDS = OPERATIONS.index("Brightness"), OPERATIONS.index("Sharpness")
+_TABLES = OPERATIONS.index("Posterize")
+
+
+def rand_augment(
+    num_ops: int = 2,
+    magnitude: int = 9,
+    *,
+    white: float = 255.0,
+    fill: float | Sequence[float] | np.ndarray = 0.0,
+    method: str = "nearest",
+) -> Transform:
+    """Applies `num_ops` operations to each image, each drawn out of fourteen.
+
+    All are equally likely, and may repeat. Their strength grows with `magnitude`,
+    0..30, here u = magnitude / 30; the sign of those marked +- is drawn, too.
+
+        Identity
+        ShearX, ShearY          +-.3 u pixels per pixel, about the top left corner
+        TranslateX, TranslateY  +-150/331 u of the width, of the height: whole pixels
+        Rotate                  +-30 u degrees, about the centre
+        Brightness              factor f = 1 +- .9 u: f x
+        Color, Contrast         f = 1 +- .9 u: towards grey(x), the mean of grey(x)
+        Sharpness               f = 1 +- .9 u: towards the 3x3 mean with weight 5 at
+                                the centre, but for the border
+        Posterize               the upper 8 - round(4 u) bits of 8
+        Solarize                white - x where x >= (1 - u) white
+        AutoContrast            each channel stretched to 0..white
+        Equalize                each channel with a flat histogram, as in Pillow
+
+    `fill` [] or [C] is the value of pixels from outside the image, `method` "nearest"
+    or "bilinear" how moved pixels are interpolated, `white` the value of white on x's
+    scale: 255 for bytes, 1 for data in [0, 1]. x: [B, H, W, C] with C = 1 or 3. Blends
+    are f x + (1 - f) other, clipped to 0..white. The last four round x to 256 levels;
+    the blends do not round, so that results are within two levels of Pillow's.
+
+    Cubuk et al., RandAugment (2020); the table is that of torchvision.
+    """
+    if not _whole(num_ops) or num_ops < 0:
+        raise ValueError(f"num_ops is {num_ops}; it must be an integer of 0 or more")
+    if not _whole(magnitude) or not 0 <= magnitude < BINS:
+        raise ValueError(f"magnitude is {magnitude}; it must be an integer of 0..30")
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; choose one of {list(METHODS)}")
+    border, white = channels("fill", fill), white_of(white)
+
+    def apply(key: jax.Array, x: jax.Array) -> jax.Array:
+        check_colors("rand_augment", x, 1, 3)
+        check_channels("fill", border, x)
+        for part in jax.random.split(key, num_ops):
+            op_key, sign_key = jax.random.split(part)
+            op = jax.random.randint(op_key, (len(x),), 0, len(OPERATIONS))
+            sign = jax.random.rademacher(sign_key, (len(x),), jnp.float32)
+            x = operated(x, op, sign, magnitude, white, aligned(border, x), method)
+        return x
+
+    return apply
+
+
+def operated(
+    x: jax.Array,
+    op: jax.Array,
+    sign: jax.Array,
+    magnitude: int,
+    white: float,
+    fill: jax.Array,
+    method: str,
+) -> jax.Array:
+    """x with the operation `op` [B] of `OPERATIONS`, of this `sign` [B], on each image.
+
+    A batch takes one warp, one blend and one look-up, since a vmapped `switch` would
+    compute all fourteen.
+    """
+    u = magnitude / (BINS - 1)
+    kind = op[:, None, None, None]
+    y = jnp.where(kind >= _TABLES, looked_up(x, op - _TABLES, u, white), x)
+    blend = (kind >= _BLENDS[0]) & (kind <= _BLENDS[1])
+    factor = (1 + 0.9 * u * sign).astype(x.dtype)[:, None, None, None]
+    mixed = jnp.clip(blended(x, _other(x, kind - _BLENDS[0]), factor), 0, white)
+    y = jnp.where(blend, mixed, y)
+    moved = (kind >= _GEOMETRIC[0]) & (kind <= _GEOMETRIC[1])
+    matrices = affine(op - _GEOMETRIC[0], u * sign, x.shape[1], x.shape[2])
+    return jnp.where(moved, warped(x, matrices, fill, method), y)
+
+
+def _other(x: jax.Array, kind: jax.Array) -> jax.Array:
+    """What is blended with x: black, grey, the mean grey, or a smooth image."""
+    others = jnp.zeros_like(x), grey(x), mean_grey(x), _smooth(x)
+    result = others[-1]
+    for i, other in enumerate(others[:-1]):
+        result = jnp.where(kind == i, other, result)
+    return result
+
+
+def _smooth(x: jax.Array) -> jax.Array:
+    """The mean over 3x3 pixels with weight 5 / 13 at the centre; borders stay."""
+    rows = x[:, :-2] + x[:, 1:-1] + x[:, 2:]
+    total = rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]
+    inner = (total + 4 * x[:, 1:-1, 1:-1]) / 13
+    return jax.lax.dynamic_update_slice(x, inner, (0, 1, 1, 0))
+
+
+def _whole(value: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,70 @@
+"""Operations that map each of 256 levels to another one, by a table per channel."""
+
+import jax
+import jax.numpy as jnp
+
+LEVELS = 256
+
+
+def looked_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
+    """x [B, H, W, C], rounded to 256 levels, after the operation `op` [B] of each image.
+
+    0 posterizes, 1 solarizes, 2 stretches the contrast, 3 equalizes the histogram; u in
+    0..1 is the strength of the first two.
+    """
+    level = jnp.round(jnp.clip(x, 0, white) * ((LEVELS - 1) / white)).astype(jnp.int32)
+    count, height, width, depth = x.shape
+    # one table after another, that of image b and channel c at LEVELS (C b + c)
+    start = LEVELS * jnp.arange(count * depth, dtype=jnp.int32)
+    index = level + start.reshape(count, 1, 1, depth)
+    histogram = jnp.zeros(count * depth * LEVELS, jnp.int32).at[index.ravel()].add(1)
+    histogram = histogram.reshape(count, depth, LEVELS)
+    kind = op[:, None, None]
+    old = jnp.arange(LEVELS, dtype=jnp.int32)[None, None]
+    table = jnp.where(
+        kind == 0,
+        _posterized(old, u),
+        jnp.where(
+            kind == 1,
+            _solarized(old, u),
+            jnp.where(kind == 2, _stretched(old, histogram), _equalized(histogram)),
+        ),
+    )
+    return (table.ravel()[index] * (white / (LEVELS - 1))).astype(x.dtype)
+
+
+def _posterized(old: jax.Array, u: float) -> jax.Array:
+    """The upper 8 - round(4 u) bits."""
+    lost = round(4 * u)
+    return (old >> lost) << lost
+
+
+def _solarized(old: jax.Array, u: float) -> jax.Array:
+    """Inverted from (1 - u) white on."""
+    white = LEVELS - 1
+    return jnp.where(old >= (1 - u) * white, white - old, old)
+
+
+def _stretched(old: jax.Array, histogram: jax.Array) -> jax.Array:
+    """The lowest level that occurs becomes 0, the highest 255; one level stays."""
+    occurs = histogram > 0
+    lowest = jnp.argmax(occurs, -1, keepdims=True)
+    highest = LEVELS - 1 - jnp.argmax(occurs[..., ::-1], -1, keepdims=True)
+    span = highest - lowest
+    stretched = (old - lowest) * (LEVELS - 1) // jnp.maximum(span, 1)
+    return jnp.where(span > 0, jnp.clip(stretched, 0, LEVELS - 1), old)
+
+
+def _equalized(histogram: jax.Array) -> jax.Array:
+    """Each level's share of the pixels below it, in steps as Pillow's.
+
+    s = (pixels - pixels of the highest level) // 255
+    level i -> min(255, (s // 2 + pixels below i) // s), and i itself if s = 0
+    """
+    old = jnp.arange(LEVELS, dtype=jnp.int32)[None, None]
+    highest = LEVELS - 1 - jnp.argmax(histogram[..., ::-1] > 0, -1, keepdims=True)
+    most = jnp.take_along_axis(histogram, highest, -1)
+    step = (histogram.sum(-1, keepdims=True) - most) // (LEVELS - 1)
+    below = jnp.cumsum(histogram, -1) - histogram
+    new = (step // 2 + below) // jnp.maximum(step, 1)
+    return jnp.where(step > 0, jnp.minimum(new, LEVELS - 1), old)

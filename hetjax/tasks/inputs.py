@@ -1,0 +1,146 @@
+"""What is done to a batch's inputs before the model, in training and in evaluation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.data.batching import make_batch, make_buckets
+from hetjax.data.dataset import Dataset
+from hetjax.tasks import augment as images
+
+_AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
+_MIX = 0x4D495821
+
+
+class Inputs(NamedTuple):
+    """Functions of the inputs x of a batch, and what the model gets from them.
+
+    trained(x, key) -> x; evaluated(x) -> x; mixed(x, key) -> (x, partner, share), or
+    None without `mix`, where x is what `trained` returns.
+    """
+
+    trained: Callable[[Any, jax.Array], Any]
+    evaluated: Callable[[Any], Any]
+    mixed: Callable[[Any, jax.Array], tuple[Any, jax.Array, jax.Array]] | None
+    num_features: Any  # of an example as the model sees it; a tree of a tree's
+
+
+def make_inputs(
+    data: Dataset,
+    augment: images.Transform | None = None,
+    normalize: images.Transform | tuple[Any, Any] | None = None,
+    mix: images.Mix | None = None,
+    *,
+    tokens: bool = False,
+) -> Inputs:
+    """`augment` in training, then `normalize`, then `mix` in training.
+
+    Inputs that are `tokens` stay integers, even bytes. Errors: a ValueError for inputs
+    that are no dense array, or where training and evaluation give different shapes.
+    """
+    changes = any(part is not None for part in (augment, normalize, mix))
+    if changes and (data.sparse or not hasattr(data.train.x, "shape")):
+        raise ValueError(
+            f"{data.name}: augment and normalize need dense inputs, one array"
+            + ", and so does mix" * (mix is not None)
+        )
+    augmented, normalized = augment or _unchanged, _transform(normalize)
+
+    def trained(x: Any, key: jax.Array) -> Any:
+        x = x if tokens else as_floats(x, changes)
+        x = augmented(jax.random.fold_in(key, _AUGMENT), x)
+        return normalized(key, x)
+
+    def evaluated(x: Any) -> Any:
+        x = x if tokens else as_floats(x, changes)
+        return normalized(jax.random.key(0), x)  # nothing is drawn
+
+    def mixed(x: Any, key: jax.Array) -> Any:
+        assert mix is not None
+        return mix(jax.random.fold_in(key, _MIX), x)
+
+    if not changes:
+        return Inputs(trained, evaluated, None, data.num_features)
+    x = _check_shapes(data, trained, evaluated)
+    features = int(np.prod(x.shape[1:]))
+    if mix is None:
+        return Inputs(trained, evaluated, None, features)
+    _check_mix(mixed, x)
+    return Inputs(trained, evaluated, mixed, features)
+
+
+def as_floats(x: Any, integers: bool = False) -> Any:
+    """x in float32 if it is one array of bytes or flags, such as pixels.
+
+    Longer `integers` are tokens, unless this says otherwise; of a tree, nothing is
+    changed.
+    """
+    if not isinstance(x, jax.Array | np.ndarray):
+        return x
+    short = jnp.issubdtype(x.dtype, jnp.integer) and x.dtype.itemsize == 1
+    whole = integers and jnp.issubdtype(x.dtype, jnp.integer)
+    return x.astype(jnp.float32) if x.dtype == bool or short or whole else x
+
+
+def _check_shapes(
+    data: Dataset, trained: Callable[..., Any], evaluated: Callable[..., Any]
+) -> jax.ShapeDtypeStruct:
+    """Two examples as the model sees them; a ValueError if augment changes their shape.
+
+    Nothing is computed.
+    """
+    two = make_batch(
+        data.train, np.arange(2) % len(data.train), make_buckets(data.train, 2)
+    )
+    key = jax.random.key(0)
+    found = jax.eval_shape(lambda x: (trained(x, key), evaluated(x)), two.x)
+    shapes = [getattr(x, "shape", ()) for x in found]
+    if any(shape[:1] != (2,) for shape in shapes):
+        raise ValueError(
+            f"{data.name}: augment and normalize must keep the first axis, that of the "
+            f"examples; of 2 examples they make {list(shapes[0])} in training and "
+            f"{list(shapes[1])} in evaluation"
+        )
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{data.name}: an example is {list(shapes[0][1:])} in training, after "
+            f"augment and normalize, but {list(shapes[1][1:])} in evaluation, after "
+            "normalize alone: give normalize=augment.chain(augment.center_crop(...), "
+            "...), or resize, so that both are alike"
+        )
+    return found[1]
+
+
+def _check_mix(mixed: Callable[..., Any], x: jax.ShapeDtypeStruct) -> None:
+    """A ValueError unless it returns (x, partner [B] of integers, share [B])."""
+    shape, count = x.shape, x.shape[0]
+    found: Any = jax.eval_shape(lambda x: mixed(x, jax.random.key(0)), x)
+    parts = found if isinstance(found, tuple) else (found,)
+    shapes = [getattr(part, "shape", None) for part in parts]
+    fits = shapes == [shape, (count,), (count,)]
+    if not fits or not jnp.issubdtype(parts[1].dtype, jnp.integer):
+        raise ValueError(
+            f"mix returns arrays of the shapes {shapes} for x {list(shape)}: return "
+            f"(x {list(shape)}, partner [{count}] of integers, share [{count}])"
+        )
+
+
+def _unchanged(key: jax.Array, x: Any) -> Any:
+    del key
+    return x
+
+
+def _transform(
+    normalize: images.Transform | tuple[Any, Any] | None,
+) -> images.Transform:
+    """The function that the argument `normalize` specifies."""
+    if normalize is None:
+        return _unchanged
+    if callable(normalize):
+        return normalize
+    if not isinstance(normalize, tuple | list) or len(normalize) != 2:
+        raise ValueError("normalize must be a pair (mean, std) or a function (key, x)")
+    return images.normalize(*normalize)
