@@ -118,7 +118,7 @@ def _check_mix(mixed: Callable[..., Any], x: jax.ShapeDtypeStruct) -> None:
     """A ValueError unless it returns (x, partner [B] of integers, share [B])."""
     shape, count = x.shape, x.shape[0]
     found: Any = jax.eval_shape(lambda x: mixed(x, jax.random.key(0)), x)
-    parts = found if isinstance(found, tuple) else (found,)
+    parts: Any = found if isinstance(found, tuple) else (found,)
     shapes = [getattr(part, "shape", None) for part in parts]
     fits = shapes == [shape, (count,), (count,)]
     if not fits or not jnp.issubdtype(parts[1].dtype, jnp.integer):
