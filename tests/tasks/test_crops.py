@@ -5,11 +5,10 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import parameterized
+from PIL import Image
 
 from hetjax.tasks import augment
 from hetjax.tasks.augment.crops import _boxes, _largest
-
-Image = pytest.importorskip("PIL.Image")
 
 KEY = jax.random.key(0)
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -38,9 +37,9 @@ def coordinates(count, height, width):
 
 class ResizingTest(chex.TestCase):
     @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(method=tuple(FILTERS), size=((9, 13), (37, 31)))
-    def test_resize_equals_pillow(self, method, size):
-        x = images()
+    @parameterized.product(method=tuple(FILTERS))
+    def test_resize_equals_pillow(self, method):
+        x, size = images(), (9, 41)  # fewer rows, more columns
         y = self.variant(augment.resize(size, method=method))(KEY, x)
         expected = [by_pillow(image, size, FILTERS[method]) for image in x]
         # sums of float32 numbers up to 255: Pillow's weights are doubles
@@ -63,7 +62,8 @@ def test_without_antialias_pixels_are_left_out():
     """Of every three pixels the one in the middle is taken."""
     x = images(height=21, width=27)
     y = augment.resize((7, 9), antialias=False)(KEY, x)
-    np.testing.assert_allclose(y, x[:, 1::3, 1::3], rtol=1e-6)
+    # places are rounded, by 2e-6 of a pixel: neighbours differ by up to 255
+    np.testing.assert_allclose(y, x[:, 1::3, 1::3], atol=1e-3)
 
 
 @pytest.mark.parametrize("method", FILTERS)
@@ -144,14 +144,14 @@ def test_where_no_draw_fits_the_middle_is_taken(shape, box):
 
 
 def test_the_first_draw_that_fits_is_taken():
-    """Were it the last resort wherever the first draw fails, many would be of it."""
+    """It is not the last resort wherever the very first draw fails."""
     boxes = np.asarray(_boxes(KEY, (2000, 60, 120), (0.5, 1.0), (1.0, 1.0)))
-    # A > 1/2 of 2:1 never fits, unless rounded; A = 1/2 is the last resort, 60 x 60
+    # A > 1/2 of a square never fits, but for rounding: the last resort is 60 x 60
     np.testing.assert_array_equal(boxes[:, 2:], np.full((2000, 2), 60))
     boxes = np.asarray(_boxes(KEY, (2000, 60, 120), (0.25, 1.0), (1.0, 1.0)))
-    # one draw fits with probability 1/3, none of ten with (2/3)^10 = 1.7 %
-    resort = (boxes[:, 2] == 60).mean()
-    assert resort < 0.05
+    # a draw fits with probability .34, so none of ten does with .66^10 = 1.5 %
+    resort = (boxes == [0, 30, 60, 60]).all(1).mean()
+    assert 0 < resort < 0.03
 
 
 @pytest.mark.parametrize(

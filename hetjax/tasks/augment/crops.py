@@ -57,7 +57,7 @@ def random_crop(size: Size) -> Transform:
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         spare = _spare("random_crop", x, shape)
-        offsets = jax.random.randint(key, (len(x), 2), 0, spare + 1)
+        offsets = jax.random.randint(key, (len(x), 2), 0, spare[None] + 1)
         return _crops(x, offsets, shape)
 
     return apply
