@@ -32,17 +32,19 @@ import scipy.sparse as sp
 from hetjax.cache import cache_folder
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import files
+from hetjax.data.readers.descriptions import (
+    ABOUT,
+    LOCK,
+    LONGEST_WAIT,
+    Unusable,
+    write_about,
+)
+from hetjax.data.readers.descriptions import read_about as _about
 
 VERSION = 1  # of these files, and of the results of the reader
-LONGEST_WAIT = 600.0  # [s] for the copy of another process
 RESOLUTION = 2.0  # [s] of the times of files, where it is worst
-ABOUT, LOCK = "about.json", ".lock"
 _BLOCK = 1 << 20  # [bytes]
 _PARTS = ("data", "indices", "indptr")
-
-
-class _Unusable(Exception):
-    """A copy that is damaged; the message says how."""
 
 
 def place(
@@ -75,7 +77,7 @@ def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dat
 
     Of several processes one reads, and the others wait for its copy.
     """
-    with contextlib.suppress(OSError, _Unusable):  # see below
+    with contextlib.suppress(OSError, Unusable):  # see below
         data = _opened(place, paths, [_source(path) for path in paths])
         if data is not None:
             return data
@@ -86,7 +88,7 @@ def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dat
             sources = [_source(path) for path in paths]
             try:
                 data = _opened(place, paths, sources)
-            except _Unusable as error:
+            except Unusable as error:
                 warnings.warn(f"{place}: {error}; the text is read again", stacklevel=4)
             if data is None:
                 data = read()
@@ -151,12 +153,12 @@ def _renew(place: Path, about: dict[str, Any]) -> None:
     If not, the files are compared again next time.
     """
     with (
-        contextlib.suppress(OSError, _Unusable),
+        contextlib.suppress(OSError, Unusable),
         filelock.FileLock(place / LOCK, timeout=0),
     ):
         now = _about(place)
         if now is not None and now["folder"] == about["folder"]:
-            _write_about(place, about)
+            write_about(place, about)
 
 
 def _mapped(folder: Path, about: dict[str, Any]) -> Dataset:
@@ -165,9 +167,9 @@ def _mapped(folder: Path, about: dict[str, Any]) -> Dataset:
         try:
             found = _size_and_crc(folder / name)
         except OSError as error:
-            raise _Unusable(f"{name} cannot be read ({error})") from error
+            raise Unusable(f"{name} cannot be read ({error})") from error
         if found != entry:
-            raise _Unusable(f"{name} is damaged")
+            raise Unusable(f"{name} is damaged")
     splits = []
     for split in ("train", "test"):
         matrices = []
@@ -218,7 +220,7 @@ def _keep(
             "folder": folder.name,
             "files": {file.name: _size_and_crc(file) for file in folder.iterdir()},
         }
-        _write_about(place, about)
+        write_about(place, about)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -236,29 +238,3 @@ def _arrays(data: Dataset) -> list[tuple[str, np.ndarray]]:
         for axis in ("x", "y")
         for part in _PARTS
     ]
-
-
-def _write_about(place: Path, about: dict[str, Any]) -> None:
-    """Replace the description as a whole."""
-    text = json.dumps(about)
-    partial = place / f"{ABOUT}.{uuid.uuid4().hex}"
-    try:
-        document = {"crc32": zlib.crc32(text.encode()), "about": about}
-        partial.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        partial.replace(place / ABOUT)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _about(place: Path) -> dict[str, Any] | None:
-    """The description, None if there is none."""
-    try:
-        document = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-        about = document["about"]
-        if document["crc32"] == zlib.crc32(json.dumps(about).encode()):
-            return about
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _Unusable(f"{ABOUT} cannot be read ({error})") from error
-    raise _Unusable(f"{ABOUT} is damaged")

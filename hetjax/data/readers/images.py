@@ -1,0 +1,205 @@
+"""Image files as one mapped array: decoded by a first pass in several threads.
+
+An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
+which averages where it shrinks, and a square is cut from the centre: what torchvision's
+`Resize` and `CenterCrop` do, with the same rounding. The orientation that a camera has
+noted (EXIF) is not applied, as torchvision does not.
+"""
+
+import io
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from tqdm import tqdm
+
+from hetjax.data.checks import check_whole
+from hetjax.data.dataset import Dataset, Split
+from hetjax.data.readers import mapped_copies
+from hetjax.data.readers.errors import DataError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+NAMED = 10  # files that an error names
+LARGE = 2000  # images that take a noticeable time to decode
+_MOST_PIXELS = 4096  # of a side
+# more than 8 bits per colour, which a conversion to RGB would cut off
+_DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+class Images(NamedTuple):
+    """The files of a split, in the order of its rows."""
+
+    paths: list[Path]  # N
+    labels: np.ndarray  # [N] int32
+
+
+class Found(NamedTuple):
+    """A data set of image files, before any is read."""
+
+    root: Path
+    train: Images
+    test: Images
+    num_classes: int
+    name: str
+    notes: tuple[str, ...] = ()
+    others: tuple[Path, ...] = ()  # further files that say what the data are
+
+
+def read_images(
+    found: Found,
+    *,
+    size: int,
+    cache: str | PathLike | None,
+    workers: int | None,
+    options: str = "",
+    verify: bool | None = None,
+) -> Dataset:
+    """The data set: x mapped [N, size, size, 3] uint8, y [N] int32 in memory.
+
+    `options` are those that choose among the files, for the name of the copy.
+    """
+    splits = {"train": found.train, "test": found.test}
+    shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
+
+    def sources() -> str:
+        every = [*found.others, *found.train.paths, *found.test.paths]
+        return mapped_copies.fingerprint(found.root, every)
+
+    def write(writer: mapped_copies.Writer) -> dict[str, Any]:
+        total = sum(len(split.paths) for split in splits.values())
+        hidden = True if total < LARGE else None  # None: unless it is a terminal
+        failures: list[str] = []
+        with tqdm(
+            desc=f"decoding {found.name}", total=total, disable=hidden, unit="image"
+        ) as bar:
+            for name, split in splits.items():
+                parts = _blocks(split.paths, size, workers, bar, failures)
+                writer.array(f"{name}_x", shapes[name], np.uint8, parts)
+        _raise_if_any(found.root, failures, total)
+        return {}
+
+    needed = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    place = mapped_copies.place(found.root, found.name, [size, options], cache)
+    first_pass = mapped_copies.FirstPass(sources, write, needed)
+    arrays = mapped_copies.kept(place, first_pass, verify).arrays
+    return Dataset(
+        train=Split(arrays["train_x"], found.train.labels),
+        test=Split(arrays["test_x"], found.test.labels),
+        num_classes=found.num_classes,
+        name=found.name,
+        notes=found.notes,
+    )
+
+
+def check_arguments(size: Any, workers: Any) -> None:
+    """Raises a ValueError unless they are numbers of pixels and of threads."""
+    check_whole("size", size, 1, _MOST_PIXELS)
+    if workers is not None:
+        check_whole("workers", workers, 1)
+
+
+def _blocks(
+    paths: list[Path],
+    size: int,
+    workers: int | None,
+    bar: tqdm,
+    failures: list[str],
+) -> Iterator[np.ndarray]:
+    """All images, [n, size, size, 3] uint8 at a time; none after the first failure.
+
+    The others are still decoded, so that all failures are found, which are appended.
+    """
+    rows = max(1, mapped_copies.BLOCK // (3 * size * size))
+    block, filled = np.empty((rows, size, size, 3), np.uint8), 0
+    threads = workers or os.cpu_count() or 1
+
+    def one(path: Path) -> np.ndarray | str:
+        return decoded(path, size)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for image in _in_order(pool, one, paths, rows + 4 * threads):
+            bar.update()
+            if isinstance(image, str):
+                failures.append(image)
+            if failures:
+                continue
+            block[filled], filled = image, filled + 1
+            if filled == rows:
+                yield block
+                filled = 0
+    if filled and not failures:
+        yield block[:filled]
+
+
+def _in_order(
+    pool: ThreadPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    ahead: int,
+) -> Iterator[Result]:
+    """function(item) of each, in order; at most `ahead` results wait for their turn."""
+    waiting: deque = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def decoded(path: Path, size: int) -> np.ndarray | str:
+    """The image [size, size, 3] uint8, or what is wrong with its file."""
+    try:
+        content = path.read_bytes()
+        if not content:
+            return f"{path} is empty"
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as image:
+            if image.mode in _DEEP_MODES:
+                return f"{path} has more than 8 bits per colour (mode {image.mode})"
+            rgb = image if image.mode == "RGB" else image.convert("RGB")
+            return np.asarray(_fitted(rgb, size))
+    except MemoryError:
+        raise
+    except UnidentifiedImageError:
+        return f"{path} is not an image, or its first bytes are damaged"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except Exception as error:  # of many types: a decoder fails in its own ways
+        return f"{path} cannot be decoded ({error})"
+
+
+def _fitted(image: Image.Image, size: int) -> Image.Image:
+    """The centre of the image, whose shorter side becomes `size` pixels."""
+    width, height = image.size
+    if min(width, height) != size:
+        short = min(width, height)
+        # the longer side is rounded down, as torchvision does
+        width, height = (size * side // short for side in (width, height))
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (round((side - size) / 2) for side in (width, height))
+    return image.crop((left, top, left + size, top + size))
+
+
+def _raise_if_any(root: Path, failures: list[str], total: int) -> None:
+    """A DataError of all failures, the first ones by name."""
+    if not failures:
+        return
+    more = len(failures) - NAMED
+    shown = [*failures[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
+    raise DataError(
+        f"{root}: {len(failures):,} of {total:,} images cannot be used: "
+        f"{'; '.join(shown)}. Fetch them again, or remove them"
+    )
