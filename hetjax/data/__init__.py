@@ -9,8 +9,17 @@ from hetjax.data.partition import dirichlet, iid
 from hetjax.data.readers.cifar import read_cifar
 from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.idx import read_idx, read_idx_folder
+from hetjax.data.readers.image_folder import read_image_folder
 from hetjax.data.readers.libsvm import read_libsvm
-from hetjax.data.readers.sources import cifar10, cifar100, fashion_mnist, mnist
+from hetjax.data.readers.sources import (
+    ag_news,
+    cifar10,
+    cifar100,
+    fashion_mnist,
+    flowers102,
+    mnist,
+    tiny_imagenet,
+)
 from hetjax.data.readers.xmc import read_folder, read_xmc
 from hetjax.data.synthetic import SHAPES, synthetic_xmc
 from hetjax.data.tokens import from_tokens
@@ -20,12 +29,14 @@ __all__ = [
     "DataError",
     "Dataset",
     "Split",
+    "ag_news",
     "cifar10",
     "cifar100",
     "commonest_labels",
     "digits",
     "dirichlet",
     "fashion_mnist",
+    "flowers102",
     "from_arrays",
     "from_source",
     "from_tokens",
@@ -35,7 +46,9 @@ __all__ = [
     "read_folder",
     "read_idx",
     "read_idx_folder",
+    "read_image_folder",
     "read_libsvm",
     "read_xmc",
     "synthetic_xmc",
+    "tiny_imagenet",
 ]

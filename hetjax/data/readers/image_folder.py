@@ -69,14 +69,9 @@ def read_image_folder(
         name=folder.resolve().name if name is None else name,
         notes=tuple(filter(None, notes)),
     )
-    options = f"{train}/{test}"
+    what = f"folders {train}, {test}"
     return read_images(
-        found,
-        size=size,
-        cache=cache,
-        workers=workers,
-        options=options,
-        verify=verify,
+        found, what, size=size, cache=cache, workers=workers, verify=verify
     )
 
 
@@ -130,6 +125,11 @@ def _folders(place: Path) -> list[Path]:
         for entry in place.iterdir()
         if not entry.name.startswith(".") and entry.is_dir()
     )
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images at any depth, in the order of their paths."""
+    return _files(folder)[0]
 
 
 def _files(folder: Path) -> tuple[list[Path], int]:

@@ -1,6 +1,6 @@
 """Image files as one mapped array: decoded by a first pass in several threads.
 
-An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
+An image becomes RGB (transparency is dropped), its shorter side is resized to `size` by Pillow's bicubic filter,
 which averages where it shrinks, and a square is cut from the centre: what torchvision's
 `Resize` and `CenterCrop` do, with the same rounding. The orientation that a camera has
 noted (EXIF) is not applied, as torchvision does not.
@@ -56,16 +56,16 @@ class Found(NamedTuple):
 
 def read_images(
     found: Found,
+    what: str,
     *,
     size: int,
     cache: str | PathLike | None,
     workers: int | None,
-    options: str = "",
     verify: bool | None = None,
 ) -> Dataset:
     """The data set: x mapped [N, size, size, 3] uint8, y [N] int32 in memory.
 
-    `options` are those that choose among the files, for the name of the copy.
+    `what` says which files these are, among others in the same folder.
     """
     splits = {"train": found.train, "test": found.test}
     shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
@@ -74,7 +74,7 @@ def read_images(
         every = [*found.others, *found.train.paths, *found.test.paths]
         return mapped_copies.fingerprint(found.root, every)
 
-    def write(writer: mapped_copies.Writer) -> dict[str, Any]:
+    def write(writer: mapped_copies.Writer) -> None:
         total = sum(len(split.paths) for split in splits.values())
         hidden = True if total < LARGE else None  # None: unless it is a terminal
         failures: list[str] = []
@@ -85,10 +85,9 @@ def read_images(
                 parts = _blocks(split.paths, size, workers, bar, failures)
                 writer.array(f"{name}_x", shapes[name], np.uint8, parts)
         _raise_if_any(found.root, failures, total)
-        return {}
 
     needed = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
-    place = mapped_copies.place(found.root, found.name, [size, options], cache)
+    place = mapped_copies.place(found.root, [what, int(size)], cache)
     first_pass = mapped_copies.FirstPass(sources, write, needed)
     arrays = mapped_copies.kept(place, first_pass, verify).arrays
     return Dataset(
@@ -105,6 +104,22 @@ def check_arguments(size: Any, workers: Any) -> None:
     check_whole("size", size, 1, _MOST_PIXELS)
     if workers is not None:
         check_whole("workers", workers, 1)
+
+
+def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
+    """A DataError that names files which are not there, the first ones by name."""
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise DataError(
+            f"{root}: {len(missing):,} of {len(paths):,} images are missing: "
+            f"{_first([str(path.relative_to(root)) for path in missing])}; {remedy}"
+        )
+
+
+def _first(names: list[str]) -> str:
+    """The first of them, and the number of the others."""
+    more = len(names) - NAMED
+    return "; ".join([*names[:NAMED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def _blocks(
@@ -195,11 +210,8 @@ def _fitted(image: Image.Image, size: int) -> Image.Image:
 
 def _raise_if_any(root: Path, failures: list[str], total: int) -> None:
     """A DataError of all failures, the first ones by name."""
-    if not failures:
-        return
-    more = len(failures) - NAMED
-    shown = [*failures[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
-    raise DataError(
-        f"{root}: {len(failures):,} of {total:,} images cannot be used: "
-        f"{'; '.join(shown)}. Fetch them again, or remove them"
-    )
+    if failures:
+        raise DataError(
+            f"{root}: {len(failures):,} of {total:,} images cannot be used: "
+            f"{_first(failures)}. Fetch them again, or remove them"
+        )

@@ -52,7 +52,6 @@ class Copy(NamedTuple):
 
     folder: Path
     arrays: dict[str, np.ndarray]  # by name, mapped and read-only
-    facts: dict[str, Any]  # JSON data
 
 
 class Writer:
@@ -94,20 +93,24 @@ class FirstPass(NamedTuple):
     """How a copy is made."""
 
     sources: Callable[[], str]  # the fingerprint of all files that are read
-    write: Callable[[Writer], dict[str, Any]]  # returns the facts
+    write: Callable[[Writer], None]
     needed: int  # [bytes] of the copy, about
 
 
-def place(root: Path, name: str, options: Any, cache: str | PathLike | None) -> Path:
-    """The folder for the copy of what is read from `root` with these options."""
+def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
+    """The folder for the copy of what is read from `root` with these options.
+
+    The options are JSON data, the first of which says who reads.
+    """
     if not (cache is None or isinstance(cache, str | PathLike)) or cache == "":
         raise ValueError(
             f"cache={cache!r}: give a folder, or None for the user's cache folder"
         )
     folder = cache_folder() / "read" if cache is None else Path(cache)
-    key = json.dumps([str(root.resolve()), name, options, VERSION])
+    root = root.resolve()
+    key = json.dumps([str(root), options, VERSION])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return folder.expanduser() / f"{name}-{digest}"
+    return folder.expanduser() / f"{root.name}-{digest}"
 
 
 def fingerprint(root: Path, paths: Iterable[Path]) -> str:
@@ -138,7 +141,7 @@ def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy
             return copy
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _lock_of(place):
+        with _locked(place):
             return _opened_or_written(place, first_pass, verify)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         raise DataError(
@@ -147,15 +150,15 @@ def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy
         ) from error
 
 
-def _lock_of(place: Path) -> filelock.BaseFileLock:
-    """The lock, acquired; a first pass may take hours, so there is no longest wait."""
+def _locked(place: Path) -> filelock.AcquireReturnProxy:
+    """The lock, until a `with` ends; a first pass may take hours, so there is no longest wait."""
     lock = filelock.FileLock(place / LOCK)
     try:
-        return lock.acquire(timeout=0).lock
+        return lock.acquire(timeout=0)
     except filelock.Timeout:
         why = "another process is making this copy, and this one waits for it"
-        warnings.warn(f"{place}: {why}", stacklevel=5)
-        return lock.acquire().lock
+        warnings.warn(f"{place}: {why}", stacklevel=6)
+        return lock.acquire()
 
 
 def _opened_or_written(place: Path, first_pass: FirstPass, verify: bool | None) -> Copy:
@@ -166,7 +169,7 @@ def _opened_or_written(place: Path, first_pass: FirstPass, verify: bool | None) 
         if copy is not None:
             return copy
     except Unusable as error:
-        warnings.warn(f"{place}: {error}; all is read again", stacklevel=5)
+        warnings.warn(f"{place}: {error}; all is read again", stacklevel=6)
     _clear(place)
     _write(place, first_pass, sources)
     try:
@@ -199,13 +202,13 @@ def _write(place: Path, first_pass: FirstPass, sources: str) -> None:
             needed = f"{first_pass.needed / 1e9:.3g} GB"
             raise OSError(f"it needs {needed}, and {free / 1e9:.3g} GB are free")
         writer = Writer(folder)
-        facts = first_pass.write(writer)
+        first_pass.write(writer)
         if first_pass.sources() != sources:
             raise DataError(
                 f"{place}: the files changed while they were read; start again"
             )
-        about = {"sources": sources, "folder": folder.name, "facts": facts}
-        write_about(place, {**about, "files": writer.files})
+        about = {"sources": sources, "folder": folder.name, "files": writer.files}
+        write_about(place, about)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -231,7 +234,7 @@ def _opened(place: Path, sources: str, verify: bool | None) -> Copy | None:
         }
     except OSError as error:
         raise Unusable(f"a file cannot be read ({error})") from error
-    return Copy(folder, arrays, about["facts"])
+    return Copy(folder, arrays)
 
 
 def _compare(path: Path, blocks: Sequence[Sequence[int]], at_most: int | None) -> None:

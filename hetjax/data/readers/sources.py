@@ -6,41 +6,28 @@ Downloads are checked against the published checksums. The user's own files are 
 since they may be packed differently.
 """
 
-import os
-import tarfile
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
 
 from hetjax.data.dataset import Dataset
-from hetjax.data.readers import cifar, idx
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import ag_news as news
+from hetjax.data.readers import cifar, flowers, idx
+from hetjax.data.readers import tiny_imagenet as tiny
+from hetjax.data.readers.downloads import Source, place
+from hetjax.data.readers.images import check_arguments, read_images
 from hetjax.recipes import by_name
 
-_VARIABLE = "HETJAX_DATA"
 
-
-class _Source(NamedTuple):
-    """The download location of a data set, and the names of its files."""
-
-    name: str
-    url: str  # of the folder with the files to download
-    md5: dict[str, str]  # of each file to download, as published
-    wanted: dict[str, tuple[str, ...]]  # the files to read, with alternative names
-    archive_folder: str = ""  # with the files, if the one download is an archive
-
-
-def _idx_source(name: str, url: str, *md5: str) -> _Source:
+def _idx_source(name: str, url: str, *md5: str) -> Source:
     packed = [f"{file}.gz" for file in idx.FILES]
     wanted = {file: idx.spellings(file) for file in idx.FILES}
-    return _Source(name, url, dict(zip(packed, md5, strict=True)), wanted)
+    return Source(name, url, dict(zip(packed, md5, strict=True)), wanted)
 
 
-def _cifar_source(version: cifar.Version, archive: str, md5: str) -> _Source:
+def _cifar_source(version: cifar.Version, archive: str, md5: str) -> Source:
     wanted = {file: (file, f"{version.folder}/{file}") for file in version.files}
     url = "https://www.cs.toronto.edu/~kriz/"
-    return _Source(version.name, url, {archive: md5}, wanted, version.folder)
+    return Source(version.name, url, {archive: md5}, wanted, version.folder)
 
 
 _MNIST = _idx_source(
@@ -65,6 +52,33 @@ _CIFAR10 = _cifar_source(
 _CIFAR100 = _cifar_source(
     cifar.CIFAR100, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
 )
+_FLOWERS102 = Source(
+    "flowers102",
+    "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
+    {
+        "102flowers.tgz": "52808999861908f626f3c1f4e79d11fa",
+        "imagelabels.mat": "e0620be6f572b9609742df49c70aed4d",
+        "setid.mat": "a5357ecc9cb78c4bef273ce3793fc85c",
+    },
+    {file: (file, f"flowers-102/{file}") for file in flowers.FILES},
+    flowers.FOLDER,
+)
+_TINY_IMAGENET = Source(
+    "tiny_imagenet",
+    "http://cs231n.stanford.edu/",
+    {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
+    {file: (file, f"tiny-imagenet-200/{file}") for file in tiny.FILES},
+    "tiny-imagenet-200",
+)
+_AG_NEWS = Source(
+    "ag_news",
+    "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
+    {
+        "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
+        "test.csv": "d52ea96a97a2d943681189a97654912d",
+    },
+    {file: (file, f"ag_news_csv/{file}") for file in news.FILES},
+)
 
 
 @by_name
@@ -74,7 +88,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
     files were looked for, and where.
     """
-    return idx.read_idx_folder(_place(_MNIST, folder), name="mnist")
+    return idx.read_idx_folder(place(_MNIST, folder), name="mnist")
 
 
 @by_name
@@ -84,7 +98,7 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
     says which files were looked for, and where.
     """
-    return idx.read_idx_folder(_place(_FASHION_MNIST, folder), name="fashion_mnist")
+    return idx.read_idx_folder(place(_FASHION_MNIST, folder), name="fashion_mnist")
 
 
 @by_name
@@ -94,7 +108,7 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
     170 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR10, _place(_CIFAR10, folder))
+    return cifar.read_version(cifar.CIFAR10, place(_CIFAR10, folder))
 
 
 @by_name
@@ -104,74 +118,91 @@ def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> D
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
     169 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR100, _place(_CIFAR100, folder), labels=labels)
+    return cifar.read_version(cifar.CIFAR100, place(_CIFAR100, folder), labels=labels)
 
 
-def _place(source: _Source, folder: str | PathLike | None) -> Path:
-    """The folder with the source's files: the user's own, or the download cache.
+@by_name
+def flowers102(
+    *,
+    folder: str | PathLike | None = None,
+    size: int = 256,
+    split: str = "swapped",
+    cache: str | PathLike | None = None,
+    workers: int | None = None,
+) -> Dataset:
+    """Oxford Flowers102: 8,189 photographs, x [N, size, size, 3] uint8, y [N] of 102.
 
-    A folder with only some of the files is used, too: its reader then says which are
-    missing, rather than downloading everything because of one forgotten file.
+    `split` "swapped" trains on the 6,149 images of the official test split and tests on
+    the 2,040 of the training and validation splits, as Biased Local SGD does
+    (arXiv:2508.08540, appendix A.2); "official" trains on these 2,040 and tests on the
+    6,149. Classes are counted from zero, and from one in imagelabels.mat.
+
+    Reads jpg/, imagelabels.mat and setid.mat in `folder`, or in
+    $HETJAX_DATA/flowers102, or downloads 345 MB. Images are decoded at the first start,
+    and kept in `cache`, as by `read_image_folder`: 1.6 GB for size=256. A `DataError`
+    names what is missing or damaged. Source: Nilsback and Zisserman (2008),
+    www.robots.ox.ac.uk/~vgg/data/flowers/102.
     """
-    own = os.environ.get(_VARIABLE)
-    if folder is not None:
-        looked_in = Path(folder)
-    else:
-        looked_in = Path(own).expanduser() / source.name if own else None
-    if looked_in:
-        for spellings in source.wanted.values():
-            for name in spellings:
-                if (looked_in / name).is_file():
-                    return (looked_in / name).parent
-    files = ", ".join(source.wanted)
-    if folder is not None:
-        raise DataError(
-            f"{looked_in}: no file of {source.name} there; looked for {files}"
-        )
-    try:
-        return _downloaded(source)
-    except (OSError, ValueError, tarfile.TarError) as error:
-        unset = f"in no folder, as {_VARIABLE} is not set"
-        where = f"in {looked_in}" if looked_in else unset
-        raise DataError(
-            f"{source.name}: looked for {files} {where}; and could not download it "
-            f"({error}). Put these files into a folder and pass it as folder=..., or "
-            f"put them into {source.name}/ in the folder that {_VARIABLE} names"
-        ) from error
+    check_arguments(size, workers)
+    flowers.check_split(split)
+    found = flowers.find_flowers(place(_FLOWERS102, folder), split)
+    return read_images(
+        found, f"flowers102 {split}", size=size, cache=cache, workers=workers
+    )
 
 
-def _downloaded(source: _Source) -> Path:
-    """The folder of the downloaded files; files in the cache are not fetched again."""
-    import pooch  # here: its import warns in notebooks that have no ipywidgets
+@by_name
+def tiny_imagenet(
+    *,
+    folder: str | PathLike | None = None,
+    size: int = 64,
+    cache: str | PathLike | None = None,
+    workers: int | None = None,
+) -> Dataset:
+    """Tiny ImageNet: 100,000 + 10,000 images, x [N, size, size, 3] uint8, y [N] of 200.
 
-    cache = pooch.os_cache("hetjax") / source.name
-    for file, md5 in source.md5.items():
-        pooch.retrieve(
-            source.url + file,
-            known_hash=f"md5:{md5}",
-            fname=file,
-            path=cache,
-            progressbar=True,
-        )
-    if not source.archive_folder:
-        return cache
-    (archive,) = source.md5
-    return _unpacked(cache / archive, source.archive_folder)
+    The classes are the WordNet ids in wnids.txt in sorted order, as of torchvision's
+    `ImageFolder`, which is not the order of the file. The test split is the validation
+    split, since the labels of the test images are not published. Grey images become
+    RGB. Another `size` than 64 resizes the images.
+
+    Reads the original files in `folder`, or in $HETJAX_DATA/tiny_imagenet, or downloads
+    248 MB. Images are decoded at the first start, and kept in `cache`, as by
+    `read_image_folder`: 1.4 GB for size=64. A `DataError` names what is missing or
+    damaged. Source: cs231n.stanford.edu/tiny-imagenet-200.zip.
+    """
+    check_arguments(size, workers)
+    found = tiny.find_tiny_imagenet(place(_TINY_IMAGENET, folder))
+    return read_images(found, "tiny_imagenet", size=size, cache=cache, workers=workers)
 
 
-def _unpacked(archive: Path, folder: str) -> Path:
-    """Unpacks a folder of the archive beside it, atomically."""
-    target = archive.parent / folder
-    if not target.is_dir():
-        with TemporaryDirectory(dir=archive.parent) as temporary:
-            with tarfile.open(archive) as tar:
-                # Python before 3.11.4 has no filters; the archive's checksum is known
-                filtered = hasattr(tarfile, "data_filter")
-                safely: Any = {"filter": "data"} if filtered else {}
-                tar.extractall(temporary, **safely)
-            try:
-                (Path(temporary) / folder).rename(target)
-            except OSError:
-                if not target.is_dir():  # else another process was faster
-                    raise
-    return target
+@by_name
+def ag_news(
+    *,
+    folder: str | PathLike | None = None,
+    length: int = 256,
+    vocabulary: str | PathLike | None = None,
+    vocabulary_size: int = 30_522,
+    cache: str | PathLike | None = None,
+) -> Dataset:
+    r"""AG News: 120,000 + 7,600 texts as tokens, x [N, length], y [N] of 4 topics.
+
+    A text is the title, a space and the description, where each backslash is a space:
+    it stands for a line break in these files. HTML that is left in the texts is kept.
+    Tokens are those of BERT's lower-case WordPiece: [CLS] ... [SEP], cut off after
+    `length`, and padded with 0, which is [PAD]. x is uint16 (int32 for a vocabulary of
+    more than 65,536 tokens), mapped and read-only; y: [N] int32.
+
+    `vocabulary` is a vocab.txt with one token per line, such as bert-base-uncased's.
+    Without one, a WordPiece vocabulary of at most `vocabulary_size` tokens is trained
+    on the training split, the same each time; `Dataset.notes` says where it is kept.
+
+    Reads train.csv and test.csv in `folder`, or in $HETJAX_DATA/ag_news, or downloads
+    31 MB. The tokens are kept in `cache`, or the user's cache folder. A `DataError`
+    names the file and line of what is wrong. Needs the package tokenizers:
+    pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
+    """
+    news.check_arguments(length, vocabulary, vocabulary_size)
+    files = news.files_in(place(_AG_NEWS, folder))
+    chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)
+    return news.read_tokens(files, int(length), chosen, cache)

@@ -1,0 +1,112 @@
+"""The original files of Oxford Flowers102.
+
+jpg/image_00001.jpg and so on; in imagelabels.mat the class of each, from one on; in
+setid.mat the numbers of the images of the three splits, from one on.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+
+from hetjax.data.readers.errors import DataError
+from hetjax.data.readers.images import Found, Images, raise_if_missing
+
+CLASSES = 102
+FOLDER, LABELS, SPLITS = "jpg", "imagelabels.mat", "setid.mat"
+FILES = (SPLITS, LABELS)
+_TRAIN, _VALID, _TEST = "trnid", "valid", "tstid"
+_OFFICIAL = {_TRAIN: 1020, _VALID: 1020, _TEST: 6149}  # numbers of images
+# names of the splits in setid.mat that we train on, and test on
+_USE = {
+    "swapped": ((_TEST,), (_TRAIN, _VALID)),
+    "official": ((_TRAIN, _VALID), (_TEST,)),
+}
+
+
+def check_split(split: str) -> None:
+    """Raises a ValueError unless there is such a way to split."""
+    if split not in _USE:
+        raise ValueError(f"split={split!r}: choose one of {', '.join(_USE)}")
+
+
+def find_flowers(folder: Path, split: str) -> Found:
+    """The images in this folder, in the order of setid.mat."""
+    labels = _labels(folder / LABELS)
+    ids = _ids(folder / SPLITS, len(labels))
+    parts = []
+    for names in _USE[split]:
+        rows = np.concatenate([ids[name] for name in names])
+        paths = [folder / FOLDER / f"image_{row:05}.jpg" for row in rows.tolist()]
+        parts.append(Images(paths, (labels[rows - 1] - 1).astype(np.int32)))
+    train, test = parts
+    if not (folder / FOLDER).is_dir():
+        raise DataError(f"{folder / FOLDER}: no such folder; unpack 102flowers.tgz")
+    raise_if_missing(folder, [*train.paths, *test.paths], "unpack 102flowers.tgz again")
+    notes = [
+        f"{name}: {len(ids[name])} images, the official files have {size}"
+        for name, size in _OFFICIAL.items()
+        if len(ids[name]) != size
+    ]
+    others = tuple(folder / file for file in FILES)
+    return Found(folder, train, test, CLASSES, "flowers102", tuple(notes), others)
+
+
+def _labels(path: Path) -> np.ndarray:
+    """The class [N] of each image, from one on."""
+    labels = _integers(path, _loaded(path), "labels")
+    wrong = np.flatnonzero((labels < 1) | (labels > CLASSES))
+    if wrong.size:
+        raise DataError(
+            f"{path}: image {wrong[0] + 1} has the label {labels[wrong[0]]}, outside "
+            f"1..{CLASSES}; damaged? fetch it again"
+        )
+    return labels
+
+
+def _ids(path: Path, images: int) -> dict[str, np.ndarray]:
+    """The image numbers of each split, from one on, of which none occurs twice."""
+    content = _loaded(path)
+    ids = {name: _integers(path, content, name) for name in _OFFICIAL}
+    for name, found in ids.items():
+        wrong = found[(found < 1) | (found > images)]
+        if wrong.size:
+            raise DataError(
+                f"{path}: {name} has the image {wrong[0]}, and {LABELS} has labels of "
+                f"images 1..{images}; do both files belong together?"
+            )
+    numbers, counts = np.unique(np.concatenate(list(ids.values())), return_counts=True)
+    if (counts > 1).any():
+        raise DataError(
+            f"{path}: the image {numbers[counts > 1][0]} is there twice, in one split "
+            "or two; fetch the file again"
+        )
+    return ids
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; fetch it, too, and put it there")
+    try:
+        return scipy.io.loadmat(path)
+    except Exception as error:  # of many types, for damaged files
+        raise DataError(
+            f"{path}: cannot be read as a MATLAB file ({error}); fetch it again"
+        ) from error
+
+
+def _integers(path: Path, content: dict[str, Any], key: str) -> np.ndarray:
+    """The variable's numbers [n] int64, at least one."""
+    if key not in content:
+        there = ", ".join(name for name in content if not name.startswith("__"))
+        raise DataError(f"{path}: looked for {key}; it holds {there or 'nothing'}")
+    values = np.asarray(content[key])
+    if not values.size or values.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: {key} is {list(values.shape)} of {values.dtype}, and not whole "
+            "numbers; fetch the file again"
+        )
+    if not (np.isfinite(values).all() and (values == np.round(values)).all()):
+        raise DataError(f"{path}: {key} are not whole numbers; fetch the file again")
+    return values.reshape(-1).astype(np.int64)
