@@ -148,4 +148,5 @@ def _files(folder: Path) -> tuple[list[Path], int]:
 
 
 def _and_others(names: list[str]) -> str:
-    return f" (nor of {len(names) - 1} others)" if len(names) > 1 else ""
+    more = len(names) - 1
+    return f" (nor of {more} other{'s' * (more > 1)})" if more else ""

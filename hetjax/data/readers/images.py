@@ -1,14 +1,13 @@
 """Image files as one mapped array: decoded by a first pass in several threads.
 
-An image becomes RGB (transparency is dropped), its shorter side is resized to `size` by Pillow's bicubic filter,
+An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
 which averages where it shrinks, and a square is cut from the centre: what torchvision's
-`Resize` and `CenterCrop` do, with the same rounding. The orientation that a camera has
-noted (EXIF) is not applied, as torchvision does not.
+`Resize` and `CenterCrop` do, with the same rounding. Transparency is dropped. The
+orientation that a camera has noted (EXIF) is not applied, as torchvision does not.
 """
 
 import io
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +66,7 @@ def read_images(
 
     `what` says which files these are, among others in the same folder.
     """
+    size = int(size)  # NumPy's integers cannot be written down
     splits = {"train": found.train, "test": found.test}
     shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
 
@@ -87,7 +87,7 @@ def read_images(
         _raise_if_any(found.root, failures, total)
 
     needed = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
-    place = mapped_copies.place(found.root, [what, int(size)], cache)
+    place = mapped_copies.place(found.root, [what, size], cache)
     first_pass = mapped_copies.FirstPass(sources, write, needed)
     arrays = mapped_copies.kept(place, first_pass, verify).arrays
     return Dataset(
@@ -181,7 +181,7 @@ def decoded(path: Path, size: int) -> np.ndarray | str:
         content = path.read_bytes()
         if not content:
             return f"{path} is empty"
-        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content)) as image:
             if image.mode in _DEEP_MODES:
                 return f"{path} has more than 8 bits per colour (mode {image.mode})"
             rgb = image if image.mode == "RGB" else image.convert("RGB")

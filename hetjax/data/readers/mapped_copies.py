@@ -151,7 +151,10 @@ def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy
 
 
 def _locked(place: Path) -> filelock.AcquireReturnProxy:
-    """The lock, until a `with` ends; a first pass may take hours, so there is no longest wait."""
+    """The lock, which a `with` releases.
+
+    There is no longest wait, since a first pass may take hours.
+    """
     lock = filelock.FileLock(place / LOCK)
     try:
         return lock.acquire(timeout=0)
