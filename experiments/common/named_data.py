@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import hetjax as hj
 from experiments.common import pipelines
-from hetjax.data.readers import cifar
+from hetjax.data.readers import cifar, image_folder, tiny_imagenet
 
 NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
     "digits": hj.data.digits,
@@ -24,6 +24,9 @@ NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
     "fashion_mnist": hj.data.fashion_mnist,
     "cifar10": hj.data.cifar10,
     "cifar100": hj.data.cifar100,
+    "flowers102": hj.data.flowers102,
+    "tiny_imagenet": hj.data.tiny_imagenet,
+    "ag_news": hj.data.ag_news,
     # learnable data of the same shape as a public set
     **{
         f"synthetic_{name}": partial(hj.data.synthetic_xmc, **sizes)
@@ -71,7 +74,8 @@ def load(name: str, *, first_index: int | None = None) -> hj.data.Dataset:
       may lie in the current folder
     - a libSVM file, one class per row, beside the test split FILE.t: `read_libsvm`
     - a folder, or one in $HETJAX_DATA: train.libsvm and test.libsvm (`read_libsvm`),
-      images as MNIST's or CIFAR's files, else XMC text (`read_folder`)
+      images as MNIST's, CIFAR's or Tiny ImageNet's files, or in train/ and val/ with a
+      folder per class (`read_image_folder`), else XMC text (`read_folder`)
 
     `first_index` is the text's first feature; None: 0 in XMC text, 1 in libSVM.
     """
@@ -106,6 +110,10 @@ def _in_folder(folder: Path, given: dict[str, Any]) -> hj.data.Dataset:
         return hj.data.read_idx_folder(folder)
     if any(cifar.find(folder, version) for version in (cifar.CIFAR10, cifar.CIFAR100)):
         return hj.data.read_cifar(folder)
+    if image_folder.has_image_folders(folder):
+        if (folder / tiny_imagenet.IDS).is_file():
+            return hj.data.tiny_imagenet(folder=folder)
+        return hj.data.read_image_folder(folder)
     return hj.data.read_folder(folder, **given)
 
 

@@ -1,6 +1,7 @@
 """What --data names: readers, functions of one's own, and the task that fits."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -103,6 +104,29 @@ def test_a_folder_of_images(here, monkeypatch, file, reader):
     path.touch()
     monkeypatch.setattr(hj.data, reader, lambda folder: f"{reader} of {folder}")
     assert named_data.load("images") == f"{reader} of images"
+
+
+@pytest.mark.parametrize(
+    ("files", "reader"),
+    [
+        (["train/cat/a.jpg", "val/cat/b.jpg"], "read_image_folder"),
+        (["train/n01/a.jpg", "val/images/b.jpg", "wnids.txt"], "tiny_imagenet"),
+        (["train/a.jpg", "val/cat/b.jpg"], "read_folder"),
+        (["train/cat/a.jpg", "train.txt"], "read_folder"),
+    ],
+)
+def test_folders_of_classes(here, monkeypatch, files, reader):
+    for file in files:
+        (here / "all" / "pets" / file).parent.mkdir(parents=True, exist_ok=True)
+        (here / "all" / "pets" / file).touch()
+    for name in ("read_image_folder", "tiny_imagenet", "read_folder"):
+        monkeypatch.setattr(hj.data, name, partial(_called, name))
+    monkeypatch.setenv("HETJAX_DATA", str(here / "all"))
+    assert named_data.load("pets") == (reader, here / "all" / "pets")
+
+
+def _called(name, *args, folder=None):
+    return name, *args, *([folder] if folder else [])
 
 
 # The task follows the data.

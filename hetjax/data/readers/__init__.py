@@ -1,6 +1,8 @@
-"""Readers of files: XMC and libSVM text, IDX and CIFAR images, official data sets.
+"""Readers of files: XMC and libSVM text, images, texts, official data sets.
 
 Each returns a `Dataset`; any problem with a file is a `DataError` that names the file.
 Readers of text share `files` (lines), `xmc_text` and `decimals` (numbers), `pieces`
-(matrices) and `copies` (what was parsed, kept for the next start).
+(matrices) and `copies` (what was parsed, kept for the next start). Readers of image files share
+`images`, whose result, which may exceed the memory, is in `mapped_copies`. `sources`
+has the official data sets, and `downloads` fetches their files.
 """
