@@ -53,11 +53,16 @@ def step(
     return run
 
 
+def _labels(classes: int) -> dict[int, str]:
+    """The names of so many classes, from which a configuration takes their number."""
+    return {k: str(k) for k in range(classes)}
+
+
 def _resnet50(torch: Any, classes: int) -> Any:
     del torch
     import transformers
 
-    config = transformers.ResNetConfig(num_labels=classes)
+    config = transformers.ResNetConfig(id2label=_labels(classes))
     return transformers.ResNetForImageClassification(config)
 
 
@@ -70,7 +75,7 @@ def _vit(width: int, heads: int) -> Callable[[Any, int], Any]:
             hidden_size=width,
             num_attention_heads=heads,
             intermediate_size=4 * width,
-            num_labels=classes,
+            id2label=_labels(classes),
         )
         return transformers.ViTForImageClassification(config)
 
@@ -81,7 +86,7 @@ def _distilbert(torch: Any, classes: int) -> Any:
     del torch
     import transformers
 
-    config = transformers.DistilBertConfig(num_labels=classes)
+    config = transformers.DistilBertConfig(id2label=_labels(classes))
     return transformers.DistilBertForSequenceClassification(config)
 
 

@@ -3,7 +3,7 @@
 All examples are the same, so nothing can be learned from them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,13 +32,30 @@ SHAPES = {
 }
 
 
+class Repeated:
+    """[N, ...] of which all rows are one, and are made when they are read."""
+
+    def __init__(self, row: np.ndarray, number: int):
+        """So many times this row."""
+        self._row = row
+        self.shape, self.dtype = (number, *row.shape), row.dtype
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        rows = np.arange(len(self))[index]
+        return np.broadcast_to(self._row, (*rows.shape, *self._row.shape)).copy()
+
+
 def like(name: str) -> hj.data.Dataset:
     """A data set of this one's sizes; tokens are 1, so that none is padding."""
     shape = SHAPES[name]
-    one = np.ones((1, *shape.x), shape.dtype)
+    row = np.ones(shape.x, shape.dtype)
 
     def split(number: int) -> hj.data.Split:
-        x = np.broadcast_to(one, (number, *shape.x))
+        x = Repeated(row, number)
         return hj.data.Split(x, np.arange(number, dtype=np.int32) % shape.classes)
 
     return hj.data.Dataset(

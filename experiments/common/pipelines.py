@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hetjax.data import Dataset
 from hetjax.tasks import augment
+from hetjax.tasks.augment import Transform
 
 # mean and standard deviation of the training images' channels, at a scale of 0..1
 CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -19,8 +20,8 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Pipeline(NamedTuple):
     """The arguments of `hetjax.classification` that are about inputs."""
 
-    augment: augment.Transform | None = None
-    normalize: augment.Transform | None = None
+    augment: Transform | None = None
+    normalize: Transform | None = None
     mix: Any = None
 
 

@@ -2,7 +2,7 @@
 
 Each returns a `Dataset`; any problem with a file is a `DataError` that names the file.
 Readers of text share `files` (lines), `xmc_text` and `decimals` (numbers), `pieces`
-(matrices) and `copies` (what was parsed, kept for the next start). Readers of image files share
-`images`, whose result, which may exceed the memory, is in `mapped_copies`. `sources`
-has the official data sets, and `downloads` fetches their files.
+(matrices) and `copies` (what was parsed, kept for the next start). Readers of image
+files share `images`, whose result, which may exceed the memory, is in `mapped_copies`.
+`sources` has the official data sets, and `downloads` fetches their files.
 """

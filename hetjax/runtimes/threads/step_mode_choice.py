@@ -34,7 +34,7 @@ def choose_step_mode(
         return "dispatch", {}
     seconds = measured_once(
         lambda: _measured(timer, device, local_steps, size, learners, tried),
-        timer.lowered(device, size),
+        timer.lowered(device, size).as_text(),
         f"{local_steps} steps, {learners} learners",
         device,
     )
