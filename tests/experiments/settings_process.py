@@ -1,0 +1,50 @@
+"""What compare.py makes of each .flags file on standard input, as JSON.
+
+In a process of its own, since several scripts define flags of the same names.
+"""
+
+import json
+import sys
+
+import jax
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import compare
+from hetjax import tree
+from hetjax.schedule import Progress
+from hetjax.schedule.learning_rates import learning_rate_at
+
+
+def described(path):
+    with flagsaver.flagsaver():
+        flags.FLAGS(["compare.py", f"--flagfile={path}", "--plan"])
+        task, data, machine, strategies = compare.setting()
+        model = jax.eval_shape(task.init, jax.random.key(0))
+        epochs = flags.FLAGS.epochs
+
+        def rates(strategy):
+            instants = [Progress(0, epochs * k / 8, 0, 0.0) for k in range(9)]
+            return [learning_rate_at(strategy.learning_rate, at) for at in instants]
+
+        return {
+            "epochs": epochs,
+            "out": flags.FLAGS.out,
+            "data": data.name,
+            "parameters": tree.size(model[0]),
+            "machine": machine.name,
+            "workers": len(machine.workers),
+            "seconds": compare.duration((task, data, machine, strategies)),
+            "strategies": {
+                name: {
+                    "batch_size": s.batch_size,
+                    "rates": rates(s),
+                    "settings": {k: repr(v) for k, v in s.settings.items()},
+                }
+                for name, s in strategies.items()
+            },
+        }
+
+
+if __name__ == "__main__":
+    print(json.dumps({path: described(path) for path in json.load(sys.stdin)}))

@@ -1,0 +1,131 @@
+"""The settings of the papers' tables and figures: they build, and say what papers say.
+
+Nothing is trained, and no data are read: plans need only their sizes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ROOT / "experiments" / "papers" / "settings"
+PROCESS = Path(__file__).with_name("settings_process.py")
+FILES = sorted(path.stem for path in SETTINGS.glob("*.flags"))
+LARGE = [name for name in FILES if name.startswith("adaptive_sgd")]  # data are made
+
+
+def described(names):
+    given = json.dumps([str(SETTINGS / f"{name}.flags") for name in names])
+    result = subprocess.run(
+        [sys.executable, str(PROCESS)],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    return {Path(path).stem: value for path, value in found.items()}
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return described([name for name in FILES if name not in LARGE])
+
+
+def check(found):
+    for name, setting in found.items():
+        assert setting["seconds"] > 0, name
+        assert setting["out"].startswith("results_"), name
+        assert setting["strategies"], name
+    folders = [setting["out"] for setting in found.values()]
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.slow  # 24 models are traced, and their machines simulated
+def test_every_file_can_be_planned(settings):
+    check(settings)
+    assert len(settings) == len(FILES) - len(LARGE)
+
+
+@pytest.mark.slow  # hundreds of thousands of sparse rows are made
+def test_the_largest_can_be_planned():
+    check(described(LARGE))
+
+
+# Tables 5 and 6 of Biased Local SGD: batch, epochs, rate, weight decay, decay
+TABLES = {
+    "table5.cifar10": (64, 100, 0.1, 1e-4, (60, 80)),
+    "table5.flowers102": (32, 150, 0.1, 1e-4, (100, 130)),
+    "table5.cifar100": (128, 200, 0.05, 5e-4, (100, 180)),
+    "table5.tiny_imagenet": (64, 10, 1e-4, 0.01, "cosine"),
+    "table5.ag_news": (64, 10, 1e-3, 1e-4, (7,)),
+    "table6.cifar10": (32, 200, 0.1, 1e-4, (120, 160)),
+    "table6.cifar100": (32, 400, 0.1, 5e-4, (200, 360)),
+    "table6.tiny_imagenet": (32, 20, 1e-4, 0.01, "cosine"),
+    "table6.ag_news": (32, 20, 1e-3, 1e-4, (14,)),
+}
+WORKERS = {"table5": 2, "table6": 10}
+PARAMETERS = {  # ResNet-20 with a projection in its first stage; 100 classes; ...
+    "cifar10": 272_474 + 256 + 32,
+    "flowers102": 11_008_566,
+    "cifar100": 36_536_884,
+    "tiny_imagenet": 86_567_656 - 769 * 800,
+    "ag_news": 66_955_010 + 2 * 769,
+}
+
+
+@pytest.mark.slow  # see above
+@pytest.mark.parametrize("name", TABLES)
+def test_the_settings_of_biased_local_sgd(settings, name):
+    batch, epochs, rate, decay, falls = TABLES[name]
+    setting = settings[f"biased_local_sgd.{name}"]
+    table, data = name.split(".")
+    assert setting["epochs"] == epochs
+    assert setting["workers"] == WORKERS[table]
+    assert setting["parameters"] == PARAMETERS[data]
+    assert list(setting["strategies"]) == ["sync_sgd", "local_sgd", "biased_local_sgd"]
+    for strategy in setting["strategies"].values():
+        assert strategy["batch_size"] == batch
+        assert float(strategy["settings"]["weight_decay"]) == decay
+        rates = strategy["rates"]
+        assert rates[0] == pytest.approx(rate)
+        if falls == "cosine":
+            assert rates[4] == pytest.approx(rate / 2)
+            assert rates[8] == pytest.approx(0, abs=1e-9)
+        else:
+            expected = rate * 0.1 ** len(falls)
+            assert rates[8] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow  # see above
+def test_times_of_table_7(settings):
+    """The longest of the three runs, of synchronous SGD, plus 2 % [s]."""
+    for name, seconds in (
+        ("cifar10", 8025.6),
+        ("flowers102", 141_023.2),
+        ("cifar100", 261_961.1),
+    ):
+        found = settings[f"biased_local_sgd.table5.{name}"]["seconds"]
+        assert found == pytest.approx(1.02 * seconds, rel=0.03), name
+
+
+@pytest.mark.slow  # see above
+def test_targets_and_learners_of_crossbow(settings):
+    for name, workers, parameters in (
+        ("lenet", 2, 1_111_946),
+        ("resnet32", 16, 466_906 + 3 * 640),
+        ("vgg16", 16, 15_038_116),
+        ("resnet50", 16, 25_557_032),
+        ("resnet101", 8, 44_549_160),
+    ):
+        setting = settings[f"crossbow.figure9.{name}"]
+        assert setting["workers"] == workers, name
+        assert setting["parameters"] == parameters, name
+        assert list(setting["strategies"]) == ["sma", "easgd_sync", "sync_sgd"]
