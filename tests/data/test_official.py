@@ -7,7 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetjax.data import cifar10, cifar100, fashion_mnist, mnist, read_libsvm
+from hetjax.data import (
+    ag_news,
+    cifar10,
+    cifar100,
+    fashion_mnist,
+    flowers102,
+    mnist,
+    read_libsvm,
+    tiny_imagenet,
+)
 from hetjax.data.readers import sources
 
 DATA = os.environ.get("HETJAX_DATA")
@@ -81,6 +90,30 @@ def test_cifar100():
     data = cifar100()
     check_sizes(data, np.full(100, 500), np.full(100, 100))
     assert data.notes == ()
+
+
+def test_flowers102(tmp_path):
+    folder("flowers102")
+    data = flowers102(size=16, cache=tmp_path)
+    assert (len(data.train), len(data.test)) == (6149, 2040)
+    np.testing.assert_array_equal(np.bincount(data.test.y), np.full(102, 20))
+    assert data.notes == ()
+
+
+def test_tiny_imagenet(tmp_path):
+    folder("tiny_imagenet")
+    data = tiny_imagenet(cache=tmp_path)
+    np.testing.assert_array_equal(np.bincount(data.train.y), np.full(200, 500))
+    np.testing.assert_array_equal(np.bincount(data.test.y), np.full(200, 50))
+    assert data.notes == ()
+
+
+def test_ag_news(tmp_path):
+    folder("ag_news")
+    data = ag_news(length=64, cache=tmp_path)
+    np.testing.assert_array_equal(np.bincount(data.train.y), np.full(4, 30_000))
+    np.testing.assert_array_equal(np.bincount(data.test.y), np.full(4, 1900))
+    assert data.train.x.max() == 30_521
 
 
 def test_a9a():

@@ -3,6 +3,6 @@
 Each returns a `Dataset`; any problem with a file is a `DataError` that names the file.
 Readers of text share `files` (lines), `xmc_text` and `decimals` (numbers), `pieces`
 (matrices) and `copies` (what was parsed, kept for the next start). Readers of image
-files share `images`, whose result, which may exceed the memory, is in `mapped_copies`.
-`sources` has the official data sets, and `downloads` fetches their files.
+files share `images` and `mapped_copies` (arrays that may exceed the memory). `sources`
+has the official data sets, and `downloads` fetches their files.
 """

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_files import LABELS, ROWS, TEST, TRAIN, plainly, write_folder, write_image
+from image_files import (
+    LABELS,
+    ROWS,
+    TEST,
+    TRAIN,
+    plainly,
+    same,
+    write_folder,
+    write_image,
+)
 from PIL import Image
 
 import hetjax as hj
+from hetjax import recipes
 from hetjax.data import DataError, read_image_folder
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.checks import check_dataset
@@ -59,6 +69,11 @@ def test_it_is_data_to_train_on(read):
     machine = hj.machine.preset("v100x2")
     history = hj.train(task, data, machine, strategy, seconds=0.01)
     assert np.isfinite(history.evals[-1]["accuracy"])
+
+
+def test_another_process_can_read_it_by_its_recipe(read):
+    data = read(size=8)
+    same(recipes.make(recipes.recipe_of(data), {}), data)
 
 
 @settings(deadline=None, max_examples=40)

@@ -243,9 +243,10 @@ def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
     assert [is_noticed(k, verify=True) for k in range(5)] == [True] * 5
     monkeypatch.setattr(mapped_copies, "WHOLE", 10**9)
     assert [is_noticed(k, verify=False) for k in range(5)] == [False] * 5
-    path.write_bytes(content[:-1])
-    with pytest.raises(Stopped), pytest.warns(UserWarning, match="another size"):
-        read(verify=False)
+    for damaged, what in ((content[:-1], "another size"), (content[1:] + b"x", "")):
+        path.write_bytes(damaged)
+        with pytest.raises(Stopped), pytest.warns(UserWarning, match=what):
+            read(verify=False)
 
 
 class Stopped(Exception):
@@ -283,6 +284,15 @@ def test_an_interrupted_pass_leaves_nothing(read, cache, monkeypatch, number, er
     left = [file.name for file in the_entry(cache).iterdir()]
     assert set(left) <= {descriptions.LOCK}
     assert len(read().train) == 5
+
+
+def test_too_little_memory_is_not_the_fault_of_an_image(read, monkeypatch):
+    def fitted(image, size):
+        raise MemoryError
+
+    monkeypatch.setattr(images, "_fitted", fitted)
+    with pytest.raises(MemoryError):
+        read()
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -368,11 +378,11 @@ def test_a_disk_that_does_not_keep_what_is_written(read, cache, monkeypatch):
     fsync = os.fsync
 
     def damage(descriptor):
-        os.ftruncate(descriptor, 100)
+        os.pwrite(descriptor, b"other", 1000)
         fsync(descriptor)
 
     monkeypatch.setattr(mapped_copies.os, "fsync", damage)
-    with pytest.raises(DataError, match="damaged .*, though it was just written"):
+    with pytest.raises(DataError, match="damaged, though it was just written"):
         read()
 
 
