@@ -50,7 +50,7 @@ def changed(name, x, amount, white):
 
 
 class ColorTest(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
+    @chex.variants(with_jit=True)
     @parameterized.product(
         change=(
             ("brightness", 0.6),

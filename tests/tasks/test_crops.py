@@ -13,6 +13,7 @@ from hetjax.tasks.augment.crops import _boxes, _largest
 KEY = jax.random.key(0)
 FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)
+boxes_of = jax.jit(_boxes, static_argnums=(1, 2, 3))
 
 
 def images(count=4, height=20, width=28, depth=3, seed=0):
@@ -45,14 +46,14 @@ class ResizingTest(chex.TestCase):
         # sums of float32 numbers up to 255: Pillow's weights are doubles
         np.testing.assert_allclose(y, expected, atol=5e-3)
 
-    @chex.variants(with_jit=True, without_jit=True)
+    @chex.variants(with_jit=True)  # without it: above
     @parameterized.product(method=tuple(FILTERS))
     def test_random_parts_equal_pillow(self, method):
         """Pixels around a part do not leak into it."""
         x, size = images(), (11, 9)
         apply = augment.random_resized_crop(size, method=method)
         y = self.variant(apply)(KEY, x)
-        boxes = np.asarray(_boxes(KEY, x.shape[:3], AREAS, RATIOS)).astype(int)
+        boxes = np.asarray(boxes_of(KEY, x.shape[:3], AREAS, RATIOS)).astype(int)
         parts = [i[t : t + h, s : s + w] for i, (t, s, h, w) in zip(x, boxes, strict=1)]
         expected = [by_pillow(part, size, FILTERS[method]) for part in parts]
         np.testing.assert_allclose(y, expected, atol=5e-3)
@@ -61,7 +62,7 @@ class ResizingTest(chex.TestCase):
 def test_without_antialias_pixels_are_left_out():
     """Of every three pixels the one in the middle is taken."""
     x = images(height=21, width=27)
-    y = augment.resize((7, 9), antialias=False)(KEY, x)
+    y = jax.jit(augment.resize((7, 9), antialias=False))(KEY, x)
     # places are rounded, by 2e-6 of a pixel: neighbours differ by up to 255
     np.testing.assert_allclose(y, x[:, 1::3, 1::3], atol=1e-3)
 
@@ -69,10 +70,10 @@ def test_without_antialias_pixels_are_left_out():
 @pytest.mark.parametrize("method", FILTERS)
 def test_the_same_size_changes_nothing(method):
     x = images()
-    y = augment.resize(x.shape[1:3], method=method)(KEY, x)
+    y = jax.jit(augment.resize(x.shape[1:3], method=method))(KEY, x)
     np.testing.assert_array_equal(y, x)
     whole = augment.random_resized_crop(20, scale=(1, 1), ratio=(1, 1), method=method)
-    np.testing.assert_array_equal(whole(KEY, x[:, :, :20]), x[:, :, :20])
+    np.testing.assert_array_equal(jax.jit(whole)(KEY, x[:, :, :20]), x[:, :, :20])
     np.testing.assert_array_equal(augment.center_crop((20, 28))(KEY, x), x)
     np.testing.assert_array_equal(augment.random_crop((20, 28))(KEY, x), x)
 
@@ -106,7 +107,7 @@ def test_random_crop_takes_all_places_equally(jit):
 
 def test_parts_are_inside_and_their_shapes_within_bounds():
     count, height, width = 20_000, 200, 300
-    boxes = np.asarray(_boxes(KEY, (count, height, width), AREAS, RATIOS))
+    boxes = np.asarray(boxes_of(KEY, (count, height, width), AREAS, RATIOS))
     top, left, h, w = boxes.T
     assert (boxes == np.round(boxes)).all()
     assert (top >= 0).all()
@@ -138,17 +139,17 @@ def test_parts_are_inside_and_their_shapes_within_bounds():
     ],
 )
 def test_where_no_draw_fits_the_middle_is_taken(shape, box):
-    boxes = _boxes(KEY, (5, *shape), (1.0, 1.0), RATIOS)
+    boxes = boxes_of(KEY, (5, *shape), (1.0, 1.0), RATIOS)
     np.testing.assert_array_equal(boxes, np.tile(box, (5, 1)))
     assert _largest(30, 33, RATIOS) == (30, 33)
 
 
 def test_the_first_draw_that_fits_is_taken():
     """It is not the last resort wherever the very first draw fails."""
-    boxes = np.asarray(_boxes(KEY, (2000, 60, 120), (0.5, 1.0), (1.0, 1.0)))
+    boxes = np.asarray(boxes_of(KEY, (2000, 60, 120), (0.5, 1.0), (1.0, 1.0)))
     # A > 1/2 of a square never fits, but for rounding: the last resort is 60 x 60
     np.testing.assert_array_equal(boxes[:, 2:], np.full((2000, 2), 60))
-    boxes = np.asarray(_boxes(KEY, (2000, 60, 120), (0.25, 1.0), (1.0, 1.0)))
+    boxes = np.asarray(boxes_of(KEY, (2000, 60, 120), (0.25, 1.0), (1.0, 1.0)))
     # a draw fits with probability .34, so none of ten does with .66^10 = 1.5 %
     resort = (boxes == [0, 30, 60, 60]).all(1).mean()
     assert 0 < resort < 0.03
