@@ -74,7 +74,7 @@ PIPELINES: dict[str, Callable[[], Pipeline]] = {
     "flowers102": _flowers,
     "tiny_imagenet": _tiny_imagenet,
 }
-_FLOATS = ("cifar10", "cifar100", "crossbow_cifar")  # for data at a scale of 0..1
+FLOATS = ("cifar10", "cifar100", "crossbow_cifar")  # for data at a scale of 0..1
 
 
 def pipeline(name: str, data: Dataset) -> Pipeline:
@@ -82,7 +82,7 @@ def pipeline(name: str, data: Dataset) -> Pipeline:
     if name == "none":
         return Pipeline()
     x = data.train.x
-    wanted = "float32" if name in _FLOATS else "uint8"
+    wanted = "float32" if name in FLOATS else "uint8"
     if getattr(x, "ndim", 0) != 4 or str(x.dtype) != wanted:
         shape = f"{list(x.shape)} of {x.dtype}" if hasattr(x, "shape") else "no array"
         raise ValueError(

@@ -23,7 +23,7 @@ from hetjax.data.readers.files import BYTE_ORDER_MARK, LARGE, opened
 FILES = ("train.csv", "test.csv")
 CLASSES = 4  # world, sports, business, science and technology
 _OFFICIAL = {"train": 120_000, "test": 7_600}
-_VOCABULARY = "vocab.txt"
+VOCABULARY = "vocab.txt"
 _SHORTEST, _LONGEST = 3, 1 << 16  # [tokens]
 _LEAST_TOKENS = 6
 
@@ -70,7 +70,7 @@ def read_tokens(
         else:
             tokens = wordpiece.train_vocabulary(splits["train"].texts, vocabulary)
             lines = "".join(f"{token}\n" for token in tokens)
-            writer.file(_VOCABULARY, [lines.encode()])
+            writer.file(VOCABULARY, [lines.encode()])
         for name, split in splits.items():
             _write_split(writer, name, split, tokens, length)
 
@@ -90,7 +90,7 @@ def read_tokens(
         if len(split) != _OFFICIAL[name]
     ]
     if not own:
-        notes.append(f"its vocabulary is {copy.folder / _VOCABULARY}")
+        notes.append(f"its vocabulary is {copy.folder / VOCABULARY}")
     return Dataset(**splits, num_classes=CLASSES, name="ag_news", notes=tuple(notes))
 
 

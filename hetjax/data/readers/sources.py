@@ -193,9 +193,10 @@ def ag_news(
     `length`, and padded with 0, which is [PAD]. x is uint16 (int32 for a vocabulary of
     more than 65,536 tokens), mapped and read-only; y: [N] int32.
 
-    `vocabulary` is a vocab.txt with one token per line, such as bert-base-uncased's.
-    Without one, a WordPiece vocabulary of at most `vocabulary_size` tokens is trained
-    on the training split, the same each time; `Dataset.notes` says where it is kept.
+    `vocabulary` is a vocab.txt with one token per line, such as bert-base-uncased's; by
+    default the one beside train.csv. Without either, a WordPiece vocabulary of at most
+    `vocabulary_size` tokens is trained on the training split, the same each time;
+    `Dataset.notes` says where it is kept.
 
     Reads train.csv and test.csv in `folder`, or in $HETJAX_DATA/ag_news, or downloads
     31 MB. The tokens are kept in `cache`, or the user's cache folder. A `DataError`
@@ -203,6 +204,8 @@ def ag_news(
     pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
     """
     news.check_arguments(length, vocabulary, vocabulary_size)
-    files = news.files_in(place(_AG_NEWS, folder))
+    files = news.files_in(found := place(_AG_NEWS, folder))
+    if vocabulary is None and (found / news.VOCABULARY).is_file():
+        vocabulary = found / news.VOCABULARY
     chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)
     return news.read_tokens(files, int(length), chosen, cache)

@@ -64,6 +64,14 @@ def test_tokens_of_a_given_vocabulary(read, vocabulary, length):
     )
 
 
+def test_the_vocabulary_beside_the_texts_is_used(read, folder, vocabulary):
+    trained = read()
+    (folder / "vocab.txt").write_text(vocabulary.read_text())
+    beside = read()
+    np.testing.assert_array_equal(beside.train.x, read(vocabulary=vocabulary).train.x)
+    assert (beside.train.x != trained.train.x).any()
+
+
 def trained(data):
     """The vocabulary that a note names."""
     return Path(data.notes[-1].removeprefix("its vocabulary is "))
