@@ -8,6 +8,7 @@ themselves, or are functions and classes at the top of a module.
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import os
 import weakref
@@ -25,11 +26,16 @@ class NoRecipe(ValueError):
 def by_name(function: _Made) -> _Made:
     """Let a factory remember, for what it returns, with what it was called."""
     signature = inspect.signature(function)
+    kinds = {name: p.kind for name, p in signature.parameters.items()}
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        arguments = signature.bind(*args, **kwargs).arguments
+        arguments = {
+            # of *names, which are given back by position
+            f"*{name}" if kinds[name] is inspect.Parameter.VAR_POSITIONAL else name: a
+            for name, a in signature.bind(*args, **kwargs).arguments.items()
+        }
         name = f"{function.__module__}:{function.__qualname__}"
         key = _key(result)
         if id(key) not in _recipes:
@@ -57,7 +63,9 @@ def make(recipe: dict[str, Any], made: dict[str, Any]) -> Any:
     key = json.dumps(recipe, sort_keys=True)
     if key not in made:
         given = {k: _decoded(v, made) for k, v in recipe["arguments"].items()}
-        made[key] = named(recipe["function"])(**given)
+        several = [v for k, v in given.items() if k.startswith("*")]
+        others = {k: v for k, v in given.items() if not k.startswith("*")}
+        made[key] = named(recipe["function"])(*itertools.chain(*several), **others)
     return made[key]
 
 

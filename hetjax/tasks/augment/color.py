@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import check_colors, range_of, white_of
 from hetjax.tasks.augment.transforms import Transform
 
@@ -13,6 +14,7 @@ _GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
 _Change = Callable[[jax.Array, jax.Array], jax.Array]  # x, amount [B, 1, 1, 1] -> x
 
 
+@by_name
 def color_jitter(
     *,
     brightness: float | tuple[float, float] = 0.0,

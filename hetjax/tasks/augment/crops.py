@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
     Size,
     aligned,
@@ -21,6 +22,7 @@ from hetjax.tasks.augment.transforms import Transform
 _ATTEMPTS = 10  # of random_resized_crop, as in Inception's and torchvision's
 
 
+@by_name
 def pad_crop(
     padding: int = 4, *, fill: float | Sequence[float] | np.ndarray = 0.0
 ) -> Transform:
@@ -47,6 +49,7 @@ def pad_crop(
     return apply
 
 
+@by_name
 def random_crop(size: Size) -> Transform:
     """Crops to `size`, a number or (height, width), at a random place.
 
@@ -63,6 +66,7 @@ def random_crop(size: Size) -> Transform:
     return apply
 
 
+@by_name
 def center_crop(size: Size) -> Transform:
     """Crops to the `size` pixels in the middle, a number or (height, width).
 
@@ -79,6 +83,7 @@ def center_crop(size: Size) -> Transform:
     return apply
 
 
+@by_name
 def resize(
     size: Size, *, method: str = "bilinear", antialias: bool = True
 ) -> Transform:
@@ -108,6 +113,7 @@ def resize(
     return apply
 
 
+@by_name
 def random_resized_crop(
     size: Size,
     *,

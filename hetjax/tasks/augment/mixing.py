@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import check_images
 
 Mix = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """(key, x [B, ...]) -> (x [B, ...], partner [B] int, share [B] float)"""
 
 
+@by_name
 def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
     """Mixes each example with another one of the batch.
 
@@ -42,6 +44,7 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
     return apply  # pyright: ignore[reportReturnType]
 
 
+@by_name
 def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
     """Replaces a box of each image by the same box of another one of the batch.
 
@@ -72,6 +75,7 @@ def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
     return apply  # pyright: ignore[reportReturnType]
 
 
+@by_name
 def one_of(*mixes: Mix, probabilities: Sequence[float] | None = None) -> Mix:
     """One of these for each batch, drawn with these probabilities (by default equal).
 

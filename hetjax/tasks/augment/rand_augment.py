@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
     aligned,
     channels,
@@ -40,6 +41,7 @@ _BLENDS = OPERATIONS.index("Brightness"), OPERATIONS.index("Sharpness")
 _TABLES = OPERATIONS.index("Posterize")
 
 
+@by_name
 def rand_augment(
     num_ops: int = 2,
     magnitude: int = 9,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
     aligned,
     channels,
@@ -17,6 +18,7 @@ Transform = Callable[[jax.Array, jax.Array], jax.Array]
 """(key, x [B, ...]) -> x"""
 
 
+@by_name
 def flip(probability: float = 0.5) -> Transform:
     """Mirrors each image, left to right, with this probability."""
     if not 0 <= probability <= 1:
@@ -30,6 +32,7 @@ def flip(probability: float = 0.5) -> Transform:
     return apply
 
 
+@by_name
 def normalize(
     mean: float | Sequence[float] | np.ndarray,
     std: float | Sequence[float] | np.ndarray,
@@ -51,6 +54,7 @@ def normalize(
     return apply
 
 
+@by_name
 def chain(*transforms: Transform) -> Transform:
     """Applies the transforms in this order, each with its own key."""
 

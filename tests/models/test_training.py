@@ -1,0 +1,139 @@
+"""The heavy models, cut down: families of strategies on clock and threads, statistics.
+
+What single strategies do is tested elsewhere: here the models must fit into them all.
+"""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from quick import quick_if
+
+import hetjax as hj
+from hetjax import models
+
+B, C, IMAGE = 8, 4, (16, 16, 3)
+TEXT = 12  # tokens
+
+# name -> (builder, inputs: images or tokens)
+SMALL = {
+    "resnet50": (models.resnet50(image=IMAGE, blocks=(1, 1), width=4), "images"),
+    "resnet101 crossbow, bf16, remat": (
+        models.resnet101(
+            image=IMAGE,
+            blocks=(1, 2),
+            width=4,
+            variant="crossbow",
+            dtype="bfloat16",
+            remat=True,
+        ),
+        "images",
+    ),
+    "wide_resnet": (models.wide_resnet(depth=10, widen=1, image=IMAGE), "images"),
+    "vit": (
+        models.vit(size=(2, 16, 2, 32), patch=8, image=IMAGE, dropout=0.1),
+        "images",
+    ),
+    "vit bf16, remat": (
+        models.vit(
+            size=(2, 16, 2, 32), patch=8, image=IMAGE, dtype="bfloat16", remat=True
+        ),
+        "images",
+    ),
+    "distilbert": (
+        models.distilbert(
+            layers=2, width=16, heads=2, hidden=32, vocabulary=50, positions=TEXT
+        ),
+        "tokens",
+    ),
+}
+QUICK = ("vit",)  # the fastest to compile
+
+
+def data_of(kind, number=64):
+    rng = np.random.default_rng(0)
+    y = rng.permutation(np.arange(number) % C).astype(np.int32)
+    if kind == "images":
+        x = rng.integers(0, 256, (number, *IMAGE)).astype(np.uint8)
+    else:
+        x = rng.integers(1, 50, (number, TEXT)).astype(np.uint16)
+        x[:, TEXT - 3 :] = 0  # padding
+    return hj.data.from_arrays((x, y), (x, y), num_classes=C)
+
+
+def task_of(name, data):
+    build, kind = SMALL[name]
+    normalize = (127.5, 64.0) if kind == "images" else None
+    return hj.classification(build, data, normalize=normalize)
+
+
+def strategies():
+    common = {"batch_size": B, "learning_rate": 0.01}
+    return {
+        "synchronous": hj.sync_sgd(**common),
+        "tree": hj.hier_sgd(**common, levels=(2,), local_steps=(1, 2)),
+        "asynchronous": hj.async_sgd(**common),
+        "adaptive": hj.adaptive_sgd(**common, mega_batch=4 * B),
+    }
+
+
+def check_trained(history, start):
+    """The model has moved, all of it is finite, and parameters are float32."""
+    assert sum(worker.updates for worker in history.workers) > 0
+    for leaf in jax.tree.leaves((history.params, history.model_state)):
+        assert np.isfinite(leaf).all()
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(history.params)} == {"float32"}
+    moved = jax.tree.map(lambda a, b: (a != b).any(), history.params, start[0])
+    assert np.mean(jax.tree.leaves(moved)) > 0.8
+    for old, new in zip(
+        jax.tree.leaves(start[1]), jax.tree.leaves(history.model_state), strict=True
+    ):
+        assert (old != new).any()  # batch statistics
+
+
+MACHINES = {
+    "clock": lambda: hj.machine.preset("uniform:4"),
+    "threads": lambda: hj.local_machine(
+        ["cpu:0"], workers_per_device=4, step_mode="dispatch"
+    ),
+}
+SECONDS = {"clock": 0.05, "threads": 60.0}  # at most: on threads EPOCHS end a run
+EPOCHS = 2
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+@pytest.mark.parametrize("name", quick_if(lambda name: name in QUICK, SMALL))
+def test_every_family_trains(name, kind):
+    data = data_of(SMALL[name][1])
+    task = task_of(name, data)
+    comparison = hj.compare(
+        task,
+        data,
+        MACHINES[kind](),
+        strategies(),
+        seconds=SECONDS[kind],
+        epochs=EPOCHS,
+        num_evals=200 if kind == "threads" else 1,
+        progress=False,
+    )
+    start = jax.jit(task.init)(jax.random.key(0))
+    assert len(comparison.histories) == 4
+    for history in comparison.histories:
+        check_trained(history, start)
+
+
+@pytest.mark.parametrize("name", quick_if(lambda name: name in QUICK, SMALL))
+def test_it_learns_64_examples_by_heart(name):
+    data = data_of(SMALL[name][1])
+    strategy = hj.sequential_sgd(batch_size=32, optimizer=optax.adam(3e-3))
+    history = hj.train(
+        task_of(name, data),
+        data,
+        hj.machine.preset("v100x1"),
+        strategy,
+        seconds=0.6,
+        num_evals=30,
+        target=1.0,
+        progress=False,
+    )
+    assert history.best() == 1.0
