@@ -137,3 +137,88 @@ def test_it_learns_64_examples_by_heart(name):
         progress=False,
     )
     assert history.best() == 1.0
+
+
+# --- batch statistics -----------------------------------------------------------------
+
+
+class Recorded:
+    """Rows of images that remember which of them were read."""
+
+    def __init__(self, x):
+        self.x, self.read = x, []
+        self.shape, self.dtype, self.ndim = x.shape, x.dtype, x.ndim
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        self.read.append(np.ravel(np.arange(len(self))[index]))
+        return self.x[index]
+
+
+def convolved(x, kernel, stride, padding):
+    """A convolution in NumPy, [B, H, W, C] to [B, H', W', D], in float64."""
+    size = kernel.shape[0]
+    pad = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+    x = np.pad(x.astype(np.float64), pad)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), (1, 2))
+    windows = windows[:, ::stride, ::stride]
+    return np.einsum("bhwcij,ijcd->bhwd", windows, kernel.astype(np.float64))
+
+
+def statistics_of(name, params, x):
+    """Mean and variance of the first normalisation's inputs."""
+    if name == "wide_resnet":  # its first convolution is not normalised
+        y = convolved(x, np.asarray(params["layers"][1]["kernel"]), 1, 1)
+    else:
+        y = convolved(x, np.asarray(params["conv"]["kernel"]), 2, 3)
+    return y.mean((0, 1, 2)), y.var((0, 1, 2))
+
+
+def first_norm(name, state):
+    """The running statistics of the same normalisation."""
+    if name == "wide_resnet":
+        return state["layers"][2]["branch"]["layers"][0]["layers"][0]
+    return state["norm"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", quick_if(lambda n: False, ["resnet50", "wide_resnet"]))
+def test_statistics_of_a_round_are_those_of_an_oracle(name, workers):
+    """Each worker makes one step from the same model; the merge takes the mean.
+
+    Running statistics r start at 0 and 1, and become .9 r + .1 (the batch's own).
+    """
+    data = data_of("images")
+    x = data.train.x
+    seen = Recorded(x)
+    train = hj.data.Split(seen, data.train.y)
+    data = hj.data.Dataset(train, data.test, C)
+    task = task_of(name, data)
+    seen.read.clear()
+    params, start = jax.jit(task.init)(jax.random.key(0))
+    strategy = hj.local_sgd(batch_size=B, learning_rate=1e-6, local_steps=1)
+    step = hj.machine.preset("uniform:1").workers[0].cost.seconds(B)
+    history = hj.train(
+        task,
+        data,
+        hj.machine.preset(f"uniform:{workers}", noise=0.0),
+        strategy,
+        seconds=1.9 * step,  # one round: the second one does not end
+        num_evals=1,
+        progress=False,
+    )
+    assert [worker.updates for worker in history.workers] == [1] * workers
+    # before the run, `train` looks at the first rows; a second round is begun
+    first = np.arange(B)
+    drawn = [r for r in seen.read if len(r) == B and not np.array_equal(r, first)]
+    rows = drawn[:workers]
+    inputs = [(x[r].astype(np.float32) - 127.5) / 64 for r in rows]
+    found = [statistics_of(name, params, i) for i in inputs]
+    mean, var = (np.mean(part, axis=0) for part in zip(*found, strict=True))
+    norm = first_norm(name, history.model_state)
+    np.testing.assert_allclose(norm["mean"], 0.1 * mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(norm["var"], 0.9 + 0.1 * var, rtol=1e-4)
+    assert np.ptp([m for m, _ in found], axis=0).max() > 0 or workers == 1
+    np.testing.assert_array_equal(first_norm(name, start)["mean"], 0)
