@@ -127,6 +127,11 @@ def distilbert(
     """
     check_widths(layers, width, hidden, vocabulary, positions)
     check_heads(width, heads)
+    if not isinstance(dropout, tuple | list) or len(dropout) != 3:
+        raise ValueError(
+            f"dropout={dropout!r}: give three rates, after embeddings and FFNs, of "
+            "attention weights, and in the head"
+        )
     check_rates(*dropout)
     found = compute_dtype(dtype)
 

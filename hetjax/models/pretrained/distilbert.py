@@ -3,7 +3,7 @@
 from typing import Any
 
 from hetjax.models.distilbert import EPSILON, distilbert
-from hetjax.models.pretrained.layouts import Layout, Rule, count
+from hetjax.models.pretrained.layouts import Layout, Rule, count, shape_of
 from hetjax.models.pretrained.tensors import Tensors
 
 HEAD_WIDTH = 64  # in the published size; config.json may say another number of heads
@@ -17,7 +17,7 @@ def _settings(tensors: Tensors, config: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"config.json has activation={config['activation']!r}")
     if config.get("layer_norm_eps", EPSILON) != EPSILON:
         raise ValueError(f"config.json has layer_norm_eps={config['layer_norm_eps']!r}")
-    vocabulary, width = tensors["words/embedding"].shape
+    vocabulary, width = shape_of(tensors, "words/embedding", 2)
     rates = ("dropout", 0.1), ("attention_dropout", 0.1), ("seq_classif_dropout", 0.2)
     return {
         "layers": count(tensors, r"layers/(\d+)/"),

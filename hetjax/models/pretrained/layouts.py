@@ -18,13 +18,14 @@ LEAVES = {
     "batch_norm": _NORM | {"running_mean": "mean", "running_var": "var"},
     "embedding": {"weight": "embedding"},
 }
+PARTS = 3  # of a layer that is published as several: q, k and v
 
 
 class Rule(NamedTuple):
     """Where a layer, or an array without a layer, belongs.
 
     `path` may refer to groups of the pattern, or be a function of the match. Where
-    several layers become one, such as those of q, k and v, paths end in #0, #1, ...
+    several layers become one, those of q, k and v, paths end in #0, #1 and #2.
     """
 
     pattern: str  # of the layer's whole name
@@ -62,14 +63,15 @@ def by_path(tensors: Tensors, layout: Layout) -> Tensors:
     Errors: a ValueError for a name that the layout does not have.
     """
     found: Tensors = {}
+    names: dict[str, str] = {}
     for name, array in tensors.items():
         if re.fullmatch(layout.ignored, name):
             continue
         path = next(filter(None, (_place(name, rule) for rule in layout.rules)), None)
         if path is None:
             raise ValueError(f"{layout.name} has no tensor {name!r}")
-        found[path] = _as_in_flax(path, array)
-    return _joined(found)
+        found[path], names[path] = _as_in_flax(path, array), name
+    return _joined(found, names)
 
 
 def _place(name: str, rule: Rule) -> str | None:
@@ -96,13 +98,31 @@ def _as_in_flax(path: str, array: np.ndarray) -> np.ndarray:
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 
-def _joined(found: Tensors) -> Tensors:
-    """Parts path#0, path#1, ... side by side along the last axis."""
+def _joined(found: Tensors, names: dict[str, str]) -> Tensors:
+    """Parts path#0, path#1 and path#2 side by side along the last axis.
+
+    Errors: a ValueError, with the file's names, unless all are there and of one shape.
+    """
     whole = {path: array for path, array in found.items() if "#" not in path}
-    parts: dict[str, list[np.ndarray]] = {}
+    parts: dict[str, list[str]] = {}
     for path in sorted(found.keys() - whole.keys()):
-        parts.setdefault(path.partition("#")[0], []).append(found[path])
-    return whole | {path: np.concatenate(each, -1) for path, each in parts.items()}
+        parts.setdefault(path.partition("#")[0], []).append(path)
+    for path, each in parts.items():
+        there = ", ".join(names[part] for part in each)
+        if len(each) != PARTS:
+            raise ValueError(f"of {PARTS} tensors for {path} there are only {there}")
+        if len({found[part].shape for part in each}) > 1:
+            raise ValueError(f"the shapes of {there} differ")
+        whole[path] = np.concatenate([found[part] for part in each], -1)
+    return whole
+
+
+def shape_of(tensors: Tensors, path: str, axes: int) -> tuple[int, ...]:
+    """The shape of the tensor at a path; a ValueError unless it has so many axes."""
+    shape = tensors[path].shape
+    if len(shape) != axes:
+        raise ValueError(f"the tensor for {path} is {list(shape)}, not of {axes} axes")
+    return shape
 
 
 def count(tensors: Tensors, pattern: str) -> int:

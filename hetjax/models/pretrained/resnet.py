@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from hetjax.models.bottleneck import EXPANSION, resnet50
-from hetjax.models.pretrained.layouts import Layout, Rule, count
+from hetjax.models.pretrained.layouts import Layout, Rule, count, shape_of
 from hetjax.models.pretrained.tensors import Tensors
 
 _NOT_BOTTLENECK = "its blocks are not bottlenecks: give a ResNet-50, -101 or -152"
@@ -12,12 +12,15 @@ _NOT_BOTTLENECK = "its blocks are not bottlenecks: give a ResNet-50, -101 or -15
 
 def _settings(tensors: Tensors, config: dict[str, Any]) -> dict[str, Any]:
     """Numbers of blocks, and width, from the paths and shapes."""
-    if config.get("downsample_in_bottleneck"):
-        raise ValueError(
-            "config.json has downsample_in_bottleneck: weights of networks whose "
-            "strides are in the first convolutions of blocks are not supported"
-        )
-    _, _, channels, width = tensors["conv/kernel"].shape
+    for name in ("downsample_in_bottleneck", "downsample_in_first_stage"):
+        if config.get(name):
+            raise ValueError(
+                f"config.json has {name}: weights of networks whose strides are not in "
+                "the 3x3 convolutions of the second to last stage are not supported"
+            )
+    if config.get("hidden_act", "relu") != "relu":
+        raise ValueError(f"config.json has hidden_act={config['hidden_act']!r}")
+    _, _, channels, width = shape_of(tensors, "conv/kernel", 4)
     third = tensors.get("stages/0/0/conv3/kernel")
     if third is None or third.shape[-1] != EXPANSION * width:
         raise ValueError(_NOT_BOTTLENECK)

@@ -4,7 +4,7 @@ import math
 from functools import partial
 from typing import Any
 
-from hetjax.models.pretrained.layouts import Layout, Rule, count
+from hetjax.models.pretrained.layouts import Layout, Rule, count, shape_of
 from hetjax.models.pretrained.tensors import Tensors
 from hetjax.models.vit import vit
 
@@ -19,10 +19,10 @@ def _settings(
         raise ValueError("it has no class token, which the model's head reads")
     if config.get("hidden_act", "gelu") != "gelu":
         raise ValueError(f"config.json has hidden_act={config['hidden_act']!r}")
-    kernel = tensors["patches/kernel"]
-    patch, _, channels, width = kernel.shape
-    side = math.isqrt(tensors["positions"].shape[1] - 1)
-    if side**2 + 1 != tensors["positions"].shape[1]:
+    patch, _, channels, width = shape_of(tensors, "patches/kernel", 4)
+    _, places, _ = shape_of(tensors, "positions", 3)
+    side = math.isqrt(places - 1)
+    if side**2 + 1 != places:
         raise ValueError("its positions are not those of a square image, and a class")
     heads = config.get("num_attention_heads", max(1, width // HEAD_WIDTH))
     hidden = tensors["blocks/0/mlp/first/kernel"].shape[-1]
