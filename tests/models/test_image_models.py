@@ -85,6 +85,29 @@ def wide_size(c, n, k):
     return size + norm(64 * k) + dense(64 * k, c)
 
 
+def bottleneck_size(c, blocks):
+    """Blocks of 1x1, 3x3 and 1x1 convolutions, each normalised."""
+    size, a = conv(7, 3, 64) + norm(64), 64
+    for stage, number in enumerate(blocks):
+        m = 64 << stage
+        size += conv(1, a, 4 * m) + norm(4 * m)  # the projection
+        for _ in range(number):
+            size += conv(1, a, m) + conv(3, m, m) + conv(1, m, 4 * m)
+            size += norm(m, m, 4 * m)
+            a = 4 * m
+    return size + dense(a, c)
+
+
+def vit_size(c, d, patch=16, side=224, depth=12):
+    places = 1 + (side // patch) ** 2
+    block = norm(d, d) + dense(d, 3 * d) + dense(d, d) + dense(d, 4 * d)
+    block += dense(4 * d, d)
+    embedding = dense(3 * patch**2, d) + d + places * d
+    return embedding + depth * block + norm(d) + dense(d, c)
+
+
+LARGE_IMAGE = (224, 224, 3)
+
 # (builder, image, classes, count by hand, count in a publication or None [millions])
 SIZES = {
     "magma_mlp": (
@@ -147,6 +170,51 @@ SIZES = {
         wide_size(10, 4, 10),
         36.5,
     ),
+    # torchvision's counts, in millions
+    "resnet50": (
+        models.resnet50(),
+        LARGE_IMAGE,
+        1000,
+        bottleneck_size(1000, (3, 4, 6, 3)),
+        25.557032,
+    ),
+    "resnet50 crossbow": (
+        models.resnet50(variant="crossbow"),
+        LARGE_IMAGE,
+        1000,
+        bottleneck_size(1000, (3, 4, 6, 3)),
+        25.557032,
+    ),
+    "resnet101": (
+        models.resnet101(),
+        LARGE_IMAGE,
+        1000,
+        bottleneck_size(1000, (3, 4, 23, 3)),
+        44.549160,
+    ),
+    # timm's counts: vit_tiny, vit_small, vit_base, of patch 16 and 224 pixels
+    "vit_ti": (
+        models.vit(size="tiny"),
+        LARGE_IMAGE,
+        1000,
+        vit_size(1000, 192),
+        5.717416,
+    ),
+    "vit_s": (
+        models.vit(size="small"),
+        LARGE_IMAGE,
+        1000,
+        vit_size(1000, 384),
+        22.050664,
+    ),
+    "vit_b": (models.vit(), LARGE_IMAGE, 1000, vit_size(1000, 768), 86.567656),
+    "vit_b 384": (
+        models.vit(image=(384, 384, 3), patch=32),
+        (384, 384, 3),
+        10,
+        vit_size(10, 768, 32, 384),
+        None,
+    ),
     "wrn-16-8 large": (
         models.wide_resnet(image=(224, 224, 3)),
         (224, 224, 3),
@@ -168,7 +236,8 @@ def test_parameter_counts(name):
     count = sum(x.size for x in jax.tree.leaves(jax.eval_shape(built)))
     assert count == by_hand
     if published is not None:
-        decimals = len(str(published).split(".")[1])
+        decimals = 6 if published > 5 and len(str(published)) > 5 else 0
+        decimals = decimals or len(str(published).split(".")[1])
         assert round(count / 1e6, decimals) == published
 
 
@@ -185,6 +254,11 @@ def test_the_counts_that_docstrings_state():
         ("resnet32 pad", 464_154),
         ("wrn-16-8", 10_961_370),
         ("wrn-28-10", 36_479_194),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("vit_ti", 5_717_416),
+        ("vit_s", 22_050_664),
+        ("vit_b", 86_567_656),
     ):
         assert SIZES[name][3] == count, name
 
@@ -309,6 +383,24 @@ def resnet(**options):
 
 
 SMALL = {
+    "resnet50": Small(
+        models.resnet50(image=(24, 20, 3), blocks=(1, 2), width=8),
+        (24, 20, 3),
+        False,
+        True,
+    ),
+    "resnet50 crossbow": Small(
+        models.resnet50(image=(24, 20, 3), blocks=(1, 1), width=8, variant="crossbow"),
+        (24, 20, 3),
+        False,
+        True,
+    ),
+    "vit": Small(
+        models.vit(size=(2, 16, 2, 32), patch=8, image=(16, 24, 3), dropout=0.1),
+        (16, 24, 3),
+        True,
+        False,
+    ),
     "magma_mlp": Small(models.magma_mlp(image=(8, 8, 1)), (8, 8, 1), False, False),
     "lenet": Small(
         models.lenet(image=(16, 18, 1), hidden=64), (16, 18, 1), True, False
@@ -385,7 +477,8 @@ def runner(name):
     return lambda i: jax.device_get(run(i))
 
 
-LARGE = ("vgg16", "vgg16 torch", "nin", "wide_resnet")  # to compile
+# to compile
+LARGE = ("vgg16", "vgg16 torch", "nin", "wide_resnet", "resnet50", "resnet50 crossbow")
 
 
 def rows(table):
@@ -455,6 +548,11 @@ def uniform(variance):
 
 
 INITS = {  # kernel shape -> (standard deviation, largest value)
+    "resnet50": lambda s: (
+        ((2 / fans(s)[1]) ** 0.5, None) if len(s) == 4 else uniform(1 / 3 / fans(s)[0])
+    ),
+    "resnet50 crossbow": lambda s: uniform(2 / sum(fans(s))),
+    "vit": lambda s: (0.02 * CUT, 0.04),
     "lenet": lambda s: (0.1 * CUT, 0.2),
     "convnet": lambda s: uniform(1 / 3 / fans(s)[0]),
     "nin": lambda s: (0.05, None),
@@ -615,6 +713,24 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.lenet(dropout=-0.1), "dropout=.*at least 0"),
         (lambda: models.lenet(hidden=0), "at least one unit"),
         (lambda: models.magma_mlp(hidden=(8, 0)), "at least one unit"),
+        (lambda: models.resnet50(variant="tf"), "variant='tf'.*torch.*crossbow"),
+        (lambda: models.resnet50(blocks=(3, 0)), "at least one unit"),
+        (lambda: models.resnet50(image=(4, 4, 3), variant="crossbow"), "too small"),
+        (lambda: models.resnet101(image=(224, 224)), "height, width, channels"),
+        (lambda: models.resnet50(dtype="int32"), "dtype='int32'.*floating-point"),
+        (lambda: models.resnet50(dtype="float7"), "dtype='float7'.*floating-point"),
+        (lambda: models.wide_resnet(dtype=jnp.int8), "dtype=.*floating-point"),
+        (lambda: models.vgg16(dtype="bool"), "dtype='bool'.*floating-point"),
+        (lambda: models.resnet(dtype="int8"), "dtype='int8'.*floating-point"),
+        (lambda: models.vit(size="huge"), "size='huge'.*tiny.*small.*base"),
+        (lambda: models.vit(size=(2, 10, 3, 8)), "heads=3.*multiple"),
+        (lambda: models.vit(image=(224, 220, 3)), "multiples of the patch, 16"),
+        (lambda: models.vit(dropout=1.0), "dropout=.*below 1"),
+        (lambda: models.vit(dtype="int32"), "dtype='int32'.*floating-point"),
+        (lambda: models.distilbert(heads=7), "heads=7.*768"),
+        (lambda: models.distilbert(layers=0), "at least one unit"),
+        (lambda: models.distilbert(dropout=(0.1, 1.0, 0.2)), "dropout=.*below 1"),
+        (lambda: models.distilbert(dtype="int32"), "dtype='int32'.*floating-point"),
     ],
 )
 def test_invalid_models_are_errors(make, words):
