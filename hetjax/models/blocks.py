@@ -64,7 +64,31 @@ class Images(nnx.Module):
         return jnp.reshape(x, (x.shape[0], *self.image))
 
 
-class Residual(nnx.Module):
+class Block(nnx.Module):
+    """A part of a model whose activations may be computed twice, to save memory.
+
+    With `remat` they are not kept from the forward to the backward pass: what is kept
+    of a block is its input. Batch statistics are moved once, and dropout draws the
+    same. In evaluation there is nothing to keep.
+    """
+
+    def __init__(self, *, remat: bool):
+        """`deterministic` is what `.eval()` and `.train()` set."""
+        self.remat, self.deterministic = remat, False
+
+    def __call__(self, *inputs: jax.Array) -> jax.Array:
+        """The block's output."""
+        # a module with remat could not be used inside another program's trace
+        if self.remat and not self.deterministic:
+            return nnx.remat(type(self).output)(self, *inputs)
+        return self.output(*inputs)
+
+    def output(self, *inputs: jax.Array) -> jax.Array:
+        """The block's output, computed once."""
+        raise NotImplementedError
+
+
+class Residual(Block):
     """x -> after(branch(h) + shortcut(h)) with h = before(x)."""
 
     def __init__(
@@ -76,27 +100,15 @@ class Residual(nnx.Module):
         after: Layer,
         remat: bool = False,
     ):
-        """Modules or functions; `remat` as in `called`."""
+        """Modules or functions."""
+        super().__init__(remat=remat)
         self.before, self.after = before, after
         self.branch, self.shortcut = branch, shortcut
-        self.remat = remat
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] to [B, H', W', C']."""
-        return called(Residual._sum, self, x, remat=self.remat)
-
-    def _sum(self, x: jax.Array) -> jax.Array:
         h = self.before(x)
         return self.after(self.branch(h) + self.shortcut(h))
-
-
-def called(function: Callable[..., Any], module: Any, *args: Any, remat: bool) -> Any:
-    """function(module, *args); with `remat` its activations are computed twice.
-
-    They are then not kept from the forward to the backward pass: what is kept of a
-    block is its input. Batch statistics are moved once, and dropout draws the same.
-    """
-    return (nnx.remat(function) if remat else function)(module, *args)
 
 
 def compute_dtype(dtype: Any) -> Any:

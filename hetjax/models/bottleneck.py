@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import (
+    Block,
     Image,
     Images,
-    called,
     cells,
     check_features,
     check_image,
@@ -71,13 +71,14 @@ class Settings:
         )
 
 
-class Bottleneck(nnx.Module):
+class Bottleneck(Block):
     """x -> ReLU(BN(conv 1x1(...conv 3x3(...conv 1x1(x)))) + shortcut(x))."""
 
     def __init__(
         self, channels: int, width: int, stride: int, remat: bool, of: Settings
     ):
         """From [B, H, W, channels] to [B, H', W', 4 width]."""
+        super().__init__(remat=remat)
         out = EXPANSION * width
         first, second = (stride, 1) if of.crossbow else (1, stride)
         self.conv1, self.norm1 = of.conv(channels, width, 1, first), of.norm(width)
@@ -87,13 +88,9 @@ class Bottleneck(nnx.Module):
         same = stride == 1 and channels == out
         projection = () if same else (of.conv(channels, out, 1, stride), of.norm(out))
         self.shortcut = nnx.Sequential(*projection) if projection else identity
-        self.remat = remat
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """The block's output."""
-        return called(Bottleneck._output, self, x, remat=self.remat)
-
-    def _output(self, x: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, C] to [B, H', W', C']."""
         h = jax.nn.relu(self.norm1(self.conv1(x)))
         h = jax.nn.relu(self.norm2(self.conv2(h)))
         return jax.nn.relu(self.norm3(self.conv3(h)) + self.shortcut(x))

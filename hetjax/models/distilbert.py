@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hetjax.models.blocks import called, check_rates, check_widths, compute_dtype
+from hetjax.models.blocks import Block, check_rates, check_widths, compute_dtype
 from hetjax.models.transformer import Attention, FeedForward, Weights, check_heads
 from hetjax.recipes import by_name
 
 EPSILON = 1e-12  # of the layer norms
 
 
-class Layer(nnx.Module):
+class Layer(Block):
     """x -> LN(y + drop(FFN(y))) with y = LN(x + attention(x))."""
 
     def __init__(
@@ -28,17 +28,14 @@ class Layer(nnx.Module):
         of: Weights,
     ):
         """`dropout`: after the feed-forward part, and of attention weights."""
+        super().__init__(remat=remat)
         self.attention = Attention(width, heads, of, dropout[1])
         self.norm1 = of.norm(width, EPSILON)
         self.mlp, self.drop = FeedForward(width, hidden, of), of.drop(dropout[0])
         self.norm2 = of.norm(width, EPSILON)
-        self.remat = remat
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array, mask: jax.Array) -> jax.Array:
         """[B, T, D] to [B, T, D]; `mask` [B, T] is false at places of padding."""
-        return called(Layer._output, self, x, mask, remat=self.remat)
-
-    def _output(self, x: jax.Array, mask: jax.Array) -> jax.Array:
         x = self.norm1(x + self.attention(x, mask))
         return self.norm2(x + self.drop(self.mlp(x)))
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import (
+    Block,
     Image,
-    called,
     check_features,
     check_image,
     check_rates,
@@ -40,25 +40,22 @@ SIZES = {
 }
 
 
-class Block(nnx.Module):
+class EncoderBlock(Block):
     """x -> y + MLP(LN(y)) with y = x + attention(LN(x))."""
 
     def __init__(
         self, size: Size, epsilon: float, dropout: float, remat: bool, of: Weights
     ):
         """On [B, T, D], D = size.width."""
+        super().__init__(remat=remat)
         self.norm1 = of.norm(size.width, epsilon)
         self.attention = Attention(size.width, size.heads, of)
         self.norm2 = of.norm(size.width, epsilon)
         self.mlp = FeedForward(size.width, size.hidden, of)
         self.drop: Any = of.drop(dropout) if dropout else identity
-        self.remat = remat
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array) -> jax.Array:
         """[B, T, D] to [B, T, D]."""
-        return called(Block._output, self, x, remat=self.remat)
-
-    def _output(self, x: jax.Array) -> jax.Array:
         x = x + self.drop(self.attention(self.norm1(x)))
         return x + self.drop(self.mlp(self.norm2(x)))
 
@@ -96,7 +93,7 @@ class ViT(nnx.Module):
         self.positions = nnx.Param(of.init(of.rngs.params(), (1, places, size.width)))
         self.drop: Any = of.drop(dropout) if dropout else identity
         self.blocks = nnx.List(
-            [Block(size, epsilon, dropout, remat, of) for _ in range(size.depth)]
+            [EncoderBlock(size, epsilon, dropout, remat, of) for _ in range(size.depth)]
         )
         self.norm = of.norm(size.width, epsilon)
         self.head = of.dense(size.width, classes, jnp.float32)

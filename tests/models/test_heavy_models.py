@@ -288,7 +288,7 @@ def inputs(name):
 
 
 def stepped(name, **options):
-    """A training step: gradients, (logits, state after); and the model that makes it."""
+    """A training step: gradients, (logits, state after); and its model."""
     x = inputs(name)
     build = MAKE[name][0](**options)
     features = math.prod(x.shape[1:])

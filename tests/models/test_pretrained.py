@@ -426,9 +426,16 @@ def test_dtype_and_remat(name, tmp_path):
     assert {value.dtype for value in parameters(module).values()} == {
         np.dtype(np.float32)
     }
-    text = str(jax.make_jaxpr(lambda x: module(x))(case.x))
+    module.train()
+    graph, state = nnx.split(module)
+    text = str(jax.make_jaxpr(lambda s, x: nnx.merge(graph, s)(x))(state, case.x))
     assert "bf16" in text
     assert "checkpoint" in text or "remat" in text
+    module.eval()
+    # in evaluation, it can be used in any program
+    np.testing.assert_allclose(
+        jax.jit(lambda x: module(x))(case.x), module(case.x), rtol=0.05, atol=0.05
+    )
     # a rounding to bfloat16 is 2^-9 of a number; a dozen of layers add up
     check_close(module(case.x), case.logits(tensors, case.x), 0.05)
 
