@@ -124,6 +124,21 @@ def compute_dtype(dtype: Any) -> Any:
     return found
 
 
+def convolution(
+    x: jax.Array, kernel: jax.Array, strides: Any, padding: Any, **settings: Any
+) -> jax.Array:
+    """A convolution for `nnx.Conv`; one of 1x1 pixels is a product of matrices.
+
+    That is up to twice as fast in XLA on a CPU. x [B, H, W, C], kernel [h, w, C, D].
+    """
+    if kernel.shape[:2] != (1, 1):
+        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **settings)
+    x = x[:, :: strides[0], :: strides[1]]
+    chosen = ("precision", "preferred_element_type")
+    given = {name: settings[name] for name in chosen if name in settings}
+    return jax.lax.dot_general(x, kernel[0, 0], (((3,), (0,)), ((), ())), **given)
+
+
 def cells(image: Image, side: Callable[[int], int]) -> int:
     """The number of positions in a feature map of sides `side(height), side(width)`."""
     height, width = side(image[0]), side(image[1])

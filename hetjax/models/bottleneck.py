@@ -22,6 +22,7 @@ from hetjax.models.blocks import (
     check_widths,
     choose,
     compute_dtype,
+    convolution,
     identity,
     max_pool,
     mean_pool,
@@ -56,6 +57,7 @@ class Settings:
             use_bias=False,
             kernel_init=self.kernel_init,
             dtype=self.dtype,
+            conv_general_dilated=convolution,
             rngs=self.rngs,
         )
 
@@ -177,8 +179,8 @@ def resnet50(
     - zero_gamma: the last BN of each block starts with scale 0 (Goyal et al., 2017).
     - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
       statistics are float32, and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass (less memory, about
-      a third more work).
+    - remat: keep only the inputs of blocks for the backward pass: less memory on
+      accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
     ResNetv1.java; torchvision's resnet50.

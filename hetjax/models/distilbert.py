@@ -117,8 +117,8 @@ def distilbert(
       head.
     - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters are float32,
       and so are the last layer and the logits.
-    - remat: keep only the inputs of layers for the backward pass (less memory, about
-      a third more work).
+    - remat: keep only the inputs of layers for the backward pass: less memory on
+      accelerators (XLA undoes it on a CPU), about a third more work.
 
     Source: Sanh et al., 2019, and the published distilbert-base-uncased.
     """

@@ -63,8 +63,8 @@ def resnet(
       reduce [8, 8, 64] to [2, 2, 64].
     - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters and
       statistics are float32, and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass (less memory, about
-      a third more work).
+    - remat: keep only the inputs of blocks for the backward pass: less memory on
+      accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: He et al., CVPR 2016; Koliousis et al., CROSSBOW, VLDB 2019, and its
     ResNetv1ForCifar.java; swblaster/FedLUAR, model.py.

@@ -171,8 +171,8 @@ def vit(
     - dropout: the rate after the positions, and after each branch of a block.
     - dtype: what the layers compute in, such as `jnp.bfloat16`; parameters are float32,
       and so are the last layer and the logits.
-    - remat: keep only the inputs of blocks for the backward pass (less memory, about
-      a third more work).
+    - remat: keep only the inputs of blocks for the backward pass: less memory on
+      accelerators (XLA undoes it on a CPU), about a third more work.
 
     Sources: Dosovitskiy et al., ICLR 2021; Touvron et al., DeiT, ICML 2021 (Ti, S).
     """

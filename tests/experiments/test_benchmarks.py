@@ -60,3 +60,32 @@ def test_local_sgd():
         assert ratio == pytest.approx(speeds["hetjax"] / max(installed), rel=1e-2)
     else:
         assert ratio is None
+
+
+def test_models():
+    flags = ("--models=resnet32", "--batch_size=2", "--turns=1", "--seconds=0.01")
+    result = printed("models.py", *flags, "--memory")
+    row = result["models"]["resnet32"]
+    assert row["batch_size"] == 2
+    assert row["hetjax_per_s"] > 0
+    assert row["step_gflops"] > 0
+    assert min(row["step_bytes_with_remat"], row["step_bytes"]) > 0
+    if row["torch_per_s"] is None:  # it is not installed
+        assert result["ratios"] == {"resnet32": None}
+    else:
+        ratio = row["hetjax_per_s"] / row["torch_per_s"]
+        assert result["ratios"]["resnet32"] == pytest.approx(ratio, rel=1e-2)
+
+
+def test_pipeline():
+    result = printed("pipeline.py", "--images=128", "--seconds=0.05")
+    speeds = result["augment_images_per_s"]
+    assert {"cifar10", "imagenet", "flowers102", "tiny_imagenet"} <= set(speeds)
+    rest = [
+        result[f"{part}_images_per_s"] for part in ("decode", "feed", "keep", "step")
+    ]
+    assert all(
+        speed > 0 and math.isfinite(speed) for speed in (*speeds.values(), *rest)
+    )
+    busy = result["keep_images_per_s"] / result["step_images_per_s"]
+    assert result["ratios"]["device_busy"] == pytest.approx(busy)

@@ -344,6 +344,41 @@ ERRORS = {
         ["--slowdown=cpu:1=3"],
         "--slowdown is for devices of one's own, not --machine=v100x3+k80",
     ),
+    "plan of nothing": (["--plan"], "--plan needs --epochs, the passes over"),
+    "plan of devices": (
+        ["--plan", "--epochs=1", "--machine=local"],
+        "--plan is for a simulated machine, not --machine=local",
+    ),
+    "no epochs": (["--epochs=0"], "--epochs=0.0: give a number from 1e-06 to"),
+    "schedule without epochs": (
+        ["--schedule=cosine"],
+        "--schedule=cosine needs --epochs, at which it ends",
+    ),
+    "falls of nothing": (
+        ["--decay_at=1"],
+        "--decay_at is for --schedule=steps, not constant",
+    ),
+    "schedules to choose from": (
+        ["--schedule=steps", "--decay_at=1", "--learning_rates=0.1"],
+        "--learning_rates chooses constant rates: give no schedule",
+    ),
+    "pipeline": (
+        ["--pipeline=imagenet"],
+        "--pipeline=imagenet is for images [N, H, W, C] of uint8, but x of ",
+    ),
+    "dtype of a model": (["--dtype=bfloat16"], "--dtype: the model mlp has no such"),
+    "remat of a model": (
+        ["--model=lenet", "--remat"],
+        "--remat: the model lenet has no such",
+    ),
+    "no weights": (
+        ["--pretrained={tmp}/none.safetensors"],
+        "none.safetensors': no such file or folder; give a .safetensors file",
+    ),
+    "levels": (
+        ["--strategies=hier_sgd", "--set=hier_sgd.local_steps=(4,16,64)"],
+        "local_steps=(4, 16, 64): give 2 numbers",
+    ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
     "labels of other data": (
         ["--labels=5"],
@@ -379,6 +414,14 @@ GOOD = {
         "--learning_rates=0.01,0.1",
         "--tune=each",
     ],
+    "epochs": [
+        *TINY[1:],
+        "--num_evals=40",
+        "--strategies=sync_sgd,async_sgd",
+        "--epochs=0.5",
+        "--schedule=cosine",
+        "--warmup_epochs=0.1",
+    ],
     "overwrite": [
         *TINY,
         "--strategies=sync_sgd",
@@ -387,6 +430,10 @@ GOOD = {
     ],
 }
 GOOD["once more"] = GOOD["settings"]
+EPOCHS = {  # without --seconds
+    "plan": ["--hidden=8", "--strategies=sync_sgd,sma", "--epochs=2", "--plan"],
+    "of devices": ["--strategies=local_sgd", "--epochs=1", "--machine=mesh"],
+}
 OUTS = {name: name for name in GOOD} | {"again": "settings", "once more": "settings"}
 
 MINE = """
@@ -439,6 +486,7 @@ def commands(tmp_path_factory):
     given = {name: [*BOTH, *a, f"--out={folder}/no"] for name, (a, _) in ERRORS.items()}
     given |= {n: [*a, f"--out={folder}/{OUTS[n]}"] for n, a in GOOD.items()}
     given |= {("numbered", name): args for name, (args, _) in NUMBERED.items()}
+    given |= {("epochs", n): [*a, f"--out={folder}/no"] for n, a in EPOCHS.items()}
     filled = [
         [a.replace("{tmp}", str(folder)) for a in args] for args in given.values()
     ]
@@ -485,6 +533,33 @@ def good(commands, name):
     found = {p.name for p in (folder / OUTS[name]).iterdir()}
     assert found == {*NAMES, "runs"}
     return document(folder / OUTS[name])
+
+
+def test_epochs_end_a_run(commands):
+    """Runs are as long as the slower strategy needs; each ends at its own epochs."""
+    runs = good(commands, "epochs")["runs"]
+    for run in runs:
+        examples = sum(worker["examples"] for worker in run["workers"])
+        assert 0.5 * 12_942 <= examples <= 0.6 * 12_942
+    sync, other = (run["evals"][-1]["seconds"] for run in runs)
+    assert sync > 1.5 * other
+
+
+def test_a_plan_writes_nothing(commands):
+    results, folder = commands
+    result = results["epochs", "plan"]
+    assert (result["status"], result["err"]) == (0, "")
+    lines = result["out"].splitlines()
+    assert lines[0].split()[:3] == ["strategy", "virtual", "hours"]
+    assert [line.split()[0] for line in lines[2:4]] == ["sync_sgd", "sma"]
+    assert "2 epochs on v100x3+k80" in result["out"]
+    assert not (folder / "no").exists()
+
+
+def test_epochs_on_devices_need_seconds(commands):
+    result = commands[0]["epochs", "of devices"]
+    assert (result["status"], result["out"]) == (2, "")
+    assert "--epochs: on --machine=mesh give --seconds, too" in result["err"]
 
 
 def test_results_are_never_overwritten_silently(commands):

@@ -3,11 +3,12 @@
 import sys
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 
 import hetjax as hj
-from experiments.common import named_data
+from experiments.common import like_data, named_data, pipelines
 
 LIBSVM = "-1 1:0.5 3:1\n+1 2:0.5\n-1 1:1\n+1 3:0.25\n"
 MINE = """
@@ -169,3 +170,67 @@ def test_the_task_that_fits_the_targets(y, metric):
 def test_data_that_no_task_of_the_scripts_fits(data, output, message):
     with pytest.raises(ValueError, match=message):
         named_data.task("mlp", data, hidden=2, output=output)
+
+
+# Data of the shapes of public sets, pipelines, and models for what they make.
+
+
+@pytest.mark.parametrize("name", like_data.SHAPES)
+def test_data_like_a_public_set_take_no_memory(name):
+    data, shape = like_data.like(name), like_data.SHAPES[name]
+    assert (len(data.train), len(data.test)) == (shape.train, shape.test)
+    assert data.num_classes == shape.classes
+    assert set(data.train.y) == set(range(shape.classes))
+    rows = data.train.take(np.arange(5, 2, -1)).x[:2]
+    assert (rows.shape, rows.dtype) == ((2, *shape.x), shape.dtype)
+    assert (rows == 1).all()
+
+
+PIPED = {  # pipeline: (data, what the model sees)
+    "cifar10": ("cifar10", (32, 32, 3)),
+    "cifar100": ("cifar100", (32, 32, 3)),
+    "crossbow_cifar": ("cifar10", (32, 32, 3)),
+    "imagenet": ("imagenet", (224, 224, 3)),
+    "flowers102": ("flowers102", (224, 224, 3)),
+    "tiny_imagenet": ("tiny_imagenet", (224, 224, 3)),
+}
+
+
+@pytest.mark.parametrize("name", PIPED)
+def test_models_are_built_for_what_a_pipeline_makes(name):
+    data = like_data.like(PIPED[name][0])
+    steps = pipelines.pipeline(name, data)
+    x = data.train.x[:2].astype(np.float32)
+    key = jax.random.key(0)
+
+    def both(x):
+        return steps.normalize(key, steps.augment(key, x)), steps.normalize(key, x)
+
+    shapes = [out.shape for out in jax.eval_shape(both, x)]
+    assert shapes == [(2, *PIPED[name][1])] * 2
+    task = named_data.task(
+        "resnet20", data, 0, inputs=named_data.Inputs(pipeline=name, dtype="bfloat16")
+    )
+    assert task.metric == "accuracy"
+
+
+def test_pipelines_are_of_one_scale():
+    for name in PIPED:
+        other = "flowers102" if name in pipelines.FLOATS else "cifar10"
+        with pytest.raises(ValueError, match=f"--pipeline={name} is for images"):
+            pipelines.pipeline(name, like_data.like(other))
+    assert set(PIPED) == set(pipelines.PIPELINES) - {"none"}
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("mlp", {"dtype": "bfloat16"}, "--dtype: the model mlp has no such setting"),
+        ("nin", {"remat": True}, "--remat: the model nin has no such setting"),
+        ("resnet18", {}, "--model=resnet18: choose one of mlp, magma_mlp"),
+    ],
+)
+def test_settings_that_a_model_lacks(name, inputs, message):
+    data = like_data.like("cifar10")
+    with pytest.raises(ValueError, match=message):
+        named_data.model(name, data, 8, named_data.Inputs(**inputs))

@@ -111,3 +111,17 @@ def test_a_builder_checks_the_data():
     build = blocks.image_model((8, 8, 3), lambda classes, rngs: [])
     with pytest.raises(ValueError, match="64 features.*192.*image="):
         build(64, 10, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
+def test_convolutions_are_those_of_jax(size, stride):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 7, 8, 3)).astype(np.float32)
+    pad = [(size // 2, size // 2)] * 2
+    kernel = rng.normal(size=(size, size, 3, 4)).astype(np.float32)
+    settings = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "precision": None}
+    given = kernel, (stride, stride), pad
+    expected = lax.conv_general_dilated(x, *given, **settings)
+    found = blocks.convolution(x, *given, **settings)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
