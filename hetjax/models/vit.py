@@ -113,7 +113,8 @@ class ViT(nnx.Module):
 
     def _images(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C], of whole patches."""
-        if x.ndim == 2:
+        grey = self.image[2] == 1 and x.ndim == 3
+        if x.ndim == 2 or grey and x.shape[1:] == self.image[:2]:
             x = jnp.reshape(x, (x.shape[0], *self.image))
         whole = x.ndim == 4 and not (x.shape[1] % self.patch or x.shape[2] % self.patch)
         if not whole or x.shape[3] != self.image[2]:

@@ -140,6 +140,13 @@ def test_larger_images_meet_interpolated_positions():
     np.testing.assert_array_equal(flat, small(x[:, :8, :12]))
 
 
+def test_grey_images_of_a_vit():
+    net = built(models.vit(size=(1, 8, 2, 16), patch=4, image=(8, 12, 1)), 8 * 12)
+    x = jax.random.normal(jax.random.key(1), (B, 8, 12))
+    np.testing.assert_array_equal(net(x), net(x[..., None]))
+    np.testing.assert_array_equal(net(x), net(x.reshape(B, -1)))
+
+
 @pytest.mark.parametrize("shape", [(9, 12, 3), (8, 12, 1), (8, 12), (12, 3)])
 def test_other_inputs_of_a_vit_are_errors(shape):
     net = built(models.vit(size=(1, 8, 2, 16), patch=4, image=(8, 12, 3)), 8 * 12 * 3)

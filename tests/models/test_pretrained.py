@@ -16,6 +16,7 @@ import published_layouts as layouts
 import pytest
 from flax import nnx
 from PIL import Image
+from quick import quick_if
 from safetensors.numpy import save_file
 
 import hetjax as hj
@@ -145,7 +146,7 @@ def check_close(found, expected, close=CLOSE):
     assert worst <= close * abs(expected).max()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_if(lambda n: "resnet" not in n, CASES))
 def test_logits_equal_those_of_numpy(name, tmp_path):
     """Through a task, which initialises, measures and restores the model."""
     case, tensors = CASES[name], filled(name)
@@ -417,6 +418,7 @@ def test_dropout_that_is_given_counts(tmp_path):
             assert module.blocks[0].drop.rate == 0.3
 
 
+@pytest.mark.slow  # compiled three times
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_dtype_and_remat(name, tmp_path):
     case, tensors = CASES[name], filled(name)

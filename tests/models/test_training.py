@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import optax
 import pytest
-from quick import quick_if
 
 import hetjax as hj
 from hetjax import models
 
+pytestmark = pytest.mark.slow  # every model is compiled for several strategies
 B, C, IMAGE = 8, 4, (16, 16, 3)
 TEXT = 12  # tokens
 
@@ -47,7 +47,6 @@ SMALL = {
         "tokens",
     ),
 }
-QUICK = ("vit",)  # the fastest to compile
 
 
 def data_of(kind, number=64):
@@ -102,7 +101,7 @@ EPOCHS = 2
 
 
 @pytest.mark.parametrize("kind", MACHINES)
-@pytest.mark.parametrize("name", quick_if(lambda name: name in QUICK, SMALL))
+@pytest.mark.parametrize("name", SMALL)
 def test_every_family_trains(name, kind):
     data = data_of(SMALL[name][1])
     task = task_of(name, data)
@@ -122,7 +121,7 @@ def test_every_family_trains(name, kind):
         check_trained(history, start)
 
 
-@pytest.mark.parametrize("name", quick_if(lambda name: name in QUICK, SMALL))
+@pytest.mark.parametrize("name", SMALL)
 def test_it_learns_64_examples_by_heart(name):
     data = data_of(SMALL[name][1])
     strategy = hj.sequential_sgd(batch_size=32, optimizer=optax.adam(3e-3))
@@ -184,7 +183,7 @@ def first_norm(name, state):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("name", quick_if(lambda n: False, ["resnet50", "wide_resnet"]))
+@pytest.mark.parametrize("name", ["resnet50", "wide_resnet"])
 def test_statistics_of_a_round_are_those_of_an_oracle(name, workers):
     """Each worker makes one step from the same model; the merge takes the mean.
 

@@ -1,5 +1,6 @@
 """RandAugment: every operation against Pillow's, and what is drawn."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -150,7 +151,8 @@ def test_all_operations_are_drawn_equally_and_with_both_signs(monkeypatch):
         drawn.append((np.asarray(op), np.asarray(sign), magnitude))
         return x
 
-    monkeypatch.setitem(augment.rand_augment.__globals__, "operated", recorded)
+    module = inspect.unwrap(augment.rand_augment).__globals__
+    monkeypatch.setitem(module, "operated", recorded)
     count = 7000
     augment.rand_augment(3, 4)(KEY, jnp.ones((count, 1, 1, 1)))
     assert [magnitude for *_, magnitude in drawn] == [4, 4, 4]
