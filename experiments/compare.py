@@ -80,7 +80,7 @@ flags.DEFINE_string(
 flags.DEFINE_list("strategies", list(DEFAULT), "names, separated by commas")
 flags.DEFINE_boolean("all", False, "run every strategy in hetjax.STRATEGIES")
 flags.DEFINE_float(
-    "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough"
+    "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough for it"
 )
 flags.DEFINE_boolean(
     "plan", False, "print what the runs would take, with --epochs, and stop"
@@ -220,8 +220,11 @@ def check_plan() -> None:
         )
 
 
-def duration(setting: tuple[Any, ...]) -> float:
-    """Seconds of a run: --seconds, or virtual seconds that suffice for --epochs."""
+def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
+    """Seconds of runs: --seconds, or virtual ones that suffice for --epochs, by name.
+
+    Learning rates are chosen after the same seconds, those of the slowest strategy.
+    """
     if FLAGS.epochs is None or FLAGS["seconds"].present:
         return FLAGS.seconds
     task, data, machine, strategies = setting
@@ -230,11 +233,11 @@ def duration(setting: tuple[Any, ...]) -> float:
             f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
             "a run ends at the latest"
         )
-    times = [
-        virtual_time(task, data, machine, strategy, FLAGS.epochs)[0]
-        for strategy in strategies.values()
-    ]
-    return ENOUGH * max(times)
+    times = {
+        name: ENOUGH * virtual_time(task, data, machine, strategy, FLAGS.epochs)[0]
+        for name, strategy in strategies.items()
+    }
+    return max(times.values()) if FLAGS.learning_rates else times
 
 
 def names() -> list[str]:
@@ -269,7 +272,7 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
     recorded = FLAGS.machine in ("local", "cluster")
     comparison = hj.compare(
         *setting(),
-        seconds=duration(setting()),
+        seconds=durations(setting()),
         epochs=FLAGS.epochs,
         seeds=FLAGS.seeds,
         num_evals=FLAGS.num_evals,

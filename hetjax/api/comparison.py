@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 from urllib.parse import quote
 
-from hetjax.api.arguments import seeds_of
+from hetjax.api.arguments import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
 from hetjax.api.session import Session
@@ -42,7 +42,7 @@ def compare(
     machine: Machine | RealMachine | ClusterMachine,
     strategies: Mapping[str, Strategy],
     *,
-    seconds: float,
+    seconds: float | Mapping[str, float],
     seeds: int | Sequence[int] = 1,
     num_evals: int = 50,
     eval_examples: int | None = None,
@@ -60,8 +60,10 @@ def compare(
 ) -> Comparison:
     """Run every strategy with every seed for the same number of seconds.
 
-    The seconds are virtual, or wall-clock time on a `local_machine`. Real runs differ
-    from one another, and each is recorded in the folder `traces` if one is given.
+    The seconds are virtual, or wall-clock time on a `local_machine`. They may be a
+    dictionary of each strategy's own, such as those that `plan` finds for some epochs;
+    each is then evaluated at instants of its own. Real runs differ from one another,
+    and each is recorded in the folder `traces` if one is given.
     `devices` are those of this host that simulated workers are spread over, as in
     `train`.
 
@@ -92,12 +94,13 @@ def compare(
     request that cannot be met.
     """
     seeds = seeds_of(seeds)
+    lasting = seconds_of(seconds, strategies, learning_rates)
     check_compare(
         task,
         data,
         machine,
         strategies,
-        seconds=seconds,
+        seconds=max(lasting.values(), default=seconds),
         num_evals=num_evals,
         eval_examples=eval_examples,
         epochs=epochs,
@@ -121,17 +124,19 @@ def compare(
         task,
         data,
         machine,
-        seconds=seconds,
+        seconds=max(lasting.values()),
         num_evals=num_evals,
         eval_examples=eval_examples,
         devices=devices,
     )
-    _check_kept(session, strategies, learning_rates, seeds, epochs, keep)
-    total = len(strategies) * (len(seeds) + len(learning_rates)) * seconds
+    sessions = {name: session.lasting(time) for name, time in lasting.items()}
+    _check_kept(sessions, strategies, learning_rates, seeds, epochs, keep)
+    repeated = len(seeds) + len(learning_rates)
+    total, number = repeated * sum(lasting.values()), repeated * len(strategies)
     traces = traces if session.real and is_first() else None
     if traces:
         Path(traces).mkdir(parents=True, exist_ok=True)
-    bar = ProgressBar(total, shown=progress, real=session.real)
+    bar = ProgressBar(total, number, shown=progress, real=session.real)
     histories: list[History] = []
     tuning, signal = None, ""
     try:
@@ -143,13 +148,12 @@ def compare(
         # seed by seed, so that after Ctrl-C every strategy has some runs
         for seed, name in itertools.product(seeds, strategies):
             strategy = strategies[name]
+            own = sessions[name]
             if traces:
-                session.trace = Path(traces) / f"{name}_{seed}.jsonl"
+                own.trace = Path(traces) / f"{name}_{seed}.jsonl"
             # adding a strategy may change the rate that is best for all
             kept = keep(_rated(name, strategy) if tuning else name, seed)
-            histories.append(
-                session.run(name, strategy, seed, bar, epochs=epochs, **kept)
-            )
+            histories.append(own.run(name, strategy, seed, bar, epochs=epochs, **kept))
             if on_history:
                 on_history(histories[-1])
             if histories[-1].interrupted:
@@ -238,8 +242,37 @@ def _kept_in(
     return {"checkpoint": Checkpoint(folder, every=every), "resume": resume}
 
 
+def seconds_of(
+    seconds: float | Mapping[str, float],
+    strategies: Mapping[str, Strategy],
+    learning_rates: Sequence[float],
+) -> dict[str, Any]:
+    """The seconds of each strategy's runs; each number is checked.
+
+    Errors: a ValueError for other names, or beside learning rates to choose from.
+    """
+    if not isinstance(strategies, Mapping):
+        return {}  # `check_compare` says what is wrong
+    if not isinstance(seconds, Mapping):
+        check_seconds(seconds)
+        return dict.fromkeys(strategies, seconds)
+    if set(seconds) != set(strategies):
+        raise ValueError(
+            f"seconds is for {', '.join(map(str, seconds)) or 'nothing'}, but the "
+            f"strategies are {', '.join(map(str, strategies))}: give each its own, or "
+            "one number for all"
+        )
+    if len(learning_rates):
+        raise ValueError(
+            "learning_rates are compared over the same seconds: give one number"
+        )
+    for time in seconds.values():
+        check_seconds(time)
+    return dict(seconds)
+
+
 def _check_kept(
-    session: Session,
+    sessions: Mapping[str, Session],
     strategies: Mapping[str, Strategy],
     learning_rates: Sequence[float],
     seeds: Sequence[int],
@@ -251,7 +284,7 @@ def _check_kept(
         rated = [_at(strategy, learning_rate) for learning_rate in learning_rates]
         for each in rated or [strategy]:
             kept = keep(_rated(name, each) if rated else name, seed)
-            session.check_kept(name, each, seed, epochs=epochs, **kept)
+            sessions[name].check_kept(name, each, seed, epochs=epochs, **kept)
 
 
 def _rated(name: str, strategy: Strategy) -> str:

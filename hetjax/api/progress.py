@@ -31,8 +31,19 @@ class ProgressBar:
     Of several processes, process 0 alone shows it.
     """
 
-    def __init__(self, seconds: float, *, shown: bool = True, real: bool = False):
-        """`seconds` of the clock, virtual or `real`, are the sum over all runs."""
+    def __init__(
+        self,
+        seconds: float,
+        runs: int | None = None,
+        *,
+        shown: bool = True,
+        real: bool = False,
+    ):
+        """`seconds` of the clock, virtual or `real`, are the sum over all `runs`.
+
+        By default, these are all as long as the one that is on.
+        """
+        self._runs = runs
         self._unit = "s" if real else "virtual s"
         self._total, self._before = seconds, 0.0  # [s], of earlier runs
         self._shown = shown and is_first()
@@ -55,7 +66,7 @@ class ProgressBar:
         self._name, self._metric, self._seconds = name, "", seconds
         if not (self._shown and self._in_bars):
             return
-        runs = round(self._total / seconds)
+        runs = self._runs or round(self._total / seconds)
         of = f" ({self._run}/{runs})" if runs > 1 else ""
         unit = " " + self._unit
         bar_format = _FORMAT.replace("UNIT", self._unit)
@@ -147,6 +158,8 @@ class ProgressBar:
         `preparing` [s] took as many runs as there were.
         """
         to_come = (self._total - self._before) / self._seconds - 1
+        if self._runs is not None:
+            to_come = self._runs - self._run
         return (self._total - done) / rate + to_come * preparing / self._run
 
     def _end_run(self) -> None:

@@ -72,9 +72,7 @@ class Session:
         self.trace = trace  # file of the next real run's trace; None: a temporary one
         self.data, self.machine = data, machine
         self._devices = devices  # for simulated workers
-        # rounding must not move the end: seconds * 3 / 3 may differ from seconds
-        before = tuple(seconds * k / num_evals for k in range(num_evals))
-        self.instants = tuple(instants or (*before, seconds))
+        self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = Programs(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
@@ -90,6 +88,12 @@ class Session:
         """Return the session with another machine; compiled programs are shared."""
         other = copy.copy(self)
         other.machine = machine
+        return other
+
+    def lasting(self, seconds: float) -> "Session":
+        """Return the session with as many evaluations within other seconds."""
+        other = copy.copy(self)
+        other.instants = _evenly(seconds, len(self.instants) - 1)
         return other
 
     def on(self, data: Dataset) -> "Session":
@@ -299,6 +303,12 @@ class Session:
             trace=self.trace,
             devices=self._devices,
         )
+
+
+def _evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
+    """The start, and so many instants until the end [s]."""
+    # rounding must not move the end: seconds * 3 / 3 may differ from seconds
+    return (*(seconds * k / num_evals for k in range(num_evals)), seconds)
 
 
 def _keep_end(history: History, keeper: Keeper) -> None:

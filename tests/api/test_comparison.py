@@ -44,6 +44,12 @@ WRONG = [
     ({"learning_rates": (NAN,)}, "rates has nan"),
     ({"seconds": 0.0}, "seconds=0.0"),
     ({"seconds": NAN}, "seconds=nan"),
+    ({"seconds": {"a": NAN}}, "seconds=nan"),
+    ({"seconds": {"b": 1.0}}, "seconds is for b, but the strategies are a"),
+    (
+        {"seconds": {"a": 1.0}, "learning_rates": (0.1,)},
+        "learning_rates are compared over the same seconds",
+    ),
     ({"num_evals": 0}, "num_evals=0"),
     ({"num_evals": 1.5}, "num_evals=1.5"),
     ({"target": NAN}, "target=nan"),
@@ -70,6 +76,23 @@ def test_invalid_comparisons_are_refused_before_anything_is_compiled(options, me
     options = {"table": {"a": averaging()}, **options}
     with nothing_compiled(), pytest.raises(ValueError, match=message):
         compare(**options)
+
+
+def test_each_strategy_may_have_seconds_of_its_own(tmp_path):
+    """It is evaluated as often, and is the run that it is with these seconds alone."""
+    table = {"short": averaging(), "long": averaging(local_steps=2)}
+    seconds = {"short": 4.0, "long": 12.0}
+    both = compare(table, seconds=seconds, out=tmp_path)
+    for history in both.histories:
+        end = seconds[history.strategy]
+        instants = [point["seconds"] for point in history.evals]
+        assert instants == [end * k / 4 for k in range(5)]
+        alone = compare({history.strategy: table[history.strategy]}, seconds=end)
+        assert [p["w"] for p in alone.histories[0].evals] == column(history, "w")
+    # another strategy changes nothing of those that are kept
+    more = table | {"third": averaging(local_steps=3)}
+    again = compare(more, seconds=seconds | {"third": 24.0}, out=tmp_path)
+    assert [h.strategy for h in again.histories] == ["short", "long", "third"]
 
 
 # Fair, and deterministic.

@@ -34,7 +34,7 @@ def described(path):
             "parameters": tree.size(model[0]),
             "machine": machine.name,
             "workers": len(machine.workers),
-            "seconds": compare.duration((task, data, machine, strategies)),
+            "seconds": compare.durations((task, data, machine, strategies)),
             "strategies": {
                 name: {
                     "batch_size": s.batch_size,

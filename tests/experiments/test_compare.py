@@ -536,13 +536,14 @@ def good(commands, name):
 
 
 def test_epochs_end_a_run(commands):
-    """Runs are as long as the slower strategy needs; each ends at its own epochs."""
+    """Each strategy has as many evaluations in the time that it needs."""
     runs = good(commands, "epochs")["runs"]
     for run in runs:
         examples = sum(worker["examples"] for worker in run["workers"])
-        assert 0.5 * 12_942 <= examples <= 0.6 * 12_942
+        assert 0.5 * 12_942 <= examples <= 0.55 * 12_942
+        assert len(run["evals"]) >= 39
     sync, other = (run["evals"][-1]["seconds"] for run in runs)
-    assert sync > 1.5 * other
+    assert sync > 2 * other
 
 
 def test_a_plan_writes_nothing(commands):

@@ -41,7 +41,7 @@ def settings():
 
 def check(found):
     for name, setting in found.items():
-        assert setting["seconds"] > 0, name
+        assert min(setting["seconds"].values()) > 0, name
         assert setting["out"].startswith("results_"), name
         assert setting["strategies"], name
     folders = [setting["out"] for setting in found.values()]
@@ -104,16 +104,20 @@ def test_the_settings_of_biased_local_sgd(settings, name):
             assert rates[8] == pytest.approx(expected, rel=1e-4)
 
 
+TABLE7 = {  # seconds of synchronous SGD and of balanced local SGD
+    "cifar10": (8025.6, 3933.6),
+    "flowers102": (141_023.2, 138_686.9),
+    "cifar100": (261_961.1, 254_498.3),
+}
+
+
 @pytest.mark.slow  # see above
-def test_times_of_table_7(settings):
-    """The longest of the three runs, of synchronous SGD, plus 2 % [s]."""
-    for name, seconds in (
-        ("cifar10", 8025.6),
-        ("flowers102", 141_023.2),
-        ("cifar100", 261_961.1),
-    ):
-        found = settings[f"biased_local_sgd.table5.{name}"]["seconds"]
-        assert found == pytest.approx(1.02 * seconds, rel=0.03), name
+@pytest.mark.parametrize("name", TABLE7)
+def test_times_of_table_7(settings, name):
+    """Of the biased runs, epochs are counted in another way."""
+    found = settings[f"biased_local_sgd.table5.{name}"]["seconds"]
+    times = [found[strategy] / 1.02 for strategy in ("sync_sgd", "local_sgd")]
+    assert times == pytest.approx(TABLE7[name], rel=0.005)
 
 
 @pytest.mark.slow  # see above
