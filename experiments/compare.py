@@ -144,7 +144,9 @@ def load_data() -> hj.data.Dataset:
             raise ValueError(
                 f"--{name} is for --data=synthetic_xmc, not for --data={FLAGS.data}"
             )
-    return named_data.load(FLAGS.data, first_index=FLAGS.first_index)
+    return named_data.load(
+        FLAGS.data, first_index=FLAGS.first_index, pretrained=FLAGS.pretrained
+    )
 
 
 def with_shards(

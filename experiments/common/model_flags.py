@@ -12,7 +12,7 @@ flags.DEFINE_enum(
 flags.DEFINE_enum(
     "dtype",
     None,
-    ["float32", "bfloat16", "float16"],
+    ["float32", "bfloat16"],
     "what layers compute in; parameters are float32",
 )
 flags.DEFINE_boolean("remat", False, "compute activations twice, to save memory")

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 import hetjax as hj
 from experiments.common import pipelines
@@ -66,7 +68,9 @@ _FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 _LIBSVM = ("{}.libsvm", "{}.libsvm.gz")
 
 
-def load(name: str, *, first_index: int | None = None) -> hj.data.Dataset:
+def load(
+    name: str, *, first_index: int | None = None, pretrained: str | None = None
+) -> hj.data.Dataset:
     """The data that --data names; a ValueError says what is wrong with the name.
 
     - one of `NAMED`
@@ -77,8 +81,11 @@ def load(name: str, *, first_index: int | None = None) -> hj.data.Dataset:
       images as MNIST's, CIFAR's or Tiny ImageNet's files, or in train/ and val/ with a
       folder per class (`read_image_folder`), else XMC text (`read_folder`)
 
-    `first_index` is the text's first feature; None: 0 in XMC text, 1 in libSVM.
+    `first_index` is the text's first feature; None: 0 in XMC text, 1 in libSVM. Tokens
+    are those of the `pretrained` model's vocabulary, if one is given.
     """
+    if name == "ag_news" and pretrained is not None:
+        return hj.data.ag_news(vocabulary=_vocabulary_of(pretrained))
     if name in NAMED:
         return NAMED[name]()
     if _FUNCTION.fullmatch(name):
@@ -98,6 +105,18 @@ def load(name: str, *, first_index: int | None = None) -> hj.data.Dataset:
         f"--data={name}: neither {', '.join(NAMED)} nor synthetic_xmc, nor a file or "
         f"folder ({', '.join(map(str, places))}), nor module:function"
     )
+
+
+def _vocabulary_of(pretrained: str) -> Path:
+    """The vocab.txt beside published weights."""
+    place = Path(pretrained)
+    found = (place if place.is_dir() else place.parent) / "vocab.txt"
+    if not found.is_file():
+        raise ValueError(
+            f"--pretrained={pretrained}: there is no {found}, the model's vocabulary: "
+            "put it there, since tokens of another one mean other words"
+        )
+    return found
 
 
 def _in_folder(folder: Path, given: dict[str, Any]) -> hj.data.Dataset:
@@ -208,8 +227,13 @@ def model(
     wanted = {"dtype": inputs.dtype, "remat": inputs.remat or None}
     wanted = {option: value for option, value in wanted.items() if value is not None}
     if inputs.pretrained is not None:
-        image = {} if name == "distilbert" else _image(data, inputs)
-        return hj.models.from_pretrained(inputs.pretrained, **image, **wanted)
+        found = hj.models.from_pretrained(
+            inputs.pretrained, **_image(data, inputs), **wanted
+        )
+        if name != "mlp":  # the default: any model that is in the file
+            named = model(name, data, hidden, inputs._replace(pretrained=None))
+            _check_same(inputs.pretrained, name, data, inputs, found, named)
+        return found
     if name == "mlp":
         if not isinstance(data.num_features, int):
             raise ValueError(
@@ -238,6 +262,29 @@ def _image(data: hj.data.Dataset, inputs: Inputs) -> dict[str, Any]:
     if normalize is not None:
         one = jax.eval_shape(normalize, jax.random.key(0), one)
     return {"image": tuple(one.shape[1:])}
+
+
+def _check_same(
+    path: str,
+    name: str,
+    data: hj.data.Dataset,
+    inputs: Inputs,
+    found: Any,
+    named: Any,
+) -> None:
+    """Raise a ValueError unless the model in a file is the one that --model names."""
+    image = _image(data, inputs).get("image")
+    features = data.num_features if image is None else math.prod(image)
+
+    def shapes(build: Any) -> Any:
+        module = nnx.eval_shape(lambda: build(features, 2, rngs=nnx.Rngs(0)))
+        return jax.tree.map(lambda a: a.shape, nnx.to_pure_dict(nnx.state(module)))
+
+    if shapes(found) != shapes(named):
+        raise ValueError(
+            f"--pretrained={path}: the model in it is not --model={name}: give the one "
+            "that it is, or none"
+        )
 
 
 def _check_options(name: str, factory: Any, wanted: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ class PlannedRun(NamedTuple):
     virtual_seconds: float  # of the machine's clock
     updates: int  # steps of all workers
     replica_bytes: int  # a worker's model, statistics, optimizer and buffers
-    step_bytes: int  # of XLA for a step besides: activations and workspace
+    step_bytes: int  # of a step besides: activations, workspace, batch, second replica
     device_bytes: int  # of the device with most workers
     step_seconds: float  # median of `timed` steps on this host's device
     timed: int
@@ -121,8 +121,9 @@ def plan(
     where a run has more than 50,000 events, its second half is extrapolated. This
     host's seconds come from `steps` timed steps of the largest batch (fewer, but at
     least 3, where they take more than two minutes), on one of `devices`, over all of
-    which the workers' steps would be spread (see `train`). Bytes of a step are those
-    that XLA reserves for its program besides its arguments.
+    which the workers' steps would be spread (see `train`): strategies whose batches
+    shrink take less. Bytes of a step are its batch's, those that XLA reserves for its
+    program, and those of a second replica where merges may read one while it computes.
 
     Only shapes and sizes of the data matter. An epoch is N examples, whichever workers
     they are of. Errors: a ValueError that names the argument.
@@ -179,13 +180,18 @@ def _measured(
     program = timer.steps.lowered((replica, *others)).compile()
     memory: Any = program.memory_analysis()
     replica_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(replica))
+    # besides the replica: activations, the batch, and what is returned elsewhere than
+    # in the memory of an argument: all of the replica, if merges may still read the old
+    inputs = sum(leaf.nbytes for leaf in jax.tree.leaves(others))
+    returned = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    step_bytes = int(memory.temp_size_in_bytes + max(0, returned)) + inputs
     replica, *_ = program(replica, *others)  # the first one is slower
     found: list[float] = []
     while len(found) < 3 or (len(found) < steps and sum(found) < LONGEST):
         began = time.perf_counter()
         replica, *_ = jax.block_until_ready(program(replica, *others))
         found.append(time.perf_counter() - began)
-    return replica_bytes, int(memory.temp_size_in_bytes), found
+    return replica_bytes, step_bytes, found
 
 
 def virtual_time(

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -88,6 +89,24 @@ def test_larger_batches_need_more(problem):
     small, large = planned(problem, strategies=strategies).runs
     assert large.step_bytes > 4 * small.step_bytes
     assert large.updates < small.updates
+
+
+def test_replicas_that_are_read_while_they_compute_are_held_twice(problem):
+    common = {"batch_size": BATCH, "learning_rate": 0.1}
+    strategies = {"own": hj.sync_sgd(**common), "read": hj.ad_psgd(**common)}
+    found = planned(problem, strategies=strategies)
+    own, read = found.runs
+    assert read.step_bytes - own.step_bytes >= 0.9 * found.num_bytes
+
+
+def test_the_batch_counts(problem):
+    task, data = problem
+    wide = np.zeros((64, 100_000), np.float32)
+    y = np.arange(64) % 10
+    big = hj.data.from_arrays((wide, y), (wide, y), num_classes=10)
+    model = hj.from_functions(lambda key: jnp.zeros(10), lambda w, x: x[:, :10] * w[None])
+    found = planned((hj.classification(model, big), big))
+    assert found.runs[0].step_bytes >= BATCH * 100_000 * 4
 
 
 def test_workers_of_a_device_share_its_memory(problem):

@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from flax.nnx import Rngs
 
 import hetjax as hj
 from experiments.common import like_data, named_data, pipelines
@@ -234,3 +235,33 @@ def test_settings_that_a_model_lacks(name, inputs, message):
     data = like_data.like("cifar10")
     with pytest.raises(ValueError, match=message):
         named_data.model(name, data, 8, named_data.Inputs(**inputs))
+
+
+vit = partial(hj.models.vit, size=(1, 8, 1, 8), patch=8)
+
+
+def test_published_weights_are_of_the_model_that_is_named(monkeypatch):
+    """Without a name, any model that is in the file."""
+    monkeypatch.setitem(named_data.MODELS, "small", vit)
+    monkeypatch.setattr(
+        hj.models, "from_pretrained", lambda path, **options: vit(**options)
+    )
+    data = like_data.like("cifar10")
+    inputs = named_data.Inputs(pretrained="file", dtype="bfloat16")
+    for name in ("small", "mlp"):
+        module = named_data.model(name, data, 8, inputs)(32 * 32 * 3, 10, rngs=Rngs(0))
+        assert module.image == (32, 32, 3)
+    with pytest.raises(ValueError, match="the model in it is not --model=vit_ti"):
+        named_data.model("vit_ti", data, 8, inputs)
+
+
+def test_tokens_are_those_of_the_published_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(hj.data, "ag_news", lambda vocabulary=None: vocabulary)
+    (tmp_path / "model.safetensors").touch()
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(ValueError, match="there is no .*vocab.txt, the model's"):
+            named_data.load("ag_news", pretrained=str(path))
+    (tmp_path / "vocab.txt").touch()
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        found = named_data.load("ag_news", pretrained=str(path))
+        assert found == tmp_path / "vocab.txt"

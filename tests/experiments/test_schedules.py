@@ -79,6 +79,7 @@ def test_steps_count_from_the_beginning_with_a_warm_up_too():
         ({"schedule": "cosine"}, "--schedule=cosine needs --epochs"),
         ({"schedule": "steps"}, "--schedule=steps needs --decay_at"),
         ({"schedule": "steps", "decay_at": "80,60"}, "rising epochs"),
+        ({"schedule": "steps", "decay_at": "60,60"}, "rising epochs"),
         (
             {"schedule": "steps", "decay_at": "3", "warmup_epochs": "5"},
             "after the warm-up's 5",

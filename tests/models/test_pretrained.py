@@ -36,7 +36,7 @@ B, C = 3, 5
 IMAGE = (40, 48, 3)  # of ResNets, which take any
 SQUARE = (32, 32, 3)  # of ViTs
 RESNET = {"blocks": (1, 2, 1, 1), "width": 8, "c": C}
-VIT = {"depth": 2, "width": 128, "hidden": 192, "patch": 8, "image": 32, "c": C}
+VIT = {"depth": 2, "width": 192, "hidden": 192, "patch": 8, "image": 32, "c": C}
 BERT = {"depth": 2, "width": 128, "hidden": 192, "vocabulary": 50, "positions": 12}
 BERT |= {"c": C}
 
@@ -77,7 +77,7 @@ def resnet_case(layout, sizes=None, x=None):
     )
 
 
-def vit_case(layout, sizes=None, x=None, heads=2):
+def vit_case(layout, sizes=None, x=None, heads=3):
     epsilon = 1e-12 if layout.startswith("hugging") else 1e-6
     of = functools.partial(
         numpy_models.vit, layout=layout, heads=heads, epsilon=epsilon
@@ -105,6 +105,10 @@ CASES = {
     "resnet, hugging face": resnet_case("hugging face"),
     "resnet, hugging face, encoder": resnet_case("hugging face, encoder"),
     **{f"vit, {layout}": vit_case(layout) for layout in layouts.VIT_NAMES},
+    # of the largest models, heads are not 64 wide
+    "vit, torchvision, huge": vit_case(
+        "torchvision", VIT | {"depth": 1, "width": 1280}, heads=16
+    ),
     "distilbert": bert_case("distilbert."),
     "distilbert, encoder": bert_case(""),
     "distilbert, masked": bert_case("distilbert.", masked=True),
@@ -566,7 +570,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "vit, timm",
         lambda t: t | {"pos_embed": t["pos_embed"][0]},
         {},
-        r"positions is \[17, 128\], not of 3 axes",
+        r"positions is \[17, 192\], not of 3 axes",
     ),
     (
         "vit, timm",
@@ -607,7 +611,7 @@ def test_tensors_that_do_not_fit_are_errors(name, change, options, words, tmp_pa
 @pytest.mark.parametrize(
     ("name", "config", "words"),
     [
-        ("vit, hugging face", {"num_attention_heads": 3}, "heads=3.*128"),
+        ("vit, hugging face", {"num_attention_heads": 5}, "heads=5.*192"),
         ("vit, hugging face", {"hidden_act": "relu"}, "hidden_act='relu'"),
         ("resnet, hugging face", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ("resnet, hugging face", {"downsample_in_bottleneck": True}, "strides"),
@@ -623,6 +627,20 @@ def test_configs_of_other_models_are_errors(name, config, words, tmp_path):
     path = written(tmp_path, filled(name))
     with pytest.raises(ValueError, match=words):
         from_pretrained(path)
+
+
+def test_a_width_that_nobody_publishes_needs_the_number_of_heads(tmp_path):
+    sizes = VIT | {"width": 160}
+    tensors = layouts.filled(layouts.vit("timm", **sizes))
+    path = written(tmp_path, tensors)
+    with pytest.raises(ValueError, match="width 160 is of no published size.*heads"):
+        from_pretrained(path)
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 5}')
+    x = CASES["vit, timm"].x
+    expected = numpy_models.vit(
+        tensors, as_torch(x), layout="timm", heads=5, epsilon=1e-6
+    )
+    check_close(built(from_pretrained(path), x)(x), expected)
 
 
 def test_a_damaged_config_is_an_error(tmp_path):

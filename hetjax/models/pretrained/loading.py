@@ -43,7 +43,8 @@ def from_pretrained(
     the package safetensors, `pip install "hetjax[pretrained]"`. The layouts are those
     of torchvision, timm (ResNet-50/101/152, ViT) and Hugging Face (these, and
     DistilBERT), and sizes are taken from the tensors' shapes; of a config.json beside a
-    Hugging Face file, the number of heads and the like. Without it, a head is 64 wide.
+    Hugging Face file, the number of heads and the like. Without it, heads are those of
+    the published size of this width.
 
     >>> task = hj.classification(hj.models.from_pretrained("model.safetensors"), data)
     ... # doctest: +SKIP

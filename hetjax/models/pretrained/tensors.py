@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 Tensors = dict[str, np.ndarray]
@@ -47,7 +48,9 @@ def read(file: Path) -> Tensors:
             'pip install "hetjax[pretrained]"'
         ) from error
     try:
-        with safetensors.safe_open(file, framework="flax") as content:
+        # bfloat16 is none of NumPy's own; nothing is to go to an accelerator and back
+        host = jax.default_device(jax.local_devices(backend="cpu")[0])
+        with host, safetensors.safe_open(file, framework="flax") as content:
             found = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise ValueError(

@@ -8,7 +8,8 @@ from hetjax.models.pretrained.layouts import Layout, Rule, count, shape_of
 from hetjax.models.pretrained.tensors import Tensors
 from hetjax.models.vit import vit
 
-HEAD_WIDTH = 64  # in all published sizes; config.json may say another number of heads
+# heads by width, of all sizes that torchvision and timm publish
+HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
 def _settings(
@@ -24,7 +25,12 @@ def _settings(
     side = math.isqrt(places - 1)
     if side**2 + 1 != places:
         raise ValueError("its positions are not those of a square image, and a class")
-    heads = config.get("num_attention_heads", max(1, width // HEAD_WIDTH))
+    heads = config.get("num_attention_heads", HEADS.get(width))
+    if heads is None:
+        raise ValueError(
+            f"its width {width} is of no published size, and tensors do not say the "
+            'number of heads: put {"num_attention_heads": N} into config.json beside'
+        )
     hidden = tensors["blocks/0/mlp/first/kernel"].shape[-1]
     return {
         "size": (count(tensors, r"blocks/(\d+)/"), width, heads, hidden),
