@@ -60,7 +60,7 @@ def _flowers() -> Pipeline:
 
 def _tiny_imagenet() -> Pipeline:
     """Biased Local SGD: bicubic to 224 pixels, flip, RandAugment."""
-    larger = augment.resize(224, method="bicubic")
+    larger = augment.resize(224, method="bicubic", white=255)
     changes = augment.chain(larger, augment.flip(), augment.rand_augment())
     return Pipeline(changes, augment.chain(larger, _bytes(IMAGENET)))
 

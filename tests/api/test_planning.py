@@ -104,7 +104,9 @@ def test_the_batch_counts(problem):
     wide = np.zeros((64, 100_000), np.float32)
     y = np.arange(64) % 10
     big = hj.data.from_arrays((wide, y), (wide, y), num_classes=10)
-    model = hj.from_functions(lambda key: jnp.zeros(10), lambda w, x: x[:, :10] * w[None])
+    model = hj.from_functions(
+        lambda key: jnp.zeros(10), lambda w, x: x[:, :10] * w[None]
+    )
     found = planned((hj.classification(model, big), big))
     assert found.runs[0].step_bytes >= BATCH * 100_000 * 4
 

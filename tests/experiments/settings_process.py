@@ -30,6 +30,7 @@ def described(path):
         return {
             "epochs": epochs,
             "out": flags.FLAGS.out,
+            "target": flags.FLAGS.target,
             "data": data.name,
             "parameters": tree.size(model[0]),
             "machine": machine.name,

@@ -133,3 +133,61 @@ def test_targets_and_learners_of_crossbow(settings):
         assert setting["workers"] == workers, name
         assert setting["parameters"] == parameters, name
         assert list(setting["strategies"]) == ["sma", "easgd_sync", "sync_sgd"]
+
+
+CROSSBOW = {  # batch, epochs, target, decay, falls by a factor; rate .1, momentum .9
+    "lenet": (4, 100, 0.99, 1e-4, 0, 1.0),
+    "resnet32": (64, 140, 0.88, 1e-4, 2, 0.1),  # at 80 and 120
+    "vgg16": (16, 250, 0.69, 5e-4, 12, 0.5),  # every 20
+    "resnet50": (16, 90, 0.53, 1e-4, 3, 0.1),
+    "resnet101": (32, 90, 0.749, 1e-4, 3, 0.1),
+}
+
+
+@pytest.mark.slow  # see above
+@pytest.mark.parametrize("name", CROSSBOW)
+def test_the_settings_of_crossbow(settings, name):
+    batch, epochs, target, decay, falls, factor = CROSSBOW[name]
+    setting = settings[f"crossbow.figure9.{name}"]
+    assert (setting["epochs"], setting["target"]) == (epochs, target)
+    rate, momentum = (1e-3, 0.0) if name == "lenet" else (0.1, 0.9)
+    for key, strategy in setting["strategies"].items():
+        own = strategy["settings"]
+        assert strategy["batch_size"] == batch
+        assert float(own["weight_decay"]) == decay
+        which = "server_momentum" if key == "sync_sgd" else "momentum"
+        assert float(own[which]) == momentum
+        assert strategy["rates"][0] == pytest.approx(rate)
+        assert strategy["rates"][8] == pytest.approx(rate * factor**falls, rel=1e-4)
+
+
+HIER_SGD = {  # T_1, T_2 of Table I, and T of HierSGD_2; rate .1 is ours
+    "vgg": ((4, 16), (16,)),
+    "nin": ((2, 4), (4,)),
+    "convnet": ((4, 16), (4,)),
+}
+
+
+@pytest.mark.slow  # see above
+@pytest.mark.parametrize("name", HIER_SGD)
+def test_the_settings_of_hier_sgd(settings, name):
+    three, two = HIER_SGD[name]
+    for file, epochs, local_steps, falls in (
+        (f"table1.{name}", 300, three, 11),
+        (f"figures1to3.{name}", 600, two, 11),
+    ):
+        setting = settings[f"hier_sgd.{file}"]
+        assert (setting["epochs"], setting["workers"]) == (epochs, 128)
+        own = setting["strategies"]["hier_sgd"]
+        assert own["settings"]["local_steps"] == repr(local_steps)
+        assert own["settings"]["levels"] == ("()" if len(local_steps) == 1 else "None")
+        assert own["rates"][8] == pytest.approx(0.1 * 0.5**falls, rel=1e-4)
+        assert own["batch_size"] == 128
+
+
+@pytest.mark.slow  # see above
+def test_every_file_says_what_is_ours():
+    for name in FILES:
+        text = (SETTINGS / f"{name}.flags").read_text()
+        comment = [line for line in text.splitlines() if line.startswith("#")]
+        assert "Ours:" in " ".join(comment), name

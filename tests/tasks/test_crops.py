@@ -86,6 +86,18 @@ def test_bytes_stay_bytes():
     np.testing.assert_array_equal(y, np.clip(np.round(floats), 0, 255))
 
 
+def test_bicubic_overshoots_unless_white_is_given():
+    x = np.zeros((1, 8, 8, 1), np.float32)
+    x[:, :, 4:] = 255
+    free = augment.resize(16, method="bicubic")(KEY, x)
+    assert float(free.max()) > 256
+    assert float(free.min()) < -1
+    clipped = augment.resize(16, method="bicubic", white=255)(KEY, x)
+    np.testing.assert_array_equal(clipped, np.clip(free, 0, 255))
+    with pytest.raises(ValueError, match="white is 0"):
+        augment.resize(16, white=0)
+
+
 def test_center_crop_takes_the_middle():
     x = images(height=9, width=12)
     y = augment.center_crop((4, 6))(KEY, x)

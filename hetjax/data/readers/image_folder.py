@@ -40,7 +40,9 @@ def read_image_folder(
     3 size² bytes per image, which is 250 GB for ImageNet and size=256. It is made again
     when a name, size or time of an image changes, and when it is damaged: all of it is
     compared with its checksums up to 4 GB, some of it beyond that; `verify` True
-    compares all, False nothing but sizes. `name` defaults to the folder's.
+    compares all, False only sizes and the arrays' headers. Every start looks at the
+    name, size and time of each image: a second for 100,000 on a local disk, minutes for
+    all of ImageNet on a slow network. `name` defaults to the folder's.
 
     Errors: a `DataError` names images that cannot be decoded, empty folders, classes
     without training images, and a cache in which nothing can be written.

@@ -15,6 +15,7 @@ from hetjax.tasks.augment.checks import (
     check_images,
     range_of,
     size_of,
+    white_of,
 )
 from hetjax.tasks.augment.resample import check_method, resampled
 from hetjax.tasks.augment.transforms import Transform
@@ -85,7 +86,11 @@ def center_crop(size: Size) -> Transform:
 
 @by_name
 def resize(
-    size: Size, *, method: str = "bilinear", antialias: bool = True
+    size: Size,
+    *,
+    method: str = "bilinear",
+    antialias: bool = True,
+    white: float | None = None,
 ) -> Transform:
     """Resizes to `size`, a number or (height, width), whatever the shape was.
 
@@ -97,18 +102,22 @@ def resize(
 
     and likewise along the rows. `method`: "bilinear", k(d) = max(0, 1 - |d|), or
     "bicubic", the kernel of Keys (1981) with a = -1/2, which overshoots at edges by up
-    to a tenth of the step there. With `antialias`, results are those of Pillow on
-    floats; without, s = 1, and some pixels are left out when an image shrinks.
+    to a tenth of the step there; results are clipped to 0..`white` where that is given
+    (255 for bytes), as of images that stay bytes. With `antialias`, results are those
+    of Pillow on floats; without, s = 1, and some pixels are left out when an image
+    shrinks.
     """
     shape = size_of(size)
     check_method(method)
+    white = None if white is None else white_of(white)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         del key
         check_images("resize", x)
         whole = np.array([[0, 0, *x.shape[1:3]]], np.float32)
         boxes = jnp.broadcast_to(jnp.asarray(whole), (len(x), 4))
-        return resampled(x, boxes, shape, method, antialias)
+        y = resampled(x, boxes, shape, method, antialias)
+        return y if white is None else jnp.clip(y, 0, white)
 
     return apply
 
