@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class Session:
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
-        self._about_data: dict[str, Any] | None = None  # once it was needed
+        self._about_data = _described_once(data)
 
     @property
     def real(self) -> bool:
@@ -103,7 +103,7 @@ class Session:
         """
         other = copy.copy(self)
         data = replace(data, test=part_of(data.test, self._eval_examples))
-        other.data, other._about_data = data, None
+        other.data, other._about_data = data, _described_once(data)
         other._tests = other._evaluated(data)
         return other
 
@@ -205,10 +205,9 @@ class Session:
         self, strategy: Strategy, job: Job, target: float | None, epochs: float | None
     ) -> dict[str, Any]:
         """What a run is made from; the data, which it reads whole, are read once."""
-        if self._about_data is None:
-            self._about_data = data_fingerprint(self.data)
+        about = self._about_data()
         return describe_run(
-            strategy, job, self.machine, self._about_data, target=target, epochs=epochs
+            strategy, job, self.machine, about, target=target, epochs=epochs
         )
 
     def _finished(self, found: Found, trace: Path, strategy: Strategy) -> History:
@@ -303,6 +302,11 @@ class Session:
             trace=self.trace,
             devices=self._devices,
         )
+
+
+def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
+    """Describes the data when it is first called; copies of a session share it."""
+    return cache(lambda: data_fingerprint(data))
 
 
 def _evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
