@@ -41,6 +41,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 
 import hetjax as hj
@@ -57,8 +58,9 @@ from experiments.common import (
 )
 from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
+from hetjax import tree
 from hetjax.api import OtherRun
-from hetjax.api.planning import virtual_time
+from hetjax.api.planning import virtual_times
 from hetjax.report import RUNS, check_out, write_results
 
 FLAGS = flags.FLAGS
@@ -235,10 +237,9 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
             f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
             "a run ends at the latest"
         )
-    times = {
-        name: ENOUGH * virtual_time(task, data, machine, strategy, FLAGS.epochs)[0]
-        for name, strategy in strategies.items()
-    }
+    num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
+    found = virtual_times(data, machine, strategies, FLAGS.epochs, num_bytes)
+    times = {name: ENOUGH * seconds for name, (seconds, _) in found.items()}
     return max(times.values()) if FLAGS.learning_rates else times
 
 

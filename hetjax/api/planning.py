@@ -136,6 +136,7 @@ def plan(
     session = Session(task, data, machine, seconds=1.0, num_evals=1)
     here = simulation_devices(devices)
     model = jax.eval_shape(task.init, jax.random.key(0))
+    times = virtual_times(data, machine, strategies, epochs, tree.num_bytes(model))
     timed: dict[Any, tuple[int, int, list[float]]] = {}
     runs = []
     for name, strategy in strategies.items():
@@ -146,7 +147,7 @@ def plan(
             timer = StepTimer(settings, session.job(name, strategy, 0))
             timed[key] = _measured(timer, here[0], size, steps)
         replica, step, seconds = timed[key]
-        virtual, updates = virtual_time(task, data, machine, strategy, epochs)
+        virtual, updates = times[name]
         runs.append(
             PlannedRun(
                 strategy=name,
@@ -194,16 +195,33 @@ def _measured(
     return replica_bytes, step_bytes, found
 
 
-def virtual_time(
-    task: Task, data: Dataset, machine: Machine, strategy: Strategy, epochs: float
-) -> tuple[float, int]:
-    """Virtual seconds, and steps of all workers, until the epochs are done.
+def virtual_times(
+    data: Dataset,
+    machine: Machine,
+    strategies: Mapping[str, Strategy],
+    epochs: float,
+    num_bytes: float,
+) -> dict[str, tuple[float, int]]:
+    """Virtual seconds, and steps of all workers, until the epochs are done, by name.
 
-    A run that would have more than EVENTS goes on as in the second half of them.
+    `num_bytes` is the size of the model. A run that would have more than EVENTS goes on
+    as in the second half of them.
     """
+    return {
+        name: _virtual_time(data, machine, strategy, epochs, num_bytes)
+        for name, strategy in strategies.items()
+    }
+
+
+def _virtual_time(
+    data: Dataset,
+    machine: Machine,
+    strategy: Strategy,
+    epochs: float,
+    num_bytes: float,
+) -> tuple[float, int]:
     nonzeros = nonzeros_per_example(data.train)
     clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
-    model = jax.eval_shape(task.init, jax.random.key(0))
     wanted = epochs * len(data.train)
     examples = updates = 0
     middle = (0.0, 0, 0)
@@ -212,7 +230,7 @@ def virtual_time(
         strategy.policy,
         clock,
         num_examples=len(data.train),
-        num_bytes=tree.num_bytes(model),
+        num_bytes=num_bytes,
         nonzeros=nonzeros,
     )
     for number, (event, _) in enumerate(events):
