@@ -227,12 +227,12 @@ def model(
     wanted = {"dtype": inputs.dtype, "remat": inputs.remat or None}
     wanted = {option: value for option, value in wanted.items() if value is not None}
     if inputs.pretrained is not None:
-        found = hj.models.from_pretrained(
-            inputs.pretrained, **_image(data, inputs), **wanted
-        )
+        image = _image(data, inputs)
+        found = hj.models.from_pretrained(inputs.pretrained, **image, **wanted)
         if name != "mlp":  # the default: any model that is in the file
             named = model(name, data, hidden, inputs._replace(pretrained=None))
-            _check_same(inputs.pretrained, name, data, inputs, found, named)
+            features = math.prod(image["image"]) if image else data.num_features
+            _check_same(inputs.pretrained, name, features, found, named)
         return found
     if name == "mlp":
         if not isinstance(data.num_features, int):
@@ -264,17 +264,8 @@ def _image(data: hj.data.Dataset, inputs: Inputs) -> dict[str, Any]:
     return {"image": tuple(one.shape[1:])}
 
 
-def _check_same(
-    path: str,
-    name: str,
-    data: hj.data.Dataset,
-    inputs: Inputs,
-    found: Any,
-    named: Any,
-) -> None:
+def _check_same(path: str, name: str, features: Any, found: Any, named: Any) -> None:
     """Raise a ValueError unless the model in a file is the one that --model names."""
-    image = _image(data, inputs).get("image")
-    features = data.num_features if image is None else math.prod(image)
 
     def shapes(build: Any) -> Any:
         module = nnx.eval_shape(lambda: build(features, 2, rngs=nnx.Rngs(0)))

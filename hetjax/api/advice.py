@@ -16,18 +16,18 @@ import jax
 
 from hetjax import tree
 from hetjax.api.calibration import calibrate
+from hetjax.api.policy_events import policy_events
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.direction import score, worst
-from hetjax.machine import Arrival, Machine, Merged, SimulatedClock, WorkerInfo
+from hetjax.machine import Arrival, Machine, Merged, WorkerInfo
 from hetjax.machine.types import ROOT
 from hetjax.report.table import Table
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
-from hetjax.schedule import simulate
 from hetjax.strategies import (
     adaptive_sgd,
     biased_local_sgd,
@@ -278,15 +278,7 @@ def _simulate_choice(
     or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
     the end do not count.
     """
-    nonzeros = nonzeros_per_example(data.train)
-    clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
-    run = simulate(
-        strategy.policy,
-        clock,
-        num_examples=len(data.train),
-        num_bytes=tree.num_bytes(_params(task)),
-        nonzeros=nonzeros,
-    )
+    run = policy_events(strategy, machine, data, tree.num_bytes(_params(task)))
     examples, merges, busy, duration = 0, 0, 0.0, 0.0
     at_merge = (0, 0.0)  # examples and busy seconds at the last merge
     local_rounds: list[Counter] = [Counter() for _ in machine.workers]

@@ -15,18 +15,17 @@ import jax
 
 from hetjax import tree
 from hetjax.api.arguments import check_epochs
+from hetjax.api.policy_events import policy_events
 from hetjax.api.requests import check_plan
 from hetjax.api.session import Session
-from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import StepSettings
-from hetjax.machine import Arrival, Machine, SimulatedClock
+from hetjax.machine import Arrival, Machine
 from hetjax.report.table import Table
 from hetjax.runtimes.devices import device_name, simulation_devices
 from hetjax.runtimes.threads.step_timer import StepTimer
-from hetjax.schedule import simulate
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -145,7 +144,7 @@ def plan(
         key = settings.local_update, settings.buffers, settings.shared, size
         if key not in timed:
             timer = StepTimer(settings, session.job(name, strategy, 0))
-            timed[key] = _measured(timer, here[0], size, steps)
+            timed[key] = _measure(timer, here[0], size, steps)
         replica, step, seconds = timed[key]
         virtual, updates = times[name]
         runs.append(
@@ -173,7 +172,7 @@ def plan(
     )
 
 
-def _measured(
+def _measure(
     timer: StepTimer, device: Device, size: int, steps: int
 ) -> tuple[int, int, list[float]]:
     """Bytes of a replica and of a step's program, and the seconds of some steps."""
@@ -220,19 +219,11 @@ def _virtual_time(
     epochs: float,
     num_bytes: float,
 ) -> tuple[float, int]:
-    nonzeros = nonzeros_per_example(data.train)
-    clock = SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros)
     wanted = epochs * len(data.train)
     examples = updates = 0
     middle = (0.0, 0, 0)
     last = 0.0
-    events = simulate(
-        strategy.policy,
-        clock,
-        num_examples=len(data.train),
-        num_bytes=num_bytes,
-        nonzeros=nonzeros,
-    )
+    events = policy_events(strategy, machine, data, num_bytes)
     for number, (event, _) in enumerate(events):
         if number == EVENTS // 2:
             middle = (last, examples, updates)

@@ -111,6 +111,40 @@ class Residual(Block):
         return self.after(self.branch(h) + self.shortcut(h))
 
 
+class ConvLayers:
+    """Makes the layers of one residual network, whose settings they share."""
+
+    def __init__(self, kernel_init: Any, dtype: Any, rngs: nnx.Rngs):
+        """`kernel_init` is the convolutions' initializer."""
+        self.kernel_init, self.dtype, self.rngs = kernel_init, dtype, rngs
+
+    def conv(self, a: int, b: int, size: int, stride: int = 1) -> nnx.Conv:
+        """A padded convolution without biases, [B, H, W, a] to [B, H', W', b]."""
+        return nnx.Conv(
+            a,
+            b,
+            (size, size),
+            stride,
+            padding=size // 2,
+            use_bias=False,
+            kernel_init=self.kernel_init,
+            dtype=self.dtype,
+            conv_general_dilated=convolution,
+            rngs=self.rngs,
+        )
+
+    def norm(self, channels: int, scale: float = 1.0) -> nnx.BatchNorm:
+        """A batch normalisation whose scale starts with this value."""
+        return nnx.BatchNorm(
+            channels,
+            epsilon=1e-5,
+            momentum=0.9,
+            scale_init=nnx.initializers.constant(scale),
+            dtype=self.dtype,
+            rngs=self.rngs,
+        )
+
+
 def compute_dtype(dtype: Any) -> Any:
     """The floating-point dtype of a model's layers; a ValueError for any other."""
     try:

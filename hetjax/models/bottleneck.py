@@ -14,6 +14,7 @@ from flax import nnx
 
 from hetjax.models.blocks import (
     Block,
+    ConvLayers,
     Image,
     Images,
     cells,
@@ -22,7 +23,6 @@ from hetjax.models.blocks import (
     check_widths,
     choose,
     compute_dtype,
-    convolution,
     identity,
     max_pool,
     mean_pool,
@@ -33,44 +33,18 @@ VARIANTS = ("torch", "crossbow")
 EXPANSION = 4  # channels of a block's output over those inside
 
 
-class Settings:
+class Settings(ConvLayers):
     """What all layers of one network share: initial weights, dtype, variant."""
 
     def __init__(self, variant: str, dtype: Any, zero_gamma: bool, rngs: nnx.Rngs):
         """See `resnet50`."""
         init = nnx.initializers.variance_scaling
-        self.crossbow = variant == "crossbow"
-        self.dtype, self.zero_gamma, self.rngs = dtype, zero_gamma, rngs
-        self.kernel_init = init(2.0, "fan_out", "normal")
+        self.crossbow, self.zero_gamma = variant == "crossbow", zero_gamma
+        kernel_init = init(2.0, "fan_out", "normal")
         self.dense_init = init(1 / 3, "fan_in", "uniform")
         if self.crossbow:
-            self.kernel_init = self.dense_init = init(1.0, "fan_avg", "uniform")
-
-    def conv(self, a: int, b: int, size: int, stride: int = 1) -> nnx.Conv:
-        """A padded convolution without biases, [B, H, W, a] to [B, H', W', b]."""
-        return nnx.Conv(
-            a,
-            b,
-            (size, size),
-            stride,
-            padding=size // 2,
-            use_bias=False,
-            kernel_init=self.kernel_init,
-            dtype=self.dtype,
-            conv_general_dilated=convolution,
-            rngs=self.rngs,
-        )
-
-    def norm(self, channels: int, scale: float = 1.0) -> nnx.BatchNorm:
-        """A batch normalisation whose scale starts with this value."""
-        return nnx.BatchNorm(
-            channels,
-            epsilon=1e-5,
-            momentum=0.9,
-            scale_init=nnx.initializers.constant(scale),
-            dtype=self.dtype,
-            rngs=self.rngs,
-        )
+            kernel_init = self.dense_init = init(1.0, "fan_avg", "uniform")
+        super().__init__(kernel_init, dtype, rngs)
 
 
 class Bottleneck(Block):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import (
+    ConvLayers,
     Image,
     Layer,
     Residual,
@@ -81,29 +82,7 @@ def resnet(
     xavier = nnx.initializers.variance_scaling(1.0, "fan_in", "uniform")
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
-        def conv(a: int, b: int, size: int, stride: int) -> nnx.Conv:
-            return nnx.Conv(
-                a,
-                b,
-                (size, size),
-                stride,
-                padding=size // 2,
-                use_bias=False,
-                kernel_init=xavier,
-                dtype=dtype,
-                rngs=rngs,
-            )
-
-        def norm(channels: int, scale: float = 1.0) -> nnx.BatchNorm:
-            init = nnx.initializers.constant(scale)
-            return nnx.BatchNorm(
-                channels,
-                epsilon=1e-5,
-                momentum=0.9,
-                scale_init=init,
-                dtype=dtype,
-                rngs=rngs,
-            )
+        of = ConvLayers(xavier, dtype, rngs)
 
         def around(a: int, b: int, stride: int, start: bool) -> Layer:
             everywhere = start and shortcut == "projection_everywhere"
@@ -111,22 +90,26 @@ def resnet(
                 return identity
             if shortcut == "pad":
                 return partial(_pad, channels=b, stride=stride)
-            return nnx.Sequential(conv(a, b, 1, stride), norm(b))
+            return nnx.Sequential(of.conv(a, b, 1, stride), of.norm(b))
 
         def block(a: int, b: int, stride: int, start: bool) -> Residual:
             branch = nnx.Sequential(
-                conv(a, b, 3, stride),
-                norm(b),
+                of.conv(a, b, 3, stride),
+                of.norm(b),
                 jax.nn.relu,
-                conv(b, b, 3, 1),
-                norm(b, 0.0 if zero_gamma else 1.0),
+                of.conv(b, b, 3, 1),
+                of.norm(b, 0.0 if zero_gamma else 1.0),
             )
             skip = around(a, b, stride, start)
             return Residual(
                 branch, skip, before=identity, after=jax.nn.relu, remat=remat
             )
 
-        found: list[Layer] = [conv(image[2], width, 3, 1), norm(width), jax.nn.relu]
+        found: list[Layer] = [
+            of.conv(image[2], width, 3, 1),
+            of.norm(width),
+            jax.nn.relu,
+        ]
         channels = width
         for stage in range(3):
             for i in range((depth - 2) // 6):

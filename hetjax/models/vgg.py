@@ -61,6 +61,11 @@ def vgg16(
     cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
     choose("variant", variant, VARIANTS)
+    if not isinstance(dropout, tuple | list) or len(dropout) != 3:
+        raise ValueError(
+            f"dropout={dropout!r}: give three rates, after the first convolution, "
+            "after the others and in the dense part"
+        )
     check_rates(*dropout)
     check_widths(width, hidden)
     dtype = compute_dtype(dtype)

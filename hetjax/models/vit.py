@@ -105,7 +105,9 @@ class ViT(nnx.Module):
         x = jnp.reshape(x, (batch, height * width, channels))
         first = jnp.broadcast_to(self.cls[...], (batch, 1, channels)).astype(x.dtype)
         x = jnp.concatenate([first, x], axis=1)
-        positions = interpolated(self.positions[...], self.grid, (height, width))
+        positions = interpolate_positions(
+            self.positions[...], self.grid, (height, width)
+        )
         x = self.drop(x + positions.astype(x.dtype))
         for block in self.blocks:
             x = block(x)
@@ -125,7 +127,7 @@ class ViT(nnx.Module):
         return x
 
 
-def interpolated(positions: jax.Array, old: Grid, new: Grid) -> jax.Array:
+def interpolate_positions(positions: jax.Array, old: Grid, new: Grid) -> jax.Array:
     """The positions [1, 1 + h w, D] of a grid (h, w), for another grid.
 
     That of the class token stays; the others are interpolated bicubically (Keys' cubic

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hetjax.models.blocks import (
+    ConvLayers,
     Image,
     Layer,
     Residual,
@@ -66,38 +67,24 @@ def wide_resnet(
     residual = partial(Residual, remat=remat)
 
     def layers(classes: int, rngs: nnx.Rngs) -> list[Layer]:
-        def conv(a: int, b: int, size: int, stride: int) -> nnx.Conv:
-            return nnx.Conv(
-                a,
-                b,
-                (size, size),
-                stride,
-                padding=size // 2,
-                use_bias=False,
-                kernel_init=init(2.0, "fan_out", "normal"),
-                dtype=dtype,
-                rngs=rngs,
-            )
+        of = ConvLayers(init(2.0, "fan_out", "normal"), dtype, rngs)
 
         def active(channels: int) -> list[Layer]:
-            norm = nnx.BatchNorm(
-                channels, epsilon=1e-5, momentum=0.9, dtype=dtype, rngs=rngs
-            )
-            return [norm, jax.nn.relu]
+            return [of.norm(channels), jax.nn.relu]
 
         def block(a: int, b: int, stride: int) -> Residual:
             first = nnx.Sequential(*active(a))
-            convs = [conv(a, b, 3, stride), *active(b)]
+            convs = [of.conv(a, b, 3, stride), *active(b)]
             if dropout:
                 convs.append(nnx.Dropout(dropout, rngs=rngs))
-            branch = nnx.Sequential(*convs, conv(b, b, 3, 1))
+            branch = nnx.Sequential(*convs, of.conv(b, b, 3, 1))
             if a == b:
                 branch = nnx.Sequential(first, branch)
                 return residual(branch, identity, before=identity, after=identity)
-            skip = conv(a, b, 1, stride)
+            skip = of.conv(a, b, 1, stride)
             return residual(branch, skip, before=first, after=identity)
 
-        found: list[Layer] = [conv(image[2], 16, 3, 1)]
+        found: list[Layer] = [of.conv(image[2], 16, 3, 1)]
         channels = 16
         for stage in range(3):
             for i in range((depth - 4) // 6):

@@ -128,9 +128,9 @@ def test_long_runs_are_extrapolated(problem, monkeypatch):
 
 def test_equal_programs_are_timed_once(problem, monkeypatch):
     timed = []
-    measured = module._measured
+    measured = module._measure
     monkeypatch.setattr(
-        module, "_measured", lambda *given: timed.append(1) or measured(*given)
+        module, "_measure", lambda *given: timed.append(1) or measured(*given)
     )
     common = {"batch_size": BATCH, "learning_rate": 0.1}
     strategies = {"one": hj.sync_sgd(**common), "two": hj.sync_sgd(**common)}

@@ -710,6 +710,8 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.wide_resnet(widen=0), "at least one unit"),
         (lambda: models.vgg16(variant="vgg"), "variant='vgg'.*crossbow.*torch"),
         (lambda: models.vgg16(dropout=(0.3, 1.0, 0.5)), "dropout=.*below 1"),
+        (lambda: models.vgg16(dropout=(0.3, 0.4)), "dropout=.*three rates"),
+        (lambda: models.vgg16(dropout=0.3), "dropout=0.3.*three rates"),
         (lambda: models.lenet(dropout=-0.1), "dropout=.*at least 0"),
         (lambda: models.lenet(hidden=0), "at least one unit"),
         (lambda: models.magma_mlp(hidden=(8, 0)), "at least one unit"),

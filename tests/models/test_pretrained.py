@@ -551,7 +551,7 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "resnet, torchvision",
         lambda t: t | {"layer4.0.conv4.weight": np.ones((8, 8, 1, 1), np.float32)},
         {},
-        "stages/3/0/conv4/kernel have no place",
+        r"stages/3/0/conv4/kernel have no place.*: layer4\.0\.conv4\.weight\)",
     ),
     (
         "distilbert",
@@ -563,7 +563,8 @@ CHANGED = [  # (layout, change of its tensors, options, words of the error)
         "resnet, torchvision",
         lambda t: wider(t, "layer2.0.conv1.weight"),
         {},
-        r"stages/1/0/conv1/kernel is \[1, 1, 32, 17\].*model's is \[1, 1, 32, 16\]",
+        r"stages/1/0/conv1/kernel is \[1, 1, 32, 17\].*model's is \[1, 1, 32, 16\] "
+        r"\(in the file: layer2\.0\.conv1\.weight\)",
     ),
     ("vit, timm", lambda t: wider(t, "head.bias"), {}, r"head/bias is \[6\].*\[5\]"),
     (

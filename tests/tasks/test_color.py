@@ -11,7 +11,7 @@ import pytest
 from absl.testing import parameterized
 
 from hetjax.tasks import augment
-from hetjax.tasks.augment.color import turned
+from hetjax.tasks.augment.color import turn_hue
 
 KEY = jax.random.key(0)
 ALL = {"brightness": 0.4, "contrast": 0.5, "saturation": 0.6, "hue": 0.2}
@@ -105,10 +105,10 @@ class ColorTest(chex.TestCase):
 
 def test_a_whole_turn_and_greys_keep_their_color():
     x = images()
-    whole = turned(jnp.asarray(x), jnp.ones((1, 1, 1, 1)))
+    whole = turn_hue(jnp.asarray(x), jnp.ones((1, 1, 1, 1)))
     np.testing.assert_allclose(whole, x, atol=1e-3)
     flat = np.repeat(x[..., :1], 3, -1)
-    moved = turned(jnp.asarray(flat), jnp.full((1, 1, 1, 1), 0.37))
+    moved = turn_hue(jnp.asarray(flat), jnp.full((1, 1, 1, 1), 0.37))
     np.testing.assert_array_equal(moved, flat)
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from hetjax.tasks import augment
-from hetjax.tasks.augment.rand_augment import BINS, OPERATIONS, operated
+from hetjax.tasks.augment.rand_augment import BINS, OPERATIONS, apply_operations
 
 KEY = jax.random.key(0)
 COUNT = len(OPERATIONS)
@@ -66,7 +66,7 @@ def all_operations(images, magnitude, signs, white=255.0, fill=0.0, method="near
     """Image i after operation i."""
     border = jnp.full((1, 1, 1, 1), fill, jnp.float32)
     op = jnp.arange(COUNT)
-    return operated(images, op, signs, magnitude, white, border, method)
+    return apply_operations(images, op, signs, magnitude, white, border, method)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_all_operations_are_drawn_equally_and_with_both_signs(monkeypatch):
         return x
 
     module = inspect.unwrap(augment.rand_augment).__globals__
-    monkeypatch.setitem(module, "operated", recorded)
+    monkeypatch.setitem(module, "apply_operations", recorded)
     count = 7000
     augment.rand_augment(3, 4)(KEY, jnp.ones((count, 1, 1, 1)))
     assert [magnitude for *_, magnitude in drawn] == [4, 4, 4]

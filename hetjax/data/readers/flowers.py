@@ -55,7 +55,7 @@ def find_flowers(folder: Path, split: str) -> Found:
 
 def _labels(path: Path) -> np.ndarray:
     """The class [N] of each image, from one on."""
-    labels = _integers(path, _loaded(path), "labels")
+    labels = _integers(path, _load(path), "labels")
     wrong = np.flatnonzero((labels < 1) | (labels > CLASSES))
     if wrong.size:
         raise DataError(
@@ -67,7 +67,7 @@ def _labels(path: Path) -> np.ndarray:
 
 def _ids(path: Path, images: int) -> dict[str, np.ndarray]:
     """The image numbers of each split, from one on, of which none occurs twice."""
-    content = _loaded(path)
+    content = _load(path)
     ids = {name: _integers(path, content, name) for name in _OFFICIAL}
     for name, found in ids.items():
         wrong = found[(found < 1) | (found > images)]
@@ -85,7 +85,7 @@ def _ids(path: Path, images: int) -> dict[str, np.ndarray]:
     return ids
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; fetch it, too, and put it there")
     try:

@@ -129,6 +129,7 @@ def flowers102(
     split: str = "swapped",
     cache: str | PathLike | None = None,
     workers: int | None = None,
+    verify: bool | None = None,
 ) -> Dataset:
     """Oxford Flowers102: 8,189 photographs, x [N, size, size, 3] uint8, y [N] of 102.
 
@@ -139,15 +140,20 @@ def flowers102(
 
     Reads jpg/, imagelabels.mat and setid.mat in `folder`, or in
     $HETJAX_DATA/flowers102, or downloads 345 MB. Images are decoded at the first start,
-    and kept in `cache`, as by `read_image_folder`: 1.6 GB for size=256. A `DataError`
-    names what is missing or damaged. Source: Nilsback and Zisserman (2008),
-    www.robots.ox.ac.uk/~vgg/data/flowers/102.
+    and kept in `cache`, checked as far as `verify` says, as by `read_image_folder`:
+    1.6 GB for size=256. A `DataError` names what is missing or damaged. Source:
+    Nilsback and Zisserman (2008), www.robots.ox.ac.uk/~vgg/data/flowers/102.
     """
     check_arguments(size, workers)
     flowers.check_split(split)
     found = flowers.find_flowers(place(_FLOWERS102, folder), split)
     return read_images(
-        found, f"flowers102 {split}", size=size, cache=cache, workers=workers
+        found,
+        f"flowers102 {split}",
+        size=size,
+        cache=cache,
+        workers=workers,
+        verify=verify,
     )
 
 
@@ -158,6 +164,7 @@ def tiny_imagenet(
     size: int = 64,
     cache: str | PathLike | None = None,
     workers: int | None = None,
+    verify: bool | None = None,
 ) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 images, x [N, size, size, 3] uint8, y [N] of 200.
 
@@ -167,13 +174,15 @@ def tiny_imagenet(
     RGB. Another `size` than 64 resizes the images.
 
     Reads the original files in `folder`, or in $HETJAX_DATA/tiny_imagenet, or downloads
-    248 MB. Images are decoded at the first start, and kept in `cache`, as by
-    `read_image_folder`: 1.4 GB for size=64. A `DataError` names what is missing or
-    damaged. Source: cs231n.stanford.edu/tiny-imagenet-200.zip.
+    248 MB. Images are decoded at the first start, and kept in `cache`, checked as far
+    as `verify` says, as by `read_image_folder`: 1.4 GB for size=64. A `DataError` names
+    what is missing or damaged. Source: cs231n.stanford.edu/tiny-imagenet-200.zip.
     """
     check_arguments(size, workers)
     found = tiny.find_tiny_imagenet(place(_TINY_IMAGENET, folder))
-    return read_images(found, "tiny_imagenet", size=size, cache=cache, workers=workers)
+    return read_images(
+        found, "tiny_imagenet", size=size, cache=cache, workers=workers, verify=verify
+    )
 
 
 @by_name

@@ -45,7 +45,7 @@ class Layout(NamedTuple):
     factory: Callable[..., Any]
 
 
-def recognised(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
+def recognise(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
     """The layout of these names; a ValueError if it is none of them."""
     for layout in layouts:
         if any(re.fullmatch(layout.known_by, name) for name in names):
@@ -57,8 +57,8 @@ def recognised(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
     )
 
 
-def by_path(tensors: Tensors, layout: Layout) -> Tensors:
-    """The tensors under their paths in the module, as flax lays them out.
+def by_path(tensors: Tensors, layout: Layout) -> tuple[Tensors, dict[str, str]]:
+    """The tensors by their paths in the module, as flax lays them out, and their names.
 
     Errors: a ValueError for a name that the layout does not have.
     """
@@ -71,7 +71,7 @@ def by_path(tensors: Tensors, layout: Layout) -> Tensors:
         if path is None:
             raise ValueError(f"{layout.name} has no tensor {name!r}")
         found[path], names[path] = _as_in_flax(path, array), name
-    return _joined(found, names)
+    return _join_parts(found, names), names
 
 
 def _place(name: str, rule: Rule) -> str | None:
@@ -98,7 +98,7 @@ def _as_in_flax(path: str, array: np.ndarray) -> np.ndarray:
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 
-def _joined(found: Tensors, names: dict[str, str]) -> Tensors:
+def _join_parts(found: Tensors, names: dict[str, str]) -> Tensors:
     """Parts path#0, path#1 and path#2 side by side along the last axis.
 
     Errors: a ValueError, with the file's names, unless all are there and of one shape.

@@ -18,7 +18,7 @@ from hetjax.models.blocks import Image
 from hetjax.models.pretrained import distilbert, layouts, resnet, tensors, vit
 from hetjax.models.pretrained.layouts import Layout
 from hetjax.models.pretrained.tensors import Tensors
-from hetjax.models.vit import interpolated
+from hetjax.models.vit import interpolate_positions
 from hetjax.recipes import by_name
 
 LAYOUTS = (*resnet.LAYOUTS, *vit.LAYOUTS, *distilbert.LAYOUTS)
@@ -61,8 +61,8 @@ def from_pretrained(
     file = tensors.file_of(path)
     config, content = tensors.config_beside(file), tensors.read(file)
     try:
-        layout = layouts.recognised(list(content), LAYOUTS)
-        weights = layouts.by_path(content, layout)
+        layout = layouts.recognise(list(content), LAYOUTS)
+        weights, names = layouts.by_path(content, layout)
         settings = layout.settings(weights, config)
         chosen = settings | _chosen(layout, image, dropout)
         make = layout.factory(**chosen, dtype=dtype, remat=remat)
@@ -70,7 +70,7 @@ def from_pretrained(
             weights["positions"] = _for_image(weights["positions"], settings, chosen)
         known = weights.get("head/kernel")
         known = None if known is None else known.shape[-1]
-        _check(layout, weights, make, chosen, known)
+        _check(layout, weights, names, make, chosen, known)
     except KeyError as error:
         raise ValueError(f"{file}: the tensors for {error} are missing") from error
     except ValueError as error:
@@ -79,7 +79,7 @@ def from_pretrained(
     def build(features: Any, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         module = make(features, classes, rngs=rngs)
         new = () if classes == known else NEW[known is None]
-        nnx.update(module, _filled(module, weights, new))
+        nnx.update(module, _fill(module, weights, new))
         return module
 
     return build
@@ -106,10 +106,10 @@ def _for_image(
         (of["image"][0] // of["patch"], of["image"][1] // of["patch"])
         for of in (settings, chosen)
     )
-    return np.asarray(interpolated(jnp.asarray(positions), old, new))
+    return np.asarray(interpolate_positions(jnp.asarray(positions), old, new))
 
 
-def _filled(module: nnx.Module, weights: Tensors, new: tuple[str, ...]) -> Any:
+def _fill(module: nnx.Module, weights: Tensors, new: tuple[str, ...]) -> Any:
     """The module's arrays with the weights in them, but for the layers that are new."""
 
     def value(path: tuple, variable: Any) -> Any:
@@ -124,6 +124,7 @@ def _filled(module: nnx.Module, weights: Tensors, new: tuple[str, ...]) -> Any:
 def _check(
     layout: Layout,
     weights: Tensors,
+    names_there: dict[str, str],
     make: Callable[..., nnx.Module],
     settings: dict[str, Any],
     classes: int | None,
@@ -133,17 +134,28 @@ def _check(
     skeleton = nnx.eval_shape(lambda: make(features, classes or 1, rngs=nnx.Rngs(0)))
     flat = nnx.to_flat_state(nnx.state(skeleton, LOADED))
     shapes = {"/".join(map(str, path)): leaf.shape for path, leaf in flat}
-    needed = [n for n in shapes if classes is not None or not n.startswith(NEW[True])]
-    for problem, names in (
-        ("are missing", [n for n in needed if n not in weights]),
-        ("have no place in the model", [n for n in weights if n not in shapes]),
+    needed = [p for p in shapes if classes is not None or not p.startswith(NEW[True])]
+    for problem, paths in (
+        ("are missing", [path for path in needed if path not in weights]),
+        (
+            "have no place in the model",
+            [path for path in weights if path not in shapes],
+        ),
     ):
-        if names:
-            some = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
-            raise ValueError(f"{layout.name}: tensors for {some} {problem}")
-    for name, array in weights.items():
-        if array.shape != shapes[name]:
+        if paths:
+            some = ", ".join(paths[:5]) + ", ..." * (len(paths) > 5)
+            there = _in_file(paths[:5], names_there)
+            raise ValueError(f"{layout.name}: tensors for {some} {problem}{there}")
+    for path, array in weights.items():
+        if array.shape != shapes[path]:
             raise ValueError(
-                f"{layout.name}: the tensor for {name} is {list(array.shape)}, but the "
-                f"model's is {list(shapes[name])}"
+                f"{layout.name}: the tensor for {path} is {list(array.shape)}, but the "
+                f"model's is {list(shapes[path])}{_in_file([path], names_there)}"
             )
+
+
+def _in_file(paths: list[str], names: dict[str, str]) -> str:
+    """The file's names of tensors, in words; "" if it has none of them."""
+    # of a layer that is published as several, paths end in #0, #1 and #2
+    found = [name for path, name in names.items() if path.partition("#")[0] in paths]
+    return f" (in the file: {', '.join(found)})" if found else ""

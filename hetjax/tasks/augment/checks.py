@@ -81,7 +81,7 @@ def check_colors(what: str, x: jax.Array, *numbers: int) -> None:
         )
 
 
-def aligned(values: np.ndarray, x: jax.Array) -> jax.Array:
+def align(values: np.ndarray, x: jax.Array) -> jax.Array:
     """Values [] or [C] with as many axes as x, and with its dtype."""
     return jnp.asarray(values, x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 

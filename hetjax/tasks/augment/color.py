@@ -60,7 +60,7 @@ def color_jitter(
     return apply
 
 
-def blended(x: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
+def blend(x: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
     """factor x + (1 - factor) other."""
     return factor * x + (1 - factor) * other
 
@@ -79,7 +79,7 @@ def mean_grey(x: jax.Array) -> jax.Array:
     return grey(x.mean((1, 2), keepdims=True))
 
 
-def turned(x: jax.Array, turn: jax.Array) -> jax.Array:
+def turn_hue(x: jax.Array, turn: jax.Array) -> jax.Array:
     """x [B, H, W, 3] with its hue, in HSV, moved by `turn` of a whole turn.
 
     With V the largest channel, C = V - the smallest, and the hue H in 0..6 (red is 0):
@@ -110,9 +110,9 @@ def _part(name: str, amount: jax.Array, white: float) -> Callable[..., jax.Array
     """The change of this name as a function of x alone."""
     changes: dict[str, _Change] = {
         "brightness": lambda x, f: f * x,
-        "contrast": lambda x, f: blended(x, mean_grey(x), f),
-        "saturation": lambda x, f: blended(x, grey(x), f),
-        "hue": turned,
+        "contrast": lambda x, f: blend(x, mean_grey(x), f),
+        "saturation": lambda x, f: blend(x, grey(x), f),
+        "hue": turn_hue,
     }
     return lambda x: jnp.clip(changes[name](x, amount), 0, white)
 

@@ -9,7 +9,7 @@ import numpy as np
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
     Size,
-    aligned,
+    align,
     channels,
     check_channels,
     check_images,
@@ -17,7 +17,7 @@ from hetjax.tasks.augment.checks import (
     size_of,
     white_of,
 )
-from hetjax.tasks.augment.resample import check_method, resampled
+from hetjax.tasks.augment.resample import check_method, resample_boxes
 from hetjax.tasks.augment.transforms import Transform
 
 _ATTEMPTS = 10  # of random_resized_crop, as in Inception's and torchvision's
@@ -42,7 +42,7 @@ def pad_crop(
         count, height, width, depth = x.shape
         check_channels("fill", border, x)
         wide = (count, height + 2 * padding, width + 2 * padding, depth)
-        frame = jnp.broadcast_to(aligned(border, x), wide)
+        frame = jnp.broadcast_to(align(border, x), wide)
         padded = jax.lax.dynamic_update_slice(frame, x, (0, padding, padding, 0))
         offsets = jax.random.randint(key, (count, 2), 0, 2 * padding + 1)
         return _crops(padded, offsets, (height, width))
@@ -116,7 +116,7 @@ def resize(
         check_images("resize", x)
         whole = np.array([[0, 0, *x.shape[1:3]]], np.float32)
         boxes = jnp.broadcast_to(jnp.asarray(whole), (len(x), 4))
-        y = resampled(x, boxes, shape, method, antialias)
+        y = resample_boxes(x, boxes, shape, method, antialias)
         return y if white is None else jnp.clip(y, 0, white)
 
     return apply
@@ -154,7 +154,7 @@ def random_resized_crop(
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         check_images("random_resized_crop", x)
         boxes = _boxes(key, x.shape[:3], areas, ratios)
-        return resampled(x, boxes, shape, method, antialias)
+        return resample_boxes(x, boxes, shape, method, antialias)
 
     return apply
 

@@ -36,7 +36,7 @@ def mixup(alpha: float = 0.2, *, per_example: bool = False) -> Mix:
 
     def apply(key: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
         partner_key, share_key = jax.random.split(key)
-        x, partner = _paired(partner_key, x)
+        x, partner = _draw_partners(partner_key, x)
         share = _shares(share_key, alpha, len(x), per_example)
         weight = share.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
         return weight * x + (1 - weight) * x[partner], partner, share
@@ -61,11 +61,11 @@ def cutmix(alpha: float = 1.0, *, per_example: bool = False) -> Mix:
     def apply(key: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
         check_images("cutmix", x)
         partner_key, share_key, center_key = jax.random.split(key, 3)
-        x, partner = _paired(partner_key, x)
+        x, partner = _draw_partners(partner_key, x)
         side = jnp.sqrt(1 - _shares(share_key, alpha, len(x), per_example))
         place = jax.random.uniform(center_key, (2, len(x) if per_example else 1))
         rows, columns = (
-            _covered(place[axis], side, x.shape[axis + 1]) for axis in (0, 1)
+            _cover(place[axis], side, x.shape[axis + 1]) for axis in (0, 1)
         )
         box = rows[:, :, None, None] & columns[:, None, :, None]
         area = rows.sum(1) * columns.sum(1)
@@ -106,7 +106,7 @@ def _alpha(alpha: float) -> float:
     return float(alpha)
 
 
-def _paired(key: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _draw_partners(key: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """x as floats, and a partner [B] int32 for each example."""
     floats = jnp.issubdtype(x.dtype, jnp.floating)
     partner = jax.random.permutation(key, jnp.arange(len(x), dtype=jnp.int32))
@@ -119,7 +119,7 @@ def _shares(key: jax.Array, alpha: float, count: int, per_example: bool) -> jax.
     return jnp.broadcast_to(drawn, (count,))
 
 
-def _covered(place: jax.Array, side: jax.Array, size: int) -> jax.Array:
+def _cover(place: jax.Array, side: jax.Array, size: int) -> jax.Array:
     """[B, size] the pixels of one axis that a box covers.
 
     `place` in 0..1 is its centre's, `side` in 0..1 its length's.

@@ -8,16 +8,16 @@ import numpy as np
 
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
-    aligned,
+    align,
     channels,
     check_channels,
     check_colors,
     white_of,
 )
-from hetjax.tasks.augment.color import blended, grey, mean_grey
-from hetjax.tasks.augment.tables import looked_up
+from hetjax.tasks.augment.color import blend, grey, mean_grey
+from hetjax.tasks.augment.tables import look_up
 from hetjax.tasks.augment.transforms import Transform
-from hetjax.tasks.augment.warp import METHODS, affine, warped
+from hetjax.tasks.augment.warp import METHODS, affine, warp_images
 
 BINS = 31  # magnitudes 0..30
 OPERATIONS = (
@@ -91,13 +91,15 @@ def rand_augment(
             op_key, sign_key = jax.random.split(part)
             op = jax.random.randint(op_key, (len(x),), 0, len(OPERATIONS))
             sign = jax.random.rademacher(sign_key, (len(x),), jnp.float32)
-            x = operated(x, op, sign, magnitude, white, aligned(border, x), method)
+            x = apply_operations(
+                x, op, sign, magnitude, white, align(border, x), method
+            )
         return x
 
     return apply
 
 
-def operated(
+def apply_operations(
     x: jax.Array,
     op: jax.Array,
     sign: jax.Array,
@@ -113,14 +115,14 @@ def operated(
     """
     u = magnitude / (BINS - 1)
     kind = op[:, None, None, None]
-    y = jnp.where(kind >= _TABLES, looked_up(x, op - _TABLES, u, white), x)
-    blend = (kind >= _BLENDS[0]) & (kind <= _BLENDS[1])
+    y = jnp.where(kind >= _TABLES, look_up(x, op - _TABLES, u, white), x)
+    is_blend = (kind >= _BLENDS[0]) & (kind <= _BLENDS[1])
     factor = (1 + 0.9 * u * sign).astype(x.dtype)[:, None, None, None]
-    mixed = jnp.clip(blended(x, _other(x, kind - _BLENDS[0]), factor), 0, white)
-    y = jnp.where(blend, mixed, y)
+    mixed = jnp.clip(blend(x, _other(x, kind - _BLENDS[0]), factor), 0, white)
+    y = jnp.where(is_blend, mixed, y)
     moved = (kind >= _GEOMETRIC[0]) & (kind <= _GEOMETRIC[1])
     matrices = affine(op - _GEOMETRIC[0], u * sign, x.shape[1], x.shape[2])
-    return jnp.where(moved, warped(x, matrices, fill, method), y)
+    return jnp.where(moved, warp_images(x, matrices, fill, method), y)
 
 
 def _other(x: jax.Array, kind: jax.Array) -> jax.Array:

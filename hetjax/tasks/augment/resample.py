@@ -29,7 +29,7 @@ def check_method(method: str) -> None:
         raise ValueError(f"method is {method!r}; choose one of {list(_KERNELS)}")
 
 
-def resampled(
+def resample_boxes(
     x: jax.Array,
     boxes: jax.Array,
     shape: tuple[int, int],

@@ -9,7 +9,7 @@ LEVELS = 256
 _HALF = 0.501
 
 
-def looked_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
+def look_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
     """x [B, H, W, C], rounded to 256 levels, after the operation `op` [B] of its image.
 
     Halves are rounded up. 0 posterizes, 1 solarizes, 2 stretches the contrast, 3
@@ -27,11 +27,11 @@ def looked_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
     old = jnp.arange(LEVELS, dtype=jnp.int32)[None, None]
     table = jnp.where(
         kind == 0,
-        _posterized(old, u),
+        _posterize(old, u),
         jnp.where(
             kind == 1,
-            _solarized(old, u),
-            jnp.where(kind == 2, _stretched(old, histogram), _equalized(histogram)),
+            _solarize(old, u),
+            jnp.where(kind == 2, _stretch(old, histogram), _equalize(histogram)),
         ),
     )
     values = (table.ravel() * (white / (LEVELS - 1))).astype(x.dtype)
@@ -42,19 +42,19 @@ def looked_up(x: jax.Array, op: jax.Array, u: float, white: float) -> jax.Array:
     return values[index]
 
 
-def _posterized(old: jax.Array, u: float) -> jax.Array:
+def _posterize(old: jax.Array, u: float) -> jax.Array:
     """The upper 8 - round(4 u) bits."""
     lost = round(4 * u)
     return (old >> lost) << lost
 
 
-def _solarized(old: jax.Array, u: float) -> jax.Array:
+def _solarize(old: jax.Array, u: float) -> jax.Array:
     """Inverted from (1 - u) white on."""
     white = LEVELS - 1
     return jnp.where(old >= (1 - u) * white, white - old, old)
 
 
-def _stretched(old: jax.Array, histogram: jax.Array) -> jax.Array:
+def _stretch(old: jax.Array, histogram: jax.Array) -> jax.Array:
     """The lowest level that occurs becomes 0, the highest 255; one level stays."""
     occurs = histogram > 0
     lowest = jnp.argmax(occurs, -1, keepdims=True)
@@ -64,7 +64,7 @@ def _stretched(old: jax.Array, histogram: jax.Array) -> jax.Array:
     return jnp.where(span > 0, jnp.clip(stretched, 0, LEVELS - 1), old)
 
 
-def _equalized(histogram: jax.Array) -> jax.Array:
+def _equalize(histogram: jax.Array) -> jax.Array:
     """Each level's share of the pixels below it, in steps as Pillow's.
 
     s = (pixels - pixels of the highest level) // 255

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetjax.recipes import by_name
 from hetjax.tasks.augment.checks import (
-    aligned,
+    align,
     channels,
     check_channels,
     check_images,
@@ -49,7 +49,7 @@ def normalize(
         del key
         check_channels("mean", center, x)
         check_channels("std", scale, x)
-        return (x - aligned(center, x)) / aligned(scale, x)
+        return (x - align(center, x)) / align(scale, x)
 
     return apply
 

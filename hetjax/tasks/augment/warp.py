@@ -40,7 +40,7 @@ def affine(op: jax.Array, level: jax.Array, height: int, width: int) -> jax.Arra
     return jnp.stack([jnp.stack(rows, -1), jnp.stack(columns, -1)], 1)
 
 
-def warped(
+def warp_images(
     x: jax.Array, matrices: jax.Array, fill: jax.Array, method: str
 ) -> jax.Array:
     """y(p) = x(M p), and `fill` where M p is outside of x.
@@ -53,19 +53,19 @@ def warped(
     m = matrices[:, :, :, None, None]
     row, column = (m[:, a, 0] * i + m[:, a, 1] * j + m[:, a, 2] for a in (0, 1))
     if method == "nearest":
-        return _taken(x, jnp.floor(row), jnp.floor(column), fill)
+        return _take(x, jnp.floor(row), jnp.floor(column), fill)
     row, column = row - 0.5, column - 0.5
     top, left = jnp.floor(row), jnp.floor(column)
     below, beside = ((row - top)[..., None], (column - left)[..., None])
     total = jnp.zeros((), x.dtype)
     for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
         weight = (below if down else 1 - below) * (beside if right else 1 - beside)
-        part = _taken(x, top + down, left + right, fill)
+        part = _take(x, top + down, left + right, fill)
         total = total + weight.astype(x.dtype) * part
     return total
 
 
-def _taken(
+def _take(
     x: jax.Array, row: jax.Array, column: jax.Array, fill: jax.Array
 ) -> jax.Array:
     """x at whole rows and columns [B, H, W], `fill` outside."""

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import same, write_folder, write_image
+from official_images import write_flowers, write_tiny
 
-from hetjax.data import DataError, read_image_folder
+from hetjax.data import DataError, flowers102, read_image_folder, tiny_imagenet
 from hetjax.data.readers import descriptions, images, mapped_copies
 
 SIZE = 8
@@ -247,6 +248,22 @@ def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
         path.write_bytes(damaged)
         with pytest.raises(Stopped), pytest.warns(UserWarning, match=what):
             read(verify=False)
+
+
+@pytest.mark.parametrize(
+    ("reader", "write"), [(flowers102, write_flowers), (tiny_imagenet, write_tiny)]
+)
+def test_official_images_are_compared_as_verify_says(reader, write, tmp_path, cache):
+    where = {"folder": write(tmp_path / "official"), "size": SIZE, "cache": cache}
+    expected = np.array(reader(**where).train.x)
+    path = file_of(cache, "train_x.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert (reader(**where, verify=False).train.x != expected).sum() == 1
+    with pytest.warns(UserWarning, match="train_x"):
+        again = reader(**where, verify=True)
+    np.testing.assert_array_equal(again.train.x, expected)
 
 
 class Stopped(Exception):
