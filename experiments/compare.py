@@ -184,6 +184,11 @@ def refuse_flags_of_others() -> None:
                 raise ValueError(
                     f"--{name} is for {kind}, not --machine={FLAGS.machine}"
                 )
+    if here and FLAGS.epochs is not None and not FLAGS["seconds"].present:
+        raise ValueError(
+            f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
+            "a run ends at the latest"
+        )
 
 
 def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
@@ -232,11 +237,6 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
     if FLAGS.epochs is None or FLAGS["seconds"].present:
         return FLAGS.seconds
     task, data, machine, strategies = setting
-    if not isinstance(machine, hj.machine.Machine):
-        raise ValueError(
-            f"--epochs: on --machine={FLAGS.machine} give --seconds, too, after which "
-            "a run ends at the latest"
-        )
     num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
     found = virtual_times(data, machine, strategies, FLAGS.epochs, num_bytes)
     times = {name: ENOUGH * seconds for name, (seconds, _) in found.items()}
