@@ -34,7 +34,7 @@ from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
-from hetjax.engine.records.history import History
+from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.runtimes import is_real_machine, open_runtime
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.strategies.types import Strategy
@@ -250,7 +250,7 @@ class Session:
             if target is not None and reaches(point[metric], target, task.mode):
                 return f"{metric} has reached {target:g}"
             if point["examples"] >= limit:
-                return f"{epochs:g} epochs are done"
+                return f"{epochs:g} {EPOCHS_DONE}"
             return asked
 
         before = folder.evals if folder else []  # they were made before

@@ -216,7 +216,8 @@ class Comparison:
                     f"{h.duration:g} s, so that the model is the initial one"
                 )
             if h.stopped:
-                lines.append(f"{h.strategy}, seed {h.seed}, stopped early: {h.stopped}")
+                early = ", stopped early" if h.ended_early else ""
+                lines.append(f"{h.strategy}, seed {h.seed}{early}: {h.stopped}")
         return tuple(lines)
 
     def pivot(

@@ -272,6 +272,14 @@ def test_each_strategy_may_have_its_own_learning_rate():
     assert tuned("each").tuning["chosen"] == {"quick": 0.5, "slow": 5.0}
 
 
+def test_runs_of_so_many_epochs_are_whole():
+    table = {"quick": stepping(), "slow": stepping(2.0)}
+    runs = compare(table, distance_task(), seconds=50.0, num_evals=50, epochs=2)
+    assert all("2 epochs are done" in h.stopped for h in runs.histories)
+    assert not any(h.ended_early for h in runs.histories)
+    assert "stopped early" not in str(runs.table())
+
+
 def test_a_strategy_that_always_diverges_is_ignored():
     """ "slow" survives both learning rates, best is 0.5; "quick" survives none."""
     table = {"quick": stepping(1e-30), "slow": stepping(10.0)}

@@ -112,6 +112,28 @@ def test_everything_that_a_reader_asks_is_there(full, tmp_path):
     assert not re.search(r"https?://|@import|url\(", html)
 
 
+def test_runs_that_did_their_epochs_did_not_stop_early(make, tmp_path):
+    why = "stopped at 9 s as asked: 2 epochs are done"
+    stopped = "stopped at 9 s as asked: on_eval returned STOP"
+    histories = [
+        make("a", 0, (0.1, 0.9), stopped=why),
+        make("b", 0, (0.2, 0.8), stopped=stopped),
+    ]
+    assert [h.ended_early for h in histories] == [False, True]
+    runs = Comparison(histories, data={"name": "a"}, machine={"workers": 2})
+    lines = str(runs.table()).splitlines()
+    assert f"a, seed 0: {why}" in lines
+    assert f"b, seed 0, stopped early: {stopped}" in lines
+    _, text = parsed(runs, tmp_path)
+    assert f"a, seed 0: {why}" in text
+    assert f"b, seed 0, was stopped after 10 s: {stopped}" in text
+    titles = [ax.get_title("left") for ax in runs.plot_timeline().axes[::2]]
+    assert [title.endswith("stopped early") for title in titles] == [False, True]
+    labels = {t.get_text() for ax in runs.plot().axes for t in ax.texts}
+    assert "b\n(stopped early)" in labels
+    assert "a\n(stopped early)" not in labels
+
+
 def test_all_texts_are_escaped(make, tmp_path):
     h = make(EVIL, 0, (0.1, 0.9), settings={EVIL: EVIL}, stopped=EVIL, stuck=[EVIL])
     h.events = [WorkerEvent(1.0, EVIL, EVIL, EVIL)]

@@ -17,6 +17,8 @@ from hetjax.direction import best_of, reaches
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.output.head import own_state
 
+EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
+
 
 class Segment(NamedTuple):
     """An interval of one worker's time."""
@@ -134,7 +136,7 @@ class History:
     programs: dict[str, int] = field(default_factory=dict)  # compilations by purpose
     compile_seconds: float = 0.0
     host_seconds: float = 0.0  # wall-clock time of the run, without compiling
-    stopped: str = ""  # why the run ended early; "" if it did not
+    stopped: str = ""  # why the run ended before its seconds; "" if it did not
     signal: str = ""  # that came, such as "SIGTERM"; a run that was over is complete
     error: Exception | None = (
         None  # raised by a callback or a part of the strategy; it ended the run
@@ -185,6 +187,11 @@ class History:
     def interrupted(self) -> bool:
         """Did a signal come, so that no other run should begin?"""
         return bool(self.signal) or self.stopped == INTERRUPTED
+
+    @property
+    def ended_early(self) -> bool:
+        """Did it end before its seconds were over, and its epochs not done?"""
+        return bool(self.stopped) and not self.stopped.endswith(EPOCHS_DONE)
 
     @property
     def ends_at_evaluation(self) -> bool:

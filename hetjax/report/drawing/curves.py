@@ -242,7 +242,7 @@ def _note(runs: Sequence[History]) -> str:
     """What is unusual about the runs of a strategy."""
     if not all(h.evals for h in runs):
         return "(a run was never evaluated)"
-    stopped = sum(bool(h.stopped) for h in runs)
+    stopped = sum(h.ended_early for h in runs)
     if not stopped:
         return ""
     return "(stopped early" + (

@@ -40,7 +40,7 @@ def panel_title(history: History, rows: list[int], start: float, finish: float) 
         text += f", {len(rows)} of {len(history.workers)} workers"
     if history.estimates_busy:
         text += ", busy worked out"
-    return text + (", stopped early" if history.stopped else "")
+    return text + (", stopped early" if history.ended_early else "")
 
 
 def chosen_workers(

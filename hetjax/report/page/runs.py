@@ -50,7 +50,9 @@ def _unusual(histories: Sequence[History]) -> Iterator[str]:
     """Lines about runs that ended early, were continued, or left threads behind."""
     for h in histories:
         name = f"{h.strategy}, seed {h.seed}"
-        if h.stopped:
+        if h.stopped and not h.ended_early:
+            yield f"{name}: {h.stopped}"
+        elif h.stopped:
             yield f"{name}, was stopped after {number(h.duration)} s: {h.stopped}"
         for cut in h.interruptions:
             why = f" ({cut.why})" if cut.why else ""
