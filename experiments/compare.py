@@ -222,6 +222,8 @@ def check_plan() -> None:
     """Raise a ValueError unless the flags name runs that can be planned."""
     if FLAGS.epochs is None:
         raise ValueError("--plan needs --epochs, the passes over the training data")
+    if FLAGS["seconds"].present:
+        raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
     if FLAGS.machine in (*local_devices.MACHINES, "cluster"):
         raise ValueError(
             f"--plan is for a simulated machine, not --machine={FLAGS.machine}; it "
@@ -245,6 +247,11 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
 
 def names() -> list[str]:
     """The strategies' names."""
+    if FLAGS.all and FLAGS["strategies"].present:
+        raise ValueError("--all and --strategies: give one of them")
+    twice = {n for n in FLAGS.strategies if FLAGS.strategies.count(n) > 1}
+    if twice:
+        raise ValueError(f"--strategies: {', '.join(sorted(twice))} is there twice")
     return list(hj.STRATEGIES) if FLAGS.all else FLAGS.strategies
 
 

@@ -38,6 +38,11 @@ def check_unit_rate(optimizer: optax.GradientTransformation, where: str) -> None
     it must be within a factor of 50 of 1. Nothing is checked where that depends on a
     traced value, as under `vmap` over settings.
     """
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(
+            f"{where}: {optimizer!r} is no optax optimizer; give one, such as "
+            "optax.adam(1.0)"
+        )
     try:
         rate, limit = _rate_and_limit(optimizer)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):

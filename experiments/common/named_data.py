@@ -240,6 +240,7 @@ def model(
                 f"x of {data.name} are several arrays, which no model of the scripts "
                 "takes: write a script with a model of your own"
             )
+        _check_no_tokens(data)
         make = hj.models.sparse_mlp if data.sparse else hj.models.mlp
         _check_options(name, make, wanted)
         return make(hidden=hidden)
@@ -250,6 +251,16 @@ def model(
     if "image" in inspect.signature(factory).parameters:
         wanted |= _image(data, inputs)
     return factory(**wanted)
+
+
+def _check_no_tokens(data: hj.data.Dataset) -> None:
+    """Raise a ValueError for inputs whose numbers an MLP should not multiply."""
+    dtype = getattr(data.train.x, "dtype", None)
+    if dtype is not None and dtype.kind in "iu" and dtype.itemsize > 1:
+        raise ValueError(
+            f"--model=mlp: x of {data.name} are integers ({dtype}), such as tokens: "
+            "give --model=distilbert; if they are quantities, make them floats"
+        )
 
 
 def _image(data: hj.data.Dataset, inputs: Inputs) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The learning rate's schedule from flags: warm-up, steps, cosine, over epochs."""
 
+import sys
+
 import optax
 from absl import flags
 
@@ -68,4 +70,11 @@ def _check(kind: str) -> None:
         raise ValueError(
             f"--decay_at={','.join(FLAGS.decay_at)}: give rising epochs after the "
             f"warm-up's {warmup:g}"
+        )
+    late = [epoch for epoch in falls if FLAGS.epochs and epoch >= FLAGS.epochs]
+    if late:  # as of a paper's settings that are tried for fewer epochs
+        print(
+            f"--decay_at={','.join(FLAGS.decay_at)}: {len(late)} of {len(falls)} falls "
+            f"would come after --epochs={FLAGS.epochs:g}",
+            file=sys.stderr,
         )

@@ -1,6 +1,7 @@
 """Strategies from flags: names, common settings, and per-strategy settings."""
 
 import ast
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -15,13 +16,24 @@ def build_strategies(
     batch_size: int,
     learning_rate: hj.schedule.LearningRateLike,
 ) -> dict[str, hj.Strategy]:
-    """Build the named strategies; an assignment is "name.setting=value"."""
+    """Build the named strategies; an assignment is "name.setting=value".
+
+    Those of a flag file for strategies that are not named are left out, with a note.
+    """
     own: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name in names:
         if name not in hj.STRATEGIES:
             known = ", ".join(hj.STRATEGIES)
             raise ValueError(f"--strategies: unknown strategy {name!r}; known: {known}")
+    left_out = [a for a in assignments if _is_of_file_for_others(a, own)]
+    if left_out:
+        print(
+            f"left out, since --strategies does not name them: {', '.join(left_out)}",
+            file=sys.stderr,
+        )
     for assignment in assignments:
+        if assignment in left_out:
+            continue
         name, setting, value = _parse(assignment, own)
         own[name][setting] = value
     return {name: _build(name, own[name], batch_size, learning_rate) for name in names}
@@ -38,6 +50,13 @@ def _build(
         return hj.STRATEGIES[name](**{**common, **own})
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def _is_of_file_for_others(assignment: str, chosen: dict[str, Any]) -> bool:
+    """Does a flag file, and not the command itself, set something of another one?"""
+    name = assignment.partition(".")[0]
+    typed = any(argument.endswith(assignment) for argument in sys.argv[1:])
+    return name in hj.STRATEGIES and name not in chosen and not typed
 
 
 def _parse(assignment: str, chosen: dict[str, Any]) -> tuple[str, str, Any]:

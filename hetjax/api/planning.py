@@ -5,17 +5,20 @@ largest batch run on a device of this host; XLA says how much memory they take.
 """
 
 import math
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
 import jax
+from tqdm import tqdm
 
 from hetjax import tree
 from hetjax.api.arguments import check_epochs
 from hetjax.api.policy_events import policy_events
+from hetjax.api.progress import takes_bars
 from hetjax.api.requests import check_plan
 from hetjax.api.session import Session
 from hetjax.data.checks import check_whole
@@ -75,20 +78,20 @@ class Plan:
         rows = tuple(
             (
                 run.strategy,
-                f"{run.virtual_seconds / HOUR:.3g}",
+                _digits(run.virtual_seconds / HOUR),
                 f"{run.updates:,}",
-                f"{run.replica_bytes / MEGA:,.1f}",
-                f"{run.step_bytes / MEGA:,.1f}",
-                f"{run.device_bytes / MEGA:,.1f}",
-                f"{1e3 * run.step_seconds:.3g}",
-                f"{run.host_seconds / HOUR:.3g}",
+                _digits(run.replica_bytes / MEGA),
+                _digits(run.step_bytes / MEGA),
+                _digits(run.device_bytes / MEGA),
+                _digits(1e3 * run.step_seconds),
+                _digits(run.host_seconds / HOUR),
             )
             for run in self.runs
         )
         timed = sorted({run.timed for run in self.runs})
         caption = (
-            f"{self.parameters:,} parameters, {self.num_bytes / MEGA:,.1f} MB; "
-            f"{self.epochs:g} epochs on {self.machine}",
+            f"{self.parameters:,} parameters, {_digits(self.num_bytes / MEGA)} MB; "
+            f"{self.epochs:g} epoch{'s' * (self.epochs != 1)} on {self.machine}",
             f"here: the median of {' or '.join(map(str, timed))} steps of {self.batch} "
             f"on {self.device}, times all steps of all workers; without evaluations",
             "memory is XLA's for this host's kind of device; a device holds a replica "
@@ -113,6 +116,7 @@ def plan(
     epochs: float,
     steps: int = 10,
     devices: Sequence[Device | str] | None = None,
+    progress: bool = True,
 ) -> Plan:
     """What runs of these strategies would take for `epochs` passes over the data.
 
@@ -125,7 +129,8 @@ def plan(
     program, and those of a second replica where merges may read one while it computes.
 
     Only shapes and sizes of the data matter. An epoch is N examples, whichever workers
-    they are of. Errors: a ValueError that names the argument.
+    they are of. `progress` shows how far it is, on standard error. Errors: a ValueError
+    that names the argument.
     """
     check_plan(task, data, machine, strategies)
     if epochs is None:
@@ -135,36 +140,42 @@ def plan(
     session = Session(task, data, machine, seconds=1.0, num_evals=1)
     here = simulation_devices(devices)
     model = jax.eval_shape(task.init, jax.random.key(0))
-    times = virtual_times(data, machine, strategies, epochs, tree.num_bytes(model))
+    num_bytes = tree.num_bytes(model)
+    programs = {name: _program_of(strategy) for name, strategy in strategies.items()}
+    total = len(strategies) + steps * len(set(programs.values()))
     timed: dict[Any, tuple[int, int, list[float]]] = {}
     runs = []
-    for name, strategy in strategies.items():
-        settings, size = StepSettings.of(strategy), int(strategy.batch_size)
-        # strategies with one local update and the same buffers have the same program
-        key = settings.local_update, settings.buffers, settings.shared, size
-        if key not in timed:
-            timer = StepTimer(settings, session.job(name, strategy, 0))
-            timed[key] = _measure(timer, here[0], size, steps)
-        replica, step, seconds = timed[key]
-        virtual, updates = times[name]
-        runs.append(
-            PlannedRun(
-                strategy=name,
-                virtual_seconds=virtual,
-                updates=updates,
-                replica_bytes=replica,
-                step_bytes=step,
-                device_bytes=_most_per_device(machine) * (replica + step),
-                step_seconds=median(seconds),
-                timed=len(seconds),
-                host_seconds=updates * median(seconds) / len(here),
+    with _bar(total, progress) as bar:
+        for name, strategy in strategies.items():
+            _show(bar, f"{name} ({len(runs) + 1}/{len(strategies)})", progress)
+            virtual, updates = _virtual_time(data, machine, strategy, epochs, num_bytes)
+            bar.update()
+            key = programs[name]
+            if key not in timed:
+                timer = StepTimer(
+                    StepSettings.of(strategy), session.job(name, strategy, 0)
+                )
+                size = int(strategy.batch_size)
+                timed[key] = _measure(timer, here[0], size, steps, bar.update)
+            replica, step, seconds = timed[key]
+            runs.append(
+                PlannedRun(
+                    strategy=name,
+                    virtual_seconds=virtual,
+                    updates=updates,
+                    replica_bytes=replica,
+                    step_bytes=step,
+                    device_bytes=_most_per_device(machine) * (replica + step),
+                    step_seconds=median(seconds),
+                    timed=len(seconds),
+                    host_seconds=updates * median(seconds) / len(here),
+                )
             )
-        )
     sizes = sorted({int(s.batch_size) for s in strategies.values()})
     return Plan(
         tuple(runs),
         parameters=tree.size(model[0]),
-        num_bytes=tree.num_bytes(model),
+        num_bytes=num_bytes,
         epochs=epochs,
         batch=f"{' or '.join(map(str, sizes))} examples",
         machine=machine.name,
@@ -172,8 +183,35 @@ def plan(
     )
 
 
+def _program_of(strategy: Strategy) -> tuple[Any, ...]:
+    """Strategies with one local update and the same buffers have the same program."""
+    settings, size = StepSettings.of(strategy), int(strategy.batch_size)
+    return settings.local_update, settings.buffers, settings.shared, size
+
+
+def _bar(total: int, shown: bool) -> tqdm:
+    """A bar of simulations and timed steps."""
+    return tqdm(total=total, unit="step", disable=not (shown and takes_bars()))
+
+
+def _show(bar: tqdm, what: str, shown: bool) -> None:
+    """Show which strategy is planned; with a line where there are no bars."""
+    bar.set_description(f"planning {what}")
+    if shown and not takes_bars():
+        print(f"planning {what}", file=sys.stderr, flush=True)
+
+
+def _digits(value: float) -> str:
+    """A number with three digits, or all of those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def _measure(
-    timer: StepTimer, device: Device, size: int, steps: int
+    timer: StepTimer,
+    device: Device,
+    size: int,
+    steps: int,
+    done: Callable[[], Any],
 ) -> tuple[int, int, list[float]]:
     """Bytes of a replica and of a step's program, and the seconds of some steps."""
     replica, *others = timer.arguments(device, size)
@@ -191,6 +229,7 @@ def _measure(
         began = time.perf_counter()
         replica, *_ = jax.block_until_ready(program(replica, *others))
         found.append(time.perf_counter() - began)
+        done()
     return replica_bytes, step_bytes, found
 
 

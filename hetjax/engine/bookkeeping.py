@@ -212,15 +212,25 @@ class Bookkeeping:
         }
         self.history.evals.append(point)
         if not math.isfinite(metrics["loss"]):
-            self.stop(
-                f"{self.history.strategy}: the test loss of the model became "
-                f"{metrics['loss']} by {instant:.6g} s, last merged from "
-                f"{self._last_members()}; a smaller learning rate may help"
-            )
+            self.stop(self._why_not_finite(instant, metrics["loss"]))
         if not self.history.stopped and (why := self._asks_to_stop(point)):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._shared(self.history.stopped)
         return metrics
+
+    def _why_not_finite(self, instant: float, loss: float) -> str:
+        """What is said of a test loss that is NaN or infinite."""
+        if not self.history.merges:
+            return (
+                f"{self.history.strategy}: the test loss of the initial model is {loss}"
+                "; look for such numbers in its weights and the data, and for tokens "
+                "that its vocabulary does not have"
+            )
+        return (
+            f"{self.history.strategy}: the test loss of the model became {loss} by "
+            f"{instant:.6g} s, last merged from {self._last_members()}; a smaller "
+            "learning rate may help"
+        )
 
     def _look_at_best(self, metric: float) -> None:
         """Keep the model of the best evaluation, if that was asked for."""

@@ -31,7 +31,8 @@ def image_model(
 
 def check_image(image: Image) -> None:
     """Raises a ValueError unless it is a height, a width and a number of channels."""
-    if len(image) != 3 or min(image) < 1:
+    fits = isinstance(image, tuple | list) and len(image) == 3
+    if not fits or min(image) < 1:
         raise ValueError(f"image={image}: give (height, width, channels)")
 
 

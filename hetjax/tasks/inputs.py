@@ -13,6 +13,7 @@ from hetjax.tasks import augment as images
 
 _AUGMENT = 0x41554721  # folded into a step's key: flax folds in small numbers itself
 _MIX = 0x4D495821
+_FACTORIES = [getattr(images, name) for name in images.__all__]  # of transforms
 
 
 class Inputs(NamedTuple):
@@ -47,6 +48,12 @@ def make_inputs(
             f"{data.name}: augment and normalize need dense inputs, one array"
             + ", and so does mix" * (mix is not None)
         )
+    for name, part, example in (
+        ("augment", augment, "augment.flip()"),
+        ("mix", mix, "augment.mixup(0.2)"),
+    ):
+        if part is not None and (not callable(part) or part in _FACTORIES):
+            raise ValueError(f"{name}={part!r}: give a function, such as {example}")
     augmented, normalized = augment or _unchanged, _transform(normalize)
 
     def trained(x: Any, key: jax.Array) -> Any:

@@ -11,7 +11,7 @@ from PIL import Image
 from quick import quick_if
 
 from hetjax import models
-from hetjax.models.vit import interpolated
+from hetjax.models.vit import interpolate_positions
 from hetjax.tasks.model import from_nnx
 
 B, C = 4, 5
@@ -120,7 +120,7 @@ def test_positions_are_interpolated_as_a_picture(new):
     old = (3, 4)
     shape = (1, 1 + old[0] * old[1], 6)
     positions = jax.random.normal(jax.random.key(0), shape)
-    found = interpolated(positions, old, new)
+    found = interpolate_positions(positions, old, new)
     expected = positions if new == old else by_pillow(positions, old, new)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 

@@ -32,7 +32,8 @@ def read_image_folder(
     x: [N, size, size, 3] uint8 RGB, mapped and read-only; y: [N] int32. The classes are
     the folders of the training split in the order of their names. Images are .jpg,
     .jpeg and .png files at any depth, in the order of their paths; names that begin
-    with a dot are ignored, and `Dataset.notes` counts other files.
+    with a dot are ignored. `Dataset.notes` counts other files, images beside the class
+    folders, and classes that the test split lacks.
 
     At the first start all images are decoded, with their shorter side resized to `size`
     pixels (bicubic) and cut to a square at the centre, by `workers` threads (default:
@@ -63,6 +64,12 @@ def read_image_folder(
         note(part, found.ignored, "file", "without an image's ending ignored")
         for part, found in zip((train, test), listed, strict=True)
     ]
+    notes += [
+        note(part, _outside(folder / part), "image", "in no class's folder ignored")
+        for part in (train, test)
+    ]
+    without = len(names) - len(splits[test])
+    notes.append(note(test, without, "class folder", "missing"))
     found = Found(
         root=folder,
         train=listed[0].images,
@@ -127,6 +134,12 @@ def _folders(place: Path) -> list[Path]:
         for entry in place.iterdir()
         if not entry.name.startswith(".") and entry.is_dir()
     )
+
+
+def _outside(place: Path) -> int:
+    """The number of images beside the class folders."""
+    names = [entry.name for entry in place.iterdir() if entry.is_file()]
+    return sum(n.lower().endswith(ENDINGS) and not n.startswith(".") for n in names)
 
 
 def images_in(folder: Path) -> list[Path]:

@@ -50,11 +50,30 @@ def recognise(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
     for layout in layouts:
         if any(re.fullmatch(layout.known_by, name) for name in names):
             return layout
+    if all(name.startswith("module.") for name in names):
+        raise ValueError(
+            'the names of its tensors begin with "module.", as of PyTorch\'s '
+            "DataParallel: write them without it"
+        )
     some = ", ".join(sorted(names)[:5])
     known = "; ".join(layout.name for layout in layouts)
     raise ValueError(
         f"the names of its tensors ({some}, ...) are of no known layout: {known}"
     )
+
+
+def name_of(path: str, names: dict[str, str]) -> str:
+    """The file's name of a tensor that is missing, by those of its layer; else ""."""
+    layer, _, leaf = path.rpartition("/")
+    for other, name in names.items():
+        if other.rpartition("/")[0] != layer:
+            continue
+        there, _, own = name.rpartition(".")
+        for leaves in LEAVES.values():
+            if leaves.get(own) == other.rpartition("/")[2] and leaf in leaves.values():
+                found = {value: key for key, value in leaves.items()}[leaf]
+                return f"{there}.{found}"
+    return ""
 
 
 def by_path(tensors: Tensors, layout: Layout) -> tuple[Tensors, dict[str, str]]:
@@ -69,7 +88,9 @@ def by_path(tensors: Tensors, layout: Layout) -> tuple[Tensors, dict[str, str]]:
             continue
         path = next(filter(None, (_place(name, rule) for rule in layout.rules)), None)
         if path is None:
-            raise ValueError(f"{layout.name} has no tensor {name!r}")
+            raise ValueError(
+                f"{layout.name} has no tensor {name!r}, which is in the file"
+            )
         found[path], names[path] = _as_in_flax(path, array), name
     return _join_parts(found, names), names
 

@@ -147,6 +147,10 @@ def _check(
             there = _in_file(paths[:5], names_there)
             raise ValueError(f"{layout.name}: tensors for {some} {problem}{there}")
     for path, array in weights.items():
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            wrong = "not finite" if array.dtype == np.float32 else f"of {array.dtype}"
+            there = _in_file([path], names_there)
+            raise ValueError(f"the tensor for {path} has numbers {wrong}{there}")
         if array.shape != shapes[path]:
             raise ValueError(
                 f"{layout.name}: the tensor for {path} is {list(array.shape)}, but the "
@@ -158,4 +162,6 @@ def _in_file(paths: list[str], names: dict[str, str]) -> str:
     """The file's names of tensors, in words; "" if it has none of them."""
     # of a layer that is published as several, paths end in #0, #1 and #2
     found = [name for path, name in names.items() if path.partition("#")[0] in paths]
+    if not found:  # they are missing, but others of their layers may be there
+        found = [name for path in paths if (name := layouts.name_of(path, names))]
     return f" (in the file: {', '.join(found)})" if found else ""
