@@ -222,13 +222,13 @@ def check_plan() -> None:
     """Raise a ValueError unless the flags name runs that can be planned."""
     if FLAGS.epochs is None:
         raise ValueError("--plan needs --epochs, the passes over the training data")
-    if FLAGS["seconds"].present:
-        raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
     if FLAGS.machine in (*local_devices.MACHINES, "cluster"):
         raise ValueError(
             f"--plan is for a simulated machine, not --machine={FLAGS.machine}; it "
             "times steps on this host besides"
         )
+    if FLAGS["seconds"].present:
+        raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
 
 
 def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:

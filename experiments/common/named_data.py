@@ -256,7 +256,9 @@ def model(
 def _check_no_tokens(data: hj.data.Dataset) -> None:
     """Raise a ValueError for inputs whose numbers an MLP should not multiply."""
     dtype = getattr(data.train.x, "dtype", None)
-    if dtype is not None and dtype.kind in "iu" and dtype.itemsize > 1:
+    if dtype is None or not data.num_classes:
+        return  # `task` says what is wrong with tokens to predict
+    if dtype.kind in "iu" and dtype.itemsize > 1:
         raise ValueError(
             f"--model=mlp: x of {data.name} are integers ({dtype}), such as tokens: "
             "give --model=distilbert; if they are quantities, make them floats"

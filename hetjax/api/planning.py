@@ -33,6 +33,7 @@ from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
 EVENTS = 50_000  # of the simulation of a strategy, at most; beyond, it is extrapolated
+SILENCE = 10.0  # [s] between two lines of progress, at least
 LONGEST = 120.0  # [s] of timed steps of a strategy: of slow ones there are fewer
 MEGA, HOUR = 1e6, 3600.0
 
@@ -145,18 +146,18 @@ def plan(
     total = len(strategies) + steps * len(set(programs.values()))
     timed: dict[Any, tuple[int, int, list[float]]] = {}
     runs = []
-    with _bar(total, progress) as bar:
+    with _Progress(total, shown=progress) as bar:
         for name, strategy in strategies.items():
-            _show(bar, f"{name} ({len(runs) + 1}/{len(strategies)})", progress)
+            bar.begin(f"{name} ({len(runs) + 1}/{len(strategies)})")
             virtual, updates = _virtual_time(data, machine, strategy, epochs, num_bytes)
-            bar.update()
+            bar.step()
             key = programs[name]
             if key not in timed:
                 timer = StepTimer(
                     StepSettings.of(strategy), session.job(name, strategy, 0)
                 )
                 size = int(strategy.batch_size)
-                timed[key] = _measure(timer, here[0], size, steps, bar.update)
+                timed[key] = _measure(timer, here[0], size, steps, bar.step)
             replica, step, seconds = timed[key]
             runs.append(
                 PlannedRun(
@@ -189,16 +190,38 @@ def _program_of(strategy: Strategy) -> tuple[Any, ...]:
     return settings.local_update, settings.buffers, settings.shared, size
 
 
-def _bar(total: int, shown: bool) -> tqdm:
-    """A bar of simulations and timed steps."""
-    return tqdm(total=total, unit="step", disable=not (shown and takes_bars()))
+class _Progress:
+    """A bar of simulations and timed steps; where there is none, lines at times."""
 
+    def __init__(self, total: int, *, shown: bool):
+        self._lines = shown and not takes_bars()
+        self._bar = tqdm(total=total, unit="step", disable=not shown or self._lines)
+        self._total, self._done, self._what = total, 0, ""
+        self._said = time.perf_counter()  # [s]
 
-def _show(bar: tqdm, what: str, shown: bool) -> None:
-    """Show which strategy is planned; with a line where there are no bars."""
-    bar.set_description(f"planning {what}")
-    if shown and not takes_bars():
-        print(f"planning {what}", file=sys.stderr, flush=True)
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def begin(self, what: str) -> None:
+        """Plan another strategy."""
+        self._what = what
+        self._bar.set_description(f"planning {what}")
+        self._say()
+
+    def step(self) -> None:
+        """A simulation, or a step, is done."""
+        self._done += 1
+        self._bar.update()
+        self._say()
+
+    def _say(self) -> None:
+        if self._lines and time.perf_counter() - self._said > SILENCE:
+            self._said = time.perf_counter()
+            line = f"planning {self._what}, {self._done} of {self._total} steps"
+            print(line, file=sys.stderr, flush=True)
 
 
 def _digits(value: float) -> str:

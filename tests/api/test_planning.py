@@ -82,6 +82,20 @@ def test_an_optimizer_s_state_counts(problem):
     assert sizes["adam"] - sizes["sgd"] >= 2 * found.num_bytes
 
 
+def test_a_long_plan_says_how_far_it_is(problem, capsys, monkeypatch):
+    common = {"batch_size": BATCH, "learning_rate": 0.1}
+    two = {"a": hj.sync_sgd(**common), "b": hj.sma(**common)}
+    planned(problem, strategies=two)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(module, "SILENCE", 0.0)
+    planned(problem, strategies=two)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "planning a (1/2), 0 of 8 steps"
+    assert lines[-1] == "planning b (2/2), 8 of 8 steps"
+    planned(problem, strategies=two, progress=False)
+    assert capsys.readouterr().err == ""
+
+
 def test_larger_batches_need_more(problem):
     strategies = {
         str(size): hj.sync_sgd(batch_size=size, learning_rate=0.1) for size in (16, 256)

@@ -152,6 +152,13 @@ def test_a_model_of_nan_stops_the_run():
     assert told == [0, 1, 2]
 
 
+def test_an_initial_model_of_nan_is_not_the_learning_rates_fault():
+    task = counting_task(test_nan_above=-1.0)
+    history = train(machine(2.0, 1.0), alone(), 10.0, num_evals=10, task=task)
+    assert history.stopped.startswith("alone: the test loss of the initial model is")
+    assert "learning rate" not in history.stopped
+
+
 def test_the_other_strategies_go_on():
     """An enormous learning rate on a real model: infinite values, then NaN."""
     rng = np.random.default_rng(0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from quick import quick
 
+from experiments.common.strategy_flags import build_strategies
 from hetjax.machine import preset
 from hetjax.report.files import NAMES
 
@@ -345,6 +346,9 @@ ERRORS = {
         "--slowdown is for devices of one's own, not --machine=v100x3+k80",
     ),
     "plan of nothing": (["--plan"], "--plan needs --epochs, the passes over"),
+    "plan for seconds": (["--plan", "--epochs=1"], "--plan is of all --epochs"),
+    "all and some": (["--all"], "--all and --strategies: give one of them"),
+    "twice": (["--strategies=sma,sync_sgd,sma"], "--strategies: sma is there twice"),
     "plan of devices": (
         ["--plan", "--epochs=1", "--machine=local"],
         "--plan is for a simulated machine, not --machine=local",
@@ -555,6 +559,22 @@ def test_a_plan_writes_nothing(commands):
     assert [line.split()[0] for line in lines[2:4]] == ["sync_sgd", "sma"]
     assert "2 epochs on v100x3+k80" in result["out"]
     assert not (folder / "no").exists()
+
+
+def test_a_flag_file_may_set_more_than_is_compared(monkeypatch, capsys):
+    """What the command itself sets of other strategies is a mistake."""
+    of_file = ["sma.local_steps=2", "easgd_sync.momentum=0.5", "hogwild.x=1"]
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--flagfile=settings.flags"])
+    built = build_strategies(["sma"], of_file, 8, 0.1)
+    assert built["sma"].settings["local_steps"] == 2
+    left_out = "left out, since --strategies does not name them: "
+    assert capsys.readouterr().err == f"{left_out}{of_file[1]}, {of_file[2]}\n"
+    for argument in ("--set=easgd_sync.momentum=0.5", "easgd_sync.momentum=0.5"):
+        monkeypatch.setattr(sys, "argv", ["compare.py", argument])
+        with pytest.raises(ValueError, match="'easgd_sync' is not among --strategies"):
+            build_strategies(["sma"], of_file, 8, 0.1)
+    with pytest.raises(ValueError, match="'smaa' is not among --strategies"):
+        build_strategies(["sma"], ["smaa.local_steps=2"], 8, 0.1)
 
 
 def test_epochs_on_devices_need_seconds(commands):

@@ -45,6 +45,16 @@ def test_steps(epochs, expected):
         assert rate(epochs) == pytest.approx(expected)
 
 
+def test_falls_that_never_come_are_named(capsys):
+    with given(schedule="steps", decay_at="60,80", epochs="80"):
+        assert rate(70) == pytest.approx(0.04)
+    note = "--decay_at=60,80: 1 of 2 falls would come after --epochs=80\n"
+    assert capsys.readouterr().err == note
+    with given(schedule="steps", decay_at="60,80", epochs="81"):
+        rate(70)
+    assert capsys.readouterr().err == ""
+
+
 def test_steps_by_a_factor():
     with given(schedule="steps", decay_at="20,40", decay_by="0.5"):
         assert [rate(e) for e in (0, 30, 50)] == pytest.approx([0.4, 0.2, 0.1])

@@ -170,3 +170,9 @@ def test_an_optimizer_without_a_rate_of_its_own_may_be_injected():
     tx = optax.inject_hyperparams(optax.scale_by_adam)(b1=WARMUP, b2=0.99)
     local.from_optax(optax.chain(tx, optax.scale(-1.0)))
     local.from_optax(optax.inject_hyperparams(optax.adafactor)(learning_rate=None))
+
+
+def test_what_is_no_optimizer_is_named():
+    for thing in (optax.adam, "adam"):
+        with pytest.raises(ValueError, match="mine: .*adam.* is no optax optimizer"):
+            unit_rate.check_unit_rate(thing, "mine")

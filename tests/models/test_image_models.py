@@ -719,6 +719,7 @@ def test_data_of_another_size_is_an_error(name):
         (lambda: models.resnet50(blocks=(3, 0)), "at least one unit"),
         (lambda: models.resnet50(image=(4, 4, 3), variant="crossbow"), "too small"),
         (lambda: models.resnet101(image=(224, 224)), "height, width, channels"),
+        (lambda: models.resnet(image=32), "image=32: give .height, width, channels"),
         (lambda: models.resnet50(dtype="int32"), "dtype='int32'.*floating-point"),
         (lambda: models.resnet50(dtype="float7"), "dtype='float7'.*floating-point"),
         (lambda: models.wide_resnet(dtype=jnp.int8), "dtype=.*floating-point"),

@@ -44,6 +44,20 @@ class FlatLinen(linen.Module):
         return linen.Dense(self.outputs)(x.reshape(x.shape[0], -1))
 
 
+@pytest.mark.parametrize(
+    ("given", "example"),
+    [
+        ({"augment": augment.flip}, r"augment=.*give a function, .*flip\(\)"),
+        ({"mix": augment.mixup}, r"mix=.*give a function, such as .*mixup\(0.2\)"),
+        ({"mix": "mixup"}, r"mix='mixup'.*mixup\(0.2\)"),
+        ({"augment": (0.5, 0.5)}, r"augment=\(0.5, 0.5\): give a function"),
+    ],
+)
+def test_what_is_no_transform_is_named(given, example):
+    with pytest.raises(ValueError, match=example):
+        classification(Flat, data_of("classification"), **given)
+
+
 @pytest.mark.parametrize("name", MAKES)
 @pytest.mark.parametrize("kind", ["nnx", "linen"])
 def test_the_model_has_the_features_of_what_it_sees(name, kind):

@@ -32,8 +32,8 @@ def read_image_folder(
     x: [N, size, size, 3] uint8 RGB, mapped and read-only; y: [N] int32. The classes are
     the folders of the training split in the order of their names. Images are .jpg,
     .jpeg and .png files at any depth, in the order of their paths; names that begin
-    with a dot are ignored. `Dataset.notes` counts other files, images beside the class
-    folders, and classes that the test split lacks.
+    with a dot are ignored. `Dataset.notes` counts other files, and images that lie
+    beside the class folders. The test split may lack classes.
 
     At the first start all images are decoded, with their shorter side resized to `size`
     pixels (bicubic) and cut to a square at the centre, by `workers` threads (default:
@@ -68,8 +68,6 @@ def read_image_folder(
         note(part, _outside(folder / part), "image", "in no class's folder ignored")
         for part in (train, test)
     ]
-    without = len(names) - len(splits[test])
-    notes.append(note(test, without, "class folder", "missing"))
     found = Found(
         root=folder,
         train=listed[0].images,

@@ -159,9 +159,11 @@ def _check(
 
 
 def _in_file(paths: list[str], names: dict[str, str]) -> str:
-    """The file's names of tensors, in words; "" if it has none of them."""
+    """The file's names of tensors, in words; "" if they are not known."""
     # of a layer that is published as several, paths end in #0, #1 and #2
     found = [name for path, name in names.items() if path.partition("#")[0] in paths]
-    if not found:  # they are missing, but others of their layers may be there
-        found = [name for path in paths if (name := layouts.name_of(path, names))]
-    return f" (in the file: {', '.join(found)})" if found else ""
+    if found:
+        return f" (in the file: {', '.join(found)})"
+    # they are missing, but others of their layers may be there
+    lacks = [name for path in paths if (name := layouts.name_of(path, names))]
+    return f" (the file lacks {', '.join(lacks)})" if lacks else ""

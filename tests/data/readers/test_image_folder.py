@@ -137,6 +137,15 @@ def test_other_files_are_counted_and_hidden_ones_are_not_there(folder, read):
     assert data.notes == ("train: 2 files without an image's ending ignored",)
 
 
+def test_images_beside_the_class_folders_are_counted(folder, read):
+    write_image(folder / "val" / "stray.JPG", 8, 8)
+    (folder / "val" / ".hidden.jpg").write_bytes(b"no image")
+    write_image(folder / "outside.jpg", 8, 8)
+    data = read(size=4)
+    assert data.train.y.tolist() == LABELS
+    assert data.notes == ("val: 1 image in no class's folder ignored",)
+
+
 def test_a_class_without_test_images_is_a_class(folder, read):
     assert "cat" not in {name.split("/")[0] for name in TEST}
     assert read(size=4).num_classes == 3
