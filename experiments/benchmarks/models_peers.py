@@ -12,7 +12,7 @@ import numpy as np
 def version() -> str | None:
     """PyTorch's version, or None if it is not installed."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
     return torch.__version__
@@ -26,7 +26,7 @@ def step(
     None if a package is missing. In bfloat16 layers run under autocast.
     """
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         model = _MODELS[name](torch, classes)
     except ImportError:
@@ -60,7 +60,7 @@ def _labels(classes: int) -> dict[int, str]:
 
 def _resnet50(torch: Any, classes: int) -> Any:
     del torch
-    import transformers
+    import transformers  # pyright: ignore[reportMissingImports]
 
     config = transformers.ResNetConfig(id2label=_labels(classes))
     return transformers.ResNetForImageClassification(config)
@@ -69,7 +69,7 @@ def _resnet50(torch: Any, classes: int) -> Any:
 def _vit(width: int, heads: int) -> Callable[[Any, int], Any]:
     def make(torch: Any, classes: int) -> Any:
         del torch
-        import transformers
+        import transformers  # pyright: ignore[reportMissingImports]
 
         config = transformers.ViTConfig(
             hidden_size=width,
@@ -84,7 +84,7 @@ def _vit(width: int, heads: int) -> Callable[[Any, int], Any]:
 
 def _distilbert(torch: Any, classes: int) -> Any:
     del torch
-    import transformers
+    import transformers  # pyright: ignore[reportMissingImports]
 
     config = transformers.DistilBertConfig(id2label=_labels(classes))
     return transformers.DistilBertForSequenceClassification(config)
