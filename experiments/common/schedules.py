@@ -39,6 +39,7 @@ def learning_rate(peak: float) -> LearningRateLike:
         return peak
     if kind == "steps":
         epochs = bounds.numbers("decay_at", FLAGS.decay_at)
+        _note_late(epochs)
         falls = {epoch - warmup: FLAGS.decay_by for epoch in epochs}
         after = optax.piecewise_constant_schedule(peak, falls)
     elif kind == "cosine":
@@ -71,8 +72,12 @@ def _check(kind: str) -> None:
             f"--decay_at={','.join(FLAGS.decay_at)}: give rising epochs after the "
             f"warm-up's {warmup:g}"
         )
+
+
+def _note_late(falls: list[float]) -> None:
+    """Say which falls never come, as of a paper's settings tried for fewer epochs."""
     late = [epoch for epoch in falls if FLAGS.epochs and epoch >= FLAGS.epochs]
-    if late:  # as of a paper's settings that are tried for fewer epochs
+    if late:
         print(
             f"--decay_at={','.join(FLAGS.decay_at)}: {len(late)} of {len(falls)} falls "
             f"would come after --epochs={FLAGS.epochs:g}",

@@ -28,6 +28,7 @@ from hetjax.engine.steps import StepSettings
 from hetjax.machine import Arrival, Machine
 from hetjax.report.table import Table
 from hetjax.runtimes.devices import device_name, simulation_devices
+from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -153,9 +154,8 @@ def plan(
             bar.step()
             key = programs[name]
             if key not in timed:
-                timer = StepTimer(
-                    StepSettings.of(strategy), session.job(name, strategy, 0)
-                )
+                settings = StepSettings.of(strategy)
+                timer = StepTimer(settings, session.job(name, strategy, 0))
                 size = int(strategy.batch_size)
                 timed[key] = _measure(timer, here[0], size, steps, bar.step)
             replica, step, seconds = timed[key]
@@ -194,6 +194,7 @@ class _Progress:
     """A bar of simulations and timed steps; where there is none, lines at times."""
 
     def __init__(self, total: int, *, shown: bool):
+        shown = shown and is_first()  # of several processes
         self._lines = shown and not takes_bars()
         self._bar = tqdm(total=total, unit="step", disable=not shown or self._lines)
         self._total, self._done, self._what = total, 0, ""

@@ -188,6 +188,13 @@ def check_rates(*rates: float) -> None:
         raise ValueError(f"dropout={rates}: rates must be at least 0 and below 1")
 
 
+def check_three_rates(rates: Any, where: str) -> None:
+    """Raises a ValueError unless these are dropout rates of the three places named."""
+    if not isinstance(rates, tuple | list) or len(rates) != 3:
+        raise ValueError(f"dropout={rates!r}: give three rates, {where}")
+    check_rates(*rates)
+
+
 def check_widths(*widths: int) -> None:
     """Raises a ValueError for a layer without units."""
     if min(widths) < 1:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hetjax.models.blocks import Block, check_rates, check_widths, compute_dtype
+from hetjax.models.blocks import Block, check_three_rates, check_widths, compute_dtype
 from hetjax.models.transformer import Attention, FeedForward, Weights, check_heads
 from hetjax.recipes import by_name
 
@@ -124,12 +124,9 @@ def distilbert(
     """
     check_widths(layers, width, hidden, vocabulary, positions)
     check_heads(width, heads)
-    if not isinstance(dropout, tuple | list) or len(dropout) != 3:
-        raise ValueError(
-            f"dropout={dropout!r}: give three rates, after embeddings and FFNs, of "
-            "attention weights, and in the head"
-        )
-    check_rates(*dropout)
+    check_three_rates(
+        dropout, "after embeddings and FFNs, of attention weights, and in the head"
+    )
     found = compute_dtype(dtype)
 
     def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:

@@ -11,7 +11,7 @@ from hetjax.models.blocks import (
     Image,
     Layer,
     cells,
-    check_rates,
+    check_three_rates,
     check_widths,
     choose,
     compute_dtype,
@@ -61,12 +61,9 @@ def vgg16(
     cifar100vgg.py of geifmany/cifar-vgg; vgg_bn_drop.lua of szagoruyko/cifar.torch.
     """
     choose("variant", variant, VARIANTS)
-    if not isinstance(dropout, tuple | list) or len(dropout) != 3:
-        raise ValueError(
-            f"dropout={dropout!r}: give three rates, after the first convolution, "
-            "after the others and in the dense part"
-        )
-    check_rates(*dropout)
+    check_three_rates(
+        dropout, "after the first convolution, after the others and in the dense part"
+    )
     check_widths(width, hidden)
     dtype = compute_dtype(dtype)
     places = cells(image, lambda n: n // 32)

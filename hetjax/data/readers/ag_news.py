@@ -74,14 +74,17 @@ def read_tokens(
         for name, split in splits.items():
             _write_split(writer, name, split, tokens, length)
 
+    def needed() -> int:
+        # a row is a line, or several
+        rows = sum(path.read_bytes().count(b"\n") for path in paths.values())
+        return rows * (length * np.dtype(np.uint16).itemsize + 4)
+
     chosen = [str(path.resolve()) for path in own] or vocabulary
     place = mapped_copies.place(root, ["ag_news", length, chosen], cache)
-    # a row is a line, or several
-    rows = sum(path.read_bytes().count(b"\n") for path in paths.values())
     first_pass = mapped_copies.FirstPass(
         sources=lambda: mapped_copies.fingerprint(root, [*paths.values(), *own]),
         write=write,
-        needed=rows * (length * np.dtype(np.uint16).itemsize + 4),
+        needed=needed,
     )
     copy = mapped_copies.kept(place, first_pass)
     splits = {name: _mapped_split(copy, name) for name in paths}

@@ -137,7 +137,11 @@ def _folders(place: Path) -> list[Path]:
 def _outside(place: Path) -> int:
     """The number of images beside the class folders."""
     names = [entry.name for entry in place.iterdir() if entry.is_file()]
-    return sum(n.lower().endswith(ENDINGS) and not n.startswith(".") for n in names)
+    return sum(_is_image(name) and not name.startswith(".") for name in names)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(ENDINGS)
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -153,7 +157,7 @@ def _files(folder: Path) -> tuple[list[Path], int]:
         for name in files:
             if name.startswith("."):
                 continue
-            if name.lower().endswith(ENDINGS):
+            if _is_image(name):
                 images.append(Path(place, name))
             else:
                 others += 1

@@ -86,7 +86,9 @@ def read_images(
                 writer.array(f"{name}_x", shapes[name], np.uint8, parts)
         _raise_if_any(found.root, failures, total)
 
-    needed = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    def needed() -> int:
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+
     place = mapped_copies.place(found.root, [what, size], cache)
     first_pass = mapped_copies.FirstPass(sources, write, needed)
     arrays = mapped_copies.kept(place, first_pass, verify).arrays

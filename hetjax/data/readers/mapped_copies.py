@@ -94,7 +94,7 @@ class FirstPass(NamedTuple):
 
     sources: Callable[[], str]  # the fingerprint of all files that are read
     write: Callable[[Writer], None]
-    needed: int  # [bytes] of the copy, about
+    needed: Callable[[], int]  # [bytes] of the copy, about; asked if it is written
 
 
 def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
@@ -200,10 +200,11 @@ def _write(place: Path, first_pass: FirstPass, sources: str) -> None:
     folder = place / uuid.uuid4().hex
     folder.mkdir()
     try:
-        free = shutil.disk_usage(folder).free
-        if free < first_pass.needed:  # said before hours of work, not after them
-            needed = f"{first_pass.needed / 1e9:.3g} GB"
-            raise OSError(f"it needs {needed}, and {free / 1e9:.3g} GB are free")
+        free, needed = shutil.disk_usage(folder).free, first_pass.needed()
+        if free < needed:  # said before hours of work, not after them
+            raise OSError(
+                f"it needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
+            )
         writer = Writer(folder)
         first_pass.write(writer)
         if first_pass.sources() != sources:

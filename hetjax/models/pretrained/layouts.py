@@ -65,14 +65,12 @@ def recognise(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
 def name_of(path: str, names: dict[str, str]) -> str:
     """The file's name of a tensor that is missing, by those of its layer; else ""."""
     layer, _, leaf = path.rpartition("/")
-    for other, name in names.items():
-        if other.rpartition("/")[0] != layer:
-            continue
-        there, _, own = name.rpartition(".")
-        for leaves in LEAVES.values():
-            if leaves.get(own) == other.rpartition("/")[2] and leaf in leaves.values():
-                found = {value: key for key, value in leaves.items()}[leaf]
-                return f"{there}.{found}"
+    for leaves in LEAVES.values():
+        published = {ours: theirs for theirs, ours in leaves.items()}
+        for ours, theirs in published.items():
+            sibling = names.get(f"{layer}/{ours}", "")
+            if leaf in published and sibling.endswith(f".{theirs}"):
+                return sibling.removesuffix(theirs) + published[leaf]
     return ""
 
 
