@@ -27,7 +27,7 @@ from .api import (
     train,
 )
 from .callbacks import STOP
-from .checkpoint import Checkpoint
+from .checkpoint.settings import Checkpoint
 from .data.batching import make_batch, make_buckets
 from .replica import Replica
 from .report import Comparison, History, plot

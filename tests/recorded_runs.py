@@ -14,8 +14,8 @@ from hetjax.machine import (
     Slow,
 )
 from hetjax.machine.types import MergeTimes, Stamps
-from hetjax.runtimes.recorded import RecordedClock
 from hetjax.schedule import Actions, Policy
+from hetjax.tracing.recorded_clock import RecordedClock
 from hetjax.tracing.recorder import Recorder
 
 NO_TIMES = MergeTimes(Stamps(0.0, 0.0, 0.0, 0.0))  # of a merge that does nothing

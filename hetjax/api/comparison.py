@@ -14,8 +14,7 @@ from hetjax.api.arguments import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
 from hetjax.api.session import Session
-from hetjax.checkpoint import Checkpoint
-from hetjax.checkpoint.settings import EVERY
+from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
 from hetjax.direction import score, worst

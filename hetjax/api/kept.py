@@ -19,9 +19,10 @@ import numpy as np
 
 from hetjax import tree
 from hetjax.api.run_recipes import recipes
-from hetjax.checkpoint import Checkpoint, Found, Keeper, find
 from hetjax.checkpoint.description import checksum
-from hetjax.checkpoint.folder import alone, holds_run
+from hetjax.checkpoint.folder import Found, alone, find, holds_run
+from hetjax.checkpoint.keeper import Keeper
+from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
@@ -29,8 +30,8 @@ from hetjax.engine.records.history import History, Interruption
 from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
 from hetjax.report.versions import installed_version
-from hetjax.runtimes import is_real_machine
 from hetjax.runtimes.mesh.processes import here
+from hetjax.runtimes.openers import is_real_machine
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task

@@ -8,8 +8,8 @@ import jax
 
 from hetjax import tree
 from hetjax.api.kept import history_of, part_of_first
-from hetjax.checkpoint import find, models
-from hetjax.checkpoint.folder import holds_run
+from hetjax.checkpoint import models
+from hetjax.checkpoint.folder import find, holds_run
 from hetjax.output.head import own_state
 from hetjax.tasks.types import Task
 

@@ -24,15 +24,15 @@ from hetjax.api.arguments import (
     shown,
 )
 from hetjax.api.kept import RESUME
-from hetjax.checkpoint import Checkpoint
+from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.checks import check_dataset, is_real
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
 from hetjax.machine import Machine
 from hetjax.merge.types import Merge
-from hetjax.runtimes import check_machine, check_placement, is_real_machine
 from hetjax.runtimes.devices import simulation_devices
+from hetjax.runtimes.openers import check_machine, check_placement, is_real_machine
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
 from hetjax.strategies.types import Strategy

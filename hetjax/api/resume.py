@@ -8,8 +8,8 @@ from hetjax.api.kept import own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
-from hetjax.checkpoint import Checkpoint, find
-from hetjax.checkpoint.settings import EVERY
+from hetjax.checkpoint.folder import find
+from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History

@@ -22,7 +22,9 @@ from hetjax.api.kept import (
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_strategy
 from hetjax.callbacks import Callbacks, OnEval
-from hetjax.checkpoint import Checkpoint, Found, Keeper, find
+from hetjax.checkpoint.folder import Found, find
+from hetjax.checkpoint.keeper import Keeper
+from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, part_of, split_off
@@ -35,8 +37,8 @@ from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import EPOCHS_DONE, History
-from hetjax.runtimes import is_real_machine, open_runtime
 from hetjax.runtimes.mesh.processes import is_first
+from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import data_fingerprint, digest

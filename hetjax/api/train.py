@@ -8,8 +8,7 @@ from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_train
 from hetjax.api.session import Session
 from hetjax.callbacks import OnEval
-from hetjax.checkpoint import Checkpoint
-from hetjax.checkpoint.settings import EVERY
+from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History

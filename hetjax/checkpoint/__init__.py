@@ -4,10 +4,3 @@
 writes it, `files` one checkpoint in it, `values` its JSON. What is saved is said by the
 parts of a run themselves (`hetjax.saved`, `hetjax.engine.cut`).
 """
-
-from hetjax.checkpoint.files import Damaged
-from hetjax.checkpoint.folder import Found, find
-from hetjax.checkpoint.keeper import Keeper
-from hetjax.checkpoint.settings import Checkpoint
-
-__all__ = ["Checkpoint", "Damaged", "Found", "Keeper", "find"]

@@ -13,7 +13,7 @@ from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.keeper import Cut
 from hetjax.checkpoint.values import decode
 from hetjax.engine.loop import Loop
-from hetjax.runtimes import open_runtime
+from hetjax.runtimes.openers import open_runtime
 
 
 class Memory:

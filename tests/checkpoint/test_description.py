@@ -236,7 +236,7 @@ def everything():
     return {**found, "functions": checksum([calls_another, with_inner("y + 1")])}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_checksums_are_the_same_in_every_process():
     code = "import test_description as t; print(t.everything())"
     found = []

@@ -20,7 +20,8 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import Damaged, copies, direct, files, packing
+from hetjax.checkpoint import copies, direct, files, packing
+from hetjax.checkpoint.files import Damaged
 
 ARRAYS = [
     np.arange(5, dtype=np.float32),

@@ -184,7 +184,7 @@ def test_a_mesh_goes_on(tmp_path, name):
     check_one_history(first, last)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     """It has the parameters of a simulated run after so many rounds, but rounding.
 
@@ -246,7 +246,7 @@ def test_other_workers_go_on(tmp_path, name, devices, placement):
             assert w.busy >= sum(seconds) - 1.01 * max(seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_a_mesh_has_planned_is_corrected_before_others_go_on(tmp_path):
     first = train(tmp_path, "sma", stop_at=4, placement="mesh")
     last = train(tmp_path, "sma", ["cpu:0", "cpu:1"])

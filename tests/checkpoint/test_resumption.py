@@ -66,7 +66,7 @@ def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
     check(runs, STRATEGIES[name], 3, prefers_rest=True)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_continues_from_every_cut(name):
     check(on_three_workers(), STRATEGIES[name], 1000)

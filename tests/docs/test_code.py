@@ -35,7 +35,7 @@ def is_quick(page: Path) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=() if is_quick(page) else pytest.mark.slow)
+        pytest.param(page, marks=() if is_quick(page) else pytest.mark.full)
         for page in PAGES
         if blocks(page)
     ],

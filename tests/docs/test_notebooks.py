@@ -60,7 +60,7 @@ def made_tiny(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("path", PATHS, ids=by_stem)
 def test_the_notebook_runs(path, monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

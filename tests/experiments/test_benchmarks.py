@@ -9,7 +9,7 @@ import math
 import pytest
 from benchmark_json import printed
 
-pytestmark = pytest.mark.slow  # every script imports JAX and compiles
+pytestmark = pytest.mark.full  # every script imports JAX and compiles
 CHOSEN = ("local_sgd", "eamsgd")  # one of each kind
 ASYNCHRONOUS = ("async_sgd", "easgd")
 

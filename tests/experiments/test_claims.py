@@ -40,7 +40,7 @@ def claims_of(script, out, *flags):
     return {claim["id"]: claim for claim in claims}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_fifteen_times_of_table_7(tmp_path):
     claims = claims_of("biased_local_sgd.py", tmp_path, "--only=table7")
     epochs = {"cifar10": (100, 200, 300), "cifar100": (200, 400, 600)}
@@ -63,7 +63,7 @@ def test_all_fifteen_times_of_table_7(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_tuners_choices(tmp_path):
     claims = claims_of("crossbow.py", tmp_path, "--only=tuner")
     assert {key: claim["ours"] for key, claim in claims.items()} == {
@@ -99,7 +99,7 @@ def test_batch_sizes_settle(tmp_path):
         assert claim["ours"] == "never"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_quick_run_gives_no_verdicts(tmp_path):
     claims = claims_of("async_sgd.py", tmp_path, "--quick", "--only=sync")
     verdicts = {claim["verdict"] for claim in claims.values()}
@@ -127,7 +127,7 @@ def test_a_users_error_is_one_line(tmp_path, flags, message):
     assert message in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_section_on_adaptive_sgd_runs(tmp_path):
     """Both protocols, which share their runs."""
     sections = "accuracy workers time efficiency perturbation waiting rates components"

@@ -20,7 +20,7 @@ def run(folder, script, *arguments):
     return run_script(folder, script, *arguments, **mine)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_compare_on_a_cluster_that_it_starts(tmp_path):
     pytest.importorskip("ray")
     cluster = ("--machine=cluster", "--local_workers=2", "--slowdown=HOST/cpu:1=2")
@@ -42,7 +42,7 @@ def test_compare_on_a_cluster_that_it_starts(tmp_path):
     assert again.returncode == 0, again.stderr  # everything was kept
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_calibrate_on_a_cluster(tmp_path):
     pytest.importorskip("ray")
     found = run(
@@ -57,7 +57,7 @@ def test_calibrate_on_a_cluster(tmp_path):
     assert all(w.latency > 0 for w in machine.workers)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -81,7 +81,7 @@ def test_what_cannot_be_meant_is_one_line(flags, message, tmp_path):
     assert message in last
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_stale_address_is_told_from_a_cluster(tmp_path):
     """Ray notes the address of a cluster in a file, which outlives it."""
     pytest.importorskip("ray")
@@ -101,7 +101,7 @@ def test_a_stale_address_is_told_from_a_cluster(tmp_path):
     assert "no Ray cluster is running on this machine" in found.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_benchmark_of_clusters():
     pytest.importorskip("ray")
     found = printed(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # every script imports JAX and compiles
+pytestmark = pytest.mark.full  # every script imports JAX and compiles
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "benchmarks" / "events.py"
 

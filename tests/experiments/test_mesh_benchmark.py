@@ -12,7 +12,7 @@ from benchmark_json import printed
 from experiments.benchmarks import local_sgd_peers as peers
 from experiments.benchmarks import memory, mesh_by_hand, mesh_processes, turns
 
-pytestmark = pytest.mark.slow  # every script imports JAX and compiles
+pytestmark = pytest.mark.full  # every script imports JAX and compiles
 TINY = ("--seconds=0.02", "--turns=1")
 
 
@@ -72,7 +72,7 @@ def _check_merges(result):
     assert ratios["merges/2dev/1e+06M/psum_over_gathered"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_overhead():
     result = printed("mesh.py", "--parts=overhead", "--step_ms=0.02", *TINY)
     row = result["medians"]["overhead"]["0.02ms"]

@@ -3,7 +3,7 @@
 import pytest
 from benchmark_json import printed
 
-pytestmark = pytest.mark.slow  # every reading is a process that imports JAX
+pytestmark = pytest.mark.full  # every reading is a process that imports JAX
 CONTENDERS = ["hetjax", "sklearn", "first_start", "second_start"]
 
 

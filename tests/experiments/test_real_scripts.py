@@ -27,14 +27,14 @@ def calibrated(folder):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_calibrate_prints_its_fit_and_writes_a_machine(calibrated, folder):
     assert "error of the fit: median" in calibrated.stdout
     machine = load_machine(folder / "two.json")
     assert [(w.name, w.factor) for w in machine.workers] == [("cpu:0", 1), ("cpu:1", 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_advise_ranks_on_that_machine(calibrated, folder):
     arguments = ("--machine=two.json", "--hidden=8", "--batch_size=16")
     found = run(folder, "advise.py", *arguments)

@@ -3,7 +3,7 @@
 import pytest
 from benchmark_json import printed
 
-pytestmark = pytest.mark.slow  # processes that are killed
+pytestmark = pytest.mark.full  # processes that are killed
 
 
 def test_killed_runs_go_on():

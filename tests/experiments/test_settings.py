@@ -48,13 +48,13 @@ def check(found):
     assert len(set(folders)) == len(folders)
 
 
-@pytest.mark.slow  # 24 models are traced, and their machines simulated
+@pytest.mark.full  # 24 models are traced, and their machines simulated
 def test_every_file_can_be_planned(settings):
     check(settings)
     assert len(settings) == len(FILES) - len(LARGE)
 
 
-@pytest.mark.slow  # hundreds of thousands of sparse rows are made
+@pytest.mark.full  # hundreds of thousands of sparse rows are made
 def test_the_largest_can_be_planned():
     check(described(LARGE))
 
@@ -81,7 +81,7 @@ PARAMETERS = {  # ResNet-20 with a projection in its first stage; 100 classes; .
 }
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLES)
 def test_the_settings_of_biased_local_sgd(settings, name):
     batch, epochs, rate, decay, falls = TABLES[name]
@@ -111,7 +111,7 @@ TABLE7 = {  # seconds of synchronous SGD and of balanced local SGD
 }
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLE7)
 def test_times_of_table_7(settings, name):
     """Of the biased runs, epochs are counted in another way."""
@@ -120,7 +120,7 @@ def test_times_of_table_7(settings, name):
     assert times == pytest.approx(TABLE7[name], rel=0.005)
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 def test_targets_and_learners_of_crossbow(settings):
     for name, workers, parameters in (
         ("lenet", 2, 1_111_946),
@@ -144,7 +144,7 @@ CROSSBOW = {  # batch, epochs, target, decay, falls by a factor; rate .1, moment
 }
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 @pytest.mark.parametrize("name", CROSSBOW)
 def test_the_settings_of_crossbow(settings, name):
     batch, epochs, target, decay, falls, factor = CROSSBOW[name]
@@ -168,7 +168,7 @@ HIER_SGD = {  # T_1, T_2 of Table I, and T of HierSGD_2; rate .1 is ours
 }
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 @pytest.mark.parametrize("name", HIER_SGD)
 def test_the_settings_of_hier_sgd(settings, name):
     three, two = HIER_SGD[name]
@@ -185,7 +185,7 @@ def test_the_settings_of_hier_sgd(settings, name):
         assert own["batch_size"] == 128
 
 
-@pytest.mark.slow  # see above
+@pytest.mark.full  # see above
 def test_every_file_says_what_is_ours():
     for name in FILES:
         text = (SETTINGS / f"{name}.flags").read_text()

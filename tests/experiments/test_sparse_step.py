@@ -5,7 +5,7 @@ import sys
 import pytest
 from benchmark_json import printed
 
-pytestmark = pytest.mark.slow  # every script imports JAX and compiles
+pytestmark = pytest.mark.full  # every script imports JAX and compiles
 TINY = ["--features=200", "--labels=4", "--batch=8", "--nonzeros=5", "--batches=2"]
 CASES = ["4/zipf", "4/uniform"]
 OTHERS = (

@@ -592,7 +592,7 @@ def test_initial_weights(name):
             assert abs(x).max() <= bound * (1 + 1e-6)
 
 
-@pytest.mark.slow  # many large models
+@pytest.mark.full  # many large models
 def test_initial_biases():
     for name in SMALL:
         for path, x in initial(name).items():

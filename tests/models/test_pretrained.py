@@ -290,7 +290,7 @@ LARGE = {
 }
 
 
-@pytest.mark.slow  # up to 350 MB of weights each
+@pytest.mark.full  # up to 350 MB of weights each
 @pytest.mark.parametrize("name", LARGE)
 def test_logits_of_the_full_sizes_equal_those_of_numpy(name, tmp_path):
     case = LARGE[name]()
@@ -422,7 +422,7 @@ def test_dropout_that_is_given_counts(tmp_path):
             assert module.blocks[0].drop.rate == 0.3
 
 
-@pytest.mark.slow  # compiled three times
+@pytest.mark.full  # compiled three times
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_dtype_and_remat(name, tmp_path):
     case, tensors = CASES[name], filled(name)

@@ -11,7 +11,7 @@ import pytest
 import hetjax as hj
 from hetjax import models
 
-pytestmark = pytest.mark.slow  # every model is compiled for several strategies
+pytestmark = pytest.mark.full  # every model is compiled for several strategies
 B, C, IMAGE = 8, 4, (16, 16, 3)
 TEXT = 12  # tokens
 

@@ -70,7 +70,7 @@ def test_on_threads(name, layer):
     chex.assert_trees_all_equal(again.params, history.params)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_worker_rebuilds_its_own_tables():
     """Merges leave them alone; those of the merged model stay the first ones."""
     task = hj.classification(

@@ -242,7 +242,7 @@ def test_which_learners_run_together(monkeypatch):
     assert set(map(tuple, groups[begun:])) == {(2, 3)}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("step_mode", ["dispatch", "vmapped"])
 def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
     """No step is compiled meanwhile: the tuner would count its seconds as slow."""

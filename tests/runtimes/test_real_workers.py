@@ -349,7 +349,7 @@ def test_arriving_workers_take_turns_and_the_caller_evaluates():
     assert set(looks) == {main}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_memory_does_not_grow_with_arrivals(tmp_path):
     """10,000 arrivals: after the first thousand no array is left behind."""
     arrays, arrivals = [], []

@@ -14,9 +14,10 @@ from hetjax.api.session import Session
 from hetjax.engine.protocols import Assignment, Outcome
 from hetjax.engine.steps import Steps
 from hetjax.machine import preset
-from hetjax.runtimes import devices, open_runtime, simulated
+from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.runtimes.inline import Inline
+from hetjax.runtimes.openers import open_runtime
 from hetjax.runtimes.spread import Spread
 
 # Which devices are used

@@ -90,7 +90,7 @@ def test_twice_in_one_process(name):
     assert together()[name, 0] == alone(name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_in_another_process(name, elsewhere):
     # JSON writes the shortest decimal that reads back as the same float

@@ -142,7 +142,7 @@ def taking_turns(batch_size):
     return Policy(init, react)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_users_own_policy_of_growing_rounds():
     history = train_on_digits(
         strategy(growing_rounds(16), merge.average()), unlike(noise=0.0), seconds=0.8

@@ -83,7 +83,7 @@ def test_shares_are_of_a_beta_distribution(alpha):
     assert abs(share.var() - variance) < 5 * np.sqrt(variance / 4 / count)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_boxes_have_the_area_and_the_centre_of_the_paper():
     """Of 40 x 60 pixels, those at the border are cut off."""
     count, height, width = 4000, 40, 60
@@ -110,7 +110,7 @@ def test_boxes_have_the_area_and_the_centre_of_the_paper():
     np.testing.assert_allclose(middle[:, :30].mean(), middle[:, 30:].mean(), atol=0.03)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_probabilities_choose():
     x = images()
     mix = jax.jit(

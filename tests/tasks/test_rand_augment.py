@@ -94,7 +94,7 @@ def test_white_is_only_a_scale():
     np.testing.assert_allclose(255 * np.asarray(unit), y, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_jit_the_results_are_the_same():
     x = np.stack([photo(i) for i in range(16)]).astype(np.float32)
     apply = augment.rand_augment(method="bilinear")

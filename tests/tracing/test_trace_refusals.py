@@ -7,8 +7,8 @@ from recorded_runs import NO_TIMES, machine, recorded, replayed, scripted
 
 from hetjax.machine import LocalRound, MergeAction, PlannedMerge, RunEnded
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.runtimes.recorded import RecordedClock
 from hetjax.schedule import Actions, rounds
+from hetjax.tracing.recorded_clock import RecordedClock
 from hetjax.tracing.trace import Trace
 
 POLICY = rounds(batch_size=8)

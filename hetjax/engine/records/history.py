@@ -12,10 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hetjax.checkpoint import models
 from hetjax.direction import best_of, reaches
 from hetjax.engine.interruption import INTERRUPTED
-from hetjax.output.head import own_state
 
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
 
@@ -222,6 +220,10 @@ class History:
         Errors: FileExistsError for a path that exists, unless `overwrite`; ValueError
         if there is no such model.
         """
+        # here, since histories are read without JAX
+        from hetjax.checkpoint import models
+        from hetjax.output.head import own_state
+
         params, state = self.params, self.model_state
         if best:
             params, state = self.best_params, self.best_model_state

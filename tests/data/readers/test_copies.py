@@ -228,7 +228,7 @@ def _read_in_a_process(folder, cache, barrier, results):
     results.put((data.notes, data.train.x.toarray(), data.test.y.toarray()))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_several_processes_at_once(folder, cache):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()

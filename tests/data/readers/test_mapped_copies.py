@@ -480,7 +480,7 @@ def _read_in_a_process(folder, cache, barrier, results):
     results.put((np.array(data.train.x), np.array(data.test.x)))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_several_processes_at_once(folder, cache, read, tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()

@@ -20,7 +20,7 @@ import hetjax as hj
 from hetjax.machine import Arrival, Leave
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 150_000_000}
 ROOT = Path(__file__).parents[3]

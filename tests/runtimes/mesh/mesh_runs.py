@@ -18,7 +18,7 @@ WORKERS = 8
 LAYOUTS = {"8 x 1": (8, 1), "4 x 2": (4, 2), "2 x 4": (2, 4), "1 x 8": (1, 8)}
 # programs of several workers per device take XLA seconds each
 ON_ALL = [
-    name if slots == 1 else pytest.param(name, marks=pytest.mark.slow)
+    name if slots == 1 else pytest.param(name, marks=pytest.mark.full)
     for name, (_, slots) in LAYOUTS.items()
 ]
 _PROGRAMS = {}  # of a task, shared by all tests

@@ -6,7 +6,7 @@ import signal
 import pytest
 from test_mesh_processes import results, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def kept(folder, stop="none 0 0", count=2, **environment):

@@ -161,7 +161,7 @@ def test_sparse_inputs_and_row_views(where):
     both(UNEVEN, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_sparse_updates_of_rows(where):
     momentum = local.sgd(momentum=0.9, sparse_updates=True)
@@ -221,7 +221,7 @@ class Normed(nnx.Module):
         return self.linear(self.norm(x))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_parameters_in_bfloat16(where):
     task = hj.classification(Half, DATA)
@@ -231,7 +231,7 @@ def test_parameters_in_bfloat16(where):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @EVERYWHERE
 def test_batch_statistics(where):
     both(UNEVEN, where, 5, 4, task=hj.classification(Normed, DATA))

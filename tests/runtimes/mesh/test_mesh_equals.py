@@ -79,14 +79,14 @@ def test_a_mesh_equals_workers_one_by_one(name, where):
     same(name, where, *TABLE[name])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("where", ON_ALL)
 def test_a_tree_of_three_levels(where):
     tree = hj.hier_sgd(**COMMON, levels=(2, 2), local_steps=(1, 2, 4))
     same("hier three levels", where, tree, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["8 x 1", "4 x 2"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_output_layers(layer, where):

@@ -40,7 +40,7 @@ def alone():
     return only
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_equal_one(count):
     found = results(run(count, "equal"))
@@ -56,7 +56,7 @@ def test_several_processes_equal_one(count):
     assert alone()["nan"]["events"] != []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_processes_that_disagree_say_so_and_end():
     for status, _, err in run(2, "disagree"):
         assert status == 2
@@ -64,28 +64,28 @@ def test_processes_that_disagree_say_so_and_end():
         assert "start all with the same files and flags" in err[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_wall_clock_time_is_process_0s():
     first, second = results(run(2, "real"))
     assert first == second
     assert first["updates"][-1] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ctrl_c_of_process_0_stops_all_at_the_same_wave():
     first, second = results(run(2, "interrupt"))
     assert first == second
     assert first["stopped"] == "interrupted"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_exception_in_a_callback_of_process_0_stops_all():
     first, second = results(run(2, "callback"))
     assert first["stopped"] == second["stopped"]
     assert "the disk is full" in first["stopped"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_sys_exit_in_one_process_ends_the_others():
     """They would wait for it in the next wave, and it for them at its exit."""
     first, second = run(2, "leave")
@@ -95,7 +95,7 @@ def test_sys_exit_in_one_process_ends_the_others():
     assert "has ended: SystemExit: 3" in first[2][-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_process_that_dies_is_named_by_the_others():
     killed, *others = sorted(run(4, "die"), key=lambda each: each[0])
     assert killed[0] == -signal.SIGKILL

@@ -60,7 +60,7 @@ def test_candidates(most, slots, of_table, small, expected):
     assert mode_choice.candidates(most, slots, of_table, small) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_mode_is_measured_once_and_kept(measured):
     first = train()
     assert measured == mode_choice.PASSES * ["fused", "unrolled", "vmapped"]

@@ -241,7 +241,7 @@ def kill_while_summing(victim, number):
     return children[victim].pid, found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("victim", [1, 0])
 def test_all_name_a_process_that_was_killed(victim):
     """Also the coordinator, without which JAX aborts the others at once."""
@@ -251,7 +251,7 @@ def test_all_name_a_process_that_was_killed(victim):
         assert f"process {victim} ({socket.gethostname()}, pid {pid}) died" in err[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_name_a_process_that_hangs():
     """It is noticed when the heartbeat's time is over: 5 s in these tests."""
     pid, found = kill_while_summing(1, signal.SIGSTOP)
@@ -260,7 +260,7 @@ def test_all_name_a_process_that_hangs():
         assert f"process 1 ({socket.gethostname()}, pid {pid}) hangs" in err[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_exception_of_one_process_ends_all():
     found = finish(start(2, "fail"))
     assert [status for status, _, _ in found] == [1, 1]
@@ -269,7 +269,7 @@ def test_an_exception_of_one_process_ends_all():
     assert "has ended: RuntimeError: no memory left" in found[0][2][-1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_process_that_still_works_is_waited_for():
     first, second = finish(start(2, "linger"))
     assert (first[0], second[0]) == (0, 0), "\n".join(second[2])
@@ -360,7 +360,7 @@ def test_launch_says_what_is_wrong(arguments, message):
     assert found.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_processes_of_a_launch_end_with_their_disagreement():
     command = [sys.executable, str(LAUNCH), "--processes=3", "--", str(WORKER)]
     found = subprocess.run(
@@ -377,7 +377,7 @@ def test_all_processes_of_a_launch_end_with_their_disagreement():
     assert sorted(line[:4] for line in lines) == ["[1] ", "[2] ", "proc"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_script_prints_and_writes_once(tmp_path):
     command = [sys.executable, str(LAUNCH), "--processes=2", "--", "compare.py"]
     flags = ["--strategies=sma", "--seconds=0.02", "--num_evals=2", f"--out={tmp_path}"]

@@ -1,0 +1,86 @@
+"""The runtime of a machine, by its type.
+
+A custom machine is any object with a method `open_runtime(strategy, job)` that returns
+a `hetjax.engine.protocols.Runtime`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from hetjax.engine.job import Job
+from hetjax.engine.protocols import Runtime
+from hetjax.machine import Machine
+from hetjax.runtimes.cluster.machine import ClusterMachine
+from hetjax.runtimes.cluster.opening import open_cluster
+from hetjax.runtimes.mesh.opening import open_mesh
+from hetjax.runtimes.mesh.placing import check_fits, misfit
+from hetjax.runtimes.recorded import open_recorded
+from hetjax.runtimes.simulated import open_simulated
+from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.runtimes.threads.preparation import open_threads
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.trace import Trace
+
+
+def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+    """Return the runtime of real workers, as the machine's `placement` says."""
+    if machine.placement == "mesh":
+        return open_mesh(machine, strategy, job)
+    if machine.placement == "threads":
+        return open_threads(machine, strategy, job)
+    why = misfit(machine, strategy, recorded=job.trace is not None)
+    if why and jax.process_count() > 1:
+        raise ValueError(
+            f"{job.name} cannot be placed on the mesh of all processes: {why}; take "
+            "another strategy, or one process"
+        )
+    if why:
+        opened = open_threads(machine, strategy, job)
+        return opened._replace(note=f"{opened.note}, since {why}")
+    opened = open_mesh(machine, strategy, job)
+    return opened._replace(note=f"{opened.note}, since devices and rounds are alike")
+
+
+_OPENERS: dict[type, Any] = {
+    Machine: open_simulated,
+    RealMachine: open_real,
+    ClusterMachine: open_cluster,
+    Trace: open_recorded,
+}
+
+
+def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
+    """Return the runtime of a machine for this strategy and job.
+
+    Errors: ValueError for a strategy, data or settings that do not fit the machine.
+    """
+    own = getattr(machine, "open_runtime", None)
+    if own is not None:
+        return own(strategy, job)
+    return _OPENERS[type(machine)](machine, strategy, job)
+
+
+def check_machine(machine: Any) -> None:
+    """Raise a ValueError unless this is a machine."""
+    if type(machine) not in _OPENERS and not hasattr(machine, "open_runtime"):
+        shown = repr(machine).partition("\n")[0]
+        raise ValueError(
+            f"machine is {shown}: give a Machine, such as machine.preset(...), or "
+            "local_machine()"
+        )
+
+
+def check_placement(
+    machine: Any, strategies: Mapping[str, Strategy], *, recorded: bool
+) -> None:
+    """Raise a ValueError for the first strategy that the machine cannot place."""
+    if isinstance(machine, RealMachine) and machine.placement == "mesh":
+        for name, strategy in strategies.items():
+            check_fits(name, machine, strategy, recorded=recorded)
+
+
+def is_real_machine(machine: Any) -> bool:
+    """Are the machine's seconds wall-clock time?"""
+    return bool(getattr(machine, "real", False))
