@@ -26,16 +26,15 @@ class NoRecipe(ValueError):
 def by_name(function: _Made) -> _Made:
     """Let a factory remember, for what it returns, with what it was called."""
     signature = inspect.signature(function)
-    kinds = {name: p.kind for name, p in signature.parameters.items()}
+    star = [n for n, p in signature.parameters.items() if p.kind is p.VAR_POSITIONAL]
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        arguments = {
-            # of *names, which are given back by position
-            f"*{name}" if kinds[name] is inspect.Parameter.VAR_POSITIONAL else name: a
-            for name, a in signature.bind(*args, **kwargs).arguments.items()
-        }
+        bound = signature.bind(*args, **kwargs)
+        arguments = bound.arguments
+        if star:  # what stands before *names can only be given by position, too
+            arguments = {f"*{star[0]}": bound.args, **bound.kwargs}
         name = f"{function.__module__}:{function.__qualname__}"
         key = _key(result)
         if id(key) not in _recipes:

@@ -19,6 +19,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -43,9 +44,9 @@ os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-import jax
 import pytest
 from fake_time import World
+from tiers import Tiers, is_host_alone
 
 from hetjax.runtimes.threads import wall_clock
 
@@ -55,8 +56,15 @@ MOST_MAPS = 25_000
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_numpy_rank_promotion", "raise")
+
+def pytest_configure(config):
+    config.pluginmanager.register(Tiers(config))
+    if is_host_alone(config):
+        return
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -81,14 +89,16 @@ def _few_programs():
     maps = Path("/proc/self/maps")
     if next(_tests) % 20 or not maps.exists():
         return
-    if maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
+    if "jax" in sys.modules and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        sys.modules["jax"].clear_caches()
         gc.collect()
 
 
 @pytest.fixture
 def cpu_alone():
     """Skip where JAX's default device is no CPU: its bits are not those of a CPU's."""
+    import jax
+
     if jax.default_backend() != "cpu":
         pytest.skip("compares CPU devices with JAX's default one: JAX_PLATFORMS=cpu")
 

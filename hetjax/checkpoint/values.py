@@ -16,13 +16,12 @@ import dataclasses
 import enum
 import functools
 import math
+import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import named
@@ -66,9 +65,9 @@ class Encoder:
             return {_name_of(type(value), where): self._fields(value, where)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {_name_of(type(value), where): self._fields(value, where)}
-        if type(value) in (np.ndarray, np.memmap) or isinstance(
-            value, np.generic | jax.Array
-        ):
+        if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
+            return self._array(value, where)
+        if _is_jax(value):
             return self._array(value, where)
         raise ValueError(
             f"{where} is a {type(value).__qualname__}, which cannot be saved in a "
@@ -112,11 +111,12 @@ class Encoder:
         }
 
     def _array(self, value: Any, where: str) -> dict[str, Any]:
-        if isinstance(value, jax.Array) and jnp.issubdtype(
-            value.dtype, jax.dtypes.prng_key
-        ):
-            impl = str(jax.random.key_impl(value))
-            return {"key": [impl, self._array(jax.random.key_data(value), where)]}
+        if _is_jax(value):
+            import jax
+
+            if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+                impl = str(jax.random.key_impl(value))
+                return {"key": [impl, self._array(jax.random.key_data(value), where)]}
         # what is not NumPy's own has the kind V, such as bfloat16
         if value.dtype.kind not in "biufcV" or value.dtype.fields:
             raise ValueError(
@@ -126,9 +126,11 @@ class Encoder:
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self.arrays)
             self.arrays.append(value)
-        kind = "scalar" if isinstance(value, np.generic) else "array"
-        if isinstance(value, jax.Array):
+        kind = "array"
+        if _is_jax(value):
             kind = "weak" if value.weak_type else "jax"
+        elif isinstance(value, np.generic):
+            kind = "scalar"
         return {kind: self._numbers[id(value)]}
 
 
@@ -180,9 +182,29 @@ def _generator(inner: Any, arrays: Sequence[np.ndarray]) -> np.random.Generator:
     return generator
 
 
-def _weak(array: np.ndarray) -> jax.Array:
+def _is_jax(value: Any) -> bool:
+    """Whether this is an array of JAX, which need not be imported."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def _jax_array(array: np.ndarray) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.array(array)
+
+
+def _weak(array: np.ndarray) -> Any:
     """An array that gives way to others' dtypes, as Python's numbers do."""
+    import jax.numpy as jnp
+
     return jnp.full(array.shape, array.dtype.type(0).item()).at[...].set(array)
+
+
+def _jax_key(inner: Any, arrays: Sequence[np.ndarray]) -> Any:
+    import jax
+
+    return jax.random.wrap_key_data(decode(inner[1], arrays), impl=inner[0])
 
 
 _DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
@@ -197,10 +219,10 @@ _DECODERS: dict[str, Callable[[Any, Sequence[np.ndarray]], Any]] = {
     "generator": _generator,
     "array": lambda v, arrays: arrays[v],
     "leaves": lambda v, arrays: Leaves(decode(v, arrays)),
-    "jax": lambda v, arrays: jnp.array(arrays[v]),
+    "jax": lambda v, arrays: _jax_array(arrays[v]),
     "weak": lambda v, arrays: _weak(arrays[v]),
     "scalar": lambda v, arrays: arrays[v][()],
-    "key": lambda v, arrays: jax.random.wrap_key_data(decode(v[1], arrays), impl=v[0]),
+    "key": _jax_key,
 }
 
 

@@ -2,13 +2,13 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetjax.report.comparison import Comparison
-from hetjax.runtimes.mesh.processes import is_first
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,6 +62,15 @@ def _runs_in(folder: Path) -> set[tuple[str, int]]:
         return {("not read", -1)}
 
 
+def _is_first() -> bool:
+    """Whether this is process 0; without JAX, a process has not joined any others."""
+    if "jax" not in sys.modules:
+        return True
+    from hetjax.runtimes.mesh.processes import is_first
+
+    return is_first()
+
+
 def write_results(
     runs: Comparison,
     out_dir: str | Path,
@@ -75,7 +84,7 @@ def write_results(
     """
     folder = Path(out_dir)
     paths = [folder / name for name in NAMES]
-    if not is_first():
+    if not _is_first():
         return paths
     check_out(folder, overwrite, [(h.strategy, h.seed) for h in runs.histories])
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,6 @@ from array import array
 from collections import Counter, deque
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +17,6 @@ from hypothesis.extra import numpy as arrays
 
 from hetjax.checkpoint.values import Encoder, decode
 from hetjax.machine import PUSH_FETCH, Arrival, LocalRound, MergeOp, Roster
-from hetjax.saved import Leaves
 
 
 class Color(enum.Enum):
@@ -149,27 +146,9 @@ def test_a_generator_continues():
     assert copy.standard_normal(5).tolist() == generator.standard_normal(5).tolist()
 
 
-def test_numbers_of_an_array_and_keys_of_jax():
+def test_numbers_of_an_array():
     assert again(array("d", [0.1, 2])) == array("d", [0.1, 2])
     assert again(array("d")) == array("d")
-    key = jax.random.fold_in(jax.random.key(3, impl="rbg"), 5)
-    assert jnp.array_equal(jax.random.bits(again(key)), jax.random.bits(key))
-    half = jnp.arange(3, dtype=jnp.bfloat16)
-    assert again(half).dtype == jnp.bfloat16
-    assert again(half).tolist() == [0, 1, 2]
-
-
-def test_arrays_of_jax_come_back_as_such_and_leaves_as_those_of_numpy():
-    """An own policy that calls `x.at[0].set` must find what it has saved."""
-    state = {"x": jnp.arange(3.0), "y": np.arange(3), "weak": jnp.full((2,), 0.5)}
-    found = again(state)
-    assert [type(v) for v in found.values()] == [type(v) for v in state.values()]
-    assert [v.weak_type for v in (found["x"], found["weak"])] == [False, True]
-    assert (found["weak"] + jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
-    assert found["weak"].tolist() == [0.5, 0.5]
-    leaves = again(Leaves([jnp.arange(3.0), np.ones(2)]))
-    assert type(leaves) is Leaves
-    assert all(type(x) is np.ndarray for x in leaves)
 
 
 def test_a_cached_property_is_computed_again():
@@ -185,14 +164,6 @@ def test_one_generator_in_two_places_is_an_error():
     encoder.encode({"b": np.random.default_rng(0)}, "run")
     with pytest.raises(ValueError, match="run.b.right and run.* are one"):
         encoder.encode(Pair(1, generator), "run.b")
-
-
-def test_an_array_that_is_found_twice_is_saved_once():
-    encoder, x = Encoder(), jnp.arange(3)
-    data = encoder.encode({"a": x, "b": [x]}, "it")
-    assert len(encoder.arrays) == 1
-    found = decode(data, [np.array(x)])
-    assert found["a"].tolist() == found["b"][0].tolist() == [0, 1, 2]
 
 
 def with_more():

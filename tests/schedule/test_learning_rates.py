@@ -1,7 +1,6 @@
 """Learning rates over examples, epochs, updates and seconds."""
 
 import numpy as np
-import optax
 import pytest
 
 from hetjax.schedule import (
@@ -25,7 +24,6 @@ HERE = Progress(examples=500, epochs=0.5, updates=40, seconds=7.0)
         (LearningRate(lambda x: 2 * x, over="epochs"), 1.0),
         (LearningRate(lambda x: 2 * x, over="updates"), 80.0),
         (LearningRate(lambda x: 2 * x, over="seconds"), 14.0),
-        (LearningRate(optax.linear_schedule(1.0, 0.0, 80), over="updates"), 0.5),
     ],
 )
 def test_rate_at(learning_rate, expected):

@@ -10,6 +10,7 @@ from tiny_problems import flat, three_workers
 
 import hetjax as hj
 from hetjax import local
+from hetjax.schedule import LearningRate, Progress, learning_rate_at
 
 SETTINGS = {
     "sequential_sgd": {},
@@ -125,3 +126,9 @@ def test_what_does_not_go_with_an_optimizer(name, given, message):
 def test_sma_with_an_optimizer_may_restart_without_a_reset():
     strategy = made("sma", optimizer=ADAM, restart="on_plateau", reset_momentum=False)
     assert train(strategy, three_workers()).merges > 4
+
+
+def test_a_schedule_of_optax_may_be_over_updates():
+    rate = LearningRate(optax.linear_schedule(1.0, 0.0, 80), over="updates")
+    here = Progress(examples=500, epochs=0.5, updates=40, seconds=7.0)
+    assert learning_rate_at(rate, here) == pytest.approx(0.5)

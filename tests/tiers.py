@@ -1,0 +1,170 @@
+"""The three tiers of the tests, and what a test may cost.
+
+host   needs no JAX: `pytest -m host` collects the files below alone, and refuses to
+       import JAX
+core   everything else that is not marked `full`; README's command runs host and core
+full   is marked `pytest.mark.full`: `pytest -m full`, which .ci/run does besides
+
+Costs are seconds of the processor, of a test with its fixtures and the processes that
+it waits for, since these depend little on what else a machine does. Tests over their
+budget are listed at the end of every run. One that takes several times its budget lets
+the run fail: more than that is not explained by a slow or busy machine.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+HOST = (  # files and folders
+    "hetjax/machine",
+    "hetjax/sampling",
+    "hetjax/schedule",
+    "tests/checkpoint/test_values.py",
+    "tests/docs/test_citations.py",
+    "tests/docs/test_links.py",
+    "tests/machine",
+    "tests/report",
+    "tests/runtimes/test_deadlines.py",
+    "tests/runtimes/test_inbox.py",
+    "tests/runtimes/test_wall_clock.py",
+    "tests/runtimes/test_wall_clock_membership.py",
+    "tests/sampling",
+    "tests/schedule",
+    "tests/test_by_name.py",
+    "tests/tracing",
+)
+DEVICE_WORLD = ("chex", "flax", "jax", "jaxlib", "optax", "orbax")
+BUDGET = {"host": 1.0, "core": 2.0, "full": 20.0}  # of one test [s]
+TOTAL = {"host": 60, "core": 12 * 60, "full": 45 * 60}  # of all tests [s]
+FACTOR = 5.0  # above so many budgets, the run fails
+LISTED = 20
+ROOT = Path(__file__).parents[1]
+
+
+def is_host_alone(config: pytest.Config) -> bool:
+    """Whether only tests of the host tier are asked for."""
+    return config.getoption("markexpr") == "host"
+
+
+def processor_seconds() -> float:
+    """Of this process, and of those that it started and that ended."""
+    return sum(os.times()[:4])
+
+
+class Tiers:
+    """A plugin that knows the tier and the costs of every test."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+        self.costs: dict[str, float] = defaultdict(float)
+        self.tiers: dict[str, str] = {}
+        self.of_workers = 0.0  # processes of xdist, with their start
+        self.host_alone = is_host_alone(config)
+        if self.host_alone:
+            sys.meta_path.insert(0, NoDeviceWorld())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path):
+        if not self.host_alone:
+            return None
+        return None if leads_to_host(collection_path) else True
+
+    @pytest.hookimpl(tryfirst=True)  # before pytest selects those of `-m`
+    def pytest_collection_modifyitems(self, items):
+        for item in items:
+            if in_host(item.path) and not item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.host)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = yield
+        now = processor_seconds()
+        # xdist sends such attributes along
+        report.processor_seconds = now - item.stash[_LAST]
+        item.stash[_LAST] = now
+        report.tier = tier_of(item)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        item.stash[_LAST] = processor_seconds()
+        return (yield)
+
+    def pytest_runtest_logreport(self, report):
+        self.costs[report.nodeid] += report.processor_seconds
+        self.tiers[report.nodeid] = report.tier
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session):
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:  # a process of xdist
+            output["processor_seconds"] = processor_seconds()
+        elif self.beyond() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        self.of_workers += getattr(node, "workeroutput", {}).get("processor_seconds", 0)
+
+    def beyond(self) -> list[str]:
+        """Tests that cost too many budgets."""
+        return [
+            name
+            for name, cost in self.costs.items()
+            if cost > FACTOR * BUDGET[self.tiers[name]]
+        ]
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if not self.costs:
+            return
+        write = terminalreporter.write_line
+        over = [n for n, c in self.costs.items() if c > BUDGET[self.tiers[n]]]
+        over.sort(key=lambda name: -self.costs[name] / BUDGET[self.tiers[name]])
+        if over:
+            terminalreporter.section("over their budget of processor time")
+        for name in over[:LISTED]:
+            tier = self.tiers[name]
+            mark = "  TOO MUCH" if name in self.beyond() else ""
+            budget = f"{BUDGET[tier]:.0f} s in {tier}"
+            write(f"{self.costs[name]:6.1f} s ({budget})  {name}{mark}")
+        if len(over) > LISTED:
+            write(f"... and {len(over) - LISTED} more")
+        sums: dict[str, float] = defaultdict(float)
+        for name, cost in self.costs.items():
+            sums[self.tiers[name]] += cost
+        shown = [f"{k} {v:.0f} s (of {TOTAL[k]})" for k, v in sorted(sums.items())]
+        whole = self.of_workers or processor_seconds()
+        write(f"processor time: {', '.join(shown)}; {whole:.0f} s with all starts")
+
+
+_LAST = pytest.StashKey[float]()
+
+
+class NoDeviceWorld:
+    """An importer that refuses what host tests do without."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in DEVICE_WORLD:
+            raise ImportError(f"{name} is imported by a test of the host tier")
+
+
+def in_host(path: Path) -> bool:
+    """Whether a file is one of those of the host tier."""
+    if not path.is_relative_to(ROOT):
+        return False
+    name = path.relative_to(ROOT).as_posix()
+    return any(name == host or name.startswith(f"{host}/") for host in HOST)
+
+
+def leads_to_host(path: Path) -> bool:
+    """Whether a file or folder is of the host tier, or a folder that holds such."""
+    return in_host(path) or any((ROOT / host).is_relative_to(path) for host in HOST)
+
+
+def tier_of(item: pytest.Item) -> str:
+    if item.get_closest_marker("full"):
+        return "full"
+    return "host" if item.get_closest_marker("host") else "core"
