@@ -46,7 +46,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import pytest
 from fake_time import World
-from tiers import Tiers, is_host_alone
+from tiers import NoDeviceWorld, Tiers, is_host_alone
 
 from hetjax.runtimes.threads import wall_clock
 
@@ -60,6 +60,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def pytest_configure(config):
     config.pluginmanager.register(Tiers(config))
     if is_host_alone(config):
+        sys.meta_path.insert(0, NoDeviceWorld())
         return
     import jax
 

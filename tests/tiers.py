@@ -12,7 +12,6 @@ the run fail: more than that is not explained by a slow or busy machine.
 """
 
 import os
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -34,6 +33,7 @@ HOST = (  # files and folders
     "tests/sampling",
     "tests/schedule",
     "tests/test_by_name.py",
+    "tests/test_tiers.py",
     "tests/tracing",
 )
 DEVICE_WORLD = ("chex", "flax", "jax", "jaxlib", "optax", "orbax")
@@ -63,8 +63,6 @@ class Tiers:
         self.tiers: dict[str, str] = {}
         self.of_workers = 0.0  # processes of xdist, with their start
         self.host_alone = is_host_alone(config)
-        if self.host_alone:
-            sys.meta_path.insert(0, NoDeviceWorld())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_ignore_collect(self, collection_path):
