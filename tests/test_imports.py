@@ -1,6 +1,7 @@
 """Host code imports no JAX, and `import hetjax` nothing that is seldom needed."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -122,10 +123,41 @@ def test_importing_hetjax_imports_nothing_else():
     assert not {"jax", "numpy", "hetjax.api"} & set(found)
 
 
-def test_all_of_hetjax_imports_nothing_that_is_seldom_needed():
-    found = modules_after("from hetjax import *")
-    assert "hetjax.report.comparison" in found
-    assert [name for name in found if name in LAZY] == []
+WITHOUT_RAY = """
+import json, sys
+
+asked = []
+
+class NoRay:  # as if it were not installed
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "ray":
+            asked.append(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoRay())
+from hetjax import *
+import hetjax as hj
+hj.train, hj.local_machine, hj.api.ClusterMachine, hj.cluster_machine
+found = {"modules": list(sys.modules), "asked": list(asked), "error": ""}
+try:
+    hj.cluster_machine(local_workers=2)
+except ImportError as error:
+    found["error"] = str(error)
+print(json.dumps(found))
+"""
+
+
+def test_all_of_hetjax_imports_nothing_that_is_seldom_needed_and_no_ray():
+    """Without Ray a cluster's error names the extra, and all else is as with it."""
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RAY], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert "hetjax.report.comparison" in found["modules"]
+    assert [name for name in found["modules"] if name in LAZY] == []
+    assert found["asked"] == []  # before a cluster is asked for
+    assert "pip install 'hetjax[cluster]'" in found["error"]
 
 
 def test_every_public_name_is_there():
@@ -145,29 +177,3 @@ def test_ray_is_imported_by_one_module():
         if any(is_within(name, ("ray",)) for name in imports(path.read_text(), ""))
     ]
     assert found == ["hetjax/runtimes/cluster/ray_cluster.py"]
-
-
-def test_without_ray_the_error_names_the_extra():
-    """And everything else is as it is with Ray."""
-    code = """
-import sys
-sys.modules["ray"] = None  # as if it were not installed
-import hetjax as hj
-hj.train, hj.local_machine, hj.api.ClusterMachine
-try:
-    hj.cluster_machine(local_workers=2)
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "pip install 'hetjax[cluster]'" in run.stdout
-
-
-def test_ray_is_imported_when_a_cluster_is_asked_for():
-    code = "import sys, hetjax as hj; hj.cluster_machine; print('ray' in sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.strip() == "False"

@@ -19,6 +19,7 @@ from hetjax.strategies import Strategy
 
 EXAMPLES = 24
 ENDLESS = 1e30  # [bytes/s]: the time of a model's bytes vanishes in rounding
+SGD, AVERAGE = local.sgd(), merge.average()  # runs on one task share their programs
 
 
 def counting_data(examples=EXAMPLES):
@@ -61,7 +62,7 @@ def averaging(*, local_steps=1, batch_size=2, blocking=True, **fields):
         local_steps=local_steps, batch_size=batch_size, blocking=blocking
     )
     sizes = batch_size if isinstance(batch_size, tuple) else (batch_size,)
-    whole = {"policy": policy, "local": local.sgd(), "merge": merge.average()}
+    whole = {"policy": policy, "local": SGD, "merge": AVERAGE}
     whole |= {"batch_size": max(sizes), "learning_rate": 1.0, "name": "averaging"}
     return Strategy(**{**whole, **fields})
 

@@ -22,10 +22,12 @@ from hetjax.data import from_arrays
 from hetjax.data.held_out import num_held_out
 from hetjax.sampling import uniform
 
+TASK = counting_task()
+
 
 def compare(table, task=None, data=None, **options):
     options = {"seconds": 4.0, "num_evals": 4, "progress": False, **options}
-    task = counting_task() if task is None else task
+    task = TASK if task is None else task
     data = counting_data() if data is None else data
     return hj.compare(task, data, machine(1.0, 1.0), table, **options)
 
@@ -105,6 +107,12 @@ def classes(seed=0):
     return from_arrays((x[:40], y[:40]), (x[40:], y[40:]), num_classes=3)
 
 
+@cache
+def problem():
+    data = classes()
+    return hj.classification(hj.models.mlp(hidden=3), data), data
+
+
 TABLE = {
     "sync": hj.sync_sgd(batch_size=4, learning_rate=0.1),
     "sma": hj.sma(batch_size=4, learning_rate=0.1),
@@ -117,8 +125,7 @@ TABLE = {
 @cache
 def real(seeds, call=0):
     """A comparison with tuning; `call` only makes equal calls distinct."""
-    data = classes()
-    task = hj.classification(hj.models.mlp(hidden=3), data)
+    task, data = problem()
     return compare(
         TABLE, task, data, seeds=seeds, learning_rates=(0.05, 0.5), tune="each"
     )
@@ -198,8 +205,7 @@ def test_seeds_may_be_any_numbers():
 
 
 def test_a_run_of_a_comparison_equals_a_separate_run():
-    data = classes()
-    task = hj.classification(hj.models.mlp(hidden=3), data)
+    task, data = problem()
     options = {"seconds": 4.0, "num_evals": 4, "progress": False}
     runs = compare({name: TABLE[name] for name in ("sync", "adaptive")}, task, data)
     for h in runs.histories:
@@ -212,6 +218,7 @@ def test_a_run_of_a_comparison_equals_a_separate_run():
 # rate r leaves (1 - r) of the distance. The metric is minus the distance.
 
 
+@cache
 def distance_task():
     def loss(params, model_state, batch, key):
         w = jnp.broadcast_to(params["w"], batch.weight.shape)
@@ -221,10 +228,10 @@ def distance_task():
         losses, _ = loss(params, model_state, batch, None)
         return {"loss": losses, "closeness": -jnp.sqrt(2 * losses)}
 
-    task = counting_task()._replace(loss=loss, metrics=metrics, metric="closeness")
-    return task
+    return TASK._replace(loss=loss, metrics=metrics, metric="closeness")
 
 
+@cache
 def stepping(slowness=1.0):
     """Ten steps of SGD by one worker, with updates `slowness` times smaller."""
     strategy = hj.sequential_sgd(batch_size=2, learning_rate=0.1)
@@ -326,6 +333,7 @@ def test_tuning_is_recorded(tmp_path):
 ROWS = 40
 
 
+@cache
 def memory_task():
     def loss(params, model_state, batch, key):
         w = params["w"][batch.x[:, 0].astype(int)]

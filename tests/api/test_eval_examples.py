@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+from functools import cache
 
 import numpy as np
 import pytest
@@ -48,16 +49,24 @@ def test_the_curve_is_of_a_part_and_the_end_of_all():
     assert again.evals[-1]["accuracy"] == pytest.approx(accuracy_on(again, rows))
 
 
+FEW = np.zeros((50, 3), np.float32)
+FEW[[4, 30, 41], [0, 1, 1]] = 1
+
+
+@cache
+def labelled():
+    """A multi-label task, in whose test split few rows have labels."""
+    labels = np.eye(3, dtype=np.float32)[Y[:40]]
+    data = from_arrays(
+        (X[:40], sp.csr_array(labels)), (X[40:], sp.csr_array(FEW)), num_classes=3
+    )
+    return hj.classification(hj.models.mlp(hidden=5), data), data
+
+
 @pytest.mark.parametrize("number", [2, 5, 20])
 def test_a_part_without_labels(number):
     """It would have no loss, and end the run as if it diverged: one has labels."""
-    y = np.zeros((50, 3), np.float32)
-    y[[4, 30, 41], [0, 1, 1]] = 1
-    labels = np.eye(3, dtype=np.float32)[Y[:40]]
-    data = from_arrays(
-        (X[:40], sp.csr_array(labels)), (X[40:], sp.csr_array(y)), num_classes=3
-    )
-    task = hj.classification(hj.models.mlp(hidden=5), data)
+    task, data = labelled()
     history = hj.train(
         task, data, MACHINE, STRATEGY, **COMMON, eval_examples=number, progress=False
     )
@@ -67,7 +76,7 @@ def test_a_part_without_labels(number):
     # the same for few examples with labels as for all: others are in the mean, too
     rows = np.sort(np.random.default_rng(0).permutation(50)[:20])
     right = np.take_along_axis(
-        y, np.asarray(history.model(X[40:])).argmax(1)[:, None], 1
+        FEW, np.asarray(history.model(X[40:])).argmax(1)[:, None], 1
     )
     assert history.at_end["p@1"] == pytest.approx(right.mean())
     if number == 20:

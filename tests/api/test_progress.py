@@ -25,10 +25,13 @@ def shown(monkeypatch, output, run):
     return output.getvalue()
 
 
+TASK = counting_task()
+
+
 def compared(**given):
     strategies = {"one": averaging(), "two": averaging(local_steps=2)}
     return hj.compare(
-        counting_task(),
+        TASK,
         counting_data(),
         machine(1.0, 1.0),
         strategies,

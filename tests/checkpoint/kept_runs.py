@@ -4,6 +4,7 @@ A cut goes through the same JSON and the same copies as one on the disk.
 """
 
 import json
+from functools import cache
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from hetjax.api.session import Session
 from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.keeper import Cut
 from hetjax.checkpoint.values import decode
+from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.loop import Loop
 from hetjax.runtimes.openers import open_runtime
 
@@ -59,11 +61,16 @@ def run(session, strategy, *, seed=0, saver=None, saved=None, **changes):
     return loop.run()
 
 
+programs = cache(Programs)  # by task
+
+
 def session(task, data, machine, seconds, num_evals=4, **settings):
-    """Where runs share their programs."""
-    return Session(
+    """Where runs share their programs, with all sessions on a task."""
+    made = Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, **settings
     )
+    made.programs = programs(task)
+    return made
 
 
 def outcome(history):

@@ -4,13 +4,18 @@ import warnings
 
 import pytest
 from kept_runs import outcome
-from small_runs import at, numbers, problem, send, train
+from small_runs import at, numbers, problem, send, shared_programs, strategy, train
 from tiny_problems import three_workers
-from zoo import make
 
 import hetjax as hj
 from hetjax.api import session
 from hetjax.tracing.fingerprint import data_fingerprint
+
+
+@pytest.fixture(autouse=True)
+def _shared_programs():
+    with shared_programs():
+        yield
 
 
 def test_resume_needs_nothing_but_the_folder(tmp_path):
@@ -47,7 +52,7 @@ def test_resume_names_what_it_cannot_find(tmp_path):
 
 def test_compare_does_only_what_is_missing(tmp_path):
     p, made = problem(), []
-    strategies = {name: make(name, 6) for name in ("sma", "easgd")}
+    strategies = {name: strategy(name, 6) for name in ("sma", "easgd")}
 
     def compare(strategies, seeds=1):
         made.clear()
@@ -71,11 +76,11 @@ def test_compare_does_only_what_is_missing(tmp_path):
     again = compare(strategies)
     assert again.tuning == first.tuning
     assert list(map(outcome, again.histories)) == list(map(outcome, first.histories))
-    strategies["local_sgd"] = make("local_sgd", 6)
+    strategies["local_sgd"] = strategy("local_sgd", 6)
     more = compare(strategies, seeds=2)
     assert len(more.histories) == 6
     assert {p: p.stat().st_mtime_ns for p in files_before} == files_before
-    strategies["sma"] = make("sma", 6, momentum=0.9)
+    strategies["sma"] = strategy("sma", 6, momentum=0.9)
     with pytest.raises(ValueError, match=r"sma.* strategy.momentum is 0.5 there"):
         compare(strategies)
 
@@ -89,7 +94,7 @@ def test_compare_tries_more_learning_rates(tmp_path):
             p.task,
             p.data,
             three_workers(),
-            {"sma": make("sma", 6, learning_rate=rates[0])},
+            {"sma": strategy("sma", 6, learning_rate=rates[0])},
             seconds=0.05,
             num_evals=3,
             learning_rates=rates,
@@ -122,7 +127,7 @@ def test_compare_reads_the_data_once_to_describe_them(tmp_path, monkeypatch):
             p.task,
             p.data,
             three_workers(),
-            {name: make(name, 6) for name in ("sma", "easgd")},
+            {name: strategy(name, 6) for name in ("sma", "easgd")},
             seconds=0.05,
             num_evals=3,
             seeds=2,

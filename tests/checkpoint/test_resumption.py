@@ -12,19 +12,14 @@ import jax
 import pytest
 from kept_runs import Memory, load, outcome, run, session, some
 from quick import quick
-from tiny_problems import PROBLEMS, three_workers, two_places
-from zoo import make, zoo
+from small_runs import problem, strategy
+from tiny_problems import three_workers, two_places
 
 import hetjax as hj
 from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
 from hetjax.saved import Saved
 
-STRATEGIES = zoo(6)
-
-
-@cache
-def problem():
-    return PROBLEMS["perceptron"]()
+STRATEGIES = {name: strategy(name, 6) for name in hj.STRATEGIES}
 
 
 @cache
@@ -82,11 +77,11 @@ def test_after_a_kill_a_join_and_a_slowdown(name):
     )
     machine = dataclasses.replace(three_workers(), faults=faults)
     p = problem()
-    strategy = make(name, 6, **({"levels": ((2, 1),)} if name == "hier_sgd" else {}))
-    check(session(p.task, p.data, machine, 0.06), strategy, 12)
+    check(session(p.task, p.data, machine, 0.06), STRATEGIES[name], 12)
 
 
-def test_in_a_deep_tree_with_merges_on_links():
+@pytest.mark.parametrize("cuts", quick([5, 20], 5))
+def test_in_a_deep_tree_with_merges_on_links(cuts):
     strategy = hj.hier_sgd(
         levels=((2, 2, 2, 2), (2, 2)),
         local_steps=(2, 4, 8),
@@ -94,7 +89,7 @@ def test_in_a_deep_tree_with_merges_on_links():
         learning_rate=0.1,
     )
     p = problem()
-    check(session(p.task, p.data, two_places(), 0.1), strategy, 20)
+    check(session(p.task, p.data, two_places(), 0.1), strategy, cuts)
 
 
 def test_in_the_tuner():
@@ -157,7 +152,7 @@ def test_sparse_data(name):
         rows=120, test_rows=30, features=50, labels=7, nonzeros=9.0
     )
     task = hj.classification(hj.models.sparse_mlp(hidden=4), data)
-    check(session(task, data, three_workers(), 0.06), make(name, 6), 6)
+    check(session(task, data, three_workers(), 0.06), STRATEGIES[name], 6)
 
 
 def test_workers_spread_over_several_devices():

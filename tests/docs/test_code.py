@@ -28,25 +28,36 @@ def blocks(page: Path) -> list[tuple[int, str, bool]]:
     ]
 
 
-def is_quick(page: Path) -> bool:
-    return page.stem == "merge"  # two seconds; others take up to half a minute
-
-
+@pytest.mark.full  # up to half a minute
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=() if is_quick(page) else pytest.mark.full)
-        for page in PAGES
-        if blocks(page)
-    ],
-    ids=lambda page: page.stem,
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem
 )
 def test_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    run(page)
+
+
+def run(page, changed=str):
+    """Run the page's code as one script, after `changed(code)`."""
     names = {"__name__": "__main__"}
     for line, code, is_run in blocks(page):
         if is_run:  # with the page's own line numbers in tracebacks
-            exec(compile("\n" * line + code, page.name, "exec"), names)
+            exec(compile("\n" * line + changed(code), page.name, "exec"), names)
+
+
+def test_the_start_page_runs_for_a_tenth_of_its_seconds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page, of_runs = ROOT / "docs/start.md", []
+
+    def shorter(code):
+        short, number = re.subn(r"\bseconds=(\d)\b", r"seconds=0.\1", code)
+        of_runs.append(number)
+        return short
+
+    run(page, shorter)
+    assert sum(of_runs) == 2
+    for name in ("accuracy.png", "timeline.png"):
+        assert Path(name).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("page", READ, ids=lambda page: page.stem)

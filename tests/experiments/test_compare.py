@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import script_main
+from matplotlib.figure import Figure
 from quick import quick
 
 from experiments.common.strategy_flags import build_strategies
+from hetjax.api.session import Session
 from hetjax.machine import preset
 from hetjax.report.files import NAMES
 
 ROOT = Path(__file__).parents[2]
 COMPARE = ROOT / "experiments" / "compare.py"
-MANY = Path(__file__).with_name("many_commands.py")
 TINY = ["--seconds=0.1", "--num_evals=2", "--hidden=8", "--batch_size=32"]
 BOTH = [*TINY, "--strategies=adaptive_sgd,sma"]
 
@@ -36,27 +38,16 @@ def compare(*arguments, script=(str(COMPARE),), **options):
 # The results of a valid command.
 
 
-@pytest.fixture(scope="module")
-def twice(tmp_path_factory):
-    """The same command in two folders, with strings in sets in another order."""
-    results = []
-    for hash_seed in "12":
-        folder = tmp_path_factory.mktemp("run")
-        options = {"cwd": folder, "env": environment(PYTHONHASHSEED=hash_seed)}
-        result = compare(*BOTH, "--seeds=2", "--out=out", **options)
-        assert result.returncode == 0, result.stderr
-        results.append((result, folder / "out"))
-    return results
-
-
 def document(folder):
     """results.json; NaN and infinity are not JSON."""
     text = (folder / "results.json").read_text()
     return json.loads(text, parse_constant=lambda name: pytest.fail(name))
 
 
-def test_a_table_and_six_files(twice):
-    (result, out), _ = twice
+def test_a_table_and_six_files_with_all_their_fields(tmp_path):
+    result = script_main.run(tmp_path, "compare.py", *BOTH, "--seeds=2", "--out=out")
+    assert result.returncode == 0, result.stderr
+    out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {*NAMES, "runs"}
     lines = result.stdout.splitlines()
     assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
@@ -67,14 +58,19 @@ def test_a_table_and_six_files(twice):
     for name in NAMES[2:5]:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
+    results = document(out)
+    check_results(results)
+    for run in results["runs"]:
+        check_run(run)
+        check_evaluations_and_workers(run)
+    check_summary(results["summary"])
 
 
 def types(record):
     return {name: type(value) for name, value in record.items()}
 
 
-def test_the_fields_of_the_results(twice):
-    results = document(twice[0][1])
+def check_results(results):
     assert {**types(results), "tuning": None} == {
         "hetjax": str,
         "versions": dict,
@@ -96,40 +92,39 @@ def test_the_fields_of_the_results(twice):
     assert results["data"]["train_examples"] > 10_000
 
 
-def test_the_fields_of_a_run(twice):
-    for run in document(twice[0][1])["runs"]:
-        assert types(run) == {
-            "strategy": str,
-            "seed": int,
-            "settings": dict,
-            "output": str,
-            "duration": float,
-            "evals": list,
-            "eval_examples": int,
-            "at_end": dict,
-            "workers": list,
-            "staleness": list,
-            "merges": int,
-            "merge_times": list,
-            "compilations": int,
-            "programs": dict,
-            "compile_seconds": float,
-            "host_seconds": float,
-            "stopped": str,
-            "real": bool,
-            "placement": str,
-            "estimates_busy": bool,
-            "step_modes": dict,
-            "events": list,
-            "interruptions": list,
-            "stuck": list,
-        }
-        assert [p["seconds"] for p in run["evals"]] == [0.0, 0.05, 0.1]
-        assert len(run["workers"]) == len(run["staleness"]) == 4
-        assert run["compilations"] == sum(run["programs"].values())
+def check_run(run):
+    assert types(run) == {
+        "strategy": str,
+        "seed": int,
+        "settings": dict,
+        "output": str,
+        "duration": float,
+        "evals": list,
+        "eval_examples": int,
+        "at_end": dict,
+        "workers": list,
+        "staleness": list,
+        "merges": int,
+        "merge_times": list,
+        "compilations": int,
+        "programs": dict,
+        "compile_seconds": float,
+        "host_seconds": float,
+        "stopped": str,
+        "real": bool,
+        "placement": str,
+        "estimates_busy": bool,
+        "step_modes": dict,
+        "events": list,
+        "interruptions": list,
+        "stuck": list,
+    }
+    assert [p["seconds"] for p in run["evals"]] == [0.0, 0.05, 0.1]
+    assert len(run["workers"]) == len(run["staleness"]) == 4
+    assert run["compilations"] == sum(run["programs"].values())
 
 
-def test_the_fields_of_evaluations_and_workers(twice):
+def check_evaluations_and_workers(run):
     point = {
         "seconds": float,
         "updates": int,
@@ -143,18 +138,16 @@ def test_the_fields_of_evaluations_and_workers(twice):
     numbers = dict.fromkeys((*counts, "bytes_received", "bytes_sent"), int)
     texts = {"name": str, "node": str}
     worker = {**texts, **seconds, **numbers, "batch_size_over_time": list}
-    for run in document(twice[0][1])["runs"]:
-        for p in run["evals"]:
-            assert point.items() <= types(p).items()
-        for w in run["workers"]:
-            assert types(w) == worker
-            assert sum(w[name] for name in seconds) == pytest.approx(0.1)
-            for when, size in w["batch_size_over_time"]:
-                assert (type(when), type(size)) == (float, float)
+    for p in run["evals"]:
+        assert point.items() <= types(p).items()
+    for w in run["workers"]:
+        assert types(w) == worker
+        assert sum(w[name] for name in seconds) == pytest.approx(0.1)
+        for when, size in w["batch_size_over_time"]:
+            assert (type(when), type(size)) == (float, float)
 
 
-def test_the_fields_of_the_summary(twice):
-    rows = document(twice[0][1])["summary"]
+def check_summary(rows):
     assert [row["strategy"] for row in rows] == ["adaptive_sgd", "sma"]
     for row in rows:
         assert type(row["best"]) is float
@@ -164,9 +157,15 @@ def test_the_fields_of_the_summary(twice):
     assert rows[1]["waiting_share"] > 0.05  # rounds of heterogeneous workers
 
 
-def test_the_same_command_gives_the_same_files(twice):
-    """Except for the host's seconds."""
-    folders = [out for _, out in twice]
+@pytest.mark.full  # two processes
+def test_the_same_command_gives_the_same_files(tmp_path):
+    """With strings in sets in another order, except for the host's seconds."""
+    for name, hash_seed in (("a", "1"), ("b", "2")):
+        (tmp_path / name).mkdir()
+        options = {"cwd": tmp_path / name, "env": environment(PYTHONHASHSEED=hash_seed)}
+        result = compare(*BOTH, "--seeds=2", "--out=out", **options)
+        assert result.returncode == 0, result.stderr
+    folders = [tmp_path / name / "out" for name in "ab"]
     texts = [(out / "results.json").read_text() for out in folders]
     host = re.compile(r'^ *"(compile|host)_seconds": .*$', re.MULTILINE)
     assert len(host.findall(texts[0])) == 8
@@ -189,6 +188,7 @@ def until(stream, word):
     return text
 
 
+@pytest.mark.full  # a process that waits for a signal
 def test_ctrl_c_writes_the_results_so_far(tmp_path):
     """The run would never end; the progress bar shows that it began."""
     arguments = [*BOTH, "--seconds=10000", "--num_evals=200000", f"--out={tmp_path}"]
@@ -214,42 +214,30 @@ def test_ctrl_c_writes_the_results_so_far(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {*NAMES, "runs"}
 
 
-_TWO_RUNS = """
-import os, signal
-import experiments.compare as script
-from hetjax.api.session import Session
-run, made = Session.run, []
-
-def run_and_send(*args, **kwargs):
-    history = run(*args, **kwargs)
-    made.append(history)
-    if len(made) == {number}:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return history
-
-Session.run = run_and_send
-script.scripts.run(script.main)
-"""
-
-
 @pytest.mark.parametrize("number", quick([1, 2], 1))
 def test_a_queue_is_asked_to_start_it_again_after_a_signal_between_two_runs(
-    tmp_path, number
+    tmp_path, monkeypatch, number
 ):
     """The first is amid tuning, where there are no results yet."""
+    run, made = Session.run, []
+
+    def run_and_send(*args, **kwargs):
+        history = run(*args, **kwargs)
+        made.append(history)
+        if len(made) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return history
+
+    monkeypatch.setattr(Session, "run", run_and_send)
     arguments = [*BOTH, "--seconds=0.02", "--num_evals=2", f"--out={tmp_path}"]
     arguments += ["--learning_rates=0.1"] if number == 1 else []
-    found = subprocess.run(
-        [sys.executable, "-c", _TWO_RUNS.replace("{number}", str(number)), *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    found = script_main.run(tmp_path, "compare.py", *arguments)
+    assert len(made) == number
     assert "Traceback" not in found.stderr
     assert found.returncode == os.EX_TEMPFAIL
 
 
-# Errors. All commands in one process, in this order; {tmp} is a folder of their own.
+# Errors. {tmp} is the folder of all commands' inputs.
 
 ERRORS = {
     "strategy": (
@@ -402,7 +390,6 @@ GOOD = {
         "--set=sma.local_steps=2",
         "--set=sma.alpha=None",
     ],
-    "again": [*BOTH],
     "sparse": [*TINY, "--data={tmp}/xmc", "--strategies=sma", "--batch_size=4"],
     "tuned": [
         *TINY,
@@ -433,12 +420,6 @@ GOOD = {
         "--overwrite",
     ],
 }
-GOOD["once more"] = GOOD["settings"]
-EPOCHS = {  # without --seconds
-    "plan": ["--hidden=8", "--strategies=sync_sgd,sma", "--epochs=2", "--plan"],
-    "of devices": ["--strategies=local_sgd", "--epochs=1", "--machine=mesh"],
-}
-OUTS = {name: name for name in GOOD} | {"again": "settings", "once more": "settings"}
 
 MINE = """
 import numpy as np
@@ -482,41 +463,37 @@ def prepare(folder):
     (folder / "damaged.json").write_text('{"name": "two", "workers": []')
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    """(results by name, folder of the outs)."""
-    folder = tmp_path_factory.mktemp("commands")
-    prepare(folder)
-    given = {name: [*BOTH, *a, f"--out={folder}/no"] for name, (a, _) in ERRORS.items()}
-    given |= {n: [*a, f"--out={folder}/{OUTS[n]}"] for n, a in GOOD.items()}
-    given |= {("numbered", name): args for name, (args, _) in NUMBERED.items()}
-    given |= {("epochs", n): [*a, f"--out={folder}/no"] for n, a in EPOCHS.items()}
-    filled = [
-        [a.replace("{tmp}", str(folder)) for a in args] for args in given.values()
-    ]
-    process = subprocess.run(
-        [sys.executable, str(MANY)],
-        cwd=folder,
-        input=json.dumps(filled),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stderr
-    results = json.loads(process.stdout.splitlines()[-1])
-    return dict(zip(given, results, strict=True)), folder
+@pytest.fixture
+def folder(tmp_path):
+    """Where the commands find their inputs."""
+    prepare(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder, monkeypatch):
+    """Run it without drawing, which takes most of the time of short runs."""
+    monkeypatch.setattr(Figure, "savefig", draw_nothing)
+
+    def run(*arguments):
+        filled = [a.replace("{tmp}", str(folder)) for a in arguments]
+        return script_main.run(folder, "compare.py", *filled)
+
+    return run
+
+
+def draw_nothing(figure, file, **options):
+    file.write_bytes(b"") if isinstance(file, Path) else file.write(b"")
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_users_error_is_one_line_and_status_2(commands, name):
-    results, folder = commands
-    result = results[name]
-    assert (result["status"], result["out"], result["compiled"]) == (2, "", 0)
-    assert result["err"].startswith("compare.py: ")
-    assert result["err"].count("\n") == 1
-    assert ERRORS[name][1] in result["err"]
+def test_a_users_error_is_one_line_and_status_2(command, folder, name):
+    arguments, message = ERRORS[name]
+    result = command(*BOTH, *arguments, "--out={tmp}/no")
+    assert (result.returncode, result.stdout, result.compiled) == (2, "", 0)
+    assert result.stderr.startswith("compare.py: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
     assert not (folder / "no").exists()
 
 
@@ -530,18 +507,23 @@ def test_an_error_in_a_separate_process(tmp_path, script):
     assert list(tmp_path.iterdir()) == []
 
 
-def good(commands, name):
-    """results.json of a command that must succeed."""
-    results, folder = commands
-    assert results[name]["status"] == 0, results[name]["err"]
-    found = {p.name for p in (folder / OUTS[name]).iterdir()}
-    assert found == {*NAMES, "runs"}
-    return document(folder / OUTS[name])
+@pytest.fixture
+def good(command, folder):
+    """(the run, results.json) of a command that must succeed."""
+
+    def run(name):
+        result = command(*GOOD[name], f"--out={{tmp}}/{name}")
+        assert result.returncode == 0, result.stderr
+        assert {p.name for p in (folder / name).iterdir()} == {*NAMES, "runs"}
+        return result, document(folder / name)
+
+    return run
 
 
-def test_epochs_end_a_run(commands):
+@pytest.mark.full  # half a pass over all data
+def test_epochs_end_a_run(good):
     """Each strategy has as many evaluations in the time that it needs."""
-    runs = good(commands, "epochs")["runs"]
+    runs = good("epochs")[1]["runs"]
     for run in runs:
         examples = sum(worker["examples"] for worker in run["workers"])
         assert 0.5 * 12_942 <= examples <= 0.55 * 12_942
@@ -550,14 +532,14 @@ def test_epochs_end_a_run(commands):
     assert sync > 2 * other
 
 
-def test_a_plan_writes_nothing(commands):
-    results, folder = commands
-    result = results["epochs", "plan"]
-    assert (result["status"], result["err"]) == (0, "")
-    lines = result["out"].splitlines()
+def test_a_plan_writes_nothing(command, folder):
+    strategies = "--strategies=sync_sgd,sma"
+    result = command("--hidden=8", strategies, "--epochs=2", "--plan", "--out={tmp}/no")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["strategy", "virtual", "hours"]
     assert [line.split()[0] for line in lines[2:4]] == ["sync_sgd", "sma"]
-    assert "2 epochs on v100x3+k80" in result["out"]
+    assert "2 epochs on v100x3+k80" in result.stdout
     assert not (folder / "no").exists()
 
 
@@ -577,96 +559,15 @@ def test_a_flag_file_may_set_more_than_is_compared(monkeypatch, capsys):
         build_strategies(["sma"], ["smaa.local_steps=2"], 8, 0.1)
 
 
-def test_epochs_on_devices_need_seconds(commands):
-    result = commands[0]["epochs", "of devices"]
-    assert (result["status"], result["out"]) == (2, "")
-    assert "--epochs: on --machine=mesh give --seconds, too" in result["err"]
+def test_epochs_on_devices_need_seconds(command):
+    result = command("--strategies=local_sgd", "--epochs=1", "--machine=mesh")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--epochs: on --machine=mesh give --seconds, too" in result.stderr
 
 
-def test_results_are_never_overwritten_silently(commands):
-    good(commands, "settings")
-    again = commands[0]["again"]
-    assert (again["status"], again["out"], again["compiled"]) == (2, "", 0)
-    assert "delta is 0.2 there, and 0.1 here" in again["err"]
-    assert "--overwrite" in again["err"]
-
-
-def test_the_same_command_again_takes_the_kept_runs(commands):
-    first, again = commands[0]["settings"], commands[0]["once more"]
-    assert (again["status"], again["out"]) == (0, first["out"])
-    assert again["compiled"] < first["compiled"] / 2  # the models alone
-
-
-@pytest.mark.parametrize("name", NUMBERED)
-def test_other_settings_go_to_the_next_folder(commands, name):
-    results, folder = commands
-    out = NUMBERED[name][1]
-    result = results["numbered", name]
-    assert result["status"] == 0, result["err"]
-    assert result["out"].splitlines()[-1].startswith(f"wrote {out}/results.json")
-    assert ("taking the next one" in result["err"]) == (out != "results")
-
-
-def test_a_setting_is_compared_before_any_run_begins(commands):
-    results, folder = commands
-    err = results["numbered", "other setting"]["err"]
-    assert "strategy.local_steps is 1 there, and 2 here: taking the next one" in err
-    assert {p.name for p in (folder / "results" / "runs").iterdir()} == {
-        "sma_0",
-        "sync_sgd_0",
-    }
-
-
-def test_the_runs_in_a_numbered_folder_are_taken_again(commands):
-    before = commands[0]["numbered", "one more strategy"]
-    again = commands[0]["numbered", "as before"]
-    assert again["out"] == before["out"]
-    assert again["compiled"] < before["compiled"]
-
-
-def test_a_data_set_of_ones_own_with_numbers(commands):
-    results = document(commands[1] / "results")
-    assert (results["data"]["name"], results["metric"]) == ("sums", "rmse")
-    assert results["summary"][0]["best"] < results["runs"][0]["evals"][0]["rmse"]
-
-
-def test_results_are_overwritten_on_request(commands):
-    assert [r["strategy"] for r in good(commands, "overwrite")["runs"]] == ["sync_sgd"]
-
-
-def test_a_folder_of_sparse_text(commands):
-    results = good(commands, "sparse")
-    assert results["metric"] == "p@1"
-    assert results["data"]["sparse"]
-    assert results["data"]["train_examples"] == 40
-    (run,) = results["runs"]
-    assert {"p@1", "p@3"} <= set(run["evals"][0])  # of four labels
-    assert "without labels" in commands[0]["sparse"]["err"]
-    assert any("without labels" in note for note in results["data"]["notes"])
-
-
-def test_synthetic_sparse_data(commands):
-    results = good(commands, "tuned")
-    sizes = ("train_examples", "test_examples", "features", "classes")
-    assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
-    (run,) = results["runs"]
-    for point in run["evals"]:
-        assert set(point) == {"seconds", "updates", "examples", "loss"} | {
-            "p@1",
-            "p@3",
-            "p@5",
-        }
-
-
-def test_a_users_own_machine(commands):
-    results = good(commands, "overwrite")
-    assert [w["factor"] for w in results["machine"]["workers"]] == [1.0, 1.32]
-    assert results["machine"]["noise"] == 0.0
-    assert len(results["runs"][0]["workers"]) == 2
-
-
-def test_settings_of_one_strategy(commands):
-    adaptive, sma = good(commands, "settings")["runs"]
+def test_settings_of_one_strategy_and_what_is_kept_of_them(command, good):
+    first, results = good("settings")
+    adaptive, sma = results["runs"]
     assert adaptive["settings"]["delta"] == 0.2
     assert adaptive["settings"]["scaling"] == "none"
     assert (sma["settings"]["local_steps"], sma["settings"]["alpha"]) == (2, None)
@@ -676,16 +577,80 @@ def test_settings_of_one_strategy(commands):
     assert sma["settings"]["merge_momentum"] == 0.9
     sizes = [w["batch_size_over_time"] for w in adaptive["workers"]]
     assert sizes == [[[0.0, 32.0]]] * 4  # scaling is off
+    # results are never overwritten silently
+    other = command(*BOTH, "--out={tmp}/settings")
+    assert (other.returncode, other.stdout, other.compiled) == (2, "", 0)
+    assert "delta is 0.2 there, and 0.1 here" in other.stderr
+    assert "--overwrite" in other.stderr
+    # the same command takes the kept runs
+    again, _ = good("settings")
+    assert again.stdout == first.stdout
+    assert again.compiled < first.compiled / 2  # the models alone
 
 
-def test_a_learning_rate_is_chosen_on_request(commands):
-    results = good(commands, "tuned")
+@pytest.mark.parametrize("number", quick([2, len(NUMBERED)], 2))
+def test_other_settings_go_to_the_next_folder(command, folder, number):
+    """The first commands, or all, each after those before it."""
+    runs = {}
+    for name, (arguments, out) in list(NUMBERED.items())[:number]:
+        runs[name] = result = command(*arguments)
+        assert result.returncode == 0, (name, result.stderr)
+        last = result.stdout.splitlines()[-1]
+        assert last.startswith(f"wrote {out}/results.json"), name
+        assert ("taking the next one" in result.stderr) == (out != "results"), name
+    # a setting is compared before any run begins
+    err = runs["other setting"].stderr
+    assert "strategy.local_steps is 1 there, and 2 here: taking the next one" in err
+    kept = {p.name for p in (folder / "results" / "runs").iterdir()}
+    # a data set of one's own with numbers
+    results = document(folder / "results")
+    assert (results["data"]["name"], results["metric"]) == ("sums", "rmse")
+    assert results["summary"][0]["best"] < results["runs"][0]["evals"][0]["rmse"]
+    if number == 2:
+        assert kept == {"sma_0"}
+        return
+    assert kept == {"sma_0", "sync_sgd_0"}
+    # the runs in a numbered folder are taken again
+    before, again = runs["one more strategy"], runs["as before"]
+    assert again.stdout == before.stdout
+    assert again.compiled < before.compiled
+
+
+def test_a_users_own_machine_and_results_that_are_overwritten_on_request(good):
+    _, results = good("overwrite")
+    assert [r["strategy"] for r in results["runs"]] == ["sync_sgd"]
+    assert [w["factor"] for w in results["machine"]["workers"]] == [1.0, 1.32]
+    assert results["machine"]["noise"] == 0.0
+    assert len(results["runs"][0]["workers"]) == 2
+
+
+def test_a_folder_of_sparse_text(good):
+    made, results = good("sparse")
+    assert results["metric"] == "p@1"
+    assert results["data"]["sparse"]
+    assert results["data"]["train_examples"] == 40
+    (run,) = results["runs"]
+    assert {"p@1", "p@3"} <= set(run["evals"][0])  # of four labels
+    assert "without labels" in made.stderr
+    assert any("without labels" in note for note in results["data"]["notes"])
+
+
+def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good):
+    _, results = good("tuned")
+    sizes = ("train_examples", "test_examples", "features", "classes")
+    assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
+    (run,) = results["runs"]
+    for point in run["evals"]:
+        assert set(point) == {"seconds", "updates", "examples", "loss"} | {
+            "p@1",
+            "p@3",
+            "p@5",
+        }
     tuning = results["tuning"]
     assert (tuning["tune"], set(tuning["scores"]["sync_sgd"])) == (
         "each",
         {"0.01", "0.1"},
     )
-    (run,) = results["runs"]
     assert run["settings"]["learning_rate"] == tuning["chosen"]["sync_sgd"]
     best = max(tuning["scores"]["sync_sgd"], key=tuning["scores"]["sync_sgd"].get)
     assert float(best) == run["settings"]["learning_rate"]

@@ -1,31 +1,19 @@
 """The benchmark of the host code runs every policy; its numbers are not tested."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from script_main import run
 
-pytestmark = pytest.mark.full  # every script imports JAX and compiles
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "experiments" / "benchmarks" / "events.py"
-
-
-def events(*arguments):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        text=True,
-        timeout=300,
-    )
+pytestmark = pytest.mark.full  # a benchmark
 
 
-def test_every_policy_is_simulated():
-    result = events("--workers=16", "--events=50")
+def events(folder, *arguments):
+    return run(folder, "benchmarks/events.py", *arguments)
+
+
+def test_every_policy_is_simulated(tmp_path):
+    result = events(tmp_path, "--workers=16", "--events=50")
     assert result.returncode == 0, result.stderr
     table = json.loads(result.stdout)
     assert {"rounds", "mega_batch", "asynchronous", "downpour", "hierarchical"} < set(
@@ -44,8 +32,8 @@ def test_every_policy_is_simulated():
         ("--workers=18", "--workers=18: give a multiple of 4"),
     ],
 )
-def test_errors_are_one_line(argument, message):
-    result = events(argument)
+def test_errors_are_one_line(tmp_path, argument, message):
+    result = events(tmp_path, argument)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr

@@ -1,18 +1,15 @@
 """When a claim counts as reproduced: hand-made tables for every verdict."""
 
 import importlib
-import itertools
-import sys
 from math import inf, nan
-from pathlib import Path
 
 import pytest
 from absl import flags
+from script_parts import no_scripts
 
 import hetjax as hj
 from hetjax.machine import MergeAction, SimulatedClock
 
-FOLDER = Path(__file__).parents[2] / "experiments"
 OURS = [1.0, 1.1, 0.9]
 OVERLAP = "partly reproduced: the seeds overlap"
 DIRECTION = "partly reproduced: the direction is right, the size is not"
@@ -21,42 +18,14 @@ DIRECTION = "partly reproduced: the direction is right, the size is not"
 @pytest.fixture
 def load():
     """Import a script, and remove it after the test: scripts define the same flags."""
-    others = scripts_flags(), scripts_modules()
-    forget(*others)
 
     def script(name):
         module = importlib.import_module(f"experiments.{name}")
         flags.FLAGS.mark_as_parsed()
         return module
 
-    yield script
-    forget(scripts_flags(), scripts_modules())
-    for module, found in others[0].items():
-        for flag in found:
-            flags.FLAGS[flag.name] = flag
-            flags.FLAGS.register_flag_by_module(module, flag)
-    sys.modules.update(others[1])
-
-
-def scripts_flags():
-    by_module = flags.FLAGS.flags_by_module_dict()
-    return {k: list(v) for k, v in by_module.items() if not k.startswith("absl")}
-
-
-def scripts_modules():
-    here = str(FOLDER)
-    return {
-        name: module
-        for name, module in sys.modules.items()
-        if (getattr(module, "__file__", None) or "").startswith(here)
-    }
-
-
-def forget(defined, modules):
-    for flag in itertools.chain(*defined.values()):
-        delattr(flags.FLAGS, flag.name)
-    for name in modules:
-        del sys.modules[name]
+    with no_scripts():
+        yield script
 
 
 @pytest.fixture

@@ -25,20 +25,28 @@ def history(strategy="sync", seed=0, accuracies=(), waiting=(0.0, 0.0), **change
     return h
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make():
     return history
 
 
+@pytest.fixture(scope="session")
+def make_histories():
+    def made():
+        return [
+            history("sync", 0, (0.1, 0.5, 0.90, 0.94), waiting=(0.0, 4.0)),
+            history("async", 0, (0.1, 0.7, 0.80, 0.85), compilations=5),
+            history("sync", 1, (0.2, 0.4, 0.60, 0.90), waiting=(0.0, 2.0)),
+            history("sync", 2, (0.0, 0.3, 0.50, 0.80), waiting=(0.0, 8.0)),
+        ]
+
+    return made
+
+
 @pytest.fixture
-def histories():
+def histories(make_histories):
     """Three seeds of "sync", of which one never reaches 0.9, and one run of "async"."""
-    return [
-        history("sync", 0, (0.1, 0.5, 0.90, 0.94), waiting=(0.0, 4.0)),
-        history("async", 0, (0.1, 0.7, 0.80, 0.85), compilations=5),
-        history("sync", 1, (0.2, 0.4, 0.60, 0.90), waiting=(0.0, 2.0)),
-        history("sync", 2, (0.0, 0.3, 0.50, 0.80), waiting=(0.0, 8.0)),
-    ]
+    return make_histories()
 
 
 @pytest.fixture

@@ -18,13 +18,43 @@ NAMES = ["results.json", "results.csv"] + [
 NAMES.append("report.html")
 
 
-def test_all_files_are_written(runs, tmp_path):
-    paths = write_results(runs, tmp_path / "new" / "out", version="1.2")
+def write(make, folder, turn, **options):
+    """The paths of all files of a run whose dictionaries are in another order."""
+    h = make(accuracies=(0.1, 0.9))
+    h.settings = dict(
+        turn([("learning_rate", 0.1), ("momentum", {"x": 1, 2: 0, 10: 0})])
+    )
+    h.programs = dict(turn([("step", 2), ("merge", 1)]))
+    h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
+    h.evals = [dict(turn(list(p.items()))) for p in h.evals]
+    data = dict(turn([("name", "d"), ("rows", 3)]))
+    runs = Comparison([h], data=data, machine={})
+    return write_results(runs, folder, version="1.2", **options)
+
+
+@pytest.fixture(scope="module")
+def written(make, tmp_path_factory):
+    return write(make, tmp_path_factory.mktemp("written") / "new" / "out", list)
+
+
+def test_all_files_are_written(written):
+    paths = written
     assert [p.name for p in paths] == NAMES
     assert sorted(p.name for p in paths[0].parent.iterdir()) == sorted(NAMES)
     for path in paths[2:5]:
         assert path.read_bytes().startswith(b"\x89PNG\r\n")
     assert paths[5].read_text().startswith("<!DOCTYPE html>")
+
+
+def test_equal_histories_give_equal_bytes(make, written, tmp_path):
+    """Old results do not matter if they may be overwritten: none is left."""
+    for name in NAMES:
+        (tmp_path / name).write_text("old")
+    again = write(make, tmp_path, lambda items: items[::-1], overwrite=True)
+    for one, other in zip(written, again, strict=True):
+        assert one.name == other.name
+        assert one.read_bytes() == other.read_bytes(), one.name
+        assert not other.read_bytes().startswith(b"old")
 
 
 def test_json_schema(runs):
@@ -135,25 +165,6 @@ def test_memory_addresses_are_not_in_the_files(make):
     assert run["settings"] == {"fn": "<function history>"}
 
 
-def test_equal_histories_give_equal_bytes(make, tmp_path):
-    def write(name, turn):
-        h = make(accuracies=(0.1, 0.9))
-        h.settings = dict(
-            turn([("learning_rate", 0.1), ("momentum", {"x": 1, 2: 0, 10: 0})])
-        )
-        h.programs = dict(turn([("step", 2), ("merge", 1)]))
-        h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
-        h.evals = [dict(turn(list(p.items()))) for p in h.evals]
-        data = dict(turn([("name", "d"), ("rows", 3)]))
-        write_results(Comparison([h], data=data, machine={}), tmp_path / name)
-
-    write("a", list)
-    write("b", lambda items: items[::-1])
-    for name in NAMES:
-        a, b = (tmp_path / folder / name for folder in "ab")
-        assert a.read_bytes() == b.read_bytes(), name
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_old_results_are_not_overwritten(runs, tmp_path, name):
     (tmp_path / name).write_text("old")
@@ -166,8 +177,6 @@ def test_old_results_are_not_overwritten(runs, tmp_path, name):
     assert [p.name for p in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "old"
     check_out(tmp_path, overwrite=True)
-    write_results(runs, tmp_path, overwrite=True)
-    assert not (tmp_path / name).read_bytes().startswith(b"old")
 
 
 def test_a_folder_without_results_is_accepted(tmp_path):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fuzz import fuzz
 from hypothesis import strategies as st
 from parsed_copies import BOTH, OTHER, TEST, TRAIN, arrays, described, same, the_entry
 from xmc_texts import FEATURES, LABELS, some_rows, text_of, write
@@ -20,8 +20,7 @@ from hetjax.data.checks import check_dataset
 from hetjax.data.readers import copies, files
 
 
-@settings(deadline=None, max_examples=60)
-@given(some_rows, some_rows, st.booleans(), st.booleans())
+@fuzz(some_rows, some_rows, st.booleans(), st.booleans(), core=15, full=60)
 def test_a_copy_is_as_the_text(tmp_path_factory, train, test, header, zipped):
     folder = tmp_path_factory.mktemp("copies")
     size = (FEATURES, LABELS)

@@ -6,7 +6,7 @@ import warnings
 
 import filelock
 import pytest
-from hypothesis import given, settings
+from fuzz import fuzz
 from hypothesis import strategies as st
 from parsed_copies import BOTH, TEST, TRAIN, file_of, same, the_entry
 
@@ -62,8 +62,13 @@ def test_a_damaged_description_is_noticed(folder, cache):
         same(read_folder(folder, cache=cache), first)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.integers(0, 12), st.floats(0, 1, exclude_max=True), st.integers(0, 255))
+@fuzz(
+    st.integers(0, 12),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 255),
+    core=25,
+    full=100,
+)
 def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
     folder = tmp_path_factory.mktemp("damage")
     (folder / "train.txt").write_bytes(TRAIN)

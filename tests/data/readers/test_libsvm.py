@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fuzz import fuzz
 from hypothesis import strategies as st
 
 from hetjax.data import DataError, read_libsvm
@@ -44,8 +44,15 @@ def read(tmp_path):
     return read_text
 
 
-@settings(deadline=None, max_examples=150)
-@given(rows, rows, st.integers(0, 2), st.booleans(), st.sampled_from([1, 40, 1 << 19]))
+@fuzz(
+    rows,
+    rows,
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([1, 40, 1 << 19]),
+    core=30,
+    full=150,
+)
 def test_written_rows_are_read_back(
     tmp_path_factory, train, test, first, zipped, chunk
 ):
@@ -166,8 +173,7 @@ def test_other_errors(tmp_path, read):
         read("1 1:1\n", first_index=-1)
 
 
-@settings(deadline=None, max_examples=300)
-@given(
+@fuzz(
     rows,
     st.lists(
         st.tuples(
@@ -177,6 +183,8 @@ def test_other_errors(tmp_path, read):
         min_size=1,
         max_size=4,
     ),
+    core=60,
+    full=300,
 )
 def test_damage_is_read_or_named(tmp_path_factory, some, damage):
     folder = tmp_path_factory.mktemp("damage")

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import filelock
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fuzz import fuzz
 from hypothesis import strategies as st
 from image_files import same, write_folder, write_image
 from official_images import write_flowers, write_tiny
@@ -196,8 +196,13 @@ def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, dam
     assert len(folders(cache)) == 1
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2), st.floats(0, 1, exclude_max=True), st.integers(0, 255))
+@fuzz(
+    st.integers(0, 2),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(0, 255),
+    core=15,
+    full=60,
+)
 def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
     place = tmp_path_factory.mktemp("damage")
     folder = write_folder(place / "pets")

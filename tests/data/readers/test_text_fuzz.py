@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 from mutations import mutated
+from quick import quick
 from sklearn.datasets import load_svmlight_file
 
 from hetjax.data import DataError, read_libsvm, read_xmc
@@ -162,15 +163,16 @@ KINDS = {
 }
 
 
+@pytest.mark.parametrize("texts", quick([30, 200], 30))
 @pytest.mark.parametrize("chunk", [1, 60, 1 << 19])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rows_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk):
+def test_the_rows_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk, texts):
     read, line_of, labels, good, header = KINDS[kind]
     monkeypatch.setattr(files, "CHUNK", chunk)
     (tmp_path / "good").write_bytes(header + good)
     rng = np.random.default_rng(chunk)
     refused = 0
-    for _ in range(200):
+    for _ in range(texts):
         text = good + random_text(rng, labels, comments=kind == "libsvm")
         (tmp_path / "bad").write_bytes(text)
         expected, bad_line = judged(text, line_of)
@@ -191,16 +193,17 @@ def test_the_rows_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk):
             assert data.train.y.tolist() == [
                 classes.index(label) for label, _ in expected
             ]
-    assert 40 < refused < 160
+    assert 0.2 * texts < refused < 0.8 * texts
 
 
-def test_text_that_an_independent_parser_reads_is_read(tmp_path):
+@pytest.mark.parametrize("texts", quick([100, 600], 100))
+def test_text_that_an_independent_parser_reads_is_read(tmp_path, texts):
     """Scikit-learn's, except that it accepts NaN and regression targets."""
     rng = np.random.default_rng(0)
     _, _, labels, good, _ = KINDS["libsvm"]
     (tmp_path / "good").write_bytes(good)
     taken = 0
-    for _ in range(600):
+    for _ in range(texts):
         text = good + random_text(rng, labels, comments=True, tidy=True)
         try:
             x, y = load_svmlight_file(
@@ -228,7 +231,7 @@ def test_text_that_an_independent_parser_reads_is_read(tmp_path):
         np.testing.assert_array_equal(
             data.train.y, np.searchsorted(np.unique([*y, 1.0]), y)
         )
-    assert taken > 50
+    assert taken > texts / 12
 
 
 @pytest.mark.parametrize("kind", KINDS)

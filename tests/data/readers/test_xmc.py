@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fuzz import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
@@ -26,9 +27,14 @@ def dense_of(rows, features=FEATURES, labels=LABELS):
     return x, y
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    some_rows, some_rows, st.booleans(), st.booleans(), st.sampled_from([1, 40, 9999])
+@fuzz(
+    some_rows,
+    some_rows,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 40, 9999]),
+    core=30,
+    full=150,
 )
 def test_written_rows_are_read_back(
     tmp_path_factory, train, test, header, zipped, chunk

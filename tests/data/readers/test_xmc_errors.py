@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fuzz import fuzz
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
@@ -37,13 +37,14 @@ def damaged(content, damage):
     return bytes(content)
 
 
-@settings(deadline=None, max_examples=400)
-@given(
+@fuzz(
     some_rows,
     damages,
     st.booleans(),
     st.sampled_from(["no", "in", "out"]),
     st.booleans(),
+    core=60,
+    full=400,
 )
 def test_damage_is_read_or_named(tmp_path_factory, rows, damage, header, zipped, small):
     folder = tmp_path_factory.mktemp("damage")
