@@ -1,6 +1,10 @@
-"""Short runs on the test process's four CPU devices, of models that compile fast."""
+"""Short runs on the test process's four CPU devices, of models that compile fast.
+
+They end when something has happened, rather than after a time: see `until`.
+"""
 
 import threading
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +13,12 @@ import hetjax as hj
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
 from hetjax.data import from_arrays
+from hetjax.machine import Arrival, Evaluated, Join, Leave, Merged, RunEnded
 
 FEATURES, CLASSES = 6, 3
+AT_MOST = 60.0  # [s] of a run that ends when something has happened
+BETWEEN = 0.1  # [s] between its evaluations
+ENOUGH = "enough has happened"
 OF_BENCH = ("eval_examples", "on_nan", "on_lost_worker", "trace")
 
 
@@ -45,21 +53,98 @@ def three_workers(**settings):
     return hj.local_machine(["cpu:0", "cpu:1", "cpu:2"], **settings)
 
 
-_PROGRAMS = {}  # per task: compiled for one test, reused by the others
+def real(
+    strategy,
+    machine=None,
+    *,
+    seconds=0.3,
+    until=(),
+    task=TASK,
+    data=DATA,
+    num_evals=3,
+    **options,
+):
+    """A real run, as `hj.train` does it.
 
-
-def real(strategy, machine=None, *, seconds=0.3, task=TASK, num_evals=3, **options):
-    """A real run, as `hj.train` does it."""
+    Where it ends when something has happened (see `until`), it is evaluated every
+    tenth of a second, and so many seconds are never reached but by a fault.
+    """
+    if until:
+        strategy = ending(strategy, until)
+        seconds, num_evals = AT_MOST, round(AT_MOST / BETWEEN)
     about = {k: options.pop(k) for k in OF_BENCH if k in options}
     machine = machine or three_workers()
     session = Session(
-        task, DATA, machine, seconds=seconds, num_evals=num_evals, **about
+        task, data, machine, seconds=seconds, num_evals=num_evals, **about
     )
-    session.programs = _PROGRAMS.setdefault(id(task), session.programs)  # task
     bar = ProgressBar(seconds, shown=False, real=True)
-    return session.run(strategy.name, strategy, options.pop("seed", 0), bar, **options)
+    name, seed = strategy.name, options.pop("seed", 0)
+    history = session.run(name, strategy, seed, bar, **options)
+    if until:
+        assert history.stopped == ENOUGH, (history.stopped, history.events)
+    return history
 
 
+def ending(strategy, until):
+    """The strategy, whose runs end when these have happened, one after the other.
+
+    Each is a function of an event. The policy counts, so that a replay ends there too.
+    """
+    policy = strategy.policy
+
+    def init(workers, num_examples):
+        state, actions = policy.init(workers, num_examples)
+        return (0, state), actions
+
+    def react(state, event):
+        done, inner = state
+        done += bool(until[done](event))
+        if done == len(until):
+            raise RunEnded(ENOUGH)
+        inner, actions = policy.react(inner, event)
+        return (done, inner), actions
+
+    return strategy._replace(policy=policy._replace(init=init, react=react))
+
+
+def merged(event):
+    """Was it a merge?"""
+    return isinstance(event, Merged)
+
+
+def merged_root(event):
+    """Was it a merge of the root?"""
+    return isinstance(event, Merged) and event.node == "root"
+
+
+def evaluated(event):
+    """Was it an evaluation?"""
+    return isinstance(event, Evaluated)
+
+
+def arrived(worker):
+    """Was it a round of this worker?"""
+    return lambda event: isinstance(event, Arrival) and event.worker == worker
+
+
+def lost(worker):
+    """Was it that this worker was lost?"""
+    return lambda event: (
+        isinstance(event, Leave) and event.lost and event.worker == worker
+    )
+
+
+def joined(worker):
+    """Was it that this worker joined?"""
+    return lambda event: isinstance(event, Join) and event.worker == worker
+
+
+def telling(awaited, tell):
+    """As `awaited`; if it was so, `tell()` is called."""
+    return lambda event: awaited(event) and (tell(), True)[1]
+
+
+@cache  # so that runs share what they compile
 def rounds(**settings):
     """Local SGD: two steps each, then all workers merge."""
     return hj.local_sgd(

@@ -80,7 +80,7 @@ def test_invalid_runs(options, message):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "run.jsonl"
-    real(rounds(), seconds=0.1, trace=path)
+    real(rounds(), epochs=1, seconds=60.0, num_evals=1200, trace=path)
     return path
 
 
@@ -247,7 +247,7 @@ def test_ctrl_c_ends_a_calibration():
         hj.calibrate(
             TASK,
             DATA,
-            three_workers(),
+            hj.local_machine(["cpu:0", "cpu:1"]),
             batch_sizes=(2, 4),
             repeats=10**4,
             progress=False,

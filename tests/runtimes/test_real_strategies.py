@@ -1,12 +1,22 @@
 """Real runs of every strategy, replayed: the same parameters, bit for bit."""
 
 import json
+from functools import cache
 
 import chex
 import numpy as np
 import pytest
 from quick import quick
-from real_runs import DATA, TASK, own_threads, real, three_workers
+from real_runs import (
+    DATA,
+    TASK,
+    arrived,
+    evaluated,
+    merged,
+    own_threads,
+    real,
+    three_workers,
+)
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
@@ -24,6 +34,7 @@ CHOSEN = (  # replayed in every test run
     "hogwild",
     "sma",
 )
+SOON = {"seconds": 60.0, "num_evals": 1200}  # an end after some epochs is seen then
 EPOCHS = 5  # at least; enough for a few merges of the longest rounds
 SETTINGS = {
     "elastic_sgd": {"local_steps": 2},
@@ -43,16 +54,16 @@ SETTINGS = {
 }
 
 
+@cache  # so that runs share what they compile
 def strategy(name, **changes):
     size = {} if name == "adaptive_sgd" else {"batch_size": 4}
     settings = {**size, **SETTINGS.get(name, {}), **changes}
     return hj.STRATEGIES[name](learning_rate=0.05, **settings)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session():
-    """All strategies share one session, so that common programs compile once."""
-    return Session(TASK, DATA, three_workers(), seconds=60.0, num_evals=600)
+    return Session(TASK, DATA, three_workers(), **SOON)
 
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
@@ -88,7 +99,7 @@ def test_a_real_run_is_replayed(name, session):
 def test_a_trace_in_a_file_is_replayed(tmp_path):
     """With the strategy of its settings, on the task and the data."""
     path = tmp_path / "run.jsonl"
-    history = real(strategy("adaptive_sgd"), trace=path)
+    history = real(strategy("adaptive_sgd"), epochs=2, trace=path, **SOON)
     again = hj.replay(path, TASK, DATA, progress=False)
     assert again.replayed == "equal"
     copy = tmp_path / "copy.jsonl"
@@ -97,7 +108,8 @@ def test_a_trace_in_a_file_is_replayed(tmp_path):
 
 
 def test_a_replay_is_evaluated_on_the_same_part_of_the_test_split():
-    history = real(strategy("local_sgd"), eval_examples=5)
+    last = [evaluated, *3 * [merged], evaluated]
+    history = real(strategy("local_sgd"), until=last, eval_examples=5)
     again = hj.replay(history.trace, progress=False)
     assert again.replayed == "equal"
     assert (again.eval_examples, again.evals) == (5, history.evals)
@@ -106,7 +118,7 @@ def test_a_replay_is_evaluated_on_the_same_part_of_the_test_split():
 
 def test_another_run_than_the_recorded_one_differs():
     """Another learning rate gives the same events and other parameters."""
-    history = real(strategy("elastic_sgd"))
+    history = real(strategy("elastic_sgd"), epochs=1, **SOON)
     other = strategy("elastic_sgd")._replace(learning_rate=0.01)
     again = hj.replay(history.trace, strategy=other, progress=False)
     assert again.replayed == "the parameters differ from the recorded ones"
@@ -114,7 +126,7 @@ def test_another_run_than_the_recorded_one_differs():
 
 
 def test_any_strategy_runs_on_the_machine_that_a_trace_recorded():
-    history = real(strategy("local_sgd"))
+    history = real(strategy("local_sgd"), epochs=1, **SOON)
     machine = fit_machine(history.trace.load()).machine
     assert [w.name for w in machine.workers] == ["cpu:0", "cpu:1", "cpu:2"]
     other = real(strategy("adaptive_sgd"), machine, seconds=0.05)
@@ -125,9 +137,8 @@ def test_any_strategy_runs_on_the_machine_that_a_trace_recorded():
 @pytest.mark.parametrize("step_mode", ["dispatch", "fused", "unrolled"])
 def test_all_step_modes_learn_the_same(step_mode):
     """The results are equal up to rounding, and each replay is equal bit by bit."""
-    history = real(
-        strategy("fed_nova"), three_workers(step_mode=step_mode), num_evals=1
-    )
+    machine = three_workers(step_mode=step_mode)
+    history = real(strategy("fed_nova"), machine, until=6 * [merged])
     assert history.step_modes == {"cpu": step_mode}
     again = hj.replay(history.trace, progress=False)
     assert again.replayed == "equal"
@@ -146,7 +157,7 @@ def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
         step_mode_choice, "_measured", lambda *a: measured.append(a[1:]) or inner(*a)
     )
     histories = [
-        real(strategy("fed_acc"), three_workers(step_mode=None), seconds=0.05)
+        real(strategy("fed_acc"), three_workers(step_mode=None), until=[merged])
         for _ in range(2)
     ]
     assert len(measured) == 1
@@ -193,7 +204,7 @@ def test_learners_of_a_device_run_as_one_program(name):
     machine = hj.local_machine(
         ["cpu:0", "cpu:1"], workers_per_device=2, step_mode="vmapped"
     )
-    history = real(chosen, machine, seconds=60.0, num_evals=600, epochs=EPOCHS)
+    history = real(chosen, machine, until=[*8 * [merged], *8 * [arrived(3)], merged])
     assert history.step_modes == {"cpu": "vmapped"}
     assert history.merges > 0
     assert hj.replay(history.trace, progress=False).replayed == "equal"
@@ -209,7 +220,8 @@ def test_learners_of_a_device_are_measured_at_the_same_time(
 ):
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     machine = hj.local_machine(["cpu:0"], workers_per_device=2)
-    history = real(strategy("local_sgd", local_steps=local_steps), machine, seconds=0.1)
+    strategy_ = strategy("local_sgd", local_steps=local_steps)
+    history = real(strategy_, machine, until=[merged])
     (file,) = (tmp_path / "step_modes").glob("*.json")
     seconds = json.loads(file.read_text())
     tried = {"dispatch", "vmapped"} | (
@@ -234,7 +246,7 @@ def test_which_learners_run_together(monkeypatch):
         ["cpu:0", "cpu:1"], workers_per_device=2, step_mode="vmapped"
     )
     chosen = hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=(3, 2, 3, 3))
-    real(chosen, machine, num_evals=1, epochs=2)
+    real(chosen, machine, until=4 * [merged])
     # the temporary replicas of the preparation are numbered from 0 again
     assert [2, 3] in groups
     assert all(group in ([0, 1], [2, 3]) for group in groups)
@@ -265,9 +277,10 @@ def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
 
 def test_staleness_and_time_are_of_real_runs():
     """The slowed worker makes fewer updates; some updates are stale."""
-    history = real(
-        strategy("async_sgd"), three_workers(slowdown=(1, 1, 5)), seconds=0.6
-    )
+    # its threads have begun by then
+    last = [*2 * [arrived(2)], *30 * [arrived(0)], evaluated]
+    machine = three_workers(slowdown=(1, 1, 5))
+    history = real(strategy("async_sgd"), machine, until=last)
     updates = [w.updates for w in history.workers]
     assert updates[2] < updates[0]
     assert any(s > 0 for w in history.workers for s in w.staleness)

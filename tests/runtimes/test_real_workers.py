@@ -8,11 +8,16 @@ import jax
 import numpy as np
 import pytest
 from real_runs import (
-    DATA,
+    arrived,
+    evaluated,
+    joined,
+    lost,
+    merged,
     own_threads,
     poisoned_task,
     real,
     rounds,
+    telling,
     three_workers,
     what_happened,
 )
@@ -23,6 +28,10 @@ from hetjax.engine.steps import Steps
 from hetjax.machine import Arrival, ScriptedFault
 from hetjax.tracing.fit import fit_machine
 from hetjax.tracing.trace import Trace
+
+pytestmark = pytest.mark.usefixtures("patient")
+POISONED = poisoned_task()
+LONG = 60.0  # [s] that a thread hangs, if nothing ends it
 
 
 @pytest.fixture
@@ -64,12 +73,13 @@ def test_an_exception_names_its_worker_and_the_others_go_on(name, meddle):
             raise RuntimeError("the card fell off the bus")
 
     meddle(break_down)
-    history = real(STRATEGIES[name])
-    assert not history.stopped
-    (lost,) = history.events
-    assert (lost.worker, lost.what) == ("cpu:1", "lost")
-    assert "RuntimeError: the card fell off the bus" in lost.why
-    assert "break_down" in lost.why  # its traceback
+    # each of the others does more than the broken one did
+    others = 6 * [arrived(0)] + 6 * [arrived(2)]
+    history = real(STRATEGIES[name], until=[lost(1), *others])
+    (event,) = history.events
+    assert (event.worker, event.what) == ("cpu:1", "lost")
+    assert "RuntimeError: the card fell off the bus" in event.why
+    assert "break_down" in event.why  # its traceback
     first, broken, last = history.workers
     assert broken.lost == 1
     assert first.updates > broken.updates < last.updates
@@ -80,7 +90,7 @@ def test_an_exception_names_its_worker_and_the_others_go_on(name, meddle):
 
 def test_a_run_may_stop_at_a_loss():
     machine = three_workers(faults=(ScriptedFault(0.1, "kill", "cpu:2"),))
-    history = real(rounds(), machine, on_lost_worker="stop")
+    history = real(rounds(), machine, seconds=60.0, on_lost_worker="stop")
     assert history.stopped == "worker cpu:2 was lost: killed, as scripted"
     assert history.duration == pytest.approx(0.1)
 
@@ -88,7 +98,7 @@ def test_a_run_may_stop_at_a_loss():
 def test_without_the_last_worker_the_run_ends():
     names = ("cpu:0", "cpu:1", "cpu:2")
     killed = tuple(ScriptedFault(0.05, "kill", name) for name in names)
-    history = real(rounds(), three_workers(faults=killed), seconds=5.0)
+    history = real(rounds(), three_workers(faults=killed), seconds=60.0)
     assert history.stopped.startswith("worker cpu:2, the last one, was lost")
     assert np.isfinite(history.evals[-1]["loss"])
 
@@ -100,23 +110,31 @@ def test_merged_rounds_are_in_the_model_when_the_last_worker_is_lost():
     tree = hj.hier_sgd(
         batch_size=4, learning_rate=0.05, levels=((2, 1),), local_steps=(1, 10**6)
     )
-    history = real(tree, three_workers(faults=killed), seconds=5.0)
+    history = real(tree, three_workers(faults=killed), seconds=60.0)
     assert history.stopped.startswith("worker cpu:2, the last one, was lost")
     assert len(history.merge_times) > 0
     again = hj.replay(history.trace, progress=False)
     assert (again.replayed, again.stopped) == ("equal", history.stopped)
 
 
-def test_a_worker_that_hangs_and_then_fails_says_why(meddle):
+def test_a_worker_that_hangs_and_then_fails_says_why(meddle, patient):
     """No worker is left, and none will join: the run ends."""
+    patient.strict.add((0, 8))
+    was_lost = threading.Event()
 
     def hang(worker, local_rounds):
         if local_rounds == 8:
-            time.sleep(2.0)
+            was_lost.wait(LONG)
             raise RuntimeError("the card fell off the bus")
 
     meddle(hang)
-    history = real(rounds(), hj.local_machine(["cpu:0"]), seconds=60.0, num_evals=60)
+    history = real(
+        policy_that(telling(lost(0), was_lost.set)),
+        hj.local_machine(["cpu:0"]),
+        seconds=60.0,
+        num_evals=60,
+    )
+    assert was_lost.is_set()
     assert what_happened(history) == [("cpu:0", "lost"), ("cpu:0", "lost")]
     first, then = history.events
     assert first.why.startswith("no answer for")
@@ -137,8 +155,9 @@ def test_killed_slowed_and_joining_workers(name):
         ScriptedFault(0.25, "join", "cpu:0"),
     )
     machine = three_workers(faults=script)
-    history = real(STRATEGIES[name], machine, seconds=1.0)
-    assert not history.stopped
+    # they come after 0.25 s, in any order: each does a round, and all merge
+    last = [joined(0), arrived(0), arrived(1), arrived(2), merged]
+    history = real(STRATEGIES[name], machine, until=last)
     assert what_happened(history) == [
         ("cpu:0", "lost"),
         ("cpu:1", "slow"),
@@ -165,40 +184,45 @@ def test_a_killed_learner_does_not_stop_the_one_it_ran_with():
         slowdown=5.0,  # rounds last, also on a busy machine, where it multiplies stalls
         faults=killed,
     )
-    history = real(rounds(), machine, seconds=2.0)
+    history = real(rounds(), machine, until=[lost(0), *4 * [arrived(1)]])
     assert what_happened(history) == [("cpu:0/0", "lost")]
-    late = [s for s in history.timeline if s.worker == 1 and s.start > 0.2]
+    late = [s for s in history.timeline if s.worker == 1 and s.start > 0.1]
     assert late, "the other worker goes on"
     assert not history.stuck
     assert not own_threads()
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_silent_worker_is_dropped_and_rejoins(meddle):
+def test_a_silent_worker_is_dropped_and_rejoins(meddle, patient):
     """It hangs for longer than its deadline, which is a little over a second."""
-    hung = []
+    patient.strict.add((1, 8))
+    was_lost, hung = threading.Event(), []
 
     def hang(worker, local_rounds):
         if worker == 1 and local_rounds == 8:
-            hung.append(worker)
-            time.sleep(2.5)
+            began = time.perf_counter()
+            was_lost.wait(LONG)
+            hung.append(time.perf_counter() - began)
 
     meddle(hang)
-    history = real(rounds(), seconds=4.0)
-    assert hung == [1]
+    last = [telling(lost(1), was_lost.set), joined(1), *2 * [arrived(1)]]
+    history = real(rounds(), until=last)
     assert what_happened(history) == [("cpu:1", "lost"), ("cpu:1", "joined")]
-    lost, joined = history.events
-    assert lost.why.startswith("no answer for")
-    assert joined.why.startswith("answered after 2.")  # pauses do not count
-    after = [s for s in history.timeline if s.worker == 1 and s.start > joined.seconds]
+    gone, back = history.events
+    assert gone.why.startswith("no answer for")
+    assert back.why.startswith("answered after ")
+    said = float(back.why.removeprefix("answered after ").removesuffix(" s"))
+    assert said > 0.99 * hung[0] > 0.99  # pauses do not count; it says three digits
+    after = [s for s in history.timeline if s.worker == 1 and s.start > back.seconds]
     assert after, "it computes again"
     assert not history.stuck
     meddle(lambda worker, local_rounds: None)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
-def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch):
+def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch, patient):
     monkeypatch.setattr("hetjax.runtimes.threads.executor.END", 0.3)
+    patient.strict.add((2, 8))
     free = threading.Event()
 
     def hang(worker, local_rounds):
@@ -206,20 +230,20 @@ def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch):
             free.wait()
 
     meddle(hang)
-    history = real(rounds(), seconds=2.5)
+    history = real(rounds(), until=[lost(2), merged])
     assert history.stuck == ["cpu:2"]
     assert what_happened(history) == [("cpu:2", "lost")]
     (stuck,) = own_threads()
     assert stuck.daemon
     free.set()
-    stuck.join(5)
+    stuck.join(30)
     assert not own_threads()
 
 
 def test_a_nan_replica_is_reported_and_left_out():
     """It is reset to the centre, which never includes it."""
-    history = real(rounds(), task=poisoned_task(), seconds=0.5)
-    assert not history.stopped
+    # in every pass of 60 examples one row is bad; an evaluation comes after it
+    history = real(rounds(), task=POISONED, until=[*20 * [merged], evaluated])
     told = [i for i in history.events if i.what == "nan"]
     assert told
     assert len(told) == sum(worker.nans for worker in history.workers)
@@ -230,7 +254,7 @@ def test_a_nan_replica_is_reported_and_left_out():
 
 
 def test_a_run_may_stop_at_nan():
-    history = real(rounds(), task=poisoned_task(), on_nan="stop", seconds=5.0)
+    history = real(rounds(), task=POISONED, on_nan="stop", seconds=60.0)
     assert "the loss of worker cpu:" in history.stopped
     assert "became nan" in history.stopped
 
@@ -238,11 +262,11 @@ def test_a_run_may_stop_at_nan():
 def test_a_nan_replica_on_the_virtual_clock():
     """The same option there; by default the run stops."""
     machine = hj.machine.preset("v100x2")
-    kept = real(rounds(), machine, task=poisoned_task(), on_nan="reset", seconds=0.2)
+    kept = real(rounds(), machine, task=POISONED, on_nan="reset", seconds=0.2)
     assert not kept.stopped
     assert sum(worker.nans for worker in kept.workers) > 0
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(kept.params))
-    stopped = real(rounds(), machine, task=poisoned_task(), seconds=0.2)
+    stopped = real(rounds(), machine, task=POISONED, seconds=0.2)
     assert "became nan" in stopped.stopped
 
 
@@ -257,14 +281,12 @@ def test_a_reset_worker_keeps_the_model_in_its_mailbox(monkeypatch):
 
     inner = ReplicaStore.check_out
     monkeypatch.setattr(ReplicaStore, "check_out", check_out)
-    history = hj.train(
-        poisoned_task(),
-        DATA,
-        hj.machine.preset("v100x2"),
+    history = real(
         hj.downpour(batch_size=4, learning_rate=0.01, fetch_every=3),
+        hj.machine.preset("v100x2"),
+        task=POISONED,
         on_nan="reset",
         seconds=0.2,
-        progress=False,
     )
     assert sum(worker.nans for worker in history.workers) > 1
     assert all(np.any(kernel) for kernel in taken)
@@ -340,6 +362,7 @@ def test_arriving_workers_take_turns_and_the_caller_evaluates():
     real(
         policy_that(note, hj.async_sgd(batch_size=4, learning_rate=0.05)),
         machine,
+        until=[*100 * [arrived(0)], evaluated],
         on_eval=look,
     )
     main = threading.main_thread()

@@ -7,7 +7,7 @@ members die, hang and come at the moments that a test chooses.
 import pickle
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -97,7 +97,8 @@ class InProcessMember:
         futures = [Future() for _ in range(parts)]
         self.calls.append((method, *args[:1]))
         # what crosses must be plain: a process would get a copy
-        args = [a if isinstance(a, Parcel) else pickle.loads(_pickled(a)) for a in args]
+        copied = _copied_once if method == "learn" else _copied
+        args = [a if isinstance(a, Parcel) else copied(_pickled(a)) for a in args]
         self._open[id(futures)] = futures
         if self._dead.is_set():
             self._end(futures, Unreachable("it was killed"))
@@ -126,6 +127,10 @@ class InProcessMember:
         """Answer nothing, until `go_on`."""
         self._goes_on.clear()
 
+    def wait(self):
+        """Wait until `go_on`, as a step that hangs."""
+        self._goes_on.wait(60.0)
+
     def go_on(self):
         self._goes_on.set()
 
@@ -135,6 +140,11 @@ class InProcessMember:
         for futures in list(self._open.values()):
             self._end(futures, Unreachable("it was killed"))
         self._goes_on.set()
+
+
+_copied = pickle.loads
+# of tasks and strategies all members have one, so that they compile them once
+_copied_once = cache(pickle.loads)
 
 
 def _pickled(value):

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from in_process import InProcessCluster, three_members
 from quick import quick
-from real_runs import DATA, TASK, real, rounds, three_workers
-from test_real_strategies import EPOCHS, strategy
+from real_runs import DATA, TASK, merged, merged_root, real, rounds, three_workers
+from test_real_strategies import EPOCHS, SOON, strategy
 
 import hetjax as hj
 from hetjax.data import from_arrays
-from hetjax.machine import Merged, RunEnded
 from hetjax.runtimes.cluster.calls import Node
 from hetjax.runtimes.cluster.making import make_machine
 from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, portable
@@ -31,10 +30,7 @@ SYNCHRONOUS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch):
-    """No worker hangs here, and a busy machine may stand still for a second."""
-    monkeypatch.setattr("hetjax.runtimes.cluster.opening.HICCUP", 30.0)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @cache
@@ -44,9 +40,7 @@ def members():
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
 def test_a_run_is_replayed_in_one_process(name):
-    history = real(
-        strategy(name), members(), seconds=60.0, num_evals=600, epochs=EPOCHS
-    )
+    history = real(strategy(name), members(), epochs=EPOCHS, **SOON)
     assert "as asked" in history.stopped
     assert history.merges > 3
     again = hj.replay(history.trace, progress=False)
@@ -61,25 +55,6 @@ def test_a_run_is_replayed_in_one_process(name):
             assert worker.bytes_received > 0
             assert worker.bytes_sent > 0
     assert not history.events
-
-
-def ending(strategy, merges):
-    """The strategy, which ends after so many merges of the root."""
-
-    def init(workers, num_examples):
-        state, actions = strategy.policy.init(workers, num_examples)
-        return (0, state), actions
-
-    def react(state, event):
-        count, inner = state
-        count += isinstance(event, Merged) and event.node == "root"
-        if count == merges:
-            raise RunEnded("enough")
-        inner, actions = strategy.policy.react(inner, event)
-        return (count, inner), actions
-
-    policy = strategy.policy._replace(init=init, react=react)
-    return strategy._replace(policy=policy)
 
 
 def done(lines):
@@ -98,12 +73,12 @@ def done(lines):
 def test_three_members_equal_three_threads(name):
     """The same orders, and parameters bit for bit on the same kind of device."""
     found = []
-    chosen = ending(strategy(name), 6)
+    chosen = strategy(name)
     if name == "hier_sgd":  # who draws first from a common pass depends on speed there
         shards = [np.arange(k, len(DATA.train), 3) for k in range(3)]
         chosen = chosen._replace(sampler=hj.sampling.sharded(shards))
     for machine in (members(), three_workers()):
-        history = real(chosen, machine, seconds=60.0, num_evals=600)
+        history = real(chosen, machine, until=6 * [merged_root])
         orders = done(history.trace.load().lines)
         found.append((history.params, sorted(orders), history.merges))
     assert found[0][1:] == found[1][1:]
@@ -113,7 +88,7 @@ def test_three_members_equal_three_threads(name):
 @pytest.mark.parametrize("step_mode", ["fused", "unrolled", None])
 def test_other_step_modes(step_mode):
     _, machine = three_members(step_mode=step_mode)
-    history = real(rounds(local_steps=4), machine, seconds=0.3)
+    history = real(rounds(local_steps=4), machine, until=4 * [merged])
     assert hj.replay(history.trace, progress=False).replayed == "equal"
 
 
@@ -134,8 +109,8 @@ def interrupted(folder, name, machine, stop_at=None):
         DATA,
         machine,
         strategy(name),
-        seconds=2.4,
-        num_evals=48,
+        seconds=0.8,
+        num_evals=16,
         checkpoint=folder,
         every="1 eval",
         on_eval=on_eval,
@@ -148,8 +123,8 @@ def test_a_run_goes_on_and_the_whole_trace_replays(tmp_path, name):
     first = interrupted(tmp_path, name, members(), stop_at=4)
     assert first.stopped == "interrupted"
     last = interrupted(tmp_path, name, three_members()[1])  # of another driver
-    assert (last.stopped, last.duration) == ("", 2.4)
-    assert len(last.evals) == 49
+    assert (last.stopped, last.duration) == ("", 0.8)
+    assert len(last.evals) == 17
     done = [p for p in first.evals if p["seconds"] <= last.interruptions[0].seconds]
     assert done
     assert done == last.evals[: len(done)]
@@ -166,17 +141,23 @@ def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
     """The run goes on with all of them: their new processes join."""
     cluster, machine = three_members()
 
-    def on_eval(point):
-        if point["seconds"] == pytest.approx(0.3):
+    def interrupt(point):
+        if point["seconds"] == pytest.approx(0.2):
             cluster.leave("b")
-        if point["seconds"] >= 1.2:
+        if point["seconds"] >= 0.5:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    given = {"seconds": 2.4, "num_evals": 24, "every": "1 eval", "progress": False}
+    given = {"seconds": 60.0, "num_evals": 600, "every": "1 eval", "progress": False}
     given |= {"checkpoint": tmp_path, "strategy": rounds()}
-    first = hj.train(TASK, DATA, machine, on_eval=on_eval, **given)
+    first = hj.train(TASK, DATA, machine, on_eval=interrupt, **given)
     assert [e.what for e in first.events] == ["lost"]
-    last = hj.train(TASK, DATA, three_members()[1], **given)
+    cluster, machine = three_members()
+
+    def stop(point):
+        given_to_b = cluster.members[1].calls.count(("do", "run"))
+        return hj.STOP if given_to_b >= 3 else ""
+
+    last = hj.train(TASK, DATA, machine, on_eval=stop, **given)
     whats = [e.what for e in last.events if e.worker == "b/cpu:0"]
     assert whats[0] == "lost"
     assert whats[-1] == "joined"
@@ -189,11 +170,10 @@ def test_data_that_could_not_be_loaded_are_loaded_the_next_time(tmp_path):
     _, machine = three_members()
     data = mapped(tmp_path)
     (tmp_path / "x.npy").rename(tmp_path / "elsewhere.npy")
-    run = {"seconds": 0.2, "num_evals": 1, "progress": False}
     with pytest.raises(OSError, match="give all nodes the same files"):
-        hj.train(TASK, data, machine, rounds(), **run)
+        real(rounds(), machine, data=data)
     (tmp_path / "elsewhere.npy").rename(tmp_path / "x.npy")
-    history = hj.train(TASK, data, machine, rounds(), **run)
+    history = real(rounds(), machine, until=[merged], data=data)
     assert history.merges > 0
 
 
@@ -214,7 +194,8 @@ def test_a_data_set_with_a_recipe_is_loaded_by_every_member():
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=8), data)
     for seed in (0, 1):
-        hj.train(task, data, machine, rounds(), seconds=0.3, seed=seed, progress=False)
+        options = {"task": task, "data": data, "seed": seed}
+        real(rounds(), machine, until=[merged], **options)
     for member in cluster.members:
         methods = [name for name, *_ in member.calls]
         assert methods.count("load") == 1
@@ -223,8 +204,8 @@ def test_a_data_set_with_a_recipe_is_loaded_by_every_member():
 
 def test_a_data_set_without_one_is_put_once_for_all_members():
     cluster, machine = three_members()
-    real(rounds(), machine, seconds=0.2)
-    real(rounds(batch_size=8), machine, seconds=0.2)
+    real(rounds(), machine, until=[merged])
+    real(rounds(batch_size=8), machine, until=[merged])
     receipts = [
         call for m in cluster.members for call in m.calls if call[0] == "receive"
     ]
@@ -251,7 +232,7 @@ def test_of_a_memory_map_the_path_travels(tmp_path, shards, monkeypatch):
     if shards:
         strategy = strategy._replace(sampler=hj.sampling.sharded(shards))
     data = mapped(tmp_path)
-    history = hj.train(TASK, data, machine, strategy, seconds=0.3, progress=False)
+    history = real(strategy, machine, until=3 * [merged], data=data)
     assert hj.replay(history.trace, progress=False).replayed == "equal"
     sent = [p.leaves[0] for p in parcels if isinstance(p, Portable)]
     assert len(sent) == (3 if shards else 1)
@@ -437,7 +418,7 @@ def test_a_machine_shows_what_it_has():
     assert some.record()["call"] == (
         "hetjax.cluster_machine(slowdown={'c/cpu:0': 2.0})"
     )
-    history = real(rounds(), some, seconds=0.2)
+    history = real(rounds(), some, until=[merged])
     assert [w.name for w in history.workers] == ["a/cpu:0", "c/cpu:0"]
     with machine:
         pass

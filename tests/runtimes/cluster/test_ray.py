@@ -12,8 +12,7 @@ from pathlib import Path
 import chex
 import numpy as np
 import pytest
-from real_runs import DATA, TASK, real, rounds, three_workers
-from test_cluster_runs import ending
+from real_runs import DATA, TASK, merged_root, real, rounds, three_workers
 from test_real_strategies import EPOCHS, strategy
 
 import hetjax as hj
@@ -194,9 +193,8 @@ def test_every_strategy_is_replayed(name, machine):
 
 @pytest.mark.parametrize("name", ["sma", "local_sgd", "fed_acc", "sync_sgd"])
 def test_three_actors_equal_three_threads(name, machine):
-    chosen = ending(strategy(name), 6)
     params = [
-        real(chosen, m, seconds=60.0, num_evals=240).params
+        real(strategy(name), m, until=6 * [merged_root]).params
         for m in (machine, three_workers())
     ]
     chex.assert_trees_all_equal(*params)

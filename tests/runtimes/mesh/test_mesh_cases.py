@@ -96,7 +96,11 @@ def taking_turns(groups):
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("merging", [merge.sma(), merge.average()], ids=["sma", "mean"])
+@pytest.mark.parametrize(
+    "merging",
+    [merge.sma(), pytest.param(merge.average(), marks=pytest.mark.full)],
+    ids=["sma", "mean"],
+)
 def test_other_workers_take_part_each_time(where, merging):
     """The center moves on all devices, also where no worker takes part."""
     policy = taking_turns(((3, 4, 6), (0, 1), (2, 5, 7), (7,)))
@@ -109,6 +113,7 @@ def test_other_workers_take_part_each_time(where, merging):
     ]
 
 
+@pytest.mark.full
 def test_first_rounds_begin_from_the_center_also_step_by_step():
     policy = taking_turns(((3, 4, 6), (0, 1)))
     chosen = Strategy(policy, local.sgd(momentum=0.5), merge.sma(), 4, 0.1)
@@ -156,6 +161,7 @@ def test_a_merge_without_a_round_is_refused():
         on_mesh(chosen, "8 x 1", 4, 2)
 
 
+@pytest.mark.full
 @EVERYWHERE
 def test_sparse_inputs_and_row_views(where):
     both(UNEVEN, where, 5, 4, task=SPARSE_TASK, data=SPARSE)
@@ -170,7 +176,7 @@ def test_sparse_updates_of_rows(where):
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("at_once", quick([1, 3], 3))
 def test_a_nan_is_kept_out_and_named(where, at_once):
     chosen = hj.elastic_sgd(**COMMON, local_steps=2)
     options = {"task": POISONED, "on_nan": "reset"}
@@ -191,6 +197,7 @@ def test_a_nan_ends_the_run_if_asked():
     assert "the loss of worker w5 became nan at 2 s" in history.stopped
 
 
+@pytest.mark.full
 def test_a_nan_below_a_node_is_kept_out():
     chosen = hj.hier_sgd(**COMMON, levels=(4,), local_steps=(1, 2))
     options = {"task": POISONED, "on_nan": "reset"}
@@ -266,6 +273,7 @@ def test_a_merge_written_on_tuples_sees_all_replicas(where):
     assert not said or actual.placement.endswith(f" {megabytes:.3g} MB")
 
 
+@pytest.mark.full
 @EVERYWHERE
 def test_a_merge_written_on_tuples_sees_who_takes_part(where):
     """A plain mean, without weights: absent replicas must not be in the tuple."""
@@ -318,7 +326,9 @@ def test_step_modes_of_sparse_data(where, step_mode):
     close(actual.params, expected.params, 1e-6)
 
 
-@pytest.mark.parametrize("step_mode", ["unrolled", "vmapped", "dispatch"])
+@pytest.mark.parametrize(
+    "step_mode", quick(["unrolled", "vmapped", "dispatch"], "dispatch")
+)
 @pytest.mark.parametrize("where", [ON_ALL[0], ON_ALL[2]])
 def test_step_modes(where, step_mode):
     expected = simulated(UNEVEN, 5, 4)
@@ -329,7 +339,7 @@ def test_step_modes(where, step_mode):
     assert actual.evals[-1]["updates"] == 5 * sum(STEPS)
 
 
-@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+@pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "fused"))
 def test_losses_reach_the_sampler(step_mode):
     """Each wave's losses choose the next wave's examples."""
     chosen = hj.biased_local_sgd(**COMMON, local_steps=STEPS)
@@ -338,7 +348,7 @@ def test_losses_reach_the_sampler(step_mode):
     close(actual.params, expected.params, 1e-6)
 
 
-@pytest.mark.parametrize("at_once", [2, 3, 16])
+@pytest.mark.parametrize("at_once", quick([2, 3, 16], 3))
 def test_several_waves_in_one_launch(at_once):
     expected = simulated(UNEVEN, 7, 4, num_evals=3)
     actual = on_mesh(UNEVEN, "8 x 1", 7, 4, at_once=at_once, num_evals=3)

@@ -40,12 +40,9 @@ TABLE = {  # strategy, steps of a wave
     "sequential": (hj.sequential_sgd(**COMMON), 1),
 }
 CHOSEN = (
-    "sync",
     "local steps",
     "biased",
-    "fed_nova",
     "sma tau",
-    "easgd_sync",
     "hier two levels",
 )  # tested always
 ROUNDED = ("biased", "fed_nova", "fed_acc", "fed_adp", "easgd_sync")

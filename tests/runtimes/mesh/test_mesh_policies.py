@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from mesh_runs import close, on_mesh, simulated
+from quick import quick
 from real_runs import poisoned_task
 
 import hetjax as hj
@@ -44,6 +45,11 @@ def merging(*waves, steps=(1,)):
     )
 
 
+FOR_SAMPLERS = pytest.mark.parametrize(
+    "sampler",
+    [pytest.param(None, marks=pytest.mark.full), OBSERVING],
+    ids=["", "observed"],
+)
 HALVES = ((0, 1, 2, 3), (4, 5, 6, 7))
 SOMETIMES = merging((), (EVERYBODY,))
 
@@ -64,23 +70,24 @@ def same(policy, waves, *, step_mode="fused", at_once=1, sampler=None, **options
     return actual
 
 
+@pytest.mark.full
 def test_a_tree_whose_members_have_different_depths():
     deep = schedule.hierarchical(INNER, sizes=2)
     same(schedule.hierarchical([deep, INNER], sizes=4), 4)
 
 
-@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+@pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "dispatch"))
 def test_waves_without_a_merge(step_mode):
     same(SOMETIMES, 6, step_mode=step_mode)
     same(SOMETIMES, 6, step_mode=step_mode, on_nan="stop")
 
 
-@pytest.mark.parametrize("step_mode", ["fused", "dispatch"])
+@pytest.mark.parametrize("step_mode", quick(["fused", "dispatch"], "fused"))
 def test_several_waves_at_a_time(step_mode):
     same(INNER, 7, step_mode=step_mode, at_once=3)
 
 
-@pytest.mark.parametrize("sampler", [None, OBSERVING], ids=["", "observed"])
+@FOR_SAMPLERS
 def test_two_merges_of_one_wave(sampler):
     """Where losses are observed, the second is launched when the first is done."""
     both = merging(HALVES)
@@ -89,7 +96,7 @@ def test_two_merges_of_one_wave(sampler):
     assert sum(w.nans for w in actual.workers) > 0
 
 
-@pytest.mark.parametrize("sampler", [None, OBSERVING], ids=["", "observed"])
+@FOR_SAMPLERS
 def test_a_nan_below_a_node(sampler):
     """Where losses are observed, it is known before all have arrived."""
     policy = schedule.hierarchical(INNER, sizes=4)

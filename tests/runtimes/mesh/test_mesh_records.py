@@ -25,8 +25,9 @@ def test_waves_that_are_done_are_freed(monkeypatch):
         DATA,
         machine,
         hj.local_sgd(batch_size=4, learning_rate=0.05, local_steps=2),
-        seconds=0.5,
-        num_evals=4,
+        seconds=60.0,
+        num_evals=1200,
+        epochs=100 * 4 * 4 / len(DATA.train) + 1,
         on_eval=lambda point: counts.append((point["updates"], len(alive))),
         progress=False,
     )
@@ -41,7 +42,7 @@ def test_what_is_left_of_a_wave_is_merging():
         jax.devices("cpu")[:2], placement="mesh", step_mode="fused"
     )
     strategy = hj.sma(batch_size=4, learning_rate=0.05)
-    history = hj.train(TASK, DATA, machine, strategy, seconds=0.5, progress=False)
+    history = hj.train(TASK, DATA, machine, strategy, seconds=0.2, progress=False)
     assert history.estimates_busy
     for worker in history.workers:
         assert worker.merging > 0

@@ -187,6 +187,7 @@ def said(found, word):
     ]
 
 
+@pytest.mark.full
 def test_values_go_around(exchanged):
     gathered = [f"[[{i}, 0], [{i}, 1], [{i}, 2]]" for i in range(2)]
     assert said(exchanged, "gather") == [gathered] * 3
@@ -194,6 +195,7 @@ def test_values_go_around(exchanged):
     assert said(exchanged, "is first") == [["True"], ["False"], ["False"]]
 
 
+@pytest.mark.full
 def test_every_process_tells_what_they_disagree_about(exchanged):
     found = said(exchanged, "unequal")
     assert found == [found[0]] * 3
@@ -206,6 +208,7 @@ def test_every_process_tells_what_they_disagree_about(exchanged):
     assert "process 1 has 1, process 0 has 0, and 1 more values" in settings
 
 
+@pytest.mark.full
 def test_a_late_process_is_named(exchanged):
     late = said(exchanged, "late")
     assert late[2] == []
@@ -215,6 +218,7 @@ def test_a_late_process_is_named(exchanged):
     assert len(late[0]) == len(late[1]) == 1
 
 
+@pytest.mark.full
 def test_a_process_that_has_ended_is_not_waited_for(exchanged):
     assert [status for status, _, _ in exchanged] == [1, 2, 1]
     ended = r"process 1 \(.*, pid \d+\) has ended: its file is missing"

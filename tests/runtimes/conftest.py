@@ -1,0 +1,59 @@
+"""Real runs of tests begin at once, and none of their workers is missed by mistake."""
+
+import sys
+from collections import Counter
+
+import pytest
+
+EVENTS = 1000  # of a dry run: enough for all kinds of merges of small machines
+AGES = 600.0  # [s]
+_PROGRAMS = {}  # by the numbers of tasks; the tasks of these live on with them
+
+
+def _programs(task):
+    """Those of a task, which all runs share, as the runs of one session do."""
+    from hetjax.engine.compiled.programs import Programs
+
+    return _PROGRAMS.setdefault(id(task), Programs(task))
+
+
+@pytest.fixture(autouse=True)
+def _short_preparation(monkeypatch):
+    """A run compiles what no other did; its measurements and dry run are short."""
+    dry_run = sys.modules.get("hetjax.runtimes.threads.dry_run")
+    if dry_run is None:  # a test without JAX
+        return
+    from hetjax.runtimes.threads.step_timer import StepTimer
+
+    monkeypatch.setattr(dry_run, "EVENTS", EVENTS)
+    monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
+    for module in ("hetjax.api.session", "hetjax.runtimes.cluster.member"):
+        if module in sys.modules:
+            monkeypatch.setattr(sys.modules[module], "Programs", _programs)
+
+
+class Patience:
+    """Which rounds may miss their deadlines: pairs (worker, number from 1 on)."""
+
+    def __init__(self):
+        self.strict = set()
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """No worker is missed, however busy the machine is, but in `strict` rounds.
+
+    The deadlines of those are as always.
+    """
+    from hetjax.runtimes.threads.deadlines import Deadlines
+
+    patience, inner = Patience(), Deadlines.allowed
+
+    def allowed(self, worker, local_round):
+        given = self.__dict__.setdefault("given", Counter())
+        given[worker] += 1
+        seconds = inner(self, worker, local_round)
+        return seconds + AGES * ((worker, given[worker]) not in patience.strict)
+
+    monkeypatch.setattr(Deadlines, "allowed", allowed)
+    return patience
