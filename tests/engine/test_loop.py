@@ -1,5 +1,6 @@
 """The loop: what an evaluation sees, how runs end, what a sampler is told."""
 
+import copy
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,10 +15,12 @@ from tiny_runs import (
     machine,
     one_by_one,
     seconds_of,
+    silent,
     train,
 )
 
 import hetjax as hj
+from hetjax.api.session import Session
 from hetjax.data import from_arrays
 from hetjax.sampling import uniform
 
@@ -95,10 +98,12 @@ def test_the_last_instant_is_the_end(seconds, num_evals):
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_evaluations_never_change_the_run(name):
     unlike = machine(0.7, 1.1, link=0.9)
-    few, many = (
-        train(unlike, STRATEGIES[name], 9.0, num_evals=num_evals)
-        for num_evals in (1, 40)
-    )
+    task, data, bar = counting_task(), counting_data(), silent()
+    seldom = Session(task, data, unlike, seconds=9.0, num_evals=1)
+    often = copy.copy(seldom)  # with the same programs
+    often.instants = tuple(9.0 * k / 40 for k in range(41))
+    few, many = (one.run(name, STRATEGIES[name], 0, bar) for one in (seldom, often))
+    assert (len(few.evals), len(many.evals)) == (2, 41)
     assert float(few.params["w"][0]) == float(many.params["w"][0]) != 0.0
     assert seconds_of(few) == seconds_of(many)
     assert [w.updates for w in few.workers] == [w.updates for w in many.workers]

@@ -77,18 +77,20 @@ SETTINGS = {"batch_size": 4, "learning_rate": 0.1}
 def test_strategies_run_on_a_users_own_machine(name):
     """As on a simulated machine whose rounds take a second, and merges no time."""
     strategy = hj.STRATEGIES[name](**SETTINGS)
-    history = hj.train(TASK, DATA, Toy(), strategy, seconds=5.5, progress=False)
+    twice = {"seconds": 5.5, "progress": False}
+    runs = hj.compare(TASK, DATA, Toy(), {"a": strategy, "b": strategy}, **twice)
+    history, again = runs.histories
+    assert [h.strategy for h in runs.histories] == ["a", "b"]
     assert history.step_modes == {"toy": "dispatch"}
     assert [w.busy for w in history.workers] == [5.5] * 3
     assert history.evals[-1]["loss"] < history.evals[0]["loss"]
-    again = hj.train(TASK, DATA, Toy(), strategy, seconds=5.5, progress=False)
     chex.assert_trees_all_equal(history.params, again.params)
 
 
-def test_a_comparison_on_it():
-    strategies = {"sync": hj.sync_sgd(**SETTINGS), "sma": hj.sma(**SETTINGS)}
-    runs = hj.compare(TASK, DATA, Toy(), strategies, seconds=2.5, progress=False)
-    assert [h.strategy for h in runs.histories] == ["sync", "sma"]
+def test_one_run_on_it():
+    sync = hj.sync_sgd(**SETTINGS)
+    history = hj.train(TASK, DATA, Toy(), sync, seconds=2.5, progress=False)
+    assert (history.strategy, history.duration) == ("sync_sgd", 2.5)
 
 
 def test_an_object_that_is_not_a_machine():

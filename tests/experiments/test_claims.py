@@ -132,6 +132,7 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
             "adaptive_sgd.py",
             tmp_path / tune,
             "--quick",
+            "--num_evals=12",  # of the whole test split each: most of a run
             f"--tune={tune}",
             f"--runs={tmp_path / 'runs'}",
         )

@@ -28,9 +28,19 @@ def random(rng, shapes):
         values = (
             rng.integers(100, size=s.shape) if integer else rng.normal(size=s.shape)
         )
-        return jnp.asarray(values, s.dtype)
+        return np.asarray(values).astype(s.dtype)
 
-    return jax.tree.map(leaf, shapes)
+    return jax.device_put(jax.tree.map(leaf, shapes))
+
+
+def broken(tree):
+    """The same with NaN in place of all floating numbers."""
+
+    def leaf(x):
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        return np.full(x.shape, np.nan, x.dtype) if floating else x
+
+    return jax.device_put(jax.tree.map(leaf, tree))
 
 
 def random_replica(
@@ -46,7 +56,7 @@ def random_replica(
         buffers["angle"] = jax.ShapeDtypeStruct((2,), jnp.float32)
     carry = {name: random(rng, tree) for name, tree in buffers.items()}
     if "angle" in requires:  # the mean of some rounds
-        carry["angle"] = jnp.array([0.7, 2.0])
+        carry["angle"] = jax.device_put(np.float32([0.7, 2.0]))
     params = random(rng, shapes)
     if broadcasts:
         carry["round_start"] = random(rng, shapes)
@@ -71,25 +81,31 @@ def make_stats(updates, batch_size=None, examples=None, learning_rate=None, **ot
         0.5 + 0.25 * np.arange(n) if learning_rate is None else learning_rate
     )
     stats = WorkerStats(
-        worker=jnp.arange(n, dtype=jnp.int32),
-        local_steps=jnp.asarray(updates, jnp.float32),
-        batch_size=jnp.asarray(batch_size, jnp.float32),
-        examples=jnp.asarray(examples, jnp.float32),
-        learning_rate=jnp.asarray(learning_rate, jnp.float32),
-        staleness=jnp.zeros(n, jnp.float32),
-        leaves=jnp.ones(n),
-        share=jnp.ones(n) / n,
-        accuracy=0.5 + jnp.arange(n) / 16,
-        server_steps=jnp.float32(0),
-        num_workers=jnp.float32(n),
+        worker=np.arange(n, dtype=np.int32),
+        local_steps=updates,
+        batch_size=batch_size,
+        examples=examples,
+        learning_rate=learning_rate,
+        staleness=np.zeros(n),
+        leaves=np.ones(n),
+        share=np.ones(n) / n,
+        accuracy=0.5 + np.arange(n) / 16,
+        server_steps=0,
+        num_workers=n,
     )
-    given = {k: jnp.asarray(v, jnp.float32) for k, v in others.items()}
-    return stats._replace(**given)
+    # at once, without a compiled conversion of each
+    numbers = {k: np.asarray(v, np.float32) for k, v in stats._asdict().items()}
+    numbers |= {"worker": stats.worker}
+    numbers |= {k: np.asarray(v, np.float32) for k, v in others.items()}
+    return jax.device_put(WorkerStats(**numbers))
 
 
 def pick(order, replicas, stats):
     """The members with these indices, in this order."""
-    chosen = WorkerStats(*(x[jnp.asarray(order)] if x.ndim else x for x in stats))
+    chosen = jax.tree.map(
+        lambda x: np.asarray(x)[np.asarray(order)] if x.ndim else x, stats
+    )
+    chosen = jax.device_put(chosen)
     return tuple(replicas[i] for i in order), chosen
 
 

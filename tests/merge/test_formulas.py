@@ -4,6 +4,8 @@ Expected values come from NumPy in float64; tolerances are a few float32 roundin
 terms of size one.
 """
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,6 @@ import merge_cases as cases
 import numpy as np
 import optax
 import pytest
-from absl.testing import parameterized
 
 from hetjax import merge
 from hetjax.merge.formulas.weights import momentum_norm
@@ -20,13 +21,24 @@ SHAPES = {
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
     "matrices": [jax.ShapeDtypeStruct((2, 3), jnp.float32)],
 }
-CASES = {"seed": (0, 1, 2), "n": (1, 2, 5, 9), "inactive": ("none", "some", "one")}
+CASES = [(seed, inactive) for seed in (0, 1, 2) for inactive in ("none", "some", "one")]
+
+
+def plain(function):
+    """As it is: without jit."""
+    return function
+
+
+# every number of members once, compiled or not
+SIZES = pytest.mark.parametrize(
+    ("n", "variant"), [(1, plain), (2, jax.jit), (5, plain), (9, jax.jit)]
+)
 
 
 class Members:
     """n random trees, also as float64 rows; some members may be inactive."""
 
-    def __init__(self, seed, n, inactive):
+    def __init__(self, seed, inactive, n):
         self.rng = np.random.default_rng(seed)
         self.trees = tuple(cases.random(self.rng, SHAPES) for _ in range(n))
         self.center, self.velocity = (cases.random(self.rng, SHAPES) for _ in "zv")
@@ -38,8 +50,7 @@ class Members:
         self.here = here
         self.rows = np.stack([flat(t) for t in self.trees])
         self.given = tuple(
-            t if h else jax.tree.map(lambda x: x * np.nan, t)
-            for t, h in zip(self.trees, here, strict=True)
+            t if h else cases.broken(t) for t, h in zip(self.trees, here, strict=True)
         )
 
     def numbers(self, low=0.1, high=3.0):
@@ -51,8 +62,10 @@ def flat(tree):
     return np.concatenate(leaves)
 
 
-def close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=5e-6, atol=5e-6)
+def close(actual, expected, case):
+    np.testing.assert_allclose(
+        actual, expected, rtol=5e-6, atol=5e-6, err_msg=str(case)
+    )
 
 
 def proportional(raw, here):
@@ -60,37 +73,42 @@ def proportional(raw, here):
     return raw / (raw.sum() or 1.0)
 
 
-class FormulasTest(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(**CASES)
-    def test_weights(self, seed, n, inactive):
-        m = Members(seed, n, inactive)
+@SIZES
+def test_weights(n, variant):
+    proportional_weights, bias_weights, angle_weights, accuracy_weights = map(
+        variant,
+        (
+            merge.proportional_weights,
+            merge.bias_weights,
+            merge.angle_weights,
+            merge.accuracy_weights,
+        ),
+    )
+    for case in CASES:
+        m = Members(*case, n)
         raw = m.numbers()
-        alpha = self.variant(merge.proportional_weights)(raw, m.here)
-        close(alpha, proportional(raw, m.here))
+        alpha = proportional_weights(raw, m.here)
+        close(alpha, proportional(raw, m.here), case)
         # inactive: exactly zero
-        assert not np.asarray(alpha)[~m.here].any()
+        assert not np.asarray(alpha)[~m.here].any(), case
         steps = m.rng.integers(1, 40, n)
-        close(
-            self.variant(merge.bias_weights)(steps, m.here),
-            proportional(steps, m.here),
-        )
-        psi = self.variant(merge.angle_weights)(raw, present=m.here)
+        close(bias_weights(steps, m.here), proportional(steps, m.here), case)
+        psi = angle_weights(raw, present=m.here)
         f = 5 * (1 - np.exp(-np.exp(-5 * (raw.astype(np.float64) - 1))))
-        close(psi, proportional(np.exp(f), m.here))
+        close(psi, proportional(np.exp(f), m.here), case)
         # a power of the accuracies times shares
-        acc = self.variant(merge.accuracy_weights)(
-            raw, steps, power=2.0, present=m.here
-        )
-        close(acc, proportional(raw.astype(np.float64) ** 2 * steps, m.here))
+        acc = accuracy_weights(raw, steps, power=2.0, present=m.here)
+        close(acc, proportional(raw.astype(np.float64) ** 2 * steps, m.here), case)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(**CASES, delta=(0.0, 0.3), met=(True, False))
-    def test_algorithm_2(self, seed, n, inactive, delta, met):
-        m = Members(seed, n, inactive)
+
+@SIZES
+def test_algorithm_2(n, variant):
+    weigh = variant(merge.normalized_weights)
+    for case in itertools.product(CASES, (0.0, 0.3), (True, False)):
+        which, delta, met = case
+        m = Members(*which, n)
         u, b = m.rng.integers(1, 5, n), m.numbers(1, 9)
         norms = m.numbers(0.0, 0.9) + (0 if met else 1)
-        weigh = self.variant(merge.normalized_weights)
         actual = weigh(u, b, norms=norms, delta=delta, threshold=1.0, present=m.here)
         seen = u[m.here]
         alpha = proportional(
@@ -100,84 +118,100 @@ class FormulasTest(chex.TestCase):
             u_here = np.where(m.here, u, -1)
             alpha[np.argmax(u_here)] *= 1 + delta
             alpha[np.argmin(np.where(m.here, u, 99))] *= 1 - delta
-        close(actual, alpha)
+        close(actual, alpha, case)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(**CASES)
-    def test_weighted_mean(self, seed, n, inactive):
-        m = Members(seed, n, inactive)
+
+@SIZES
+def test_weighted_mean(n, variant):
+    weighted_mean = variant(merge.weighted_mean)
+    for case in CASES:
+        m = Members(*case, n)
         weights = np.where(m.here, m.numbers(), 0)
-        mean = self.variant(merge.weighted_mean)(m.given, weights)
+        mean = weighted_mean(m.given, weights)
         if m.here.any():
-            close(flat(mean), proportional(weights, m.here) @ m.rows)
-        same = self.variant(merge.weighted_mean)((m.center,) * n, weights + 1)
+            close(flat(mean), proportional(weights, m.here) @ m.rows, case)
+        same = weighted_mean((m.center,) * n, weights + 1)
         chex.assert_trees_all_equal(same, m.center)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(**CASES)
-    def test_momentum_mean(self, seed, n, inactive):
-        m = Members(seed, n, inactive)
+
+@SIZES
+def test_momentum_mean(n, variant):
+    momentum_mean = variant(merge.momentum_mean)
+    for case in CASES:
+        m = Members(*case, n)
         weights = np.where(m.here, m.numbers(0.1, 0.5), 0)
-        new, previous = self.variant(merge.momentum_mean)(
+        new, previous = momentum_mean(
             m.center, m.velocity, m.given, weights, momentum=0.7
         )
         w, w_p = flat(m.center), flat(m.velocity)
         if not m.here.any():
             chex.assert_trees_all_equal((new, previous), (m.center, m.velocity))
-            return
-        close(flat(new), weights.astype(np.float64) @ m.rows + 0.7 * (w - w_p))
+            continue
+        expected = weights.astype(np.float64) @ m.rows + 0.7 * (w - w_p)
+        close(flat(new), expected, case)
         chex.assert_trees_all_equal(previous, m.center)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(**CASES)
-    def test_sma(self, seed, n, inactive):
-        m = Members(seed, n, inactive)
+
+@SIZES
+def test_sma(n, variant):
+    correct = variant(merge.sma_correction)
+    for case in CASES:
+        m = Members(*case, n)
         state = (m.center, m.velocity)
-        correct = self.variant(merge.sma_correction)
         z, v, after = correct(*state, m.given, alpha=0.3, momentum=0.6, present=m.here)
         if not m.here.any():
             chex.assert_trees_all_equal((z, v), state)
-            return
+            continue
         c = 0.3 * (m.rows - flat(m.center)) * m.here[:, None]
         velocity = c.sum(0) + 0.6 * flat(m.velocity)
-        close(flat(v), velocity)
-        close(flat(z), flat(m.center) + velocity)
+        close(flat(v), velocity, case)
+        close(flat(z), flat(m.center) + velocity, case)
         for row, move, tree, given, here in zip(
             m.rows, c, after, m.given, m.here, strict=True
         ):
             if here:
-                close(flat(tree), row - move)
+                close(flat(tree), row - move, case)
             else:
                 chex.assert_trees_all_equal(tree, given)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(seed=(0, 1, 2), n=(2, 5))
-    def test_moves(self, seed, n):
-        m = Members(seed, n, "none")
+
+@pytest.mark.parametrize(("n", "variant"), [(2, jax.jit), (5, plain)])
+def test_moves(n, variant):
+    functions = (
+        merge.elastic_move,
+        merge.pair_average,
+        merge.gradient_sum_step,
+        merge.mean_correction,
+        merge.nova_step,
+    )
+    elastic, average, sum_step, mean_correction, nova = map(variant, functions)
+    for seed in (0, 1, 2):
+        m = Members(seed, "none", n)
         (x, *_), z, g = m.trees, m.center, m.velocity
-        center, tree = self.variant(merge.elastic_move)(z, x, 0.3)
-        close(flat(center), flat(z) + 0.3 * (flat(x) - flat(z)))
-        close(flat(center) + flat(tree), flat(z) + flat(x))
-        first, second = self.variant(merge.pair_average)(x, z, g, 0.1)
-        close(flat(second), (flat(x) + flat(z)) / 2)
-        close(flat(first), flat(second) - 0.1 * flat(g))
-        stepped, total = self.variant(merge.gradient_sum_step)(z, m.trees, 0.1)
-        close(flat(total), m.rows.sum(0))
-        close(flat(stepped), flat(z) - 0.1 * m.rows.sum(0))
-        mean, moved = self.variant(merge.mean_correction)(z, m.trees, alpha=0.1)
-        close(flat(mean), m.rows.mean(0))
-        close(flat(moved[0]), 0.9 * m.rows[0] + 0.1 * m.rows.mean(0))
-        w, buffer = self.variant(merge.nova_step)(
+        center, tree = elastic(z, x, 0.3)
+        close(flat(center), flat(z) + 0.3 * (flat(x) - flat(z)), seed)
+        close(flat(center) + flat(tree), flat(z) + flat(x), seed)
+        first, second = average(x, z, g, 0.1)
+        close(flat(second), (flat(x) + flat(z)) / 2, seed)
+        close(flat(first), flat(second) - 0.1 * flat(g), seed)
+        stepped, total = sum_step(z, m.trees, 0.1)
+        close(flat(total), m.rows.sum(0), seed)
+        close(flat(stepped), flat(z) - 0.1 * m.rows.sum(0), seed)
+        mean, moved = mean_correction(z, m.trees, alpha=0.1)
+        close(flat(mean), m.rows.mean(0), seed)
+        close(flat(moved[0]), 0.9 * m.rows[0] + 0.1 * m.rows.mean(0), seed)
+        w, buffer = nova(
             z, g, m.trees, np.full(n, 1 / n), learning_rate=0.5, server_momentum=0.4
         )
         buf = 0.4 * flat(g) + (flat(z) - m.rows.mean(0)) / 0.5
-        close(flat(buffer), buf)
-        close(flat(w), flat(z) - 0.5 * buf)
+        close(flat(buffer), buf, seed)
+        close(flat(w), flat(z) - 0.5 * buf, seed)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(n=(0, 1, 7, 200), beta=(0.0, 0.5, 0.99))
-    def test_magma_steps(self, n, beta):
-        steps = self.variant(merge.magma_steps)
+
+@pytest.mark.parametrize("variant", [plain, jax.jit])
+def test_magma_steps(variant):
+    steps = variant(merge.magma_steps)
+    for n, beta in itertools.product((0, 1, 7, 200), (0.0, 0.5, 0.99)):
         w, z = steps(
             {"w": jnp.float32(2.0)},
             {"w": jnp.float32(-0.7)},
@@ -191,71 +225,76 @@ class FormulasTest(chex.TestCase):
         for _ in range(n):
             z64 = beta * z64 + (1 - beta) * 0.6
             w64 -= 0.03 * z64
-        np.testing.assert_allclose((w["w"], z["w"]), (w64, z64), rtol=3e-5)
+        np.testing.assert_allclose(
+            (w["w"], z["w"]), (w64, z64), rtol=3e-5, err_msg=f"{n}, {beta}"
+        )
 
-    def test_settings_under_vmap(self):
-        """One program for several settings equals one call per setting."""
-        m = Members(0, 4, "some")
-        alphas, momenta = jnp.array([0.1, 0.4]), jnp.array([0.0, 0.9])
 
-        def sma(alpha, momentum):
-            return merge.sma_correction(
-                m.center,
-                m.velocity,
-                m.trees,
-                alpha=alpha,
-                momentum=momentum,
-                present=m.here,
-            )
+def test_settings_under_vmap():
+    """One program for several settings equals one call per setting."""
+    m = Members(0, "some", 4)
+    alphas, momenta = np.float32([0.1, 0.4]), np.float32([0.0, 0.9])
 
-        def several(alpha, momentum):
-            return (
-                sma(alpha, momentum),
-                merge.elastic_move(m.center, m.velocity, alpha),
-                merge.nova_weights([1, 32, 4, 9], momentum=momentum),
-                merge.normalized_weights(
-                    [1, 3, 4, 9], [1] * 4, norms=[0] * 4, delta=alpha
-                ),
-                merge.angle_weights([0.2, 1.0, 0.4, 2.0], alpha=alpha),
-            )
+    def sma(alpha, momentum):
+        return merge.sma_correction(
+            m.center,
+            m.velocity,
+            m.trees,
+            alpha=alpha,
+            momentum=momentum,
+            present=m.here,
+        )
 
-        together = jax.vmap(several)(alphas, momenta)
-        for k in range(2):
-            one = several(alphas[k], momenta[k])
-            chex.assert_trees_all_close(
-                jax.tree.map(lambda x, k=k: x[k], together), one, rtol=2e-6, atol=2e-6
-            )
+    def several(alpha, momentum):
+        return (
+            sma(alpha, momentum),
+            merge.elastic_move(m.center, m.velocity, alpha),
+            merge.nova_weights([1, 32, 4, 9], momentum=momentum),
+            merge.normalized_weights([1, 3, 4, 9], [1] * 4, norms=[0] * 4, delta=alpha),
+            merge.angle_weights([0.2, 1.0, 0.4, 2.0], alpha=alpha),
+        )
 
-    def test_factories_under_vmap(self):
-        """A merge's settings may be traced values, too."""
-        m = Members(1, 3, "none")
-        replicas = tuple(cases.Replica(t, carry={"prev_params": t}) for t in m.trees)
-        stats = merge.stats([3, 1, 2])
+    together = jax.jit(jax.vmap(several))(alphas, momenta)
+    one_by_one = jax.jit(several)
+    for k in range(2):
+        one = one_by_one(alphas[k], momenta[k])
+        chex.assert_trees_all_close(
+            jax.tree.map(lambda x, k=k: x[k], together), one, rtol=2e-6, atol=2e-6
+        )
 
-        def merged(make, setting):
-            merging = make(setting)
-            state = merging.init(m.center)
-            state, _ = merging.apply(state, replicas, stats)
-            state, _ = merging.apply(state, replicas, stats)
-            return merging.model(state)[0]
 
-        for make in (
-            lambda a: merge.sma(alpha=a),
-            lambda a: merge.average(momentum=a),
-            lambda a: merge.normalized(momentum=a, delta=a, pert_thr=9.0),
-            lambda a: merge.fed_nova(server_momentum=a),
-            lambda a: merge.replica_mean(alpha=a),
-        ):
-            settings = jnp.array([0.2, 0.7])
-            together = jax.vmap(lambda s, make=make: merged(make, s))(settings)
-            for k, setting in enumerate((0.2, 0.7)):
-                one = merged(make, setting)
-                chex.assert_trees_all_close(
-                    jax.tree.map(lambda x, k=k: x[k], together),
-                    one,
-                    rtol=5e-6,
-                    atol=5e-6,
-                )
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a: merge.sma(alpha=a),
+        lambda a: merge.average(momentum=a),
+        lambda a: merge.normalized(momentum=a, delta=a, pert_thr=9.0),
+        lambda a: merge.fed_nova(server_momentum=a),
+        lambda a: merge.replica_mean(alpha=a),
+    ],
+    ids=["sma", "average", "normalized", "fed_nova", "replica_mean"],
+)
+def test_factories_under_vmap(make):
+    """A merge's settings may be traced values, too."""
+    m = Members(1, "none", 3)
+    replicas = tuple(cases.Replica(t, carry={"prev_params": t}) for t in m.trees)
+    stats = merge.stats([3, 1, 2])
+
+    def merged(setting):
+        merging = make(setting)
+        state = merging.init(m.center)
+        state, _ = merging.apply(state, replicas, stats)
+        state, after = merging.apply(state, replicas, stats)
+        return merging.model(state)[0], after[0].params
+
+    settings = (0.2, 0.7)
+    together = jax.jit(jax.vmap(merged))(np.float32(settings))
+    for k, setting in enumerate(settings):
+        # a Python number, which the factory checks
+        one = jax.jit(lambda s=setting: merged(s))()
+        chex.assert_trees_all_close(
+            jax.tree.map(lambda x, k=k: x[k], together), one, rtol=5e-6, atol=5e-6
+        )
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 1 - 1e-6])

@@ -1,5 +1,7 @@
 """Users' own merges: hetjax handles inactive members, operations and buffers."""
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -29,41 +31,37 @@ PATTERNS = ((1, 1, 1, 1), (3, 0, 5, 4), (0, 0, 2, 1), (0, 7, 0, 0), (1, 0, 0, 1)
 SHAPES = {"a": jax.ShapeDtypeStruct((2, 3), jnp.float32), "b": cases.SHAPES["scalar"]}
 
 
-class MaskedTest(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_the_median_is_of_the_active_members_only(self):
-        masked = merge.masked(median())
-        apply = self.variant(lambda s, r, f: masked.apply(s, r, f))
-        for seed in range(3):
-            rng = np.random.default_rng(seed)
-            start = cases.random(rng, SHAPES)
-            for steps in PATTERNS:
-                replicas = tuple(
-                    cases.random_replica(rng, SHAPES, (), ()) for _ in steps
-                )
-                broken = tuple(
-                    r if s else jax.tree.map(lambda x: x * np.nan, r)
-                    for r, s in zip(replicas, steps, strict=True)
-                )
-                state, after = apply((start, ()), broken, merge.stats(steps))
-                here = [r.params for r, s in zip(replicas, steps, strict=True) if s]
-                middle = jax.tree.map(
-                    lambda *w: np.median(np.stack([np.float32(x) for x in w]), axis=0),
-                    *here,
-                )
-                expected = jax.tree.map(lambda m, x: m.astype(x.dtype), middle, start)
-                chex.assert_trees_all_equal(state[0], expected)
-                for r in after:  # inactive ones continue from it, too
-                    chex.assert_trees_all_equal(r.params, expected)
+@pytest.mark.parametrize(
+    ("variant", "seeds"), [(jax.jit, range(3)), (lambda f: f, range(1))]
+)
+def test_the_median_is_of_the_active_members_only(variant, seeds):
+    masked = merge.masked(median())
+    apply = variant(lambda s, r, f: masked.apply(s, r, f))
+    for seed, steps in itertools.product(seeds, PATTERNS):
+        rng = np.random.default_rng(seed)
+        start = cases.random(rng, SHAPES)
+        replicas = tuple(cases.random_replica(rng, SHAPES, (), ()) for _ in steps)
+        pairs = list(zip(replicas, steps, strict=True))
+        broken = tuple(r if s else cases.broken(r) for r, s in pairs)
+        state, after = apply((start, ()), broken, merge.stats(steps))
+        middle = jax.tree.map(
+            lambda *w: np.median(np.stack([np.float32(x) for x in w]), axis=0),
+            *[r.params for r, s in pairs if s],
+        )
+        expected = jax.tree.map(lambda m, x: m.astype(x.dtype), middle, start)
+        chex.assert_trees_all_equal(state[0], expected)
+        for r in after:  # inactive ones continue from it, too
+            chex.assert_trees_all_equal(r.params, expected)
 
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_a_merge_without_active_members_changes_nothing(self):
-        rng = np.random.default_rng(0)
-        replicas = tuple(cases.random_replica(rng, SHAPES, (), ()) for _ in range(3))
-        before = (cases.random(rng, SHAPES), ())
-        apply = self.variant(merge.masked(median()).apply)
-        after = apply(before, replicas, merge.stats([0, 0, 0]))
-        chex.assert_trees_all_equal(after, (before, replicas))
+
+@pytest.mark.parametrize("variant", [jax.jit, lambda f: f])
+def test_a_merge_without_active_members_changes_nothing(variant):
+    rng = np.random.default_rng(0)
+    replicas = tuple(cases.random_replica(rng, SHAPES, (), ()) for _ in range(3))
+    before = (cases.random(rng, SHAPES), ())
+    apply = variant(merge.masked(median()).apply)
+    after = apply(before, replicas, merge.stats([0, 0, 0]))
+    chex.assert_trees_all_equal(after, (before, replicas))
 
 
 def test_order_is_kept_and_inactive_members_stay_as_they_are():

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from quick import quick, quick_if
 from test_laws import APPLY, TABLE
 
-from hetjax import merge, tree
+from hetjax import merge
 from hetjax.merge.group import unstacked
 
 pytestmark = pytest.mark.usefixtures("cpu_alone")
@@ -32,7 +32,12 @@ FULL = {  # float32: bfloat16 would hide differences
 
 
 def stack(trees):
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    """Outside of compiled programs, which are smaller for it."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def on_host(arrays):
+    return jax.tree.map(np.asarray, arrays)
 
 
 def mesh_of(number):
@@ -47,19 +52,20 @@ def on_mesh(body, per_device):
 
     def local(whole, stacked):
         whole, members = body(whole, unstacked(stacked, per_device))
-        return whole, stack(members)
+        return whole, jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
 
-    mapped = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(everywhere, split),
-        out_specs=(everywhere, split),
-        check_vma=False,
+    mapped = jax.jit(
+        jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(everywhere, split),
+            out_specs=(everywhere, split),
+            check_vma=False,
+        )
     )
 
-    @jax.jit
     def run(whole, members):
-        whole, stacked = mapped(whole, stack(members))
+        whole, stacked = on_host(mapped(whole, stack(members)))
         return whole, unstacked(stacked, N)
 
     return run
@@ -120,13 +126,19 @@ def same(name, layout, inputs):
     a gathered merge is fused differently: 2e-6 for terms of size one.
     """
     actual = applied(name, layout)(*inputs)
-    expected = on_tuple(name)(*inputs)
-    chex.assert_trees_all_close(actual, expected, rtol=2e-6, atol=2e-6)
+    expected = on_host(on_tuple(name)(*inputs))
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=2e-6, atol=2e-6),
+        actual,
+        expected,
+    )
     if layout != "8 x 1" or name in ROUNDED:
         return
-    leaves = map(jax.tree.leaves, (actual, expected, APPLY[name](*inputs)))
-    for here, jitted, plain in zip(*leaves, strict=True):
-        assert np.all((here == jitted) | (here == plain))
+    equal = jax.tree.map(np.equal, actual, expected)
+    if not all(map(np.all, jax.tree.leaves(equal))):  # seldom
+        plain = APPLY[name](*inputs)
+        equal = jax.tree.map(lambda q, a, p: q | (a == p), equal, actual, plain)
+    assert all(map(np.all, jax.tree.leaves(equal)))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +147,7 @@ def same(name, layout, inputs):
         lambda row: row[1] == "8 x 1" or (row[1] == "4 x 2" and row[0] in CHOSEN),
         [(name, layout) for layout in LAYOUTS for name in TABLE],
     ),
+    scope="class",  # all laws of a row in turn: they share its program
 )
 class TestLaws:
     def test_a_mesh_axis_equals_a_tuple(self, name, layout):
@@ -169,7 +182,7 @@ class TestLaws:
         if TABLE[name].inactive == "counts":
             pytest.skip("members without steps take part")
         case = Case(name, SOME)
-        nan = tree.map_floats(lambda x: jnp.full_like(x, np.nan), case.replicas[1])
+        nan = cases.broken(case.replicas[1])
         replicas = (case.replicas[0], nan, *case.replicas[2:])
         apply = applied(name, layout)
         state, after = apply(case.fresh, replicas, case.stats)
@@ -211,7 +224,7 @@ def by_device(name, holds):
 def each_device(name, holds, states, replicas, stats):
     """The merge, device by device: [(state, replica)]."""
     stacked = by_device(name, holds)(*map(stack, (states, replicas, stats)))
-    return unstacked(stacked, N)
+    return unstacked(on_host(stacked), N)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +233,7 @@ def each_device(name, holds, states, replicas, stats):
         [n for n, row in TABLE.items() if row.merge.takes_groups],
         *CHOSEN,
     ),
+    scope="class",
 )
 class TestDividedAxis:
     def test_parts_merge_at_the_same_time_each_on_its_own(self, name):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
-from quick import quick_if
+from quick import quick
 
 from hetjax import models
 from hetjax.models.vit import interpolate_positions
@@ -21,6 +21,12 @@ def built(build, features, classes=C, seed=0):
     return build(features, classes, rngs=nnx.Rngs(seed))
 
 
+@nnx.jit
+def called(net, x):
+    """The model's outputs, compiled."""
+    return net(x)
+
+
 def distilbert(**options):
     small = {"layers": 2, "width": 16, "heads": 2, "hidden": 32, "vocabulary": 40}
     return models.distilbert(**{**small, "positions": 12} | options)
@@ -29,6 +35,7 @@ def distilbert(**options):
 # --- ResNet-50 ------------------------------------------------------------------------
 
 
+@pytest.mark.full  # traces all of 50 layers, several times
 @pytest.mark.parametrize(
     ("variant", "stages"),
     [
@@ -62,6 +69,7 @@ def test_stages_of_resnet50(variant, stages):
     assert logits.shape == (2, 1000)
 
 
+@pytest.mark.full  # all of 50 layers
 @pytest.mark.parametrize(("variant", "place"), [("torch", 2), ("crossbow", 1)])
 def test_where_the_strides_are(variant, place):
     def make():
@@ -84,6 +92,7 @@ def test_where_the_strides_are(variant, place):
     assert len([b for b in blocks if isinstance(b.shortcut, nnx.Sequential)]) == 4
 
 
+@pytest.mark.full  # all of 101 layers
 def test_resnet101_has_23_blocks_in_its_third_stage():
     net = nnx.eval_shape(lambda: built(models.resnet101(), 224 * 224 * 3, 1000))
     assert [len(stage) for stage in net.stages] == [3, 4, 23, 3]
@@ -92,9 +101,15 @@ def test_resnet101_has_23_blocks_in_its_third_stage():
 def test_scales_that_start_with_zero():
     for zero in (False, True):
         build = models.resnet50(image=(8, 8, 3), blocks=(1,), width=4, zero_gamma=zero)
-        (block,) = built(build, 8 * 8 * 3).stages[0]
-        np.testing.assert_array_equal(block.norm3.scale[...], 0.0 if zero else 1.0)
-        np.testing.assert_array_equal(block.norm2.scale[...], 1.0)
+
+        @jax.jit
+        def scales(build=build):
+            (block,) = built(build, 8 * 8 * 3).stages[0]
+            return block.norm2.scale[...], block.norm3.scale[...]
+
+        before, last = scales()
+        np.testing.assert_array_equal(last, 0.0 if zero else 1.0)
+        np.testing.assert_array_equal(before, 1.0)
 
 
 # --- ViT ------------------------------------------------------------------------------
@@ -119,39 +134,42 @@ def by_pillow(positions, old, new):
 def test_positions_are_interpolated_as_a_picture(new):
     old = (3, 4)
     shape = (1, 1 + old[0] * old[1], 6)
-    positions = jax.random.normal(jax.random.key(0), shape)
-    found = interpolate_positions(positions, old, new)
+    positions = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = jax.jit(interpolate_positions, static_argnums=(1, 2))(positions, old, new)
     expected = positions if new == old else by_pillow(positions, old, new)
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.full  # three models
 def test_larger_images_meet_interpolated_positions():
     """The same as a model of that size whose positions are those of Pillow."""
     options = {"size": (1, 8, 2, 16), "patch": 4}
     small = built(models.vit(image=(8, 12, 3), **options), 8 * 12 * 3)
     large = built(models.vit(image=(16, 24, 3), **options), 16 * 24 * 3)
-    x = jax.random.normal(jax.random.key(1), (B, 16, 24, 3))
+    x = np.random.default_rng(1).normal(size=(B, 16, 24, 3)).astype(np.float32)
     state = nnx.state(small, nnx.Param)
     positions = by_pillow(small.positions[...], (2, 3), (4, 6))
     state["positions"] = state["positions"].replace(jnp.asarray(positions))
     nnx.update(large, state)
-    np.testing.assert_allclose(small(x), large(x), atol=1e-5)
-    flat = small(x[:, :8, :12].reshape(B, -1))
-    np.testing.assert_array_equal(flat, small(x[:, :8, :12]))
+    np.testing.assert_allclose(called(small, x), called(large, x), atol=1e-5)
+    images = x[:, :8, :12]
+    flat = called(small, images.reshape(B, -1))
+    np.testing.assert_array_equal(flat, called(small, images))
 
 
 def test_grey_images_of_a_vit():
     net = built(models.vit(size=(1, 8, 2, 16), patch=4, image=(8, 12, 1)), 8 * 12)
-    x = jax.random.normal(jax.random.key(1), (B, 8, 12))
-    np.testing.assert_array_equal(net(x), net(x[..., None]))
-    np.testing.assert_array_equal(net(x), net(x.reshape(B, -1)))
+    x = np.random.default_rng(1).normal(size=(B, 8, 12)).astype(np.float32)
+    expected = called(net, x[..., None])
+    np.testing.assert_array_equal(called(net, x), expected)
+    np.testing.assert_array_equal(called(net, x.reshape(B, -1)), expected)
 
 
 @pytest.mark.parametrize("shape", [(9, 12, 3), (8, 12, 1), (8, 12), (12, 3)])
 def test_other_inputs_of_a_vit_are_errors(shape):
-    net = built(models.vit(size=(1, 8, 2, 16), patch=4, image=(8, 12, 3)), 8 * 12 * 3)
+    build = models.vit(size=(1, 8, 2, 16), patch=4, image=(8, 12, 3))
     with pytest.raises(ValueError, match="neither images of .8, 12, 3. nor"):
-        net(jnp.zeros((B, *shape)))
+        jax.eval_shape(lambda x: built(build, 8 * 12 * 3)(x), jnp.zeros((B, *shape)))
 
 
 # --- DistilBERT -----------------------------------------------------------------------
@@ -181,45 +199,54 @@ def test_padding_does_not_change_a_text():
     tokens = np.random.default_rng(0).integers(1, 40, (B, 7))
     padded = np.zeros((B, 12), np.uint16)
     padded[:, :7] = tokens
-    np.testing.assert_allclose(net(jnp.asarray(tokens)), net(padded), atol=1e-6)
+    found = called(net, tokens)
+    np.testing.assert_allclose(found, called(net, padded), atol=1e-6)
     padded[:, 6] = 1 + padded[:, 6] % 39
-    assert (abs(net(jnp.asarray(tokens)) - net(padded)) > 1e-6).any()
+    assert (abs(np.asarray(found - called(net, padded))) > 1e-6).any()
 
 
 def test_texts_do_not_see_each_other():
     net = built(distilbert(), 12)
     net.eval()
     tokens = np.random.default_rng(0).integers(0, 40, (B, 12))
-    one = np.concatenate([net(jnp.asarray(tokens[i : i + 1])) for i in range(B)])
-    np.testing.assert_allclose(net(jnp.asarray(tokens)), one, atol=1e-6)
+    one = np.concatenate([called(net, tokens[i : i + 1]) for i in range(B)])
+    np.testing.assert_allclose(called(net, tokens), one, atol=1e-6)
 
 
 def test_dropout_of_distilbert_is_drawn_from_the_step_key():
-    model = from_nnx(lambda rngs: distilbert()(12, C, rngs=rngs))
-    params, state = model.init(jax.random.key(0))
-    tokens = jnp.asarray(np.random.default_rng(0).integers(1, 40, (B, 12)))
+    model = from_nnx(lambda rngs: distilbert(layers=1)(12, C, rngs=rngs))
+    logits = logits_of(model)
     keys = jax.random.split(jax.random.key(1), 2)
-    first, other = (model.apply(params, state, tokens, k, True)[0] for k in keys)
+    first, other, again = (logits(keys[i], True) for i in (0, 1, 0))
     assert (first != other).any()
-    again = model.apply(params, state, tokens, keys[0], True)[0]
     np.testing.assert_array_equal(first, again)
-    first, other = (model.apply(params, state, tokens, k, False)[0] for k in keys)
+    first, other = (logits(k, False) for k in keys)
     np.testing.assert_array_equal(first, other)
 
 
+def logits_of(model):
+    """logits(key, train) of the initial model for some tokens; compiled."""
+    params, state = jax.jit(model.init)(jax.random.key(0))
+    tokens = np.random.default_rng(0).integers(1, 40, (B, 12))
+
+    def logits(key, train):
+        return model.apply(params, state, tokens, key, train)[0]
+
+    return jax.jit(logits, static_argnums=1)
+
+
+@pytest.mark.full  # a model for each
 @pytest.mark.parametrize("place", range(3))
 def test_each_rate_of_dropout_counts(place):
     rates = [0.0] * 3
     rates[place] = 0.5
     build = distilbert(dropout=tuple(rates))
-    model = from_nnx(lambda rngs: build(12, C, rngs=rngs))
-    params, state = model.init(jax.random.key(0))
-    tokens = jnp.asarray(np.random.default_rng(0).integers(1, 40, (B, 12)))
-    keys = jax.random.split(jax.random.key(1), 2)
-    first, other = (model.apply(params, state, tokens, k, True)[0] for k in keys)
+    logits = logits_of(from_nnx(lambda rngs: build(12, C, rngs=rngs)))
+    first, other = (logits(k, True) for k in jax.random.split(jax.random.key(1), 2))
     assert (first != other).any()
 
 
+@pytest.mark.full  # two models
 def test_attention_is_that_of_its_formula_with_and_without_dropout():
     """With a rate of zero in evaluation, both ways to compute it are one formula."""
     plain = built(distilbert(dropout=(0.1, 0.0, 0.2)), 12)
@@ -229,7 +256,7 @@ def test_attention_is_that_of_its_formula_with_and_without_dropout():
     dropped.eval()
     tokens = np.random.default_rng(0).integers(0, 40, (B, 12))
     tokens[:, 0] = 1  # a text has a token at least
-    found = [net(jnp.asarray(tokens)) for net in (plain, dropped)]
+    found = [called(net, tokens) for net in (plain, dropped)]
     np.testing.assert_allclose(*found, atol=1e-6)
 
 
@@ -243,7 +270,7 @@ def test_attention_is_that_of_its_formula_with_and_without_dropout():
 )
 def test_other_inputs_of_distilbert_are_errors(x, message):
     with pytest.raises(ValueError, match=message):
-        built(distilbert(), 12)(x)
+        jax.eval_shape(lambda x: built(distilbert(), 12)(x), x)
 
 
 def test_longer_texts_than_positions_are_an_error():
@@ -278,12 +305,7 @@ MAKE = {  # name -> (builder of options, has it remat?)
     ),
     "distilbert": (distilbert, True),
 }
-QUICK = ("vit", "distilbert")
 WITH_REMAT = [name for name, (_, remat) in MAKE.items() if remat]
-
-
-def rows(names):
-    return quick_if(lambda name: name in QUICK, names)
 
 
 def inputs(name):
@@ -311,10 +333,9 @@ def stepped(name, **options):
 def compared(name, one, two, atol):
     x, key = inputs(name), jax.random.key(2)
     (first, model), (second, other) = one, two
-    params, state = model.init(jax.random.key(0))
-    jax.tree.map(
-        np.testing.assert_array_equal, params, other.init(jax.random.key(0))[0]
-    )
+    params, state = jax.jit(model.init)(jax.random.key(0))
+    again, _ = jax.jit(other.init)(jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, params, again)
     found = [jax.jit(step)(params, state, x, key) for step in (first, second)]
     scale = max(float(abs(leaf).max()) for leaf in jax.tree.leaves(found[0]))
     jax.tree.map(
@@ -323,11 +344,11 @@ def compared(name, one, two, atol):
     return found
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, "bfloat16"])
-@pytest.mark.parametrize("name", rows(MAKE))
-def test_bfloat16_is_inside_only(name, dtype):
+@pytest.mark.parametrize("name", quick(MAKE, "vit"))
+def test_bfloat16_is_inside_only(name):
+    dtype = jnp.bfloat16 if name in ("vit", "resnet") else "bfloat16"  # both are valid
     step, model = stepped(name, dtype=dtype)
-    params, state = model.init(jax.random.key(0))
+    params, state = jax.eval_shape(model.init, jax.random.key(0))
     x, key = inputs(name), jax.random.key(2)
     grads, (logits, after) = jax.eval_shape(step, params, state, x, key)
     for tree in (params, state, grads, logits, after):
@@ -345,12 +366,13 @@ def test_bfloat16_is_inside_only(name, dtype):
     assert len(inside) > 0.6 * len(heavy)
 
 
-@pytest.mark.parametrize("name", rows(MAKE))
+@pytest.mark.full  # every model twice
+@pytest.mark.parametrize("name", MAKE)
 def test_bfloat16_is_close_to_float32(name):
     """To some of the three digits that bfloat16 has, in evaluation."""
     x = inputs(name)
     models_of = [stepped(name, dtype=dtype)[1] for dtype in (jnp.float32, "bfloat16")]
-    params, state = models_of[0].init(jax.random.key(0))
+    params, state = jax.jit(models_of[0].init)(jax.random.key(0))
     key = jax.random.key(0)
     full, half = (
         jax.jit(lambda p, s, m=m: m.apply(p, s, x, key, False)[0])(params, state)
@@ -361,39 +383,45 @@ def test_bfloat16_is_close_to_float32(name):
     np.testing.assert_allclose(full, half, rtol=0, atol=0.05 * scale)
 
 
-@pytest.mark.parametrize("name", rows(WITH_REMAT))
+@pytest.mark.full  # two training steps of every model
+@pytest.mark.parametrize("name", WITH_REMAT)
 def test_remat_changes_nothing_but_memory(name):
     """Gradients, logits, and statistics that moved once, with the same dropout."""
     plain, again = stepped(name), stepped(name, remat=True)
     compared(name, plain, again, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", rows(WITH_REMAT))
+@pytest.mark.parametrize("name", quick(WITH_REMAT, "vit"))
 def test_remat_keeps_less(name):
     x, key = inputs(name), jax.random.key(2)
     kept = []
     for remat in (False, True):
         step, model = stepped(name, remat=remat)
-        params, state = model.init(jax.random.key(0))
+        params, state = jax.eval_shape(model.init, jax.random.key(0))
         assert ("remat" in str(jax.make_jaxpr(step)(params, state, x, key))) == remat
 
-        def forward(params, state=state, model=model):
-            return (model.apply(params, state, x, key, True)[0] ** 2).sum()
+        def residuals(params, state, model=model):
+            def forward(params):
+                return (model.apply(params, state, x, key, True)[0] ** 2).sum()
 
-        _, pull = jax.vjp(forward, params)
-        kept.append(sum(leaf.nbytes for leaf in jax.tree.leaves(pull)))
+            return jax.tree.leaves(jax.vjp(forward, params)[1])
+
+        leaves = jax.eval_shape(residuals, params, state)
+        kept.append(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
     assert kept[1] < 0.8 * kept[0]
 
 
-@pytest.mark.parametrize("name", rows(WITH_REMAT))
+@pytest.mark.full  # two training steps of every model
+@pytest.mark.parametrize("name", WITH_REMAT)
 def test_remat_of_vmapped_replicas(name):
     step, model = stepped(name, remat=True)
-    params, state = model.init(jax.random.key(0))
+    first = jax.device_get(jax.jit(model.init)(jax.random.key(0)))
     x, keys = inputs(name), jax.random.split(jax.random.key(2), 2)
-    many = jax.tree.map(lambda leaf: jnp.stack([leaf, 1.1 * leaf]), (params, state))
+    many = jax.tree.map(lambda leaf: np.stack([leaf, np.float32(1.1) * leaf]), first)
     together = jax.jit(jax.vmap(step))(*many, jnp.stack([x, x]), keys)
+    alone = jax.jit(step)
     for k in range(2):
-        one = jax.jit(step)(*jax.tree.map(lambda leaf, k=k: leaf[k], many), x, keys[k])
+        one = alone(*jax.tree.map(lambda leaf, k=k: leaf[k], many), x, keys[k])
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(together), strict=True):
             scale = max(1.0, float(abs(a).max()))
             np.testing.assert_allclose(a, b[k], rtol=0, atol=2e-5 * scale)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from quick import quick_if
+from quick import quick, quick_if
 
 import hetjax as hj
 from hetjax import models
@@ -225,7 +225,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", quick(SIZES, "lenet", "resnet20", "vit_ti"))
 def test_parameter_counts(name):
     build, image, classes, by_hand, published = SIZES[name]
 
@@ -281,7 +281,7 @@ STAGES = {  # shapes in the order in which they occur, others between them
 }
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", quick(STAGES, "lenet", "resnet20"))
 def test_shapes_between_the_layers(name):
     build, image, classes, *_ = SIZES[name]
 
@@ -299,25 +299,39 @@ def test_shapes_between_the_layers(name):
         assert stage in shapes, stage  # continues after the last one found
 
 
-def modules(name, kind):
+@functools.cache
+def shapes_of(name):
+    """The model of full size, with shapes in the place of arrays."""
     build, image, classes, *_ = SIZES[name]
-    model = nnx.eval_shape(lambda: build(math.prod(image), classes, rngs=nnx.Rngs(0)))
-    return [m for _, m in nnx.iter_modules(model) if isinstance(m, kind)]
+    return nnx.eval_shape(lambda: build(math.prod(image), classes, rngs=nnx.Rngs(0)))
+
+
+def modules(name, kind):
+    found = nnx.iter_modules(shapes_of(name))
+    return [m for _, m in found if isinstance(m, kind)]
+
+
+def of_small(row):
+    """Rows of tables whose model is quickly built."""
+    return row[0] in ("magma_mlp", "lenet", "nin")
 
 
 @pytest.mark.parametrize(
     ("name", "rates"),
-    [
-        ("magma_mlp", []),
-        ("lenet", [0.4]),
-        ("magma_cnn", [0.25]),
-        ("convnet", [0.5] * 4),
-        ("nin", [0.5] * 2),
-        ("vgg16", [0.3, *[0.4] * 7, 0.5, 0.5]),
-        ("vgg16 torch", [0.3, *[0.4] * 7, 0.5, 0.5]),
-        ("resnet20", []),
-        ("wrn-16-8", []),
-    ],
+    quick_if(
+        of_small,
+        [
+            ("magma_mlp", []),
+            ("lenet", [0.4]),
+            ("magma_cnn", [0.25]),
+            ("convnet", [0.5] * 4),
+            ("nin", [0.5] * 2),
+            ("vgg16", [0.3, *[0.4] * 7, 0.5, 0.5]),
+            ("vgg16 torch", [0.3, *[0.4] * 7, 0.5, 0.5]),
+            ("resnet20", []),
+            ("wrn-16-8", []),
+        ],
+    ),
 )
 def test_dropout_rates(name, rates):
     assert sorted(m.rate for m in modules(name, nnx.Dropout)) == rates
@@ -325,15 +339,18 @@ def test_dropout_rates(name, rates):
 
 @pytest.mark.parametrize(
     ("name", "count", "settings"),  # (epsilon, momentum)
-    [
-        ("lenet", 0, set()),
-        ("nin", 9, {(1e-3, 0.9)}),
-        ("vgg16", 14, {(1e-3, 0.99)}),
-        ("vgg16 torch", 14, {(1e-3, 0.9), (1e-5, 0.9)}),
-        ("resnet32", 33, {(1e-5, 0.9)}),  # one after each convolution
-        ("resnet32 pad", 31, {(1e-5, 0.9)}),
-        ("wrn-16-8", 13, {(1e-5, 0.9)}),  # before all convolutions but 4; last
-    ],
+    quick_if(
+        of_small,
+        [
+            ("lenet", 0, set()),
+            ("nin", 9, {(1e-3, 0.9)}),
+            ("vgg16", 14, {(1e-3, 0.99)}),
+            ("vgg16 torch", 14, {(1e-3, 0.9), (1e-5, 0.9)}),
+            ("resnet32", 33, {(1e-5, 0.9)}),  # one after each convolution
+            ("resnet32 pad", 31, {(1e-5, 0.9)}),
+            ("wrn-16-8", 13, {(1e-5, 0.9)}),  # before all convolutions but 4; last
+        ],
+    ),
 )
 def test_batch_normalisation(name, count, settings):
     norms = modules(name, nnx.BatchNorm)
@@ -343,16 +360,18 @@ def test_batch_normalisation(name, count, settings):
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    [
-        ("vgg16", "Conv relu BatchNorm Dropout Conv relu BatchNorm max_pool"),
-        ("vgg16 torch", "Conv BatchNorm relu Dropout Conv BatchNorm relu max_pool"),
-        ("nin", "Conv BatchNorm relu Conv BatchNorm relu Conv BatchNorm relu"),
-    ],
+    quick_if(
+        of_small,
+        [
+            ("vgg16", "Conv relu BatchNorm Dropout Conv relu BatchNorm max_pool"),
+            ("vgg16 torch", "Conv BatchNorm relu Dropout Conv BatchNorm relu max_pool"),
+            ("nin", "Conv BatchNorm relu Conv BatchNorm relu Conv BatchNorm relu"),
+        ],
+    ),
 )
 def test_order_of_the_first_stage(name, order):
-    build, image, classes, *_ = SIZES[name]
-    model = nnx.eval_shape(lambda: build(math.prod(image), classes, rngs=nnx.Rngs(0)))
-    names = [getattr(f, "__name__", type(f).__name__) for f in model.layers]
+    layers = shapes_of(name).layers
+    names = [getattr(f, "__name__", type(f).__name__) for f in layers]
     expected = order.split()
     assert names[1 : 1 + len(expected)] == expected
 
@@ -396,7 +415,7 @@ SMALL = {
         True,
     ),
     "vit": Small(
-        models.vit(size=(2, 16, 2, 32), patch=8, image=(16, 24, 3), dropout=0.1),
+        models.vit(size=(1, 16, 2, 32), patch=8, image=(16, 24, 3), dropout=0.1),
         (16, 24, 3),
         True,
         False,
@@ -436,17 +455,21 @@ KEYS = jax.random.split(jax.random.key(1), 2)
 
 
 @functools.cache
-def runner(name):
-    """Run a model with one of two step keys; compiled once."""
+def begun(name):
+    """(model, a split of inputs, parameters, state); only the start is compiled."""
     row = SMALL[name]
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, *row.image)).astype(np.float32)
     split = Split(x, rng.integers(C, size=B).astype(np.int32))
     model = as_model(row.build, Dataset(split, split, C))
+    return model, split, *compiled(model.init)(jax.random.key(0))
 
-    @compiled
-    def init():
-        return model.init(jax.random.key(0))
+
+@functools.cache
+def runner(name):
+    """Run a model with one of two step keys; compiled once."""
+    model, split, params, state = begun(name)
+    x = split.x
 
     @compiled
     def train(params, state, key):
@@ -460,14 +483,11 @@ def runner(name):
     def evaluate(params, state, key):  # as data comes from files of flat rows
         return model.apply(params, state, x.reshape(B, -1), key, False)
 
-    params, state = init()
-
     @functools.cache
     def run(i):
         gradients, (logits, after) = train(params, state, KEYS[i])
         before, later = (evaluate(params, s, KEYS[i]) for s in (state, after))
         return {
-            "params": params,
             "grad_sum": gradients,
             "train": logits,
             "states": (state, before[1], after, later[1]),
@@ -477,13 +497,14 @@ def runner(name):
     return lambda i: jax.device_get(run(i))
 
 
-# to compile
-LARGE = ("vgg16", "vgg16 torch", "nin", "wide_resnet", "resnet50", "resnet50 crossbow")
+# One of each kind is always trained: a perceptron, a transformer, a convolutional
+# network with batch statistics. All others take long to compile.
+QUICK = ("magma_mlp", "vit", "resnet")
 
 
 def rows(table):
-    """All names of a table; those of large models are slow."""
-    return quick_if(lambda name: name not in LARGE, table)
+    """All names of a table; those of most models are full."""
+    return quick_if(lambda name: name in QUICK, table)
 
 
 @pytest.mark.parametrize("name", rows(SMALL))
@@ -573,7 +594,7 @@ INITS = {  # kernel shape -> (standard deviation, largest value)
 
 
 def initial(name):
-    leaves = jax.tree.leaves_with_path(runner(name)(0)["params"])
+    leaves = jax.tree.leaves_with_path(jax.device_get(begun(name)[2]))
     return {path_name(path): x for path, x in leaves}
 
 
@@ -601,6 +622,7 @@ def test_initial_biases():
                 np.testing.assert_array_equal(x, np.float32(0.1 if tenth else 0))
 
 
+@pytest.mark.full  # two models
 def test_initial_scales():
     last = {f"layers/{i}/branch/layers/4/scale" for i in (4, 5, 6)}
     for name in ("resnet", "resnet biased"):
@@ -614,6 +636,7 @@ def test_initial_scales():
 # --- blocks -------------------------------------------------------------------------
 
 
+@pytest.mark.full  # a whole model
 def test_padded_shortcuts_of_a_resnet_whose_branches_are_zero():
     """The result is every fourth pixel of the stem, with zeros in the new channels."""
 
@@ -633,6 +656,7 @@ def test_padded_shortcuts_of_a_resnet_whose_branches_are_zero():
     np.testing.assert_allclose(logits, pooled @ kernel[:4] + bias, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full  # a whole model
 def test_wide_blocks_activate_before_the_shortcut_only_where_it_is_a_convolution():
     @compiled
     def outputs(x):
@@ -658,6 +682,7 @@ def test_wide_blocks_activate_before_the_shortcut_only_where_it_is_a_convolution
 # --- with the rest of the library ---------------------------------------------------
 
 
+@pytest.mark.full  # a hundred steps
 def test_a_convolutional_network_learns_digits():
     data = hj.data.digits()
     task = hj.classification(models.magma_cnn(image=(8, 8, 1)), data)
@@ -741,6 +766,7 @@ def test_invalid_models_are_errors(make, words):
         make()
 
 
+@pytest.mark.full  # five models
 def test_the_smallest_possible_images():
     for build, image in (
         (models.lenet(image=(16, 16, 1)), (16, 16, 1)),

@@ -20,13 +20,17 @@ class Problem:
 
     @property
     def targets(self):
-        """The entries in the order of rows, and some padding at the end."""
+        """The entries in the order of rows, and some padding at the end.
+
+        As many in all for every kind of targets, so that they share programs.
+        """
         rows, columns = np.nonzero(self.t)
-        padding = np.full(3, self.size), np.full(3, self.num)
+        more = self.t.size + 3 - len(rows)
+        padding = np.full(more, self.size), np.full(more, self.num)
         return Targets(
             jnp.asarray(np.r_[rows, padding[0]], jnp.int32),
             jnp.asarray(np.r_[columns, padding[1]], jnp.int32),
-            jnp.asarray(np.r_[self.t[rows, columns], np.zeros(3)], jnp.float32),
+            jnp.asarray(np.r_[self.t[rows, columns], np.zeros(more)], jnp.float32),
         )
 
     @property

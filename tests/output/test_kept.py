@@ -2,7 +2,6 @@
 
 import chex
 import pytest
-from quick import quick
 from small_layers import DATA
 
 import hetjax as hj
@@ -32,7 +31,8 @@ def train(layer, **options):
     )
 
 
-@pytest.mark.parametrize("name", quick(LAYERS, "sampled"))
+@pytest.mark.full  # three runs for each layer
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_kept_run_goes_on_from_its_folder_alone(name, tmp_path):
     layer, other = LAYERS[name]
     seen = []
@@ -56,6 +56,7 @@ def test_a_kept_run_goes_on_from_its_folder_alone(name, tmp_path):
         train(other, checkpoint=folder)
 
 
+@pytest.mark.full  # as many tasks are built and compiled
 def test_a_saved_model_fits_a_task_with_another_output_layer(tmp_path):
     """The tables of SLIDE are not of the model."""
     history = train(LAYERS["slide"][0])

@@ -14,41 +14,63 @@ from hetjax.output.sampled import DISTRIBUTIONS, probabilities
 COUNTS = np.array([5, 0, 40, 3, 3, 100, 1, 0, 9, 2, 7])
 
 
-KINDS = [(kind, "targets", jax.jit) for kind in SHARES]
-KINDS += [("several", "repeated_targets", jax.jit), ("several", "targets", lambda f: f)]
+# candidates that repeat each other
+IDS = np.array([3, 3, 0, 7, 10, 5])
+LOG_Q = np.log(np.random.default_rng(1).uniform(0.05, 0.5, 11))
+OFFSETS = np.log(len(IDS)) + LOG_Q[IDS]
 
 
-@pytest.mark.parametrize(("kind", "targets", "variant"), KINDS)
-def test_loss_and_gradients_with_given_candidates(kind, targets, variant):
-    """Repeated candidates count each time, true labels among them never."""
-    p = Problem(kind=kind)
-    targets = getattr(p, targets)
-    ids = np.array([3, 3, 0, 7, 10, 5])
-    log_q = np.log(np.random.default_rng(1).uniform(0.05, 0.5, p.num))
-    offsets = np.log(len(ids)) + log_q[ids]
-    chosen = Candidates(jnp.asarray(ids), jnp.asarray(offsets, jnp.float32))
-    layer = candidates.layer("given", lambda h, w, b, state, key: (chosen, state))
-    losses, dh, dw, db, _ = variant(layer.loss_and_grads)(
-        *p.arrays, (), targets, jnp.asarray(p.scale), None
-    )
-    # each label's offset: 0 if it is true, else -log of its summed weights
-    weight = np.zeros(p.num)
-    np.add.at(weight, ids, np.exp(-offsets))
-    with np.errstate(divide="ignore"):
-        expected = p.expected(np.where(p.t > 0, 0.0, -np.log(weight)))
-    for found, other in zip((losses, dh), expected[:2], strict=True):
-        close(found, other)
-    for found, other in zip((dw, db), expected[2:], strict=True):
-        close(sparse.dense(found), other)
+def layer_of_these():
+    chosen = Candidates(jnp.asarray(IDS), jnp.asarray(OFFSETS, jnp.float32))
+    return candidates.layer("given", lambda h, w, b, state, key: (chosen, state))
+
+
+def by_hand(h, w, b, targets, scale):
+    """(losses, dh, dW, db) of the layer."""
+    given = h, w, b, (), targets, scale, None
+    losses, dh, dw, db, _ = layer_of_these().loss_and_grads(*given)
+    return losses, dh, sparse.dense(dw), sparse.dense(db)
+
+
+def automatic(h, w, b, targets, scale):
+    """The same by `jax.grad`."""
 
     def total(h, w, b):
-        values, _ = layer.losses(h, w, b, (), targets, None)
-        return jnp.sum(values * p.scale)
+        losses, _ = layer_of_these().losses(h, w, b, (), targets, None)
+        return jnp.sum(losses * scale), losses
 
-    for found, other in zip(
-        jax.grad(total, argnums=(0, 1, 2))(*p.arrays), expected[1:], strict=True
-    ):
+    grads, losses = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(h, w, b)
+    return losses, *grads
+
+
+WAYS = {"by hand": by_hand, "automatic": automatic}
+COMPILED = {name: jax.jit(way) for name, way in WAYS.items()}  # shared by the kinds
+KINDS = [(kind, "targets") for kind in SHARES] + [("several", "repeated_targets")]
+
+
+def check_given(way, kind, targets="targets"):
+    """Repeated candidates count each time, true labels among them never."""
+    p = Problem(kind=kind)
+    # each label's offset: 0 if it is true, else -log of its summed weights
+    weight = np.zeros(p.num)
+    np.add.at(weight, IDS, np.exp(-OFFSETS))
+    with np.errstate(divide="ignore"):
+        expected = p.expected(np.where(p.t > 0, 0.0, -np.log(weight)))
+    values = way(*p.arrays, getattr(p, targets), jnp.asarray(p.scale))
+    for found, other in zip(values, expected, strict=True):
         close(found, other)
+
+
+@pytest.mark.parametrize(("kind", "targets"), KINDS)
+@pytest.mark.parametrize("name", WAYS)
+def test_loss_and_gradients_with_given_candidates(name, kind, targets):
+    check_given(COMPILED[name], kind, targets)
+
+
+@pytest.mark.full  # a hundred small programs
+@pytest.mark.parametrize("name", WAYS)
+def test_loss_and_gradients_without_jit(name):
+    check_given(WAYS[name], "several")
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

@@ -1,5 +1,7 @@
 """SLIDE's output layer: active labels, loss against NumPy, and the rebuilds."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,79 +23,106 @@ def layer_of(**settings):
     return slide(**{**SETTINGS, **settings})(np.ones(LABELS))
 
 
-def spied(monkeypatch):
-    """of(function): jitted, it returns its result and the candidates that it saw."""
-    seen, original = [], candidates._scored
+@functools.cache
+def begin(**settings):
+    """The layer's first state; compiled once, as the weights are."""
+    return jax.jit(layer_of(**settings).init)
 
-    def spy(h, w, b, targets, chosen):
-        seen.append(chosen)
-        return original(h, w, b, targets, chosen)
 
-    monkeypatch.setattr(candidates, "_scored", spy)
+def spied(function):
+    """Jitted, it returns its result and the candidates that it saw."""
+    original = candidates._scored
 
-    def of(function):
-        return jax.jit(lambda *given: (function(*given), seen.pop()))
+    def traced(*given):
+        seen = []
 
-    return of
+        def spy(h, w, b, targets, chosen):
+            seen.append(chosen)
+            return original(h, w, b, targets, chosen)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(candidates, "_scored", spy)
+            return function(*given), seen.pop()
+
+    return jax.jit(traced)
+
+
+@functools.cache
+def gradients(**settings):
+    """(losses, dh, dW, db) and the candidates: one program for all kinds of targets."""
+
+    def dense(*given):
+        losses, dh, dw, db, _ = layer_of(**settings).loss_and_grads(*given)
+        return losses, dh, sparse.dense(dw), sparse.dense(db)
+
+    return spied(dense)
+
+
+def given_of(p, **settings):
+    """A problem's inputs of `gradients`."""
+    state = begin(**settings)(p.arrays[1], KEY)
+    return *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
 
 
 @pytest.mark.parametrize("hash", HASHES)
 @pytest.mark.parametrize("kind", SHARES)
-def test_loss_and_gradients_over_the_active_labels(hash, kind, monkeypatch):
+def test_loss_and_gradients_over_the_active_labels(hash, kind):
     p = Problem(kind=kind, labels=LABELS)
-    layer, of = layer_of(hash=hash), spied(monkeypatch)
-    state = jax.jit(layer.init)(p.arrays[1], KEY)
-    (losses, dh, dw, db, _), chosen = of(layer.loss_and_grads)(
-        *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
-    )
+    found, chosen = gradients(hash=hash)(*given_of(p, hash=hash))
     active = p.t > 0
-    for row, ids in zip(active, chosen.ids, strict=True):
-        row[np.asarray(ids)] = True
+    for row, ids in zip(active, np.asarray(chosen.ids), strict=True):
+        row[ids] = True
     expected = p.expected(np.where(active, 0.0, np.inf))
-    for found, other in zip((losses, dh), expected[:2], strict=True):
-        close(found, other)
-    for found, other in zip((dw, db), expected[2:], strict=True):
-        close(sparse.dense(found), other)
-    touched = np.abs(np.asarray(sparse.dense(dw))).sum(1) > 0
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+    touched = np.abs(np.asarray(found[2])).sum(1) > 0
     assert not touched[~active.any(0)].any()
 
 
-@pytest.mark.parametrize("together", quick([1, 4], 4))
+@pytest.mark.full  # a program for each number
+@pytest.mark.parametrize("together", [1, 4])
 def test_examples_may_be_taken_in_blocks_of_any_size(together, monkeypatch):
     """Of six examples, the second block of four has two."""
     p = Problem(kind="several", labels=LABELS)
-    layer = layer_of()
-    state = jax.jit(layer.init)(p.arrays[1], KEY)
-
-    def found():
-        given = *p.arrays, state, p.targets, jnp.asarray(p.scale), KEY
-        # a new function each time, or what is compiled already would be used
-        losses, dh, dw, db, _ = jax.jit(lambda *a: layer.loss_and_grads(*a))(*given)
-        return losses, dh, sparse.dense(dw), sparse.dense(db)
-
-    whole = found()
+    given = given_of(p, hash="dwta")
+    whole, _ = gradients(hash="dwta")(*given)
     monkeypatch.setattr(candidates, "AT_ONCE", together * 12 * p.arrays[0].shape[1])
-    for one, other in zip(found(), whole, strict=True):
+    # not the cached program: it is of all examples at once
+    parts, _ = gradients.__wrapped__(hash="dwta")(*given)
+    for one, other in zip(parts, whole, strict=True):
         close(one, other)
 
 
-@pytest.mark.parametrize("hash", quick(HASHES, "dwta"))
-def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash, monkeypatch):
+@pytest.mark.parametrize("hash", HASHES)
+def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash):
     p = Problem(kind="none", labels=LABELS)
-    layer, of = layer_of(hash=hash, active=LABELS), spied(monkeypatch)
-    state = jax.jit(layer.init)(p.arrays[1], KEY)
-    _, chosen = of(layer.losses)(*p.arrays, state, p.targets, KEY)
-    for ids in np.asarray(chosen.ids):
-        assert sorted(ids) == list(range(LABELS))
-    _, few = of(layer_of(hash=hash).losses)(*p.arrays, state, p.targets, KEY)
-    hashing = Hashing(hash, 2, 4, RANGE_BITS)
-    buckets = hashing.buckets(p.arrays[0], jax.random.fold_in(KEY, 0))
-    tables = Tables(state["labels"], state["starts"])
-    labels, counts = tables.found(buckets, BUCKET_SIZE, 24)
-    for ids, row, n in zip(few.ids, np.asarray(labels), counts, strict=True):
-        found, taken = set(row[:n]), set(np.asarray(ids))
+    given = given_of(p, hash=hash)
+    _, few = gradients(hash=hash)(*given)
+    ids = few.ids
+
+    @jax.jit
+    def in_tables(h, state):
+        hashing = Hashing(hash, 2, 4, RANGE_BITS)
+        buckets = hashing.buckets(h, jax.random.fold_in(KEY, 0))
+        tables = Tables(state["labels"], state["starts"])
+        return tables.found(buckets, BUCKET_SIZE, 24)
+
+    labels, counts = in_tables(p.arrays[0], given[3])
+    for own, row, n in zip(np.asarray(ids), np.asarray(labels), counts, strict=True):
+        found, taken = set(row[:n].tolist()), set(own.tolist())
         assert len(taken) == 12
         assert found <= taken or taken <= found  # fewer than 12, or more
+
+
+@pytest.mark.full  # programs of another size
+@pytest.mark.parametrize("hash", HASHES)
+def test_all_labels_may_be_active(hash):
+    p = Problem(kind="none", labels=LABELS)
+    state = begin(hash=hash)(p.arrays[1], KEY)
+    layer = layer_of(hash=hash, active=LABELS)
+    _, chosen = spied(layer.losses)(*p.arrays, state, p.targets, KEY)
+    for ids in np.asarray(chosen.ids):
+        assert sorted(ids) == list(range(LABELS))
 
 
 def chosen_by_numpy(found, others, size):
@@ -118,28 +147,35 @@ def test_repeated_labels_count_once(count, size):
         assert row.tolist() == chosen_by_numpy(some[:count], rest, size)
 
 
-@pytest.mark.parametrize("preset", quick(PRESETS, "paper"))
-def test_as_many_active_labels_as_there_are_is_the_full_softmax(preset):
+NUMBERS = {"few tables": {"codes": 2, "tables": 4}}
+NUMBERS |= {preset: {"preset": preset} for preset in PRESETS}
+
+
+@pytest.mark.parametrize("name", quick(NUMBERS, "few tables"))
+def test_as_many_active_labels_as_there_are_is_the_full_softmax(name):
     """Even if all tables find the same few labels."""
     p = Problem(labels=LABELS)
-    h, w, b = p.arrays
-    w = 0.1 * w + w[:1]  # rows, and inputs, of nearly one direction
-    h = jnp.broadcast_to(h[:1], h.shape)
-    layer = slide(preset=preset, active=1000)(np.ones(LABELS))
-    state = jax.jit(layer.init)(w, KEY)
-    losses, _ = jax.jit(layer.losses)(h, w, b, state, p.targets, KEY)
-    close(losses, softmax.cross_entropy(h, w, b, p.targets, LABELS))
+    w = 0.1 * p.w + p.w[:1]  # rows, and inputs, of nearly one direction
+    h, b = np.broadcast_to(p.h[:1], p.h.shape), p.b
+    layer = slide(**NUMBERS[name], active=1000)(np.ones(LABELS))
+
+    @jax.jit
+    def both(h, w, b, targets):
+        losses, _ = layer.losses(h, w, b, layer.init(w, KEY), targets, KEY)
+        return losses, softmax.cross_entropy(h, w, b, targets, LABELS)
+
+    close(*both(h, w, b, p.targets))
 
 
-def test_examples_without_hits_get_different_labels(monkeypatch):
+def test_examples_without_hits_get_different_labels():
     """With empty tables, each takes another part of the list."""
-    p = Problem(kind="none", labels=LABELS, size=3)
-    layer, of = layer_of(active=20), spied(monkeypatch)
-    state = jax.jit(layer.init)(p.arrays[1], KEY)
+    p = Problem(kind="none", labels=LABELS)
+    h, w, b, state, *given = given_of(p, hash="dwta")
     state = {**state, "starts": jnp.zeros_like(state["starts"])}
-    _, chosen = of(layer.losses)(*p.arrays, state, p.targets, KEY)
-    assert all(len(set(map(int, ids))) == 20 for ids in chosen.ids)
-    assert len({tuple(map(int, ids)) for ids in chosen.ids}) == 3
+    _, chosen = gradients(hash="dwta")(h, w, b, state, *given)
+    ids = [tuple(row) for row in np.asarray(chosen.ids).tolist()]
+    assert all(len(set(row)) == 12 for row in ids)
+    assert len(set(ids)) == 6
 
 
 def steps_of(layer, number, w):
@@ -152,15 +188,16 @@ def steps_of(layer, number, w):
             h, w, b, state, p.targets, jnp.asarray(p.scale), KEY
         )[-1]
     )
-    states = [state]
+    states = [jax.device_get(state)]
     for k in range(number):
-        states.append(step(moved(w, k), states[-1]))
+        states.append(jax.device_get(step(moved(w, k), states[-1])))
     return states
 
 
 def moved(w, k):
     """The weights before step k: they move, also between rebuilds."""
-    return w + 0.5 * k * jax.random.normal(jax.random.key(1), w.shape)
+    move = np.random.default_rng(1).normal(size=w.shape)
+    return np.float32(w + 0.5 * k * move)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +210,7 @@ def moved(w, k):
     ids=["constant", "growing"],
 )
 def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
-    w = Problem(labels=LABELS).arrays[1]
+    w = Problem(labels=LABELS).w
     layer = layer_of(rebuild_every=4, rebuild_decay=decay, renew_every=2)
     states = steps_of(layer, 21, w)
     # the step after k others sees the rebuild that is due after k
@@ -181,27 +218,29 @@ def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
     assert due == rebuilds
     for k in range(21):
         same = all(
-            (np.asarray(states[k][name]) == states[k + 1][name]).all()
+            (states[k][name] == states[k + 1][name]).all()
             for name in ("labels", "starts")
         )
         assert same == (k not in rebuilds)
     assert int(states[-1]["steps"]) == 21
     # the tables are of the weights at the rebuild; each second one has new functions
     hashing = Hashing("dwta", 2, 4, RANGE_BITS)
+    tables_of = jax.jit(lambda w, i: Tables.of(w, hashing, jax.random.fold_in(KEY, i)))
     for k, generation in ((rebuilds[0], 0), (rebuilds[1], 1)):
-        expected = Tables.of(moved(w, k), hashing, jax.random.fold_in(KEY, generation))
+        expected = tables_of(moved(w, k), generation)
         np.testing.assert_array_equal(states[k + 1]["labels"], expected.labels)
 
 
 def test_the_state_is_not_taken_for_statistics():
     """Floats would be averaged by merges, and batches would not be padded."""
-    state = jax.jit(layer_of().init)(jnp.ones((LABELS, 5)), KEY)
+    w = jax.ShapeDtypeStruct((LABELS, 5), jnp.float32)
+    state = jax.eval_shape(layer_of().init, w, KEY)
     assert not any(jnp.issubdtype(x.dtype, jnp.floating) for x in state.values())
 
 
 def test_a_rebuild_that_is_far_away_comes_once():
     """Numbers of steps have 32 bits, and e^20 times 50 has more."""
-    w = Problem(labels=LABELS).arrays[1]
+    w = Problem(labels=LABELS).w
     states = steps_of(layer_of(rebuild_every=2, rebuild_decay=20.0), 5, w)
     assert [int(state["rebuilds"]) for state in states] == [0, 0, 0, 1, 1, 1]
     assert int(states[-1]["next"]) > 2**29
@@ -227,9 +266,10 @@ def test_presets():
     }
     for preset, chosen in PRESETS.items():
         layer = slide(preset=preset)(np.ones(LABELS))
-        state = jax.jit(layer.init)(jnp.ones((LABELS, 16)), KEY)
+        w = np.ones((LABELS, 16), np.float32)
+        state = jax.eval_shape(layer.init, w, KEY)
         assert state["labels"].shape == (chosen["tables"], LABELS)
-        assert int(state["next"]) == 50
+        assert int(jax.jit(lambda w, init=layer.init: init(w, KEY)["next"])(w)) == 50
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,14 @@
 
 from functools import partial
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
+from quick import quick
 from softmax_oracle import SHARES, Problem, close
 
 from hetjax import softmax, sparse
@@ -21,51 +20,64 @@ CHUNKS = (1, 4, 10, 11, 100)  # of 11 labels
 CASES = [(kind, 4) for kind in SHARES] + [("several", c) for c in CHUNKS if c != 4]
 
 
-class AgainstNumpy(chex.TestCase, parameterized.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.parameters(*CASES)
-    def test_losses_and_gradients(self, kind, chunk):
-        p = Problem(kind=kind)
-        run = self.variant(partial(softmax.loss_and_grads, chunk=chunk))
-        losses, dh, grad = run(*p.arrays, p.targets, jnp.asarray(p.scale))
-        for found, expected in zip(
-            (losses, dh, *grad.arrays()), p.expected(), strict=True
-        ):
-            close(found, expected)
+def by_hand(h, w, b, targets, scale, chunk):
+    losses, dh, grad = softmax.loss_and_grads(h, w, b, targets, scale, chunk)
+    return losses, dh, *grad.arrays()
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.parameters(*CASES)
-    def test_automatic_differentiation_finds_the_same(self, kind, chunk):
-        p = Problem(kind=kind)
 
-        def total(h, w, b):
-            losses = softmax.cross_entropy(h, w, b, p.targets, chunk)
-            return jnp.sum(losses * p.scale), losses
+def automatic(h, w, b, targets, scale, chunk):
+    def total(h, w, b):
+        losses = softmax.cross_entropy(h, w, b, targets, chunk)
+        return jnp.sum(losses * scale), losses
 
-        grads, losses = self.variant(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(
-            *p.arrays
-        )
-        for found, expected in zip((losses, *grads), p.expected(), strict=True):
-            close(found, expected)
+    grads, losses = jax.grad(total, argnums=(0, 1, 2), has_aux=True)(h, w, b)
+    return losses, *grads
 
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.parameters(*CHUNKS)
-    def test_plain_sgd_on_parts_is_plain_sgd(self, chunk):
-        p = Problem()
-        h, w, b = p.arrays
 
-        @self.variant
-        def step(w, b, rate):
-            found = softmax.loss_and_grads(
-                h, w, b, p.targets, jnp.asarray(p.scale), chunk
-            )
-            grads = {"w": found[2], "b": softmax.WithKernel()}
-            return sparse.subtract({"w": w, "b": b}, grads, rate)
+def moved(h, w, b, targets, scale, chunk):
+    """The weights after a step of SGD at the rate 0.3."""
+    grad = softmax.loss_and_grads(h, w, b, targets, scale, chunk)[2]
+    parts = {"w": grad, "b": softmax.WithKernel()}
+    after = sparse.subtract({"w": w, "b": b}, parts, jnp.float32(0.3))
+    return after["w"], after["b"]
 
-        moved = step(w, b, 0.3)
-        _, _, dw, db = p.expected()
-        close(moved["w"], p.w - 0.3 * dw)
-        close(moved["b"], p.b - 0.3 * db)
+
+WAYS = (by_hand, automatic, moved)
+
+
+@partial(jax.jit, static_argnames="chunk")
+def compiled(*given, chunk):
+    """One program of all ways, which all kinds of targets share."""
+    return {way.__name__: way(*given, chunk) for way in WAYS}
+
+
+def found(way, kind, chunk, jitted):
+    p = Problem(kind=kind)
+    given = *p.arrays, p.targets, jnp.asarray(p.scale)
+    if jitted:
+        return p, compiled(*given, chunk=chunk)[way.__name__]
+    return p, way(*given, chunk)
+
+
+# without jit: chunks with a rest, and a single one
+VARIANTS = [(*case, True) for case in CASES]
+VARIANTS += [("several", 4, False), ("several", 100, False)]
+
+
+@pytest.mark.parametrize(("kind", "chunk", "jitted"), VARIANTS)
+@pytest.mark.parametrize("way", [by_hand, automatic])
+def test_losses_and_gradients(way, kind, chunk, jitted):
+    p, values = found(way, kind, chunk, jitted)
+    for value, expected in zip(values, p.expected(), strict=True):
+        close(value, expected)
+
+
+@pytest.mark.parametrize(("kind", "chunk", "jitted"), VARIANTS)
+def test_plain_sgd_on_parts_is_plain_sgd(kind, chunk, jitted):
+    p, (w, b) = found(moved, kind, chunk, jitted)
+    _, _, dw, db = p.expected()
+    close(w, p.w - 0.3 * dw)
+    close(b, p.b - 0.3 * db)
 
 
 @partial(jax.jit, static_argnames="chunk")
@@ -85,25 +97,20 @@ def both_ways(h, w, b, y, scale, chunk):
 def test_other_weights_than_the_gradients_own():
     """As for arrays: what is subtracted is the gradient where it was taken."""
     p = Problem()
-    h, w, b = p.arrays
-    _, _, grad = softmax.loss_and_grads(h, w, b, p.targets, jnp.asarray(p.scale), 4)
-    grads = {"w": grad, "b": softmax.WithKernel()}
-    moved = sparse.subtract({"w": 2 * w, "b": b - 1}, grads, 0.3)
+
+    @jax.jit
+    def step(h, w, b, targets, scale):
+        _, _, grad = softmax.loss_and_grads(h, w, b, targets, scale, 4)
+        grads = {"w": grad, "b": softmax.WithKernel()}
+        return sparse.subtract({"w": 2 * w, "b": b - 1}, grads, 0.3)
+
+    moved = step(*p.arrays, p.targets, p.scale)
     _, _, dw, db = p.expected()
     close(moved["w"], 2 * p.w - 0.3 * dw)
     close(moved["b"], p.b - 1 - 0.3 * db)
 
 
-# each of them is compiled
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    seed=st.integers(0, 2**20),
-    size=st.integers(1, 7),
-    labels=st.integers(1, 40),
-    chunk=st.integers(1, 50),
-)
-@example(seed=12197, size=2, labels=40, chunk=1)  # 1.1e-6 from all scores in float32
-def test_any_chunk_gives_the_full_softmax(seed, size, labels, chunk):
+def check_any_chunk(seed, size, labels, chunk):
     """Both against float64: each sum in float32 is wrong by up to 6e-7."""
     p = Problem(seed, size, 3, labels)
     rows, columns, shares = p.targets
@@ -114,44 +121,71 @@ def test_any_chunk_gives_the_full_softmax(seed, size, labels, chunk):
             close(found, expected)
 
 
+@pytest.mark.parametrize(
+    ("seed", "size", "labels", "chunk"),
+    [
+        (12197, 2, 40, 1),  # 1.1e-6 from all scores in float32
+        (7, 5, 23, 9),
+    ],
+)
+def test_some_chunks_give_the_full_softmax(seed, size, labels, chunk):
+    check_any_chunk(seed, size, labels, chunk)
+
+
+@pytest.mark.full  # each example is compiled
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**20),
+    size=st.integers(1, 7),
+    labels=st.integers(1, 40),
+    chunk=st.integers(1, 50),
+)
+def test_any_chunk_gives_the_full_softmax(seed, size, labels, chunk):
+    check_any_chunk(seed, size, labels, chunk)
+
+
+def check_both(values, p, tolerance=1e-6):
+    for way in (by_hand, automatic):
+        for value, expected in zip(values[way.__name__], p.expected(), strict=True):
+            close(value, expected, tolerance)
+
+
 def test_a_label_that_is_there_twice_counts_by_its_share():
     p = Problem()
-    losses, dh, grad = jax.jit(partial(softmax.loss_and_grads, chunk=4))(
-        *p.arrays, p.repeated_targets, jnp.asarray(p.scale)
-    )
-    for found, expected in zip((losses, dh, *grad.arrays()), p.expected(), strict=True):
-        close(found, expected)
+    given = *p.arrays, p.repeated_targets, jnp.asarray(p.scale)
+    check_both(compiled(*given, chunk=4), p)
 
 
 def test_class_ids_are_targets():
     p = Problem(kind="one")
     y = jnp.asarray(p.t.argmax(1), jnp.int32)
-    losses, *_ = softmax.loss_and_grads(
-        *p.arrays, softmax.targets_of(y), jnp.asarray(p.scale), 4
-    )
-    close(losses, p.expected()[0])
+
+    @jax.jit
+    def losses(h, w, b, y):
+        return softmax.cross_entropy(h, w, b, softmax.targets_of(y), 4)
+
+    close(losses(*p.arrays, y), p.expected()[0])
 
 
 def test_large_scores_do_not_overflow():
     p = Problem(kind="one")
-    h, w, b = p.arrays
-    losses, dh, grad = softmax.loss_and_grads(
-        h, 1e4 * w, b, p.targets, jnp.asarray(p.scale), 4
-    )
     p.w = 1e4 * p.w
-    for found, expected in zip((losses, dh, *grad.arrays()), p.expected(), strict=True):
-        close(found, expected, 1e-5)
+    given = *p.arrays, p.targets, jnp.asarray(p.scale)
+    check_both(compiled(*given, chunk=4), p, 1e-5)
 
 
 def test_weights_in_half_precision_keep_their_dtype():
     p = Problem()
     h, w, b = (x.astype(jnp.bfloat16) for x in p.arrays)
     p.h, p.w, p.b = (np.asarray(x, np.float32) for x in (h, w, b))
-    losses, _, grad = softmax.loss_and_grads(
-        h, w, b, p.targets, jnp.asarray(p.scale), 4
-    )
+
+    @jax.jit
+    def step(h, w, b, targets, scale):
+        losses, _, grad = softmax.loss_and_grads(h, w, b, targets, scale, 4)
+        return losses, grad.subtracted(0.3)
+
+    losses, moved = step(h, w, b, p.targets, p.scale)
     close(losses, p.expected()[0], 1e-2)
-    moved = grad.subtracted(0.3)
     assert [x.dtype for x in moved] == [jnp.bfloat16] * 2
     close(moved[0].astype(np.float32), p.w - 0.3 * p.expected()[2], 1e-2)
 
@@ -176,8 +210,16 @@ def test_sgd_needs_neither_the_scores_nor_a_gradient_of_the_weights_size():
     assert f"[{labels},{size}]" not in text
 
 
-@pytest.mark.parametrize("labels", [3, 11, 700, 1500])
-@pytest.mark.parametrize("chunk", [4, 640, 768, 5000])
+# fewer labels than are taken, groups of labels, a rest, and several chunks of groups
+TOPS = [
+    (labels, chunk) for labels in (3, 11, 700, 1500) for chunk in (4, 640, 768, 5000)
+]
+
+
+@pytest.mark.parametrize(
+    ("labels", "chunk"),
+    quick(TOPS, (3, 4), (11, 4), (11, 5000), (700, 768), (1500, 768)),
+)
 def test_the_largest_scores_and_the_first_of_equal_ones(labels, chunk):
     p = Problem(1, size=9, labels=labels)
     # few values, so that many scores are equal

@@ -228,7 +228,7 @@ def test_separated_groups_overlap():
 TAUS = st.lists(st.sampled_from((1, 4, 16, 31, 32)), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     tau=TAUS,
     spare=st.integers(0, 40),

@@ -1,7 +1,7 @@
 """Laws of all policies on any machine: a table of policies, random speeds."""
 
-import copy
 import itertools
+import pickle
 
 import pytest
 from hypothesis import given, settings
@@ -59,49 +59,39 @@ def run(policy, machine, num_events=NUM_EVENTS):
 @ROWS
 @LAWS
 @given(machine=machines())
-def test_no_worker_idles_without_a_barrier(name, machine):
-    """There is no deadlock, no dispatch to a busy worker, and no merge of one."""
+def test_workers_idle_only_at_barriers_and_get_valid_rounds_and_merges(name, machine):
+    """Three laws of one run.
+
+    There is no deadlock, no dispatch to a busy worker, no merge of one, and no worker
+    idles without a barrier. Sizes and learning rates are within bounds. Members and
+    partners of a merge are children of its node, whose workers are below it.
+    """
     row, local_rounds = TABLE[name], 0
-    for event, _, log in run(row.policy, machine):
+    tree = row.policy.topology(SimulatedClock(machine, seed=0).workers)
+    for event, actions, log in run(row.policy, machine):
         local_rounds += isinstance(event, Arrival)
         for worker in set(range(NUM_WORKERS)) - log.busy:
             assert row.may_idle(log, worker)
-    assert local_rounds > NUM_EVENTS / 5  # not only merges happen
-
-
-@ROWS
-@LAWS
-@given(machine=machines())
-def test_sizes_and_learning_rates_are_within_bounds(name, machine):
-    for _, actions, _ in run(TABLE[name].policy, machine):
         for _, local_round in actions.dispatch:
             assert B_MIN <= local_round.batch_size <= B_MAX
-            assert local_round.lr_scale == pytest.approx(local_round.batch_size / B_MAX)
-
-
-@ROWS
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(machine=machines())
-def test_merges_are_of_the_nodes_of_the_topology(name, machine):
-    """Members and partners are children of the node, whose workers are below it."""
-    policy = TABLE[name].policy
-    tree = policy.topology(SimulatedClock(machine, seed=0).workers)
-    for _, actions, _ in run(policy, machine):
+            scale = local_round.batch_size / B_MAX
+            assert abs(local_round.lr_scale - scale) <= 1e-6 * scale
         for merge in actions.merges:
             node = tree.node(merge.node)
             assert set(merge.members) | set(merge.partners) <= set(node.children)
             below = [tree.workers_of(m) for m in node.children]
             assert node.workers == frozenset().union(*below)
+    assert local_rounds > NUM_EVENTS / 5  # not only merges happen
 
 
 def checked(policy):
     """The same policy, which reacts twice to check that the state did not change."""
 
     def react(state, event):
-        kept = copy.deepcopy(state)
+        kept = pickle.dumps(state)
         first = policy.react(state, event)
         assert policy.react(state, event) == first
-        assert state == kept
+        assert pickle.dumps(state) == kept
         hash(first[1])  # actions are values: they cannot be changed later
         return first
 
@@ -129,12 +119,12 @@ def test_states_do_not_grow(name):
 
     def react(state, event):
         state, actions = TABLE[name].policy.react(state, event)
-        states.append(leaves(state))
+        states.append(state)
         return state, actions
 
     noting = TABLE[name].policy._replace(react=react)
     assert sum(1 for _ in run(noting, noisy_machine(), num_events=2000)) == 2000
-    assert max(states[500:]) <= max(states[:500])
+    assert max(map(leaves, states[500::10])) <= max(map(leaves, states[:500]))
 
 
 def noisy_machine():
@@ -167,16 +157,6 @@ def test_no_worker_is_further_ahead_than_allowed(machine):
 
 
 # Trees
-
-
-@TREES
-@LAWS
-@given(machine=machines())
-def test_the_root_merges_when_no_worker_is_busy(name, machine):
-    for event, actions, log in run(TABLE[name].policy, machine):
-        if any(merge.node == ROOT for merge in actions.merges):
-            assert isinstance(event, Arrival)
-            assert {k for k, _ in actions.dispatch} == log.busy
 
 
 @pytest.mark.parametrize(
@@ -223,14 +203,16 @@ def test_a_full_group_gets_no_rounds(name, machine):
 @TREES
 @LAWS
 @given(machine=machines())
-def test_models_come_down_from_the_root(name, machine):
+def test_the_root_merges_when_no_worker_is_busy_and_models_come_down(name, machine):
     """After the root's merge every node takes the model of its parent, and then every
     worker that of its node; without broadcast none does."""
     tree = TABLE[name].policy.topology(SimulatedClock(machine, seed=0).workers)
-    for _, actions, _ in run(TABLE[name].policy, machine):
+    for event, actions, log in run(TABLE[name].policy, machine):
         nodes = [m.node for m in actions.merges]
         if ROOT not in nodes:
             continue
+        assert isinstance(event, Arrival)
+        assert {k for k, _ in actions.dispatch} == log.busy
         down = actions.merges[nodes.index(ROOT) + 1 :]
         if name == "groups_without_broadcast":
             assert down == ()

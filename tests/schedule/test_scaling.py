@@ -80,7 +80,7 @@ def algorithm_1(sizes, updates, min_batch_size, batch_size, beta):
     return new
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(case=CASES, beta=BETAS)
 def test_skip_is_the_paper_s_algorithm(case, beta):
     sizes, updates = case
@@ -88,7 +88,7 @@ def test_skip_is_the_paper_s_algorithm(case, beta):
     assert list(result) == pytest.approx(algorithm_1(sizes, updates, 8, 64, beta))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(case=CASES, beta=BETAS)
 def test_clip_takes_as_much_of_the_step_as_fits(case, beta):
     sizes, updates = case
@@ -101,7 +101,7 @@ def test_clip_takes_as_much_of_the_step_as_fits(case, beta):
     assert list(clip) == [sorted((8, b, 64))[1] for b in free]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(case=CASES, beta=BETAS, bound=st.sampled_from(("skip", "clip")))
 def test_laws(case, beta, bound):
     sizes, updates = case

@@ -4,6 +4,7 @@ import copy
 from functools import cache, partial
 
 import pytest
+from tiny_problems import ten_groups
 
 import hetjax
 from hetjax import local, merge, sampling, schedule
@@ -24,8 +25,8 @@ def unlike():
 
 @cache
 def session():
-    """An MLP 64-16-10 on handwritten digits; runs share their compiled programs."""
-    data = hetjax.data.digits()
+    """An MLP 64-16-10 on ten groups; runs share their compiled programs."""
+    data = ten_groups()
     task = hetjax.classification(hetjax.models.mlp(hidden=16), data)
     return Session(task, data, unlike(), seconds=SECONDS, num_evals=4)
 

@@ -11,12 +11,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from quick import quick
 from tiny_problems import PROBLEMS, three_workers
 from zoo import zoo
 
 import hetjax
+from hetjax.api.progress import ProgressBar
+from hetjax.api.session import Session
 
 STRATEGIES = zoo(6)
+SECONDS, EVALS = 0.04, 4
 
 
 @cache
@@ -24,17 +28,19 @@ def problem():
     return PROBLEMS["perceptron"]()
 
 
-RUN = {"seconds": 0.04, "num_evals": 4, "progress": False}
+@cache
+def session():
+    """One for all runs: they share their compiled programs."""
+    task, data = problem().task, problem().data
+    return Session(task, data, three_workers(), seconds=SECONDS, num_evals=EVALS)
 
 
-def compare(names, seeds):
-    """{(name, seed): result} of runs with shared programs."""
-    chosen = {name: STRATEGIES[name] for name in names}
-    machine = three_workers()
-    runs = hetjax.compare(
-        problem().task, problem().data, machine, chosen, seeds=seeds, **RUN
-    )
-    return {(h.strategy, h.seed): result(h) for h in runs.histories}
+def run(name, seed):
+    bar = ProgressBar(SECONDS, shown=False)
+    return result(session().run(name, STRATEGIES[name], seed, bar))
+
+
+first = cache(run)
 
 
 def result(history):
@@ -49,23 +55,21 @@ def result(history):
     }
 
 
-@cache
 def alone(name):
     """The result of a run by itself, with seed 0."""
     task, data = problem().task, problem().data
-    return result(hetjax.train(task, data, three_workers(), STRATEGIES[name], **RUN))
-
-
-@cache
-def together():
-    return compare(STRATEGIES, (0, 1))
+    options = {"seconds": SECONDS, "num_evals": EVALS, "progress": False}
+    return result(
+        hetjax.train(task, data, three_workers(), STRATEGIES[name], **options)
+    )
 
 
 @pytest.fixture(scope="module")
 def elsewhere():
     """The results of all strategies in reverse order, from a separate process."""
-    root = Path(hetjax.__file__).parent.parent
-    paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    here = Path(__file__).parent
+    folders = (Path(hetjax.__file__).parents[1], here.parent, here)
+    paths = os.pathsep.join(map(str, folders))
     # one device instead of four, and another order of strings in sets
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "17"}
     environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compiled once more
@@ -84,38 +88,47 @@ def test_every_strategy_is_tested():
     assert STRATEGIES.keys() == hetjax.STRATEGIES.keys()
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_twice_in_one_process(name):
-    """Once alone, and once after other runs that share its programs."""
-    assert together()[name, 0] == alone(name)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_in_another_process(name, elsewhere):
-    # JSON writes the shortest decimal that reads back as the same float
-    assert elsewhere[name] == alone(name)
+def start_of(name, seed):
+    """The first evaluation; other metrics are not common to all strategies."""
+    common = ("seconds", "updates", "examples", "loss", "accuracy")
+    return {k: first(name, seed)["num_evals"][0][k] for k in common}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_another_seed_is_another_run(name):
-    one, other = together()[name, 0], together()[name, 1]
+def test_the_seed_decides_a_run(name):
+    """In one test, so that one process compiles a strategy's programs."""
+    one, other = first(name, 0), first(name, 1)
+    # twice in one process; the second time all programs are there
+    assert run(name, 0) == one
+    # another seed is another run
     assert other["params"] != one["params"]
     assert other["num_evals"][0]["loss"] != one["num_evals"][0]["loss"]
     assert other["times"] != one["times"]
+    # all strategies start from the same parameters
+    for seed in (0, 1):
+        start = start_of(name, seed)
+        assert (start["seconds"], start["updates"]) == (0.0, 0)
+        assert start == start_of("sync_sgd", seed)
 
 
+@pytest.mark.parametrize("name", quick(STRATEGIES, "sync_sgd", "async_sgd"))
+def test_alone_or_with_programs_of_other_runs(name):
+    assert alone(name) == first(name, 0)
+
+
+@pytest.mark.full  # another process, which compiles all programs again
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_in_another_process(name, elsewhere):
+    # JSON writes the shortest decimal that reads back as the same float
+    assert elsewhere[name] == first(name, 0)
+
+
+@pytest.mark.full  # all strategies in one process
 @pytest.mark.parametrize("seed", [0, 1])
-def test_all_strategies_start_from_the_same_parameters(seed):
-    starts = [together()[name, seed]["num_evals"][0] for name in STRATEGIES]
-    common = ("seconds", "updates", "examples", "loss", "accuracy")
-    starts = [{k: p[k] for k in common} for p in starts]  # common keys
-    assert starts == [starts[0]] * len(STRATEGIES)
-    assert (starts[0]["seconds"], starts[0]["updates"]) == (0.0, 0)
-    ends = {together()[name, seed]["params"] for name in STRATEGIES}
+def test_all_strategies_end_elsewhere(seed):
+    ends = {first(name, seed)["params"] for name in STRATEGIES}
     assert len(ends) == len(STRATEGIES)
 
 
 if __name__ == "__main__":
-    results = compare(reversed(STRATEGIES), (0,))
-    print(json.dumps({name: results[name, 0] for name in STRATEGIES}))
+    print(json.dumps({name: run(name, 0) for name in reversed(STRATEGIES)}))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_problems import PROBLEMS, flat
+from tiny_problems import PROBLEMS, flat, ten_groups
 
 import hetjax
 from hetjax import local, merge, schedule, tree
@@ -22,15 +22,15 @@ from hetjax.schedule import Actions, MergeAction, Policy
 
 
 @cache
-def digits():
-    """(task, data): an MLP 64-16-10 on handwritten digits."""
-    data = hetjax.data.digits()
+def groups():
+    """(task, data): an MLP 64-16-10 on ten groups."""
+    data = ten_groups()
     return hetjax.classification(hetjax.models.mlp(hidden=16), data), data
 
 
-def train_on_digits(strategy, machine, seconds):
+def train_on_groups(strategy, machine, seconds):
     return hetjax.train(
-        *digits(), machine, strategy, seconds=seconds, num_evals=4, progress=False
+        *groups(), machine, strategy, seconds=seconds, num_evals=4, progress=False
     )
 
 
@@ -79,7 +79,7 @@ def median():
 
 def test_a_users_own_merge_with_rounds():
     policy = schedule.rounds(local_steps=4, batch_size=16)
-    history = train_on_digits(strategy(policy, median()), unlike(), seconds=0.8)
+    history = train_on_groups(strategy(policy, median()), unlike(), seconds=0.8)
     assert history.evals[-1]["accuracy"] > 0.9  # ten classes: 0.1 at the start
     assert history.evals[0]["accuracy"] < 0.3
     updates = [worker.updates for worker in history.workers]
@@ -144,7 +144,7 @@ def taking_turns(batch_size):
 
 @pytest.mark.full
 def test_a_users_own_policy_of_growing_rounds():
-    history = train_on_digits(
+    history = train_on_groups(
         strategy(growing_rounds(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
     assert history.evals[-1]["accuracy"] > 0.9
@@ -157,7 +157,7 @@ def test_a_users_own_policy_of_growing_rounds():
 
 
 def test_a_users_own_policy_of_two_workers_in_turn():
-    history = train_on_digits(
+    history = train_on_groups(
         strategy(taking_turns(16), merge.average()), unlike(noise=0.0), seconds=0.8
     )
     assert history.evals[-1]["accuracy"] > 0.9
@@ -226,7 +226,7 @@ def moving_average(share):
 
 
 def test_an_asynchronous_algorithm_learns():
-    history = train_on_digits(
+    history = train_on_groups(
         strategy(asynchronous(16), moving_average(0.5)), unlike(), seconds=0.8
     )
     assert history.evals[-1]["accuracy"] > 0.9

@@ -38,6 +38,9 @@ WITHOUT = {
 }
 
 
+INSIDE = optax.sgd(0.1)  # one object, whose steps are compiled once
+
+
 def made(name, **given):
     return hj.STRATEGIES[name](batch_size=8, **SETTINGS[name], **given)
 
@@ -55,7 +58,7 @@ def test_all_that_step_locally_take_one():
 @pytest.mark.parametrize("name", SETTINGS)
 def test_sgd_as_an_optimizer_is_sgd(name):
     plain = train(made(name, learning_rate=0.1), three_workers())
-    inside = train(made(name, optimizer=optax.sgd(0.1)), three_workers())
+    inside = train(made(name, optimizer=INSIDE), three_workers())
     assert column(inside, "examples") == column(plain, "examples")
     assert inside.merges == plain.merges
     assert not np.allclose(flat(plain.params), flat(plain.params) * 0, **TOLERANCE)
@@ -63,11 +66,12 @@ def test_sgd_as_an_optimizer_is_sgd(name):
 
 
 def test_the_rate_is_inside_or_beside():
+    adam = optax.adam(1.0)
     inside = train(made("elastic_sgd", optimizer=optax.adam(0.02)), three_workers())
-    beside = made("elastic_sgd", optimizer=optax.adam(1.0), learning_rate=0.02)
+    beside = made("elastic_sgd", optimizer=adam, learning_rate=0.02)
     beside = train(beside, three_workers())
     by_hand = made("elastic_sgd", learning_rate=0.02)
-    by_hand = by_hand._replace(local=local.from_optax(optax.adam(1.0)))
+    by_hand = by_hand._replace(local=local.from_optax(adam))
     by_hand = train(by_hand, three_workers())
     for other in (beside, by_hand):
         np.testing.assert_allclose(flat(inside.params), flat(other.params), **TOLERANCE)

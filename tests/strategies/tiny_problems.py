@@ -91,6 +91,18 @@ def classes():
     return from_arrays((x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:]), num_classes=3)
 
 
+def ten_groups():
+    """Ten groups of 64 features, as large as handwritten digits, without their file.
+
+    Loading those imports scikit-learn, which takes longer than to learn them.
+    """
+    rng = np.random.default_rng(3)
+    y = rng.integers(10, size=1797)
+    x = rng.uniform(size=(10, 64))[y] + rng.normal(scale=0.3, size=(1797, 64))
+    x = x.astype(np.float32)
+    return from_arrays((x[:1437], y[:1437]), (x[1437:], y[1437:]), num_classes=10)
+
+
 def perceptron():
     data = classes()
     train, test = float64(data.train), float64(data.test)

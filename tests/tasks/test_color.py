@@ -3,12 +3,10 @@
 import colorsys
 import itertools
 
-import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
+from quick import quick
 
 from hetjax.tasks import augment
 from hetjax.tasks.augment.color import turn_hue
@@ -49,66 +47,67 @@ def changed(name, x, amount, white):
     return np.clip(amount * x + (1 - amount) * other, 0, white)
 
 
-class ColorTest(chex.TestCase):
-    @chex.variants(with_jit=True)
-    @parameterized.product(
-        change=(
-            ("brightness", 0.6),
-            ("brightness", 1.7),
-            ("contrast", 0.0),
-            ("contrast", 1.8),
-            ("saturation", 0.3),
-            ("saturation", 1.9),
-            ("hue", -0.4),
-            ("hue", 0.3),
-        ),
-    )
-    def test_each_change_is_its_formula(self, change):
-        name, amount = change
-        white = 1.0 if amount > 1 else 255.0
-        x = images(white=white)
-        apply = augment.color_jitter(**{name: (amount, amount)}, white=white)
-        y = self.variant(apply)(KEY, x)
-        expected = [changed(name, image, amount, white) for image in x.astype(float)]
-        # some roundings of float32, 6e-8 of white each
-        np.testing.assert_allclose(y, expected, atol=2e-6 * white)
+CHANGES = [
+    ("brightness", 0.6),
+    ("brightness", 1.7),
+    ("contrast", 0.0),
+    ("contrast", 1.8),
+    ("saturation", 0.3),
+    ("saturation", 1.9),
+    ("hue", -0.4),
+    ("hue", 0.3),
+]
+ONE_EACH = [CHANGES[0], CHANGES[3], CHANGES[5], CHANGES[7]]
 
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_the_changes_come_in_an_order(self):
-        """With fixed amounts, the result is that of one of the 24 orders."""
-        amounts = {"brightness": 1.3, "contrast": 0.4, "saturation": 1.8, "hue": 0.2}
-        x = images(1)
-        apply = self.variant(
-            augment.color_jitter(**{k: (a, a) for k, a in amounts.items()})
-        )
-        seen = set()
-        orders = list(itertools.permutations(amounts))
-        results = []
-        for order in orders:
-            y = x[0].astype(float)
-            for name in order:
-                y = changed(name, y, amounts[name], 255)
-            results.append(y)
-        for seed in range(24):
-            y = np.asarray(apply(jax.random.key(seed), x))[0]
-            errors = np.abs(y - np.array(results)).max((1, 2, 3))
-            assert errors.min() < 1e-3
-            seen.add(orders[int(errors.argmin())][0])
-        assert seen == set(amounts)  # each one is first in some draws
 
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_no_strength_changes_nothing(self):
-        x = images() - 20  # not even clipped
-        apply = self.variant(augment.color_jitter())
-        np.testing.assert_array_equal(apply(KEY, x), x)
+@pytest.mark.parametrize(("name", "amount"), quick(CHANGES, *ONE_EACH))
+def test_each_change_is_its_formula(name, amount):
+    white = 1.0 if amount > 1 else 255.0
+    x = images(white=white)
+    apply = augment.color_jitter(**{name: (amount, amount)}, white=white)
+    y = jax.jit(apply)(KEY, x)
+    expected = [changed(name, image, amount, white) for image in x.astype(float)]
+    # some roundings of float32, 6e-8 of white each
+    np.testing.assert_allclose(y, expected, atol=2e-6 * white)
+
+
+@pytest.mark.parametrize("jit", quick([True, False], True))
+def test_the_changes_come_in_an_order(jit):
+    """With fixed amounts, the result is that of one of the 24 orders."""
+    amounts = {"brightness": 1.3, "contrast": 0.4, "saturation": 1.8, "hue": 0.2}
+    x = images(1)
+    apply = augment.color_jitter(**{k: (a, a) for k, a in amounts.items()})
+    apply = jax.jit(apply) if jit else apply
+    seen = set()
+    orders = list(itertools.permutations(amounts))
+    results = []
+    for order in orders:
+        y = x[0].astype(float)
+        for name in order:
+            y = changed(name, y, amounts[name], 255)
+        results.append(y)
+    for seed in range(24):
+        y = np.asarray(apply(jax.random.key(seed), x))[0]
+        errors = np.abs(y - np.array(results)).max((1, 2, 3))
+        assert errors.min() < 1e-3
+        seen.add(orders[int(errors.argmin())][0])
+    assert seen == set(amounts)  # each one is first in some draws
+
+
+@pytest.mark.parametrize("jit", [True, False])
+def test_no_strength_changes_nothing(jit):
+    x = images() - 20  # not even clipped
+    apply = augment.color_jitter()
+    np.testing.assert_array_equal((jax.jit(apply) if jit else apply)(KEY, x), x)
 
 
 def test_a_whole_turn_and_greys_keep_their_color():
     x = images()
-    whole = turn_hue(jnp.asarray(x), jnp.ones((1, 1, 1, 1)))
+    turn = jax.jit(turn_hue)
+    whole = turn(x, np.ones((1, 1, 1, 1), np.float32))
     np.testing.assert_allclose(whole, x, atol=1e-3)
     flat = np.repeat(x[..., :1], 3, -1)
-    moved = turn_hue(jnp.asarray(flat), jnp.full((1, 1, 1, 1), 0.37))
+    moved = turn(flat, np.full((1, 1, 1, 1), 0.37, np.float32))
     np.testing.assert_array_equal(moved, flat)
 
 
@@ -131,7 +130,8 @@ def test_factors_are_uniform(strength, low, high):
 
 def test_the_key_decides():
     apply, x = jax.jit(augment.color_jitter(**ALL)), images()
-    one, again, other = (apply(jax.random.key(seed), x) for seed in (0, 0, 1))
+    found = [apply(jax.random.key(seed), x) for seed in (0, 0, 1)]
+    one, again, other = jax.device_get(found)
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
     assert 0 <= np.min(one) < np.max(one) <= 255
@@ -141,7 +141,7 @@ def test_the_key_decides():
 
 def test_one_channel():
     x = images(depth=1)
-    y = augment.color_jitter(contrast=(0.5, 0.5))(KEY, x)
+    y = jax.jit(augment.color_jitter(contrast=(0.5, 0.5)))(KEY, x)
     expected = [changed("contrast", image, 0.5, 255) for image in x]
     np.testing.assert_allclose(y, expected, atol=1e-3)
     for name in ("saturation", "hue"):

@@ -1,11 +1,10 @@
 """Resizing and crops: against Pillow, and which parts of an image are taken."""
 
-import chex
 import jax
 import numpy as np
 import pytest
-from absl.testing import parameterized
 from PIL import Image
+from quick import quick
 
 from hetjax.tasks import augment
 from hetjax.tasks.augment.crops import _boxes, _largest
@@ -36,27 +35,35 @@ def coordinates(count, height, width):
     return np.tile(grid, (count, 1, 1, 1))
 
 
-class ResizingTest(chex.TestCase):
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.product(method=tuple(FILTERS))
-    def test_resize_equals_pillow(self, method):
-        x, size = images(), (9, 41)  # fewer rows, more columns
-        y = self.variant(augment.resize(size, method=method))(KEY, x)
-        expected = [by_pillow(image, size, FILTERS[method]) for image in x]
-        # sums of float32 numbers up to 255: Pillow's weights are doubles
-        np.testing.assert_allclose(y, expected, atol=5e-3)
+def check_resize(method, variant):
+    x, size = images(), (9, 41)  # fewer rows, more columns
+    y = variant(augment.resize(size, method=method))(KEY, x)
+    expected = [by_pillow(image, size, FILTERS[method]) for image in x]
+    # sums of float32 numbers up to 255: Pillow's weights are doubles
+    np.testing.assert_allclose(y, expected, atol=5e-3)
 
-    @chex.variants(with_jit=True)  # without it: above
-    @parameterized.product(method=tuple(FILTERS))
-    def test_random_parts_equal_pillow(self, method):
-        """Pixels around a part do not leak into it."""
-        x, size = images(), (11, 9)
-        apply = augment.random_resized_crop(size, method=method)
-        y = self.variant(apply)(KEY, x)
-        boxes = np.asarray(boxes_of(KEY, x.shape[:3], AREAS, RATIOS)).astype(int)
-        parts = [i[t : t + h, s : s + w] for i, (t, s, h, w) in zip(x, boxes, strict=1)]
-        expected = [by_pillow(part, size, FILTERS[method]) for part in parts]
-        np.testing.assert_allclose(y, expected, atol=5e-3)
+
+@pytest.mark.parametrize("method", FILTERS)
+def test_resize_equals_pillow(method):
+    check_resize(method, jax.jit)
+
+
+@pytest.mark.full  # each operation is compiled
+@pytest.mark.parametrize("method", FILTERS)
+def test_resize_without_jit(method):
+    check_resize(method, lambda function: function)
+
+
+@pytest.mark.parametrize("method", quick(FILTERS, "bilinear"))
+def test_random_parts_equal_pillow(method):
+    """Pixels around a part do not leak into it."""
+    x, size = images(), (11, 9)
+    apply = augment.random_resized_crop(size, method=method)
+    y = jax.jit(apply)(KEY, x)
+    boxes = np.asarray(boxes_of(KEY, x.shape[:3], AREAS, RATIOS)).astype(int)
+    parts = [i[t : t + h, s : s + w] for i, (t, s, h, w) in zip(x, boxes, strict=True)]
+    expected = [by_pillow(part, size, FILTERS[method]) for part in parts]
+    np.testing.assert_allclose(y, expected, atol=5e-3)
 
 
 def test_without_antialias_pixels_are_left_out():
@@ -67,32 +74,33 @@ def test_without_antialias_pixels_are_left_out():
     np.testing.assert_allclose(y, x[:, 1::3, 1::3], atol=1e-3)
 
 
-@pytest.mark.parametrize("method", FILTERS)
+@pytest.mark.parametrize("method", quick(FILTERS, "bicubic"))
 def test_the_same_size_changes_nothing(method):
     x = images()
     y = jax.jit(augment.resize(x.shape[1:3], method=method))(KEY, x)
     np.testing.assert_array_equal(y, x)
     whole = augment.random_resized_crop(20, scale=(1, 1), ratio=(1, 1), method=method)
     np.testing.assert_array_equal(jax.jit(whole)(KEY, x[:, :, :20]), x[:, :, :20])
-    np.testing.assert_array_equal(augment.center_crop((20, 28))(KEY, x), x)
-    np.testing.assert_array_equal(augment.random_crop((20, 28))(KEY, x), x)
+    for crop in (augment.center_crop, augment.random_crop):
+        np.testing.assert_array_equal(jax.jit(crop((20, 28)))(KEY, x), x)
 
 
 def test_bytes_stay_bytes():
     x = np.round(images()).astype(np.uint8)
-    y = augment.resize(9, method="bicubic")(KEY, x)
+    resize = jax.jit(augment.resize(9, method="bicubic"))
+    y = resize(KEY, x)
     assert y.dtype == np.uint8
-    floats = augment.resize(9, method="bicubic")(KEY, x.astype(np.float32))
+    floats = resize(KEY, x.astype(np.float32))
     np.testing.assert_array_equal(y, np.clip(np.round(floats), 0, 255))
 
 
 def test_bicubic_overshoots_unless_white_is_given():
     x = np.zeros((1, 8, 8, 1), np.float32)
     x[:, :, 4:] = 255
-    free = augment.resize(16, method="bicubic")(KEY, x)
+    free = np.asarray(jax.jit(augment.resize(16, method="bicubic"))(KEY, x))
     assert float(free.max()) > 256
     assert float(free.min()) < -1
-    clipped = augment.resize(16, method="bicubic", white=255)(KEY, x)
+    clipped = jax.jit(augment.resize(16, method="bicubic", white=255))(KEY, x)
     np.testing.assert_array_equal(clipped, np.clip(free, 0, 255))
     with pytest.raises(ValueError, match="white is 0"):
         augment.resize(16, white=0)
@@ -104,7 +112,7 @@ def test_center_crop_takes_the_middle():
     np.testing.assert_array_equal(y, x[:, 2:6, 3:9])
 
 
-@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize("jit", quick([True, False], True))
 def test_random_crop_takes_all_places_equally(jit):
     count = 12_000
     apply = augment.random_crop((3, 4))
@@ -156,6 +164,7 @@ def test_where_no_draw_fits_the_middle_is_taken(shape, box):
     assert _largest(30, 33, RATIOS) == (30, 33)
 
 
+@pytest.mark.full  # two programs of ten draws each
 def test_the_first_draw_that_fits_is_taken():
     """It is not the last resort wherever the very first draw fails."""
     boxes = np.asarray(boxes_of(KEY, (2000, 60, 120), (0.5, 1.0), (1.0, 1.0)))
@@ -167,17 +176,21 @@ def test_the_first_draw_that_fits_is_taken():
     assert 0 < resort < 0.03
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: augment.random_crop(5), lambda: augment.random_resized_crop((5, 6))],
-)
-def test_the_key_decides_and_each_image_draws_for_itself(make):
-    apply = jax.jit(make())
+CROPS = {
+    "random_crop": lambda: augment.random_crop(5),
+    "random_resized_crop": lambda: augment.random_resized_crop((5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", quick(CROPS, "random_crop"))
+def test_the_key_decides_and_each_image_draws_for_itself(name):
+    apply = jax.jit(CROPS[name]())
     x = np.tile(images(1), (16, 1, 1, 1))
-    one, again, other = (apply(jax.random.key(seed), x) for seed in (0, 0, 1))
+    found = [apply(jax.random.key(seed), x) for seed in (0, 0, 1)]
+    one, again, other = jax.device_get(found)
     np.testing.assert_array_equal(one, again)
     assert (one != other).any()
-    assert len(np.unique(np.asarray(one).reshape(16, -1), axis=0)) > 12
+    assert len(np.unique(one.reshape(16, -1), axis=0)) > 12
 
 
 @pytest.mark.parametrize(

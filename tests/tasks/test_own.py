@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from quick import quick
 
 import hetjax as hj
 from hetjax.data.batching import make_batch, make_buckets
@@ -127,7 +128,7 @@ def test_next_token_metrics_are_those_of_numpy(masked):
     assert found["perplexity"] == pytest.approx(np.exp(losses[mask].mean()), rel=1e-5)
     hits = (z.argmax(-1) == targets)[mask]
     assert found["accuracy"] == pytest.approx(hits.mean(), rel=1e-5)
-    losses_i, _ = task.loss(table, (), batch_of(data), KEY)  # of sequences
+    losses_i, _ = jax.jit(task.loss)(table, (), batch_of(data), KEY)  # of sequences
     with np.errstate(invalid="ignore"):
         each = (losses * mask).sum(1) / np.maximum(mask.sum(1), 1)
     np.testing.assert_allclose(losses_i[:N], each, rtol=1e-5, atol=1e-6)
@@ -192,6 +193,7 @@ def test_weights_do_not_count_as_numbers_of_an_example():
     assert numbers_per_example(programs, data.test) == 300
 
 
+@pytest.mark.full  # a whole run of a transformer
 def test_a_small_transformer_learns_a_text():
     text = np.tile(np.arange(V), 40)  # what follows each token is certain
     data = hj.data.from_tokens(text, text[:80], length=5)
@@ -260,7 +262,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick(MODELS, "nnx, outputs", "linen, model"))
 def test_statistics_and_dropout_are_those_of_the_mode(name):
     """In training they move and are drawn; in evaluation both stand still."""
     model, loss = MODELS[name]
@@ -269,19 +271,20 @@ def test_statistics_and_dropout_are_those_of_the_mode(name):
     assert (task.metric, task.mode) == ("loss", "min")
     params, state = jax.jit(task.init)(KEY)
     batch, keys = batch_of(data), jax.random.split(KEY)
-    (one, after), (two, _) = (task.loss(params, state, batch, k) for k in keys)
+    loss, metrics = jax.jit(task.loss), jax.jit(task.metrics)
+    (one, after), (two, _) = (loss(params, state, batch, k) for k in keys)
     assert not np.allclose(one, two)
     moved = [
         not np.allclose(a, b)
         for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True)
     ]
     assert any(moved)
-    looks = [task.metrics(params, state, batch)["loss"] for _ in range(2)]
+    looks = [metrics(params, state, batch)["loss"] for _ in range(2)]
     np.testing.assert_array_equal(*looks)
 
 
-def test_trees_as_inputs_and_targets(tmp_path):
-    """Tokens and features in; two heads out."""
+def of_trees():
+    """(task, data): tokens and features in, two heads out."""
     x = {"tokens": TOKENS, "features": X}
     y = {"values": VALUES, "next": TOKENS[:, 0]}
     data = data_of(y, x)
@@ -304,10 +307,19 @@ def test_trees_as_inputs_and_targets(tmp_path):
     def hits(out, y):
         return out["next"].argmax(-1) == y["next"]
 
-    task = hj.task(Two, loss, {"hits": hits}, mode="max")
+    return hj.task(Two, loss, {"hits": hits}, mode="max"), data
+
+
+def test_trees_as_inputs_and_targets():
+    task, data = of_trees()
     history = trained(task, data, seconds=0.1)
     assert column(history, "loss")[-1] < column(history, "loss")[0]
     assert 0 <= history.best() <= 1
+
+
+@pytest.mark.full  # a comparison, its files and its report
+def test_results_of_trees(tmp_path):
+    task, data = of_trees()
     strategy = hj.sync_sgd(batch_size=8, learning_rate=0.1)
     machine = hj.machine.preset("v100x2")
     given = {"seconds": 0.01, "num_evals": 2, "progress": False}

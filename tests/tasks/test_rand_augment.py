@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
+from quick import quick
 
 from hetjax.tasks import augment
 from hetjax.tasks.augment.rand_augment import BINS, OPERATIONS, apply_operations
@@ -70,7 +71,8 @@ def all_operations(images, magnitude, signs, white=255.0, fill=0.0, method="near
 
 
 @pytest.mark.parametrize(
-    ("magnitude", "sign", "depth"), [(9, 1, 3), (30, -1, 3), (30, 1, 1)]
+    ("magnitude", "sign", "depth"),
+    quick([(9, 1, 3), (30, -1, 3), (30, 1, 1)], (9, 1, 3)),
 )
 def test_each_operation_is_pillows(magnitude, sign, depth):
     images = [photo(i, depth) for i in range(COUNT)]
@@ -102,6 +104,7 @@ def test_without_jit_the_results_are_the_same():
     np.testing.assert_allclose(apply(KEY, x), jax.jit(apply)(KEY, x), atol=1e-2)
 
 
+@pytest.mark.full  # all operations once more
 def test_fill_is_what_comes_from_outside():
     x = np.full((COUNT, H, W, 3), 100, np.float32)
     for method in ("nearest", "bilinear"):
@@ -116,6 +119,7 @@ def test_fill_is_what_comes_from_outside():
                 assert method == "bilinear" or (outside | kept).all(), name
 
 
+@pytest.mark.full  # all operations once more
 def test_bilinear_moves_a_linear_image_exactly():
     """Away from the border, a plane is moved without an error."""
     i, j = np.meshgrid(np.arange(H), np.arange(W), indexing="ij")
@@ -169,6 +173,7 @@ def test_all_operations_are_drawn_equally_and_with_both_signs(monkeypatch):
     assert abs(same - 1 / COUNT) < 5 * np.sqrt(1 / COUNT / count)
 
 
+@pytest.mark.full  # two of all operations
 def test_the_key_decides_and_each_image_draws_for_itself():
     apply = jax.jit(augment.rand_augment())
     x = np.tile(photo()[None].astype(np.float32), (16, 1, 1, 1))

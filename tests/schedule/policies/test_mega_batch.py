@@ -167,7 +167,7 @@ def local_rounds(entries):
     return [given for entry in entries for given in entry.actions.dispatch]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_every_example_of_a_mega_batch_is_dispatched(plan):
     entries, _ = run(plan)
@@ -177,7 +177,7 @@ def test_every_example_of_a_mega_batch_is_dispatched(plan):
         assert sum(out[:-1]) < plan["examples"] <= sum(out)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_no_worker_idles_before_the_mega_batch_is_spent(plan):
     entries, _ = run(plan)
@@ -191,7 +191,7 @@ def test_no_worker_idles_before_the_mega_batch_is_spent(plan):
                 assert entry.busy == set(range(plan["n"]))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_merges_contain_all_workers_and_wait_for_them(plan):
     entries, _ = run(plan)
@@ -202,7 +202,7 @@ def test_merges_contain_all_workers_and_wait_for_them(plan):
             assert before.busy == {entry.arrival.worker}  # the last busy worker
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_sizes_stay_within_bounds_and_learning_rates_follow_them(plan):
     entries, _ = run(plan)
@@ -214,7 +214,7 @@ def test_sizes_stay_within_bounds_and_learning_rates_follow_them(plan):
         )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_the_scaling_rule_is_told_the_dispatched_batches(plan):
     entries, calls = run(plan)

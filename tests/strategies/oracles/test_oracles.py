@@ -46,6 +46,7 @@ def strategy_of(case):
     return strategy._replace(sampler=case.shards) if case.shards else strategy
 
 
+@cache  # nobody changes what it returns
 def replay(name, problem_name, seconds):
     """Run the oracle; return its world, and its count of branches if it has one."""
     case = CASES[name]
