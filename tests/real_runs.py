@@ -108,34 +108,34 @@ def ending(strategy, until):
 
 
 def merged(event):
-    """Was it a merge?"""
+    """Whether it is a merge."""
     return isinstance(event, Merged)
 
 
 def merged_root(event):
-    """Was it a merge of the root?"""
+    """Whether it is a merge of the root."""
     return isinstance(event, Merged) and event.node == "root"
 
 
 def evaluated(event):
-    """Was it an evaluation?"""
+    """Whether it is an evaluation."""
     return isinstance(event, Evaluated)
 
 
 def arrived(worker):
-    """Was it a round of this worker?"""
+    """Whether it is the end of a round of this worker."""
     return lambda event: isinstance(event, Arrival) and event.worker == worker
 
 
 def lost(worker):
-    """Was it that this worker was lost?"""
+    """Whether this worker was lost."""
     return lambda event: (
         isinstance(event, Leave) and event.lost and event.worker == worker
     )
 
 
 def joined(worker):
-    """Was it that this worker joined?"""
+    """Whether this worker joined."""
     return lambda event: isinstance(event, Join) and event.worker == worker
 
 

@@ -92,8 +92,9 @@ class Tiers:
         return (yield)
 
     def pytest_runtest_logreport(self, report):
-        self.costs[report.nodeid] += report.processor_seconds
-        self.tiers[report.nodeid] = report.tier
+        if hasattr(report, "tier"):  # xdist reports itself that a process crashed
+            self.costs[report.nodeid] += report.processor_seconds
+            self.tiers[report.nodeid] = report.tier
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session):

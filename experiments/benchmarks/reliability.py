@@ -44,6 +44,8 @@ flags.DEFINE_list("parts", [], "some of the four parts; default: all")
 flags.DEFINE_integer("kills", 100, "of kills: on the virtual clock")
 flags.DEFINE_integer("real_kills", 20, "of kills: on threads")
 flags.DEFINE_list("killed", list(reliability_kills.STRATEGIES), "strategies of kills")
+flags.DEFINE_float("clock_seconds", 20.0, "of kills: virtual seconds of a run")
+flags.DEFINE_float("real_seconds", 12.0, "of kills: seconds of a run on threads")
 flags.DEFINE_integer("mutations", 1000, "of damage")
 flags.DEFINE_float("millions", 100.0, "of overhead: parameters of the model")
 flags.DEFINE_string("every", "60s", "of overhead: between two checkpoints")
@@ -58,11 +60,15 @@ bounded("seed", *bounds.SEED)
 
 def kills(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     found, ratios = {}, {}
-    for kind, number in (("clock", FLAGS.kills), ("threads", FLAGS.real_kills)):
+    both = (
+        ("clock", FLAGS.kills, FLAGS.clock_seconds),
+        ("threads", FLAGS.real_kills, FLAGS.real_seconds),
+    )
+    for kind, number, seconds in both:
         if not number:
             continue
         runs = reliability_kills.killed_runs(
-            kind, FLAGS.killed, number, folder, FLAGS.seed
+            kind, seconds, FLAGS.killed, number, folder, FLAGS.seed
         )
         found[f"kills/{kind}"] = [run._asdict() for run in runs]
         ratios[f"kills/{kind}/lost"] = sum(run.lost for run in runs) / len(runs)

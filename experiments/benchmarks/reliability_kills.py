@@ -34,11 +34,16 @@ class Killed(NamedTuple):
 
 
 def killed_runs(
-    kind: str, strategies: Sequence[str], kills: int, folder: Path, seed: int
+    kind: str,
+    seconds: float,
+    strategies: Sequence[str],
+    kills: int,
+    folder: Path,
+    seed: int,
 ) -> list[Killed]:
     """Kill runs of these strategies `kills` times in all; `kind` is clock or threads.
 
-    Two runs at a time.
+    Two runs at a time, of so many `seconds` of their clocks.
     """
     each = [kills // len(strategies)] * len(strategies)
     each[0] += kills - sum(each)
@@ -46,21 +51,22 @@ def killed_runs(
     def one(numbered: tuple[int, str]) -> Killed:
         number, name = numbered
         rng = random.Random(f"{seed}/{kind}/{name}")
-        return _killed_run(kind, name, each[number], folder / f"{kind}_{name}", rng)
+        place = folder / f"{kind}_{name}"
+        return _killed_run(kind, name, seconds, each[number], place, rng)
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, enumerate(strategies)))
 
 
 def _killed_run(
-    kind: str, name: str, kills: int, folder: Path, rng: random.Random
+    kind: str, name: str, seconds: float, kills: int, folder: Path, rng: random.Random
 ) -> Killed:
     folder.mkdir(parents=True)
     done, tries, status = 0, 0, -9
     while status == -9 and tries < 3 * kills + 3:
         tries += 1
         after = rng.uniform(0, MOST) if done < kills else None
-        status, err = _child(kind, name, folder, after)
+        status, err = _child(kind, name, seconds, folder, after)
         done += status == -9
         told = f"{kind} {name}: try {tries}, {done} of {kills} killed, status {status}"
         print(told, file=sys.stderr)
@@ -74,17 +80,22 @@ def _killed_run(
         return Killed(
             name, done, False, found["replayed"] == "equal", found["replayed"]
         )
-    status, err = _child(kind, name, folder, None, whole=True)
+    status, err = _child(kind, name, seconds, folder, None, whole=True)
     whole = json.loads((folder / "whole.json").read_text())
     names = [key for key in whole if whole[key] != found[key]]
     return Killed(name, done, False, not names, ", ".join(names))
 
 
 def _child(
-    kind: str, name: str, folder: Path, after: float | None, whole: bool = False
+    kind: str,
+    name: str,
+    seconds: float,
+    folder: Path,
+    after: float | None,
+    whole: bool = False,
 ) -> tuple[int, str]:
     """Run a process; kill it so many seconds after it began. Returns (status, err)."""
-    command = [sys.executable, "-m", __name__, kind, name, str(folder)]
+    command = [sys.executable, "-m", __name__, kind, name, str(seconds), str(folder)]
     environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "")}
     cache = folder.parent / "compiled"
     environment |= {
@@ -111,7 +122,7 @@ def _child(
 # -- the process that is killed --------------------------------------------------------
 
 
-def main(kind: str, name: str, folder: str, whole: str = "") -> None:
+def main(kind: str, name: str, seconds: str, folder: str, whole: str = "") -> None:
     """Train; write whole.json or found.json."""
     import jax
 
@@ -124,9 +135,8 @@ def main(kind: str, name: str, folder: str, whole: str = "") -> None:
     if kind == "threads":
         machine: Any = hj.local_machine(["cpu:0", "cpu:1", "cpu:2"])
         settings = {"levels": ((2, 1),)} if settings else {}
-        seconds = 12.0
     else:
-        machine, seconds = hj.machine.preset("v100x4", noise=0.1), 20.0
+        machine = hj.machine.preset("v100x4", noise=0.1)
     strategy = hj.STRATEGIES[name](batch_size=64, learning_rate=0.1, **settings)
     print("begins", flush=True)
     history = hj.train(
@@ -134,7 +144,7 @@ def main(kind: str, name: str, folder: str, whole: str = "") -> None:
         data,
         machine,
         strategy,
-        seconds=seconds,
+        seconds=float(seconds),
         num_evals=40,
         checkpoint=None if whole else hj.Checkpoint(f"{folder}/run", every=EVERY),
         progress=False,
