@@ -55,7 +55,8 @@ def overhead(
     step = 4 * machine.workers[0].seconds(32, 0, 0)
     run(step, None)  # compiles
     number, first = 5, run(step, None)[0][-1]
-    while (more := run(number * step, None)[0][-1] - first) < 10:
+    enough = min(10.0, 20 * minutes)  # [s] that tell how long a round takes
+    while (more := run(number * step, None)[0][-1] - first) < enough:
         number *= 5
     rounds = max(5, round(60 * minutes * number / more))
     seconds: dict[str, list[float]] = {"without": [], "with": []}

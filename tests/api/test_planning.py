@@ -96,7 +96,7 @@ def test_a_long_plan_says_how_far_it_is(problem, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_larger_batches_need_more(problem):
+def test_larger_batches_need_more(problem, cpu_alone):  # not what a GPU has besides
     strategies = {
         str(size): hj.sync_sgd(batch_size=size, learning_rate=0.1) for size in (16, 256)
     }

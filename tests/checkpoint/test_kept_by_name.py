@@ -18,7 +18,7 @@ def _shared_programs():
         yield
 
 
-def test_resume_needs_nothing_but_the_folder(tmp_path):
+def test_resume_needs_nothing_but_the_folder(tmp_path, cpu_alone):
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=8), data)
     machine, strategy = (

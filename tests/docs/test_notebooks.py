@@ -9,10 +9,10 @@ import ast
 import re
 from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
 
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
 ROOT = Path(__file__).parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TINY = {

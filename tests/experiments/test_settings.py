@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "experiments" / "papers" / "settings"
 PROCESS = Path(__file__).with_name("settings_process.py")
 FILES = sorted(path.stem for path in SETTINGS.glob("*.flags"))
+SHARED = pytest.mark.xdist_group("settings")  # of two processes of pytest one plans
 LARGE = [name for name in FILES if name.startswith("adaptive_sgd")]  # data are made
 
 
@@ -48,6 +49,7 @@ def check(found):
     assert len(set(folders)) == len(folders)
 
 
+@SHARED
 @pytest.mark.full  # 24 models are traced, and their machines simulated
 def test_every_file_can_be_planned(settings):
     check(settings)
@@ -81,6 +83,7 @@ PARAMETERS = {  # ResNet-20 with a projection in its first stage; 100 classes; .
 }
 
 
+@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLES)
 def test_the_settings_of_biased_local_sgd(settings, name):
@@ -111,6 +114,7 @@ TABLE7 = {  # seconds of synchronous SGD and of balanced local SGD
 }
 
 
+@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLE7)
 def test_times_of_table_7(settings, name):
@@ -120,6 +124,7 @@ def test_times_of_table_7(settings, name):
     assert times == pytest.approx(TABLE7[name], rel=0.005)
 
 
+@SHARED
 @pytest.mark.full  # see above
 def test_targets_and_learners_of_crossbow(settings):
     for name, workers, parameters in (
@@ -144,6 +149,7 @@ CROSSBOW = {  # batch, epochs, target, decay, falls by a factor; rate .1, moment
 }
 
 
+@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", CROSSBOW)
 def test_the_settings_of_crossbow(settings, name):
@@ -168,6 +174,7 @@ HIER_SGD = {  # T_1, T_2 of Table I, and T of HierSGD_2; rate .1 is ours
 }
 
 
+@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", HIER_SGD)
 def test_the_settings_of_hier_sgd(settings, name):

@@ -70,7 +70,7 @@ def done(lines):
 
 
 @pytest.mark.parametrize("name", quick(SYNCHRONOUS, "sma", "fed_acc"))
-def test_three_members_equal_three_threads(name):
+def test_three_members_equal_three_threads(name, cpu_alone):
     """The same orders, and parameters bit for bit on the same kind of device."""
     found = []
     chosen = strategy(name)
@@ -409,7 +409,7 @@ def test_a_gpu_that_jax_does_not_see_is_an_error():
         make_machine(cluster)
 
 
-def test_a_machine_shows_what_it_has():
+def test_a_machine_shows_what_it_has(cpu_alone):
     _, machine = three_members(joiners=1, slowdown=(1, 1, 2, 1))
     assert repr(machine).startswith("Machine: 4 workers on a cluster of 3 nodes")
     assert "c/cpu:0 (cpu) slowed 2 times" in repr(machine)

@@ -498,7 +498,7 @@ def test_a_late_cancel_does_not_end_another_round():
     assert run._cancelled == 6
 
 
-def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch):
+def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch, cpu_alone):
     from hetjax.runtimes.cluster.member import Member
 
     cluster, machine = three_members()
