@@ -125,3 +125,27 @@ def test_convolutions_are_those_of_jax(size, stride):
     expected = lax.conv_general_dilated(x, *given, **settings)
     found = blocks.convolution(x, *given, **settings)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("platform", "size", "made_of"),
+    [
+        ("cpu", 1, "dot_general"),
+        ("cpu", 3, "convolution"),
+        ("cuda", 1, "convolution"),  # XLA aborts on products' gradients there
+        ("tpu", 1, "convolution"),
+    ],
+)
+def test_only_on_a_cpu_are_convolutions_of_one_pixel_products(platform, size, made_of):
+    """The programs of other platforms are lowered here, too; with the gradient."""
+
+    def loss(x, kernel):
+        given = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        return jnp.sum(blocks.convolution(x, kernel, (2, 2), "SAME", **given) ** 2)
+
+    x = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+    kernel = jax.ShapeDtypeStruct((size, size, 3, 4), jnp.float32)
+    traced = jax.jit(jax.grad(loss, argnums=(0, 1))).trace(x, kernel)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    found = {op for op in ("dot_general", "convolution") if f"stablehlo.{op}" in text}
+    assert found == {made_of}
