@@ -1,11 +1,12 @@
 """What compare.py makes of each .flags file on standard input, as JSON.
 
 In a process of its own, since several scripts define flags of the same names. Runs of
-CROSSBOW have up to a million arrivals: their seconds are those of the first epochs.
+CROSSBOW have up to a million arrivals: their seconds are extrapolated from a few.
 """
 
 import json
 import sys
+from unittest import mock
 
 import jax
 from absl import flags
@@ -13,14 +14,14 @@ from absl.testing import flagsaver
 
 from experiments import compare
 from hetjax import tree
+from hetjax.api import planning
 from hetjax.schedule import Progress
 from hetjax.schedule.learning_rates import learning_rate_at
 
-FIRST = 10  # epochs of CROSSBOW's
-
 
 def described(path):
-    with flagsaver.flagsaver():
+    events = 2_000 if "crossbow" in path else planning.EVENTS
+    with flagsaver.flagsaver(), mock.patch.object(planning, "EVENTS", events):
         flags.FLAGS(["compare.py", f"--flagfile={path}", "--plan"])
         task, data, machine, strategies = compare.setting()
         model = jax.eval_shape(task.init, jax.random.key(0))
@@ -30,8 +31,6 @@ def described(path):
             instants = [Progress(0, epochs * k / 8, 0, 0.0) for k in range(9)]
             return [learning_rate_at(strategy.learning_rate, at) for at in instants]
 
-        if "crossbow" in path:
-            flags.FLAGS.epochs = FIRST
         return {
             "epochs": epochs,
             "out": flags.FLAGS.out,

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from once import once
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "experiments" / "papers" / "settings"
 PROCESS = Path(__file__).with_name("settings_process.py")
 FILES = sorted(path.stem for path in SETTINGS.glob("*.flags"))
-SHARED = pytest.mark.xdist_group("settings")  # of two processes of pytest one plans
 LARGE = [name for name in FILES if name.startswith("adaptive_sgd")]  # data are made
 
 
@@ -36,8 +36,9 @@ def described(names):
 
 
 @pytest.fixture(scope="module")
-def settings():
-    return described([name for name in FILES if name not in LARGE])
+def settings(tmp_path_factory):
+    names = [name for name in FILES if name not in LARGE]
+    return once(tmp_path_factory, "settings", lambda: described(names))
 
 
 def check(found):
@@ -49,7 +50,6 @@ def check(found):
     assert len(set(folders)) == len(folders)
 
 
-@SHARED
 @pytest.mark.full  # 24 models are traced, and their machines simulated
 def test_every_file_can_be_planned(settings):
     check(settings)
@@ -83,7 +83,6 @@ PARAMETERS = {  # ResNet-20 with a projection in its first stage; 100 classes; .
 }
 
 
-@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLES)
 def test_the_settings_of_biased_local_sgd(settings, name):
@@ -114,7 +113,6 @@ TABLE7 = {  # seconds of synchronous SGD and of balanced local SGD
 }
 
 
-@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", TABLE7)
 def test_times_of_table_7(settings, name):
@@ -124,7 +122,6 @@ def test_times_of_table_7(settings, name):
     assert times == pytest.approx(TABLE7[name], rel=0.005)
 
 
-@SHARED
 @pytest.mark.full  # see above
 def test_targets_and_learners_of_crossbow(settings):
     for name, workers, parameters in (
@@ -149,7 +146,6 @@ CROSSBOW = {  # batch, epochs, target, decay, falls by a factor; rate .1, moment
 }
 
 
-@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", CROSSBOW)
 def test_the_settings_of_crossbow(settings, name):
@@ -174,7 +170,6 @@ HIER_SGD = {  # T_1, T_2 of Table I, and T of HierSGD_2; rate .1 is ours
 }
 
 
-@SHARED
 @pytest.mark.full  # see above
 @pytest.mark.parametrize("name", HIER_SGD)
 def test_the_settings_of_hier_sgd(settings, name):

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 from benchmark_json import printed
+from once import once
 
-# every script imports JAX and compiles; of two processes of pytest one runs them all
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("sparse_step")]
+pytestmark = pytest.mark.full  # every script imports JAX and compiles
 TINY = ["--features=200", "--labels=4", "--batch=8", "--nonzeros=5", "--batches=2"]
 CASES = ["4/zipf", "4/uniform"]
 OTHERS = (
@@ -21,11 +21,13 @@ OTHERS = (
 
 
 @pytest.fixture(scope="module")
-def result():
-    """The standard output: one JSON object and nothing else.
+def result(tmp_path_factory):
+    """The standard output: one JSON object and nothing else."""
+    return once(tmp_path_factory, "sparse_step", made)
 
-    Each memory is measured in a process of its own: those of one case are.
-    """
+
+def made():
+    """Each memory is measured in a process of its own: those of one case are."""
     one, both = printed("sparse_step.py", *TINY, "--repeats=1"), ["--ids=zipf,uniform"]
     found = printed("sparse_step.py", *TINY, "--repeats=1", "--nomemory", *both)
     found["cases"]["4/zipf"]["memory"] = one["cases"]["4/zipf"]["memory"]
