@@ -5,6 +5,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_runs import (
@@ -421,3 +422,17 @@ def test_a_sampler_is_told_at_the_merge():
     )
     train(machine(1.0, 2.5), strategy, 3.0, task=identified_task())
     assert [worker for worker, *_ in seen] == [0, 0, 0, 0, 1, 1]
+
+
+def test_every_step_of_a_run_has_a_key_of_its_own():
+    """The model grows by numbers that are drawn from the steps' keys."""
+
+    def loss(params, model_state, batch, key):
+        w = jnp.broadcast_to(params["w"], batch.weight.shape)
+        return -jax.random.uniform(key) * w, model_state
+
+    task = counting_task()._replace(loss=loss)
+    history = train(machine(1.0), averaging(), seconds=8, num_evals=8, task=task)
+    drawn = np.diff(column(history, "w"))
+    assert np.all((drawn > 0) & (drawn < 1))
+    assert len(set(drawn.round(5))) == 8
