@@ -122,11 +122,12 @@ class Tiers:
         write = terminalreporter.write_line
         over = [n for n, c in self.costs.items() if c > BUDGET[self.tiers[n]]]
         over.sort(key=lambda name: -self.costs[name] / BUDGET[self.tiers[name]])
+        beyond = self.beyond()
         if over:
             terminalreporter.section("over their budget of processor time")
         for name in over[:LISTED]:
             tier = self.tiers[name]
-            mark = "  TOO MUCH" if name in self.beyond() else ""
+            mark = "  TOO MUCH" if name in beyond else ""
             budget = f"{BUDGET[tier]:.0f} s in {tier}"
             write(f"{self.costs[name]:6.1f} s ({budget})  {name}{mark}")
         if len(over) > LISTED:

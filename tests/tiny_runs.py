@@ -6,9 +6,9 @@ The model is one number w, which starts at 0; every step at learning rate 1 adds
 
 from contextlib import contextmanager
 
-import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
+from compile_events import compile_events
 
 import hetjax as hj
 from hetjax import local, merge, schedule
@@ -98,17 +98,8 @@ def train(machine, strategy, seconds, num_evals=1, task=None, **options):
 @contextmanager
 def nothing_compiled():
     """Fail if JAX compiles or traces anything within the context."""
-    events = []
-
-    def listen(event, duration, **kwargs):
-        if event.startswith("/jax/core/compile"):
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+    with compile_events("/jax/core/compile") as events:
         yield
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert events == []
 
 

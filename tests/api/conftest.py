@@ -1,19 +1,11 @@
-"""All tests of a task share its compiled programs, as the runs of a session do."""
-
-from functools import cache
+"""All tests of a task share its compiled programs."""
 
 import pytest
-
-
-@cache
-def _programs(task):
-    from hetjax.engine.compiled.programs import Programs
-
-    return Programs(task)
+from shared_programs import programs
 
 
 @pytest.fixture(autouse=True)
 def _shared_programs(monkeypatch):
     from hetjax.api import session
 
-    monkeypatch.setattr(session, "Programs", _programs)
+    monkeypatch.setattr(session, "Programs", programs)

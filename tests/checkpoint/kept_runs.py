@@ -4,16 +4,15 @@ A cut goes through the same JSON and the same copies as one on the disk.
 """
 
 import json
-from functools import cache
 
 import jax
 import numpy as np
+from shared_programs import programs
 
 from hetjax.api.session import Session
 from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.keeper import Cut
 from hetjax.checkpoint.values import decode
-from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.loop import Loop
 from hetjax.runtimes.openers import open_runtime
 
@@ -59,9 +58,6 @@ def run(session, strategy, *, seed=0, saver=None, saved=None, **changes):
         saved=saved,
     )
     return loop.run()
-
-
-programs = cache(Programs)  # by task
 
 
 def session(task, data, machine, seconds, num_evals=4, **settings):

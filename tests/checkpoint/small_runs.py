@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from unittest import mock
 
-from kept_runs import programs
+from shared_programs import programs
 from tiny_problems import PROBLEMS, three_workers
 from zoo import make
 

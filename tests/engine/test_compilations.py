@@ -4,12 +4,12 @@ import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import pytest
+from compile_events import compile_events
 from quick import quick
 from tiny_runs import (
     averaging,
@@ -26,24 +26,7 @@ from hetjax.api.session import Session
 from hetjax.engine.compiled.compilations import Compilations, FirstCalls
 from hetjax.engine.compiled.programs import Programs
 
-COMPILED = "/jax/core/compile/backend_compile_duration"
 B_MAX = 64
-
-
-@contextmanager
-def counting():
-    """A list that grows by one for every program that JAX compiles."""
-    events = []
-
-    def listen(event, duration, **kwargs):
-        if event == COMPILED:
-            events.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def sweeping(**fields):
@@ -77,7 +60,7 @@ def sparse():
 
 def run(session, strategy, seed=0):
     jax.random.key(0)  # JAX compiles its own programs for keys once in a process
-    with counting() as events:
+    with compile_events() as events:
         history = session.run(strategy.name, strategy, seed, silent())
     assert history.compilations == sum(history.programs.values()) == len(events)
     return history

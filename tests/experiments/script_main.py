@@ -14,14 +14,12 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.monitoring
+import jax
 from absl import app, flags
+from compile_events import compile_events
 from script_parts import EXPERIMENTS, no_scripts
 
 CHANGED = ("jax_cpu_enable_async_dispatch",)  # by scripts on real devices
-
-
-COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Run(NamedTuple):
@@ -45,24 +43,9 @@ def run(folder, script, *arguments):
         sys.argv = [script, *map(str, arguments)]
         os.chdir(folder)
         output = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-        with output[0], output[1], _compilations() as compiled:
+        with output[0], output[1], compile_events() as compiled:
             status = _status(EXPERIMENTS / script)
     return Run(status, out.getvalue(), err.getvalue(), len(compiled))
-
-
-@contextlib.contextmanager
-def _compilations():
-    found = []
-
-    def listen(event, duration, **kwargs):
-        if event == COMPILED:
-            found.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def _status(script):

@@ -4,17 +4,10 @@ import sys
 from collections import Counter
 
 import pytest
+from shared_programs import programs
 
 EVENTS = 1000  # of a dry run: enough for all kinds of merges of small machines
 AGES = 600.0  # [s]
-_PROGRAMS = {}  # by the numbers of tasks; the tasks of these live on with them
-
-
-def _programs(task):
-    """Those of a task, which all runs share, as the runs of one session do."""
-    from hetjax.engine.compiled.programs import Programs
-
-    return _PROGRAMS.setdefault(id(task), Programs(task))
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +22,7 @@ def _short_preparation(monkeypatch):
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
     for module in ("hetjax.api.session", "hetjax.runtimes.cluster.member"):
         if module in sys.modules:
-            monkeypatch.setattr(sys.modules[module], "Programs", _programs)
+            monkeypatch.setattr(sys.modules[module], "Programs", programs)
 
 
 class Patience:
