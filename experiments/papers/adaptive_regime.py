@@ -103,7 +103,7 @@ def rates() -> tuple[float, ...]:
 
 def seconds() -> float:
     """Virtual seconds of a run."""
-    return 6.0 if FLAGS.quick else FLAGS.seconds
+    return 5.0 if FLAGS.quick else FLAGS.seconds
 
 
 def adaptive(gamma: float, delta: float, scaling: str) -> Callable[..., Any]:

@@ -132,7 +132,7 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
             "adaptive_sgd.py",
             tmp_path / tune,
             "--quick",
-            "--num_evals=12",  # of the whole test split each: most of a run
+            "--num_evals=6",  # of the whole test split each
             f"--tune={tune}",
             f"--runs={tmp_path / 'runs'}",
         )

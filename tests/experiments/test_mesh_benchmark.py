@@ -59,7 +59,9 @@ def _check_merges(result):
     )
     copied = min(row["copy_us"], row["copy_in_place_us"])
     assert ratios["merges/4x0.004M"] == pytest.approx(
-        copied / row["average_us"], rel=1e-2
+        copied / row["average_us"],
+        rel=1e-2,
+        abs=5.1e-4,  # it has three decimals
     )
     row = medians["2dev/0.004M"]
     assert ratios["merges/2dev/0.004M/psum_over_gathered"] == pytest.approx(

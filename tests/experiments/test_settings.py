@@ -56,7 +56,7 @@ def test_every_file_can_be_planned(settings):
     assert len(settings) == len(FILES) - len(LARGE)
 
 
-@pytest.mark.full  # hundreds of thousands of sparse rows are made
+@pytest.mark.full  # tens of thousands of sparse rows are made
 def test_the_largest_can_be_planned():
     check(described(LARGE))
 

@@ -20,8 +20,10 @@ from hetjax.tracing.fingerprint import digest
 
 LAYERS = {"full": "full", **small_layers.LAYERS}
 PAIRS = [(name, layer) for name in hj.STRATEGIES for layer in small_layers.LAYERS]
-# on threads, that every strategy takes part and every layer several times is enough
-SOME = [PAIRS[3 * k + k % 3] for k in range(len(hj.STRATEGIES))]
+# on threads, that every strategy takes part and every layer several times is enough;
+# slide's programs take XLA the longest
+TURNS = 2 * ("chunked", "sampled") + ("slide",)
+SOME = [(name, TURNS[k % 5]) for k, name in enumerate(hj.STRATEGIES)]
 BAR = ProgressBar(1.0, shown=False)
 
 

@@ -62,7 +62,10 @@ class Nodes:
 
     def join(self):
         """A node joins, as from another machine's shell."""
-        command = ["ray", "start", "--num-cpus=1", "--block", "--address", self.address]
+        ray = str(
+            Path(sys.executable).with_name("ray")
+        )  # PATH may have another, or none
+        command = [ray, "start", "--num-cpus=1", "--block", "--address", self.address]
         self.more.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
     def close(self):
@@ -260,25 +263,26 @@ def test_a_stopped_actor_is_lost_and_rejoins(machine):
 
 
 class Rows:
-    """A data set whose disk breaks after a while, on one node of several."""
+    """A data set whose disk breaks after so many reads of a process."""
 
-    def __init__(self):
+    def __init__(self, breaks_after=float("inf")):
         self.reads = 0
+        self.breaks_after = breaks_after
 
     def __len__(self):
         return 60
 
     def __getitem__(self, row):
         self.reads += 1
-        if self.reads > 3000:
+        if self.reads > self.breaks_after:
             raise OSError("the disk is gone")
         return DATA.train.x[row], int(DATA.train.y[row])
 
 
 def test_a_step_that_raises_loses_its_worker(machine):
-    data = hj.data.from_source(Rows(), Rows(), x=0, y=1)
+    data = hj.data.from_source(Rows(breaks_after=1000), Rows(), x=0, y=1)
     history = hj.train(
-        TASK, data, machine, rounds(), seconds=20.0, num_evals=20, progress=False
+        TASK, data, machine, rounds(), seconds=300.0, num_evals=300, progress=False
     )
     assert "the last one, was lost" in history.stopped
     assert {e.what for e in history.events} == {"lost"}

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -65,9 +66,9 @@ def equal():
     print(json.dumps(found))
 
 
-def train(strategy=STRATEGIES["elastic"][0], seconds=1.0, **options):
+def train(strategy=STRATEGIES["elastic"][0], seconds=1.0, data=DATA, **options):
     machine = hj.local_machine(placement="mesh", step_mode="fused")
-    return hj.train(TASK, DATA, machine, strategy, seconds=seconds, **options)
+    return hj.train(TASK, data, machine, strategy, seconds=seconds, **options)
 
 
 def disagree():
@@ -126,6 +127,20 @@ def die():
     train(seconds=60.0, num_evals=240, on_eval=on_eval)
 
 
+class Slow:
+    """Rows that take a while, in which other processes of the machine compute."""
+
+    def __init__(self, split, seconds=0.0):
+        self.split, self.seconds = split, seconds
+
+    def __len__(self):
+        return len(self.split)
+
+    def __getitem__(self, row):
+        time.sleep(self.seconds)
+        return self.split.x[row], int(self.split.y[row])
+
+
 def kept():
     """A run in the folder $KEPT; $STOP: the signal, after so many evaluations, to whom.
 
@@ -148,10 +163,12 @@ def kept():
 
     on_failure = os.environ.get("ON_FAILURE", "continue")
     checkpoint = hj.Checkpoint(folder, every="1 eval", keep=3, on_failure=on_failure)
+    slow = hj.data.from_source(Slow(DATA.train, 2e-3), Slow(DATA.test), x=0, y=1)
     history = train(
+        data=slow,
         on_error="keep",
-        seconds=12.0,
-        num_evals=40,
+        seconds=6.0,
+        num_evals=20,
         on_eval=on_eval,
         checkpoint=checkpoint,
     )
