@@ -291,7 +291,7 @@ LARGE = {
     "resnet101": lambda: resnet_case(
         "torchvision", {"blocks": (3, 4, 23, 3)}, images(64, 64, 3)[:1]
     ),
-    "vit": lambda: vit_case("timm", {}, images(224, 224, 3)[:2], heads=12),
+    "vit": lambda: vit_case("timm", {}, images(224, 224, 3)[:1], heads=12),
     "distilbert": lambda: bert_case(
         "distilbert.", sizes={}, x=tokens(16, 30_522), heads=12
     ),
