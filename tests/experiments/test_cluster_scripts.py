@@ -8,11 +8,18 @@ import sys
 import pytest
 import script_main
 from benchmark_json import printed
+from once import alone
 from script_runs import run as run_script
 
 from hetjax.machine import load_machine
 
 TINY = ("--seconds=1", "--num_evals=2", "--strategies=local_sgd,async_sgd")
+
+
+@pytest.fixture(autouse=True)
+def _one_cluster(tmp_path_factory):
+    with alone(tmp_path_factory, "ray"):
+        yield
 
 
 def run(folder, script, *arguments):

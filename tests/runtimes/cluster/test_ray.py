@@ -12,6 +12,7 @@ from pathlib import Path
 import chex
 import numpy as np
 import pytest
+from once import alone
 from real_runs import DATA, TASK, merged_root, real, rounds, three_workers
 from test_real_strategies import EPOCHS, strategy
 
@@ -80,10 +81,11 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes():
-    found = Nodes()
-    yield found
-    found.close()
+def nodes(tmp_path_factory):
+    with alone(tmp_path_factory, "ray"):  # two clusters on two cores starve each other
+        found = Nodes()
+        yield found
+        found.close()
 
 
 @pytest.fixture
