@@ -12,11 +12,10 @@ from filelock import FileLock
 
 def once(tmp_path_factory, name, make):
     """JSON data that the first process of pytest-xdist makes; others wait for it."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:  # one process
+    file = _shared(tmp_path_factory, f"{name}.json")
+    if file is None:
         return make()
-    file = tmp_path_factory.getbasetemp().parent / f"{name}-{run}.json"
-    with FileLock(f"{file}.lock"):
+    with alone(tmp_path_factory, name):
         if not file.exists():
             file.write_text(json.dumps(make()))
         return json.loads(file.read_text())
@@ -24,7 +23,13 @@ def once(tmp_path_factory, name, make):
 
 def alone(tmp_path_factory, name):
     """A context in which only one process of pytest-xdist is at a time."""
+    file = _shared(tmp_path_factory, f"{name}.lock")
+    return contextlib.nullcontext() if file is None else FileLock(file)
+
+
+def _shared(tmp_path_factory, name):
+    """A path that all processes of a run share; None if there is only one."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
-        return contextlib.nullcontext()
-    return FileLock(tmp_path_factory.getbasetemp().parent / f"{name}-{run}.lock")
+        return None
+    return tmp_path_factory.getbasetemp().parent / f"{run}-{name}"

@@ -63,9 +63,8 @@ class Nodes:
 
     def join(self):
         """A node joins, as from another machine's shell."""
-        ray = str(
-            Path(sys.executable).with_name("ray")
-        )  # PATH may have another, or none
+        # that of this environment: PATH may have another, or none
+        ray = str(Path(sys.executable).with_name("ray"))
         command = [ray, "start", "--num-cpus=1", "--block", "--address", self.address]
         self.more.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
