@@ -34,6 +34,9 @@ flags.DEFINE_list(
     "labels", ["10000", "40943", "205443", "670091"], "numbers of labels to measure"
 )
 flags.DEFINE_list("ids", ["zipf"], 'feature ids: "zipf", "uniform" or both')
+flags.DEFINE_list(
+    "contenders", list(contenders.CONTENDERS), "chunked, and others to measure with it"
+)
 flags.DEFINE_integer("repeats", 7, "timings to take the median of")
 flags.DEFINE_bool("memory", True, "measure memory, too")
 bounded("repeats", 1, 10_000, "every repetition is run")
@@ -44,6 +47,11 @@ flags.register_validator(
     "labels",
     lambda texts: all(t.isdigit() and 0 < int(t) < 2**31 for t in texts),
     "give whole numbers of at least 1",
+)
+flags.register_validator(
+    "contenders",
+    lambda names: {"chunked"} <= set(names) <= set(contenders.CONTENDERS),
+    f"give chunked, and some of {', '.join(contenders.CONTENDERS)}",
 )
 flags.register_validator(
     "ids", lambda names: set(names) <= {"zipf", "uniform"}, "give zipf, uniform or both"
@@ -98,21 +106,22 @@ def measure(ids: str, labels: int) -> dict[str, Any]:
         len(np.unique(data.train.x.indices[i : i + size]))
         for i in range(0, data.train.x.nnz, size)
     ]
-    steps = {name: make(data) for name, make in contenders.CONTENDERS.items()}
+    steps = {name: contenders.CONTENDERS[name](data) for name in FLAGS.contenders}
     measured = {
         "unique_rows": int(np.median(unique)),
         "nonzeros": size,
         "seconds": median_seconds(steps),
-        "slide_rebuild_s": contenders.rebuild_seconds(data),
     }
-    rebuilds = contenders.rebuilds(FIRST_STEPS) * measured["slide_rebuild_s"]
-    of_slide = measured["seconds"]["slide"]
-    measured["seconds"]["slide_with_rebuilds"] = of_slide + rebuilds / FIRST_STEPS
+    if "slide" in steps:
+        measured["slide_rebuild_s"] = contenders.rebuild_seconds(data)
+        rebuilds = contenders.rebuilds(FIRST_STEPS) * measured["slide_rebuild_s"]
+        of_slide = measured["seconds"]["slide"]
+        measured["seconds"]["slide_with_rebuilds"] = of_slide + rebuilds / FIRST_STEPS
     del steps
     gc.collect()  # the memory for the processes that follow
     if FLAGS.memory:
         measured["memory"] = {
-            name: memory_of(name, ids, labels) for name in contenders.CONTENDERS
+            name: memory_of(name, ids, labels) for name in FLAGS.contenders
         }
     return measured
 

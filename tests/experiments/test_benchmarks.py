@@ -77,6 +77,17 @@ def test_models():
         assert result["ratios"]["resnet32"] == pytest.approx(ratio, rel=1e-2)
 
 
+def test_mega_batch():
+    sizes = {"rows": 500, "features": 400, "labels": 300}
+    flags = [f"--{name}={size}" for name, size in sizes.items()]
+    result = printed("mega_batch.py", *flags, "--batch_size=4", "--seconds=0.05")
+    assert sizes.items() <= result.items()
+    assert result["updates"] <= result["examples"] <= 4 * result["updates"]
+    ratio = result["seconds"] / 0.05
+    assert result["ratios"]["wall_over_virtual"] == pytest.approx(ratio, rel=2e-2)
+    assert 0 <= result["p@1"] <= 1
+
+
 def test_pipeline():
     result = printed("pipeline.py", "--images=128", "--seconds=0.05")
     speeds = result["augment_images_per_s"]
