@@ -34,13 +34,11 @@ flags.DEFINE_string("out", "results/cuda.json", "JSON file of what was found")
 bounded("minutes", 0.1, 10_000, "it is a time that passes")
 
 _ABOUT = """
-import importlib.util, json, jax
-if importlib.util.find_spec("torch"):
-    import torch
+import json, jax
+from experiments.benchmarks.models_peers import version
 device = jax.devices()[0]
 print(json.dumps({"platform": device.platform, "device": device.device_kind,
-    "jax": jax.__version__,
-    "torch": torch.__version__ if importlib.util.find_spec("torch") else None}))
+    "jax": jax.__version__, "torch": version()}))
 """
 
 

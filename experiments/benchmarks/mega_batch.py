@@ -1,6 +1,6 @@
 """One mega-batch of Adaptive SGD at the full size of Amazon-670k, on one device.
 
-    python experiments/benchmarks/mega_batch.py                         (an hour)
+    python experiments/benchmarks/mega_batch.py                    (over an hour)
     python experiments/benchmarks/mega_batch.py --labels=1000 --features=2000
 
 The four simulated GPUs of `v100x4-amazon670k`, batches of up to 1,024 examples and
