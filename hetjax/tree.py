@@ -1,6 +1,7 @@
-"""Pytree arithmetic for merges and local updates, accumulated in float32.
+"""Pytree arithmetic for merges and local updates, accumulated in float32 or more.
 
 Only floating leaves take part; any other leaf (a counter, a key) is left as it is.
+Leaves in float64 stay in float64. Complex leaves are refused.
 """
 
 import math
@@ -19,8 +20,20 @@ MergeState: TypeAlias = PyTree  # of a merge: its center, momentum, and so on
 
 
 def is_float(leaf: Any) -> bool:
-    """Is this leaf of a floating dtype?"""
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    """Is this leaf of a floating dtype? A TypeError for complex numbers."""
+    dtype = jnp.result_type(leaf)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(
+            f"an array of {dtype}: complex numbers are not supported; keep their real "
+            "and imaginary parts in two arrays, and join them in the model"
+        )
+    return jnp.issubdtype(dtype, jnp.floating)
+
+
+def wide(leaf: Any) -> jax.Array:
+    """The leaf in the dtype of centers and sums: float64 if it is that, or float32."""
+    double = jnp.result_type(leaf) == jnp.float64
+    return jnp.asarray(leaf, jnp.float64 if double else jnp.float32)
 
 
 def map_floats(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
@@ -28,9 +41,9 @@ def map_floats(fn: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
     return jax.tree.map(lambda x, *ys: fn(x, *ys) if is_float(x) else x, tree, *rest)
 
 
-def float32(tree: PyTree) -> PyTree:
-    """Return a copy of the tree with floating leaves in float32."""
-    return map_floats(lambda x: jnp.array(x, jnp.float32, copy=True), tree)
+def widened(tree: PyTree) -> PyTree:
+    """Return a copy of the tree with floating leaves as `wide` makes them."""
+    return map_floats(lambda x: jnp.array(wide(x), copy=True), tree)
 
 
 def cast_like(tree: PyTree, like: PyTree) -> PyTree:
@@ -66,12 +79,12 @@ def copies(tree: PyTree) -> PyTree:
 
 
 def difference(x: PyTree, z: PyTree) -> PyTree:
-    """x - z in float32, over the floating leaves of z."""
-    return map_floats(lambda z, x: jnp.asarray(x, jnp.float32) - z, z, x)
+    """x - z, as `wide` makes them, over the floating leaves of z."""
+    return map_floats(lambda z, x: wide(x) - z, z, x)
 
 
 def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
-    """sum_i w_i x_i in float32.
+    """sum_i w_i x_i, of leaves as `wide` makes them.
 
     A tree of weight zero is left out, even if it holds a NaN (0 x NaN is NaN: hence
     `where`). Any number of trees is added to one running sum, tree by tree.
@@ -81,7 +94,7 @@ def weighted_sum(trees: Sequence[PyTree], weights: jax.Array) -> PyTree:
         if not is_float(first):
             return first
         terms = [
-            jnp.where(w != 0, w * jnp.asarray(x, jnp.float32), 0.0)
+            jnp.where(w != 0, w * wide(x), 0.0)
             for w, x in zip(weights, (first, *others), strict=True)
         ]
         return sum(terms[1:], terms[0])
@@ -99,7 +112,7 @@ def all_finite(tree: PyTree) -> jax.Array:
 def mean_square(tree: PyTree) -> jax.Array:
     """The mean of the squares of all floating numbers of a tree."""
     leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    squares = sum(jnp.sum(jnp.square(jnp.asarray(x, jnp.float32))) for x in leaves)
+    squares = sum(jnp.sum(jnp.square(wide(x))) for x in leaves)
     return jnp.asarray(squares / sum(jnp.size(x) for x in leaves), jnp.float32)
 
 
@@ -119,11 +132,7 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def dot(a: PyTree, b: PyTree) -> jax.Array:
-    """The inner product of all floating numbers of two trees, in float32."""
+    """The inner product of all floating numbers of two trees."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    products = [
-        jnp.vdot(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
-        for x, y in pairs
-        if is_float(x)
-    ]
+    products = [jnp.vdot(wide(x), wide(y)) for x, y in pairs if is_float(x)]
     return sum(products[1:], products[0])

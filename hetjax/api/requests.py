@@ -268,7 +268,7 @@ def check_strategy(name: str, strategy: Any, num_examples: int) -> None:
         )
     first = strategy.merges[0]
     try:
-        local.check_buffers(strategy.local, first.requires, first.broadcasts)
+        local.check_buffers(strategy.local, first.requires)
         check_rate(strategy.learning_rate)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error

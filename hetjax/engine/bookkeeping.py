@@ -4,6 +4,7 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 """
 
 import math
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
+from hetjax.engine.merging import counts_as_merge
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
@@ -343,6 +345,11 @@ class Bookkeeping:
         if not history.stopped:
             self.check_losses()
         history.stuck = [self.name_of(k) for k in stuck]
+        # the model of the last evaluation, unless the run went on after it; after an
+        # exception the replicas may be amid a merge
+        last = history.ends_at_evaluation or history.error is not None
+        if last:
+            self._drop_unfinished(history.duration)
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
@@ -353,9 +360,6 @@ class Bookkeeping:
             history.workers[k].bytes_sent += went
             history.workers[k].node = nodes[k] if nodes else ""
         history.timeline = self.ledger.timeline
-        # the model of the last evaluation, unless the run went on after it; after an
-        # exception the replicas may be amid a merge
-        last = history.ends_at_evaluation or history.error is not None
         model = self._visible if last else self.store.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)
@@ -370,3 +374,10 @@ class Bookkeeping:
         history.compile_seconds = compilations.seconds
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]
+
+    def _drop_unfinished(self, end: float) -> None:
+        """No longer count merges that are done after `end` [s], in no evaluation."""
+        history = self.history
+        dropped = self.ledger.drop_unfinished(end)
+        history.merges -= sum(map(counts_as_merge, dropped))
+        history.merge_times = array("d", [t for t in history.merge_times if t <= end])

@@ -109,9 +109,13 @@ class Merging(NamedTuple):
         if _changes_root(action):
             times = history.merge_times  # never before the previous merge
             times.append(max(done.finish, times[-1] if times else 0.0))
-        if action.op not in (MergeOp.FETCH, MergeOp.STEP):
+        if counts_as_merge(action):
             history.last_members = action.members
             history.merges += 1
+        if not self.store.measures_traffic:
+            self.ledger.record_models(
+                action, self.store.num_bytes, now=asked_at, finish=done.finish
+            )
         if not (action.blocking or self.store.merges_block):
             done = Stamps(*[done.start] * 4)
         for member in action.members:
@@ -122,4 +126,9 @@ class Merging(NamedTuple):
 
 def _changes_root(action: MergeAction) -> bool:
     """Does this merge change the run's model?"""
-    return action.node == ROOT and action.op not in (MergeOp.FETCH, MergeOp.STEP)
+    return action.node == ROOT and counts_as_merge(action)
+
+
+def counts_as_merge(action: MergeAction) -> bool:
+    """Does it merge members, and not only hand out a model, or step by itself?"""
+    return action.op not in (MergeOp.FETCH, MergeOp.STEP)

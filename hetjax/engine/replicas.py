@@ -29,6 +29,7 @@ class ReplicaStore:
 
     merges_block = False  # do members wait for merges that need not block them, too?
     measures_members = False  # the loop measures what a merge requires of members
+    measures_traffic = False  # the ledger counts the models that merges move
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class ReplicaStore:
         return ()
 
     def traffic(self, worker: int) -> tuple[int, int]:
-        """Bytes that came over a network from a worker, and went to it: none."""
+        """Bytes that came over a network from a worker, and went to it: not measured."""
         del worker
         return 0, 0
 

@@ -4,7 +4,7 @@ prev_params     params before the last step (updated here, at every step)
 grad_sum        sum of the mean gradients since a merge last emptied it (updated here,
                 unless the local update provides it)
 delayed_update  a move to add after the next step (set by a merge, added here)
-round_start     params at the start of the round (set by merges that broadcast)
+round_start     params at the start of the round (set when a worker takes a model)
 mailbox, last_pushed_grad, angle     used only by the merges that require them
 
 A merge may declare further buffers with `Buffer(name, init)` in its `requires`.
@@ -25,21 +25,12 @@ KEPT = ("prev_params", "grad_sum", "delayed_update")  # updated by `with_buffers
 OWN = ("round_start", "mailbox", "last_pushed_grad", "angle")  # updated by merges
 
 
-def check_buffers(
-    local_update: LocalUpdate, requires: Requires, broadcasts: bool
-) -> None:
+def check_buffers(local_update: LocalUpdate, requires: Requires) -> None:
     """Raises a ValueError if a merge and a local update do not fit each other.
 
-    `requires` are the buffers of the merge; `broadcasts`: does the merge keep the
-    buffer "round_start"?
+    `requires` are the buffers of the merge.
     """
     _check_names(requires)
-    if local_update.requires and not broadcasts:
-        raise ValueError(
-            f"the local update requires the buffer {', '.join(local_update.requires)}, "
-            "which is kept only by merges that broadcast their model (average, "
-            "fed_nova, fed_adp, ...)"
-        )
     unused = set(local_update.provides) - set(requires)
     if unused:
         raise ValueError(
@@ -138,7 +129,7 @@ def _empty(buffer: str | Buffer, params: Params) -> PyTree:
         return tree.copies(buffer.init(params))
     if buffer == "angle":
         return jnp.zeros(2)
-    if buffer == "round_start":
+    if buffer in ("round_start", "prev_params"):
         return tree.copies(params)
     return jax.tree.map(jnp.zeros_like, params)
 

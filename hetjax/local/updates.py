@@ -30,9 +30,9 @@ class LocalUpdate(NamedTuple):
     grad_fn(params, model_state, batch) -> (losses, model_state, grads), where the
     gradients are of the mean loss over the batch's true examples, with a
     `sparse.RowSparseGrad` for each row weight that meets a sparse input. An update that
-    `provides` a buffer leaves the step to a merge that requires it. An update that
-    `requires` a buffer (only "round_start") needs a merge that keeps it. For buffers
-    see `hetjax.local.buffers`.
+    `provides` a buffer leaves the step to a merge that requires it. An update may
+    require the buffer "round_start", the parameters that the worker last took. For
+    buffers see `hetjax.local.buffers`.
     """
 
     init: Callable[[Params], OptState]

@@ -45,7 +45,7 @@ class ServerState(NamedTuple):
 
 def server_state(params: Params, model_state: ModelState = ()) -> ServerState:
     """A center without memory."""
-    return ServerState(tree.float32(params), tree.float32(model_state))
+    return ServerState(tree.widened(params), tree.widened(model_state))
 
 
 def easgd(*, alpha: float | None = None, beta: float = 0.9) -> Merge:
@@ -113,8 +113,8 @@ def downpour(
     check_not_negative("downpour", server_learning_rate=server_learning_rate)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
-        center = tree.float32(params)
-        return ServerState(center, tree.float32(model_state), tx.init(center))
+        center = tree.widened(params)
+        return ServerState(center, tree.widened(model_state), tx.init(center))
 
     def apply(
         state: ServerState, group: Group, stats: WorkerStats, op: MergeOp
@@ -187,10 +187,10 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
     check_fraction("magma_async", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> ServerState:
-        center = tree.float32(params)
+        center = tree.widened(params)
         zeros = tree.map_floats(jnp.zeros_like, center)
         memory = MasterMemory(zeros, tree.copies(zeros))
-        return ServerState(center, tree.float32(model_state), memory)
+        return ServerState(center, tree.widened(model_state), memory)
 
     def apply(
         state: ServerState, group: Group, stats: WorkerStats, op: MergeOp

@@ -68,8 +68,8 @@ def average(
     raw = WEIGHTS[weights] if isinstance(weights, str) else weights
 
     def init(params: Params, model_state: ModelState = ()) -> AveragingState:
-        previous = tree.float32(params) if is_given(momentum) else ()
-        return AveragingState(tree.float32(params), previous, tree.float32(model_state))
+        previous = tree.widened(params) if is_given(momentum) else ()
+        return AveragingState(tree.widened(params), previous, tree.widened(model_state))
 
     def apply(
         state: AveragingState, group: Group, stats: WorkerStats, op: MergeOp

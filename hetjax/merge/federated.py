@@ -47,7 +47,7 @@ class FederatedState(NamedTuple):
 
 
 def _init(params: Params, model_state: ModelState = ()) -> FederatedState:
-    return FederatedState(tree.float32(params), tree.float32(model_state))
+    return FederatedState(tree.widened(params), tree.widened(model_state))
 
 
 def _moved(

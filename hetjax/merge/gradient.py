@@ -59,8 +59,8 @@ def gradient_aggregation(
     check_unit_rate(tx, "gradient_aggregation(optimizer)")
 
     def init(params: Params, model_state: ModelState = ()) -> AggregationState:
-        center = tree.float32(params)
-        return AggregationState(center, tree.float32(model_state), tx.init(center))
+        center = tree.widened(params)
+        return AggregationState(center, tree.widened(model_state), tx.init(center))
 
     def apply(
         state: AggregationState, group: Group, stats: WorkerStats, op: MergeOp
@@ -115,9 +115,9 @@ def hierarchical(*, gamma: float | None = None, root: bool = False) -> Merge:
     check_not_negative("hierarchical", gamma=gamma)
 
     def init(params: Params, model_state: ModelState = ()) -> HierarchicalState:
-        center = tree.float32(params)
+        center = tree.widened(params)
         sums = () if root else tree.map_floats(jnp.zeros_like, center)
-        return HierarchicalState(center, tree.float32(model_state), sums)
+        return HierarchicalState(center, tree.widened(model_state), sums)
 
     def apply(
         state: HierarchicalState, group: Group, stats: WorkerStats, op: MergeOp

@@ -157,7 +157,7 @@ def _summed(trees: PyTree, psum: Callable) -> PyTree:
                 together[start : start + leaves[i].size],
                 start + leaves[i].size,
             )
-            leaves[i] = part.reshape(leaves[i].shape)
+            leaves[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
     return jax.tree.unflatten(structure, leaves)
 
 

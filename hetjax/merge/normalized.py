@@ -69,9 +69,9 @@ def normalized(
     check_fraction("normalized", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> NormalizedState:
-        previous = tree.float32(params) if is_given(momentum) else ()
+        previous = tree.widened(params) if is_given(momentum) else ()
         average = AveragingState(
-            tree.float32(params), previous, tree.float32(model_state)
+            tree.widened(params), previous, tree.widened(model_state)
         )
         return NormalizedState(
             average, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)

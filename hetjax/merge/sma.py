@@ -74,9 +74,9 @@ def sma(
     check_fraction("sma", momentum=momentum)
 
     def init(params: Params, model_state: ModelState = ()) -> SmaState:
-        center = tree.float32(params)
+        center = tree.widened(params)
         velocity = tree.map_floats(jnp.zeros_like, center)
-        return SmaState(center, velocity, tree.float32(model_state))
+        return SmaState(center, velocity, tree.widened(model_state))
 
     def apply(
         state: SmaState, group: Group, stats: WorkerStats, op: MergeOp
@@ -136,7 +136,7 @@ def replica_mean(*, alpha: float = 0.1) -> Merge:
     check_not_negative("replica_mean", alpha=alpha)
 
     def init(params: Params, model_state: ModelState = ()) -> SmaState:
-        return SmaState(tree.float32(params), (), tree.float32(model_state))
+        return SmaState(tree.widened(params), (), tree.widened(model_state))
 
     def apply(
         state: SmaState, group: Group, stats: WorkerStats, op: MergeOp

@@ -121,7 +121,7 @@ class Merge(NamedTuple):
     model(state) -> (params, model_state)          the model to evaluate, in float32
     requires: buffers of `Replica.carry`: names of known ones, or custom `Buffer`s
     report(state) -> {name: scalar}                counters, for every evaluation
-    broadcasts: do members continue from the merged model, with "round_start" kept?
+    broadcasts: do members continue from the merged model?
     required_metrics: what the loop measures for `WorkerStats`: "accuracy"
     as_member(state) -> replica                    the node as a member of its parent
     from_parent(state, replica) -> state           the node after the parent's merge
@@ -290,15 +290,19 @@ def with_buffer(replica: Replica, name: str, value: PyTree) -> Replica:
 
 def reset_to(replica: Replica, params: Params, model_state: ModelState) -> Replica:
     """The replica with the merged model in its own dtypes; optimizer state is kept."""
-    carry = replica.carry
-    params = _replaced(replica.params, params)
-    if "round_start" in carry:
-        carry = {**carry, "round_start": params}
-    return replica._replace(
-        params=params,
-        model_state=_replaced(replica.model_state, model_state),
-        carry=carry,
+    return at_round_start(
+        replica._replace(
+            params=_replaced(replica.params, params),
+            model_state=_replaced(replica.model_state, model_state),
+        )
     )
+
+
+def at_round_start(replica: Replica) -> Replica:
+    """The replica with its parameters in the buffer "round_start", if it has that."""
+    if "round_start" not in replica.carry:
+        return replica
+    return with_buffer(replica, "round_start", replica.params)
 
 
 def _replaced(old: PyTree, new: PyTree) -> PyTree:

@@ -90,11 +90,30 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     the task would include it.
     """
     params, model_state = jax.eval_shape(task.init, jax.random.key(0))
+    _check_dtypes("parameter", params)
+    _check_dtypes("model state", model_state, whole=True)
     size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
     train, test = batch_of(data.train, size), batch_of(data.test, size)
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
     values = jax.eval_shape(task.metrics, params, model_state, test)
     _check_metrics(values, task, len(test.weight))
+
+
+def _check_dtypes(what: str, trees: Any, *, whole: bool = False) -> None:
+    """A ValueError for an array that no merge can average; `whole`: or integers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(trees):
+        dtype, name = leaf.dtype, sparse.path_name(path)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ValueError(
+                f"the {what} {name!r} is {dtype}: complex numbers are not supported; "
+                "keep their real and imaginary parts in two arrays, and join them in "
+                "the model"
+            )
+        if not whole and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"the {what} {name!r} is {dtype}, which has no gradient: make it a "
+                "float, or part of the model state"
+            )
 
 
 def batch_of(split: Split, size: int) -> Batch:

@@ -43,11 +43,6 @@ def needing(*buffers):
             needing("first"),
             "mine: .* requires the unknown buffer first; known",
         ),
-        (
-            hj.local.proximal(mu=0.1),
-            hj.merge.sma(),
-            "requires the buffer round_start",
-        ),
     ],
 )
 def test_a_local_update_and_a_merge_that_do_not_fit(local, merge, message):

@@ -196,12 +196,12 @@ def test_other_requirements_do_not_change_a_local_update():
     assert local.with_buffers(local.gradient(), ("grad_sum",)) is local.gradient()
 
 
-def test_initial_buffers_are_zeros_in_separate_memory():
+def test_initial_buffers_are_in_separate_memory():
     params = random_tree(0)
     buffers = local.empty_buffers(params, ("prev_params", "grad_sum"))
     zeros = jax.tree.map(jnp.zeros_like, params)
-    chex.assert_trees_all_equal(buffers, {"prev_params": zeros, "grad_sum": zeros})
-    leaves = jax.tree.leaves(buffers)
+    chex.assert_trees_all_equal(buffers, {"prev_params": params, "grad_sum": zeros})
+    leaves = jax.tree.leaves((params, buffers))
     assert len({x.unsafe_buffer_pointer() for x in leaves}) == len(leaves)
 
 

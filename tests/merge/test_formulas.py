@@ -14,8 +14,9 @@ import numpy as np
 import optax
 import pytest
 
-from hetjax import merge
+from hetjax import local, merge, tree
 from hetjax.merge.formulas.weights import momentum_norm
+from hetjax.replica import Replica
 
 SHAPES = {
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
@@ -383,3 +384,59 @@ def test_a_merge_by_itself():
     state, replicas = merging.apply(state, replicas, merge.stats(local_steps=[8, 4]))
     np.testing.assert_allclose(state.center["w"], 2.0)
     np.testing.assert_allclose([r.params["w"][0] for r in replicas], (0.5, 1.5))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda z: merge.average().init(z),
+        lambda z: merge.weighted_mean([z, z], [1, 1]),
+        lambda z: local.new_replica(local.sgd(), z),
+        tree.all_finite,
+        tree.num_bytes,
+    ],
+)
+def test_complex_numbers_are_refused(use):
+    """They would otherwise be left as they are, as counters and keys are."""
+    with pytest.raises(TypeError, match="complex64: complex numbers are not supported"):
+        use({"w": jnp.ones(3, jnp.complex64)})
+
+
+RULES = {
+    "average": lambda: merge.average(),
+    "with momentum": lambda: merge.average(momentum=0.5),
+    "normalized": lambda: merge.normalized(),
+    "sma": lambda: merge.sma(),
+    "fed_nova": lambda: merge.fed_nova(),
+    "replica_mean": lambda: merge.replica_mean(),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_float64_stays_float64(name):
+    """Least squares by two workers ends at the solution, to the last digits."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        a = rng.normal(size=(2, 6, 3))
+        solution = np.array([0.1, 1 / 3, -2.0])
+        b = a @ solution
+        rule = RULES[name]()
+
+        @jax.jit
+        def round_of(state, models):
+            stepped = tuple(
+                Replica(
+                    w - 0.1 * a[i].T @ (a[i] @ w - b[i]),
+                    carry=local.empty_buffers(w, rule.requires),
+                )
+                for i, w in enumerate(models)
+            )
+            state, after = rule.apply(state, stepped, merge.stats([1, 1]))
+            return state, tuple(r.params for r in after)
+
+        state, models = rule.init(jnp.zeros(3)), (jnp.zeros(3),) * 2
+        for _ in range(600):
+            state, models = round_of(state, models)
+        center = rule.model(state)[0]
+        assert center.dtype == jnp.float64
+        np.testing.assert_allclose(center, solution, atol=1e-13)

@@ -173,7 +173,7 @@ def consensus_is_an_exact_fixed_point(case):
         del replica.carry["angle"]
     chex.assert_trees_all_equal(after, replicas)
     chex.assert_trees_all_equal(
-        case.merge.model(state), tree.float32((case.params, case.model_state))
+        case.merge.model(state), tree.widened((case.params, case.model_state))
     )
 
 
@@ -219,7 +219,7 @@ def structure_shape_and_dtype_survive(case):
     same(state, case.fresh)
     same(replicas, case.replicas)
     # the model is float32 for any dtype of the replicas
-    same(case.merge.model(state), tree.float32((case.params, case.model_state)))
+    same(case.merge.model(state), tree.widened((case.params, case.model_state)))
     for before, after in zip(case.replicas, replicas, strict=True):
         assert after.model_state["count"] == before.model_state["count"]
 
@@ -308,5 +308,5 @@ class LawsTest(chex.TestCase):
         fresh = TABLE[name].merge.init(jnp.zeros_like(x), jnp.zeros_like(x))
         state, _ = self.variant(APPLY[name])(fresh, (replica,) * members, stats)
         chex.assert_trees_all_equal(
-            TABLE[name].merge.model(state), tree.float32((x, x))
+            TABLE[name].merge.model(state), tree.widened((x, x))
         )

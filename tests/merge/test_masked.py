@@ -133,7 +133,7 @@ def rounds_of():
 
 def test_a_merge_s_own_buffer():
     merging, rule = rounds_of(), local.sgd()
-    local.check_buffers(rule, merging.requires, merging.broadcasts)
+    local.check_buffers(rule, merging.requires)
     assert local.kept_buffers(rule, merging.requires) == ()
     assert local.own_buffers((*merging.requires, "mailbox")) == ("rounds", "mailbox")
     replica = local.new_replica(rule, jnp.ones(3), requires=merging.requires)
@@ -154,4 +154,4 @@ def test_a_merge_s_own_buffer():
 )
 def test_invalid_buffers(requires, words):
     with pytest.raises(ValueError, match=words):
-        local.check_buffers(local.sgd(), requires, False)
+        local.check_buffers(local.sgd(), requires)

@@ -64,7 +64,7 @@ class MedianState(NamedTuple):
 
 def median():
     def init(params, model_state):
-        return MedianState(tree.float32(params), model_state)
+        return MedianState(tree.widened(params), model_state)
 
     def apply(state, replicas, stats, op):
         params = jax.tree.map(
@@ -201,7 +201,7 @@ def moving_average(share):
 
     def init(params, model_state):
         zeros = jnp.zeros(()), jnp.zeros(())
-        return MovingState(tree.float32(params), model_state, *zeros)
+        return MovingState(tree.widened(params), model_state, *zeros)
 
     def apply(state, replicas, stats, op):
         (replica,) = replicas

@@ -74,6 +74,18 @@ WRONG_TASKS = [
         with_metrics(lambda p, b: {"closeness": squares(p, b)}),
         "the task's metrics have no 'loss' .they have closeness",
     ),
+    (
+        own_task(init=lambda key: ({"w": jnp.zeros(FEATURES, jnp.complex64)}, ())),
+        "the parameter 'w' is complex64: complex numbers are not supported; keep",
+    ),
+    (
+        own_task(init=lambda key: ({"w": jnp.zeros(FEATURES), "n": {"k": 1}}, ())),
+        "the parameter 'n/k' is int32, which has no gradient: make it a float, or",
+    ),
+    (
+        own_task(init=lambda key: ({"w": jnp.zeros(FEATURES)}, {"phase": 1j})),
+        "the model state 'phase' is complex64: complex numbers",
+    ),
     (with_metrics(squares), r"metrics are \[10\] of float32: return a dictionary"),
 ]
 

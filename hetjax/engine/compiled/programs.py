@@ -13,7 +13,7 @@ from hetjax.engine.compiled.compilations import FirstCalls
 from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
-from hetjax.merge.types import Merge, WorkerStats, reset_to
+from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.tasks.types import Mean, Task, make_grad_fn
 from hetjax.tree import MergeState, ModelState, Params
@@ -262,9 +262,26 @@ def merge_fn(merge: Merge) -> Callable:
         state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
     ):
         check_op("this strategy", op, merge.ops)
-        return merge.apply(state, replicas, WorkerStats.unpacked(packed), op)
+        return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)
 
     return apply
+
+
+def applied(
+    merge: Merge,
+    state: MergeState,
+    replicas: tuple[Replica, ...],
+    stats: WorkerStats,
+    op: MergeOp,
+) -> tuple[MergeState, tuple[Replica, ...]]:
+    """What a merge returns, where a worker that takes a model starts its round there.
+
+    This does not rely on the merge: one of a user's own may only replace parameters.
+    """
+    state, replicas = merge.apply(state, replicas, stats, op)
+    if op & (MergeOp.FETCH | MergeOp.DELIVER):
+        replicas = tuple(at_round_start(r) for r in replicas)
+    return state, tuple(replicas)
 
 
 def fetch_fn(merge: Merge) -> Callable:

@@ -81,8 +81,10 @@ class WorkerRecord:
     padded: int = 0  # padding examples that were computed too
     lost: int = 0  # local rounds that never arrived because the worker was lost
     nans: int = 0  # local rounds after which the replica was not finite
-    bytes_received: int = 0  # over a network from the worker, such as its model
-    bytes_sent: int = 0  # over a network to the worker
+    # of the models that it pushed in merges, and that it fetched; on a cluster, all
+    # that came over the network from the worker, and went to it
+    bytes_received: int = 0
+    bytes_sent: int = 0
     batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
     # (seconds, real-valued size): an entry for each change of the size
     staleness: dict[int, int] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class History:
     output: str = ""  # the task's output layer, if that is not the model's own
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
-    merges: int = 0
+    merges: int = 0  # that were done by the end of the run
     merge_times: array = field(default_factory=lambda: array("d"))
     # [s] when each merge of the run's model was done, rising
     compilations: int = 0  # in this run, from JAX's monitoring events

@@ -49,6 +49,7 @@ class Ledger(Saved):
         "_versions",
         "_fetched",
         "_mail",
+        "_unfinished",
     )
 
     def __init__(self, workers: Sequence[WorkerInfo], topology: Topology):
@@ -77,6 +78,8 @@ class Ledger(Saved):
         # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
+        # merges that may end after the run: when they do, and bytes of a model
+        self._unfinished: list[tuple[float, int, MergeAction]] = []
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue the totals of a run that had other workers.
@@ -122,6 +125,31 @@ class Ledger(Saved):
         add(worker, "merging", start, merged)
         add(worker, "transfer", merged, finish)
         self._merging_until[worker] = max(start, finish)
+
+    def record_models(
+        self, action: MergeAction, num_bytes: int, *, now: float, finish: float
+    ) -> None:
+        """Count the bytes of the models that a merge moves; it is done at `finish`."""
+        self._move(action, num_bytes)
+        self._unfinished = [m for m in self._unfinished if m[0] > now]
+        self._unfinished.append((finish, num_bytes, action))
+
+    def drop_unfinished(self, end: float) -> list[MergeAction]:
+        """Return the merges that are done after `end` [s]; they no longer count."""
+        dropped = [m for m in self._unfinished if m[0] > end]
+        for _, num_bytes, action in dropped:
+            self._move(action, -num_bytes)
+        return [action for _, _, action in dropped]
+
+    def _move(self, action: MergeAction, num_bytes: int) -> None:
+        if not action.transfers:  # it needs no link
+            return
+        pushes = MergeOp.PUSH in action.op
+        fetches = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
+        for member in (*action.members, *action.partners):
+            if isinstance(member, int):
+                self.records[member].bytes_received += pushes * num_bytes
+                self.records[member].bytes_sent += fetches * num_bytes
 
     def record_fetch(self, worker: int) -> None:
         """Record that a worker got a copy of the root's current model."""

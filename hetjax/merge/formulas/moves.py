@@ -1,8 +1,8 @@
 """How models move in a merge, as stateless functions on pytrees.
 
 `trees` are a sequence of pytrees or, inside `jax.shard_map`, a `Group` along a mesh
-axis; returned trees are of the same kind. Centers and sums are float32; trees keep
-their dtypes. Weights and `alpha` are arrays [n] or one number for all. A tree of weight
+axis; returned trees are of the same kind. Centers and sums are float32 (float64 for
+trees of float64); trees keep their dtypes. Weights and `alpha` are arrays [n] or one number for all. A tree of weight
 zero is absent: even its NaNs do not count. Settings may be arrays: everything works
 under `jit` and under `vmap` over settings.
 """
@@ -66,7 +66,7 @@ def moved(center: PyTree, trees: Trees, weights: Numbers) -> PyTree:
 
 def plain_mean(trees: Sequence[PyTree]) -> PyTree:
     """The mean in float32; exact where all trees are equal."""
-    base = tree.float32(trees[0])
+    base = tree.widened(trees[0])
     return moved(base, trees, jnp.full(len(trees), 1 / len(trees)))
 
 
@@ -187,7 +187,7 @@ def _pulled(params: PyTree, old: PyTree, center: PyTree, alpha: jax.Array) -> Py
 
     def move(w: jax.Array, c: jax.Array) -> jax.Array:
         w = jnp.asarray(w)
-        moved = (w.astype(jnp.float32) - c).astype(w.dtype)
+        moved = (tree.wide(w) - c).astype(w.dtype)
         return jnp.where(alpha > 0, moved, w)
 
     return tree.map_floats(move, params, elastic_force(center, old, alpha))

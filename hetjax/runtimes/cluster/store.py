@@ -41,6 +41,8 @@ class Arrived(NamedTuple):
 class ClusterStore(ReplicaStore):
     """States of nodes, and what is known of the replicas of members."""
 
+    measures_traffic = True
+
     def __init__(
         self,
         strategy: Strategy,

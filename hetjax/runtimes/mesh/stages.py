@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.data.batching import Batch
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.compiled.programs import Programs, applied
 from hetjax.machine import MergeOp
 from hetjax.merge.group import Group
 from hetjax.merge.masking import masked
@@ -57,9 +57,13 @@ def run_stage(
         after, new = programs.fetch(merge)(state, members), state
     elif stage.along_axis or not stage.members:
         along = over_axis(merge, AXIS, parts=stage.parts, holds=stage.holds)
-        new, after = along.apply(state, members, WorkerStats.unpacked(stats), stage.op)
+        new, after = applied(
+            along, state, members, WorkerStats.unpacked(stats), stage.op
+        )
     else:  # nodes whose states all devices know
-        new, after = merge.apply(state, members, WorkerStats.unpacked(stats), stage.op)
+        new, after = applied(
+            merge, state, members, WorkerStats.unpacked(stats), stage.op
+        )
     if not stage.whole:
         after = tuple(
             select(h, a, m) for h, a, m in zip(here, after, members, strict=True)

@@ -29,6 +29,7 @@ class MeshStore:
     shared = False  # no merge changes a replica during its round
     merges_block = True  # the next round is another program
     measures_members = True  # a wave's program measures what its merges require
+    measures_traffic = False  # the ledger counts the models that merges move
 
     def __init__(
         self,
