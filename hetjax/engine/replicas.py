@@ -195,7 +195,7 @@ class ReplicaStore:
         return ()
 
     def traffic(self, worker: int) -> tuple[int, int]:
-        """Bytes that came over a network from a worker, and went to it: not measured."""
+        """Bytes that came from a worker, and went to it: not measured here."""
         del worker
         return 0, 0
 

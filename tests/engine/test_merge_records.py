@@ -1,4 +1,4 @@
-"""What is recorded of merges: those that end within the run, and the bytes they move."""
+"""The records of merges: those that end within the run, and the bytes they move."""
 
 import numpy as np
 import pytest

@@ -25,7 +25,7 @@ TASK = parabola()
 
 
 def own_average(*, broadcasts):
-    """As the how-to page writes a merge: it replaces the parameters, and nothing else."""
+    """As the how-to page writes a merge: it only replaces the parameters."""
 
     def apply(state, replicas, stats, op):
         mean = jax.tree.map(lambda *w: sum(w) / len(w), *[r.params for r in replicas])
@@ -37,7 +37,7 @@ def own_average(*, broadcasts):
 
 
 def deltas():
-    """FedBuff's rule: the mean of what the rounds added, on top of the server's model."""
+    """FedBuff's rule: the server's model plus the mean of what the rounds added."""
 
     def apply(state, replicas, stats, op):
         moves = [

@@ -14,9 +14,10 @@ import numpy as np
 import optax
 import pytest
 
-from hetjax import local, merge, tree
+from hetjax import local, merge
 from hetjax.merge.formulas.weights import momentum_norm
 from hetjax.replica import Replica
+from hetjax.tree import all_finite, num_bytes
 
 SHAPES = {
     "scalar": jax.ShapeDtypeStruct((), jnp.float32),
@@ -392,8 +393,8 @@ def test_a_merge_by_itself():
         lambda z: merge.average().init(z),
         lambda z: merge.weighted_mean([z, z], [1, 1]),
         lambda z: local.new_replica(local.sgd(), z),
-        tree.all_finite,
-        tree.num_bytes,
+        all_finite,
+        num_bytes,
     ],
 )
 def test_complex_numbers_are_refused(use):

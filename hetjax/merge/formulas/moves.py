@@ -1,10 +1,10 @@
 """How models move in a merge, as stateless functions on pytrees.
 
 `trees` are a sequence of pytrees or, inside `jax.shard_map`, a `Group` along a mesh
-axis; returned trees are of the same kind. Centers and sums are float32 (float64 for
-trees of float64); trees keep their dtypes. Weights and `alpha` are arrays [n] or one number for all. A tree of weight
-zero is absent: even its NaNs do not count. Settings may be arrays: everything works
-under `jit` and under `vmap` over settings.
+axis; returned trees are of the same kind. Centers and sums are float32, or float64 for
+leaves of float64; trees keep their dtypes. Weights and `alpha` are arrays [n] or one
+number for all. A tree of weight zero is absent: even its NaNs do not count. Settings
+may be arrays: everything works under `jit` and under `vmap` over settings.
 """
 
 from collections.abc import Sequence
