@@ -329,11 +329,7 @@ def _with_learning_rates(
 
 
 def _at(strategy: Strategy, learning_rate: float) -> Strategy:
-    """The strategy with this learning rate, in its records, too."""
-    return strategy._replace(
-        learning_rate=learning_rate,
-        settings={**strategy.settings, "learning_rate": learning_rate},
-    )
+    return strategy._replace(learning_rate=learning_rate)
 
 
 def describe(data: Dataset) -> dict[str, Any]:

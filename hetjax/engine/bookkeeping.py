@@ -63,7 +63,7 @@ class Bookkeeping:
         self.history = History(
             name,
             job.seed,
-            strategy.settings,
+            strategy.recorded_settings,
             task.metric,
             mode=task.mode,
             output=task.output,

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetjax.checkpoint.description import checksum
-from hetjax.strategies.types import Strategy, plain_setting
-
-_PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
+from hetjax.strategies.types import PARTS, Strategy, plain_setting
 
 
 def sweep(
@@ -28,7 +26,8 @@ def sweep(
     argument varies slowest. `Comparison.pivot` shows the results as a table.
 
     Errors: a ValueError for a name that is no argument, for no values, for two
-    strategies of the same name, and for a `base` that was changed with `_replace`.
+    strategies of the same name, and for two of the same parts, where an argument has no
+    effect, or only on a part of `base` that was replaced with `_replace`.
     """
     make = _factory_of(base) if isinstance(base, Strategy) else base
     named = {name: _named_values(name, values) for name, values in grid.items()}
@@ -48,24 +47,33 @@ def sweep(
             raise ValueError(f"{name}: base returned {strategy!r}, not a Strategy")
         recorded = _recorded(strategy.settings, labels, values)
         strategies[name] = strategy._replace(settings=recorded)
+    if isinstance(base, Strategy):
+        _check_effect(strategies)
     return strategies
 
 
 def _factory_of(base: Strategy) -> Callable[..., Strategy]:
-    """What makes `base`; a ValueError if that is not known, or makes another one."""
+    """What makes `base`; a ValueError if that is not known."""
     if base.factory is None:
         raise ValueError(
             f"base is {base.name!r}, which no factory of hetjax made: give a function "
             "that makes it from the arguments of grid"
         )
-    again = base.factory()
-    for part in _PARTS:
-        if checksum(getattr(again, part)) != checksum(getattr(base, part)):
-            raise ValueError(
-                f"base has another {part} than {base.name} gave it: give a function "
-                "that makes the strategy and replaces it"
-            )
     return base.factory
+
+
+def _check_effect(strategies: dict[str, Strategy]) -> None:
+    """A ValueError for two strategies of the same parts: the grid does not say how."""
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, strategy in strategies.items():
+        parts = tuple(checksum(getattr(strategy, part)) for part in PARTS)
+        if parts in seen:
+            raise ValueError(
+                f"{seen[parts]!r} and {name!r} are made of the same parts: the "
+                "argument only changes a part that was replaced (`_replace`), or has "
+                "no effect; leave it out"
+            )
+        seen[parts] = name
 
 
 def _named_values(argument: str, values: Any) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from hetjax.schedule.learning_rates import LearningRateLike
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
 
+PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
-class Strategy(NamedTuple):
-    """A training algorithm; a new algorithm is a new combination of these parts."""
 
+class _Fields(NamedTuple):
     policy: Policy
     local: LocalUpdate
     merge: Merge | tuple[Merge, ...]  # one per level of a tree, the root's last
@@ -31,6 +31,11 @@ class Strategy(NamedTuple):
     # makes it again, with other arguments if some are given; None: not by a factory
     factory: Callable[..., "Strategy"] | None = None
 
+
+class Strategy(_Fields):
+    """A training algorithm; a new algorithm is a new combination of these parts."""
+
+    __slots__ = ()
     _repr_html_ = html_of
 
     def __repr__(self) -> str:
@@ -41,11 +46,60 @@ class Strategy(NamedTuple):
         parts += ["sampler " + maker(self.sampler.init)]
         return two_lines(f"Strategy {made if self.settings else own}", parts)
 
+    def _replace(self, **parts: Any) -> "Strategy":
+        """The strategy with other parts, also in its records and from its factory.
+
+        `settings` get the name of a part, or its number. Errors: a ValueError for
+        another batch size beside the policy that gives out the present one.
+        """
+        other_size = parts.get("batch_size", self.batch_size) != self.batch_size
+        if other_size and self.factory and "policy" not in parts:
+            raise ValueError(
+                f"{self.name} gives out batches of {self.batch_size}, by its policy: "
+                "make it again with another batch_size, or replace policy, too"
+            )
+        changed = {name: parts[name] for name in PARTS if name in parts}
+        if changed and self.settings and "settings" not in parts:
+            recorded = {name: _record_of(part) for name, part in changed.items()}
+            parts["settings"] = {**self.settings, **recorded}
+        if changed and self.factory and "factory" not in parts:
+            parts["factory"] = _with_parts(self.factory, changed)
+        return super()._replace(**parts)
+
+    @property
+    def recorded_settings(self) -> dict[str, Any]:
+        """The settings, for records; of a strategy without any, its two numbers."""
+        numbers = {"batch_size": self.batch_size, "learning_rate": self.learning_rate}
+        return self.settings or settings(numbers)
+
     @property
     def merges(self) -> tuple[Merge, ...]:
         """The merge of every level, from the lowest up."""
         one = isinstance(self.merge, Merge)
         return (self.merge,) if one else tuple(self.merge)  # pyright: ignore
+
+
+def _record_of(part: Any) -> Any:
+    """A part's number, or the name of what made it."""
+    if isinstance(part, Merge | LocalUpdate | Policy | Sampler):
+        whole = {Merge: "apply", LocalUpdate: "step"}.get(type(part), "init")
+        return maker(getattr(part, whole))
+    if isinstance(part, tuple):  # merges of the levels of a tree
+        return tuple(map(_record_of, part))
+    return plain_setting(part)
+
+
+def _with_parts(
+    make: Callable[..., Strategy], parts: dict[str, Any]
+) -> Callable[..., Strategy]:
+    """A factory whose strategies have these parts, but for those that it is given."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Strategy:
+        here = {name: part for name, part in parts.items() if name not in kwargs}
+        return make(*args, **kwargs)._replace(**here)
+
+    return made
 
 
 Arguments = ParamSpec("Arguments")

@@ -4,6 +4,7 @@ from functools import partial
 
 import optax
 import pytest
+from tiny_runs import machine, train
 
 import hetjax as hj
 from hetjax.checkpoint.description import checksum
@@ -100,9 +101,9 @@ def test_functions_that_return_strategies():
         (hj.sma, {"learning_rate": [0.1]}, "need batch_size, too"),
         (lambda a: a, {"a": [1]}, "a=1: base returned 1, not a Strategy"),
         (
-            hj.sma(**BASE)._replace(sampler=hj.sampling.uniform("sequential")),
-            {"local_steps": [1]},
-            "another sampler than sma gave it",
+            hj.sma(**BASE)._replace(policy=hj.schedule.rounds(batch_size=8)),
+            {"local_steps": [1, 2]},
+            "'local_steps=1' and 'local_steps=2' are made of the same parts",
         ),
         (
             hj.sma(**BASE)._replace(factory=None, name="mine"),
@@ -115,3 +116,38 @@ def test_what_cannot_be_swept(base, grid, message):
     with pytest.raises(ValueError, match=message) as found:
         hj.sweep(base, grid)
     assert "\n" not in str(found.value)
+
+
+def test_replaced_parts_are_kept_and_recorded():
+    sampler = hj.sampling.uniform("sequential")
+    base = hj.sma(**BASE)._replace(learning_rate=1e-9, sampler=sampler)
+    assert base.settings["learning_rate"] == 1e-9
+    assert base.settings["sampler"] == "uniform"
+    assert "learning_rate=1e-09" in repr(base)
+    found = hj.sweep(base, {"local_steps": [1, 4]})
+    for strategy in found.values():
+        assert strategy.sampler is sampler
+        assert strategy.learning_rate == strategy.settings["learning_rate"] == 1e-9
+    (swept,) = hj.sweep(base, {"learning_rate": [0.5]}).values()
+    assert swept.learning_rate == swept.settings["learning_rate"] == 0.5
+    assert swept.sampler is sampler
+
+
+def test_the_records_of_a_run_are_those_of_what_runs():
+    """A replaced learning rate in the history, and both numbers of an own strategy."""
+    made = hj.local_sgd(**BASE)._replace(learning_rate=1e-9)
+    own = made._replace(settings={}, factory=None, name="own")
+    for strategy in (made, own):
+        history = train(machine(1.0), strategy, 1.0)
+        assert history.settings["learning_rate"] == 1e-9
+        assert history.settings["batch_size"] == 8
+
+
+def test_another_batch_size_needs_another_policy():
+    base = hj.local_sgd(**BASE)
+    with pytest.raises(ValueError, match="gives out batches of 8, by its policy"):
+        base._replace(batch_size=16)
+    policy = hj.schedule.rounds(batch_size=16)
+    other = base._replace(batch_size=16, policy=policy)
+    assert other.settings["batch_size"] == 16
+    assert other.settings["policy"] == "rounds"
