@@ -4,7 +4,6 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 """
 
 import math
-from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
-from hetjax.engine.merging import counts_as_merge
+from hetjax.engine.merging import changes_root, counts_as_merge
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
 from hetjax.engine.records.history import History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
@@ -376,8 +375,8 @@ class Bookkeeping:
             history.best_params, history.best_model_state = self._best[1]
 
     def _drop_unfinished(self, end: float) -> None:
-        """No longer count merges that are done after `end` [s], in no evaluation."""
-        history = self.history
+        """No longer count merges that are visible after `end` [s]: in no evaluation."""
         dropped = self.ledger.drop_unfinished(end)
-        history.merges -= sum(map(counts_as_merge, dropped))
-        history.merge_times = array("d", [t for t in history.merge_times if t <= end])
+        self.history.merges -= sum(map(counts_as_merge, dropped))
+        times = self.history.merge_times
+        del times[len(times) - sum(map(changes_root, dropped)) :]

@@ -80,7 +80,7 @@ class Merging(NamedTuple):
         """
         if action.node == ROOT and action.op == MergeOp.STEP:
             self.evaluations.show()
-        elif _changes_root(action):
+        elif changes_root(action):
             self.evaluations.hold_until(visible)
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
@@ -100,22 +100,21 @@ class Merging(NamedTuple):
         )
         compiling = self.job.compilations.own_seconds
         stamps = self.store.merge(action, stats)
+        num_bytes = 0 if self.store.measures_traffic else self.store.num_bytes
+        due = self.evaluations.due[0] if self.evaluations.due else visible
+        self.ledger.record_models(action, num_bytes, visible, next_look=due)
         compiled = self.job.compilations.own_seconds - compiling
         return MergeTimes(stamps, compiled, missing)
 
     def _note(self, action: MergeAction, asked_at: float, done: Stamps) -> None:
         """Tell the history, the ledger and the sampler."""
         history = self.history
-        if _changes_root(action):
+        if changes_root(action):
             times = history.merge_times  # never before the previous merge
             times.append(max(done.finish, times[-1] if times else 0.0))
         if counts_as_merge(action):
             history.last_members = action.members
             history.merges += 1
-        if not self.store.measures_traffic:
-            self.ledger.record_models(
-                action, self.store.num_bytes, now=asked_at, finish=done.finish
-            )
         if not (action.blocking or self.store.merges_block):
             done = Stamps(*[done.start] * 4)
         for member in action.members:
@@ -124,7 +123,7 @@ class Merging(NamedTuple):
                 self.observe(member)
 
 
-def _changes_root(action: MergeAction) -> bool:
+def changes_root(action: MergeAction) -> bool:
     """Does this merge change the run's model?"""
     return action.node == ROOT and counts_as_merge(action)
 

@@ -48,7 +48,7 @@ class ReplicaStore:
         self._placement, self._topology = placement, topology
         self._strategy, self._programs = strategy, job.programs
         self._compilations, self._on_fetch = job.compilations, on_fetch
-        self._merges = strategy.merges
+        self._merges = job.programs.merges_of(strategy)
         self._requires = (*self._merges[0].requires, *strategy.local.requires)
         self._model = job.programs.model(self._merges[-1])
         with job.compilations.of("init"):

@@ -13,8 +13,10 @@ from hetjax.engine.compiled.compilations import FirstCalls
 from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
+from hetjax.merge.counters import counters_of, counting, with_counters
 from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
 from hetjax.replica import Replica, Requires
+from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Mean, Task, make_grad_fn
 from hetjax.tree import MergeState, ModelState, Params
 
@@ -34,10 +36,23 @@ class Programs:
         self.check_in = jax.jit(_check_in, donate_argnums=0)
 
     @cached_property
+    def _model_state(self) -> ModelState:
+        """Shapes and dtypes of the model state."""
+        return jax.eval_shape(self.task.init, jax.random.key(0))[1]
+
+    @cached_property
     def has_statistics(self) -> bool:
         """Does the model have state that padded examples would change?"""
-        _, model_state = jax.eval_shape(self.task.init, jax.random.key(0))
-        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(model_state))
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
+
+    def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
+        """The strategy's merges, which count where the model state has counters."""
+        if not counters_of(self._model_state):
+            return strategy.merges
+        return tuple(
+            self.once(("counting", merge), lambda merge=merge: counting(merge))
+            for merge in strategy.merges
+        )
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what `make()` returned first for this key, the same to all threads.
@@ -288,7 +303,13 @@ def fetch_fn(merge: Merge) -> Callable:
     """As `Programs.fetch`, not jitted."""
 
     def fetch(state: MergeState, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
-        return tuple(reset_to(r, *merge.model(state)) for r in replicas)
+        params, model_state = merge.model(state)
+        counters = counters_of(model_state)
+        after = [reset_to(r, params, model_state) for r in replicas]
+        return tuple(
+            r._replace(model_state=with_counters(r.model_state, counters))
+            for r in after
+        )
 
     return fetch
 
@@ -305,11 +326,15 @@ def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     kept = (
         {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
     )
+    model_state = tree.map_floats(
+        both, now.model_state, before.model_state, after.model_state
+    )
+    counters = map(
+        jnp.maximum, counters_of(now.model_state), counters_of(after.model_state)
+    )
     return after._replace(
         params=tree.map_floats(both, now.params, before.params, after.params),
-        model_state=tree.map_floats(
-            both, now.model_state, before.model_state, after.model_state
-        ),
+        model_state=with_counters(model_state, tuple(counters)),
         carry={**after.carry, **kept},
     )
 

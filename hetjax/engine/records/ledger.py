@@ -78,7 +78,7 @@ class Ledger(Saved):
         # the version of the node's model that a member has, and that is in its mailbox
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
-        # merges that may end after the run: when they do, and bytes of a model
+        # merges that the run may not see: visible when, and bytes of a model
         self._unfinished: list[tuple[float, int, MergeAction]] = []
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
@@ -127,15 +127,18 @@ class Ledger(Saved):
         self._merging_until[worker] = max(start, finish)
 
     def record_models(
-        self, action: MergeAction, num_bytes: int, *, now: float, finish: float
+        self, action: MergeAction, num_bytes: int, visible: float, *, next_look: float
     ) -> None:
-        """Count the bytes of the models that a merge moves; it is done at `finish`."""
+        """Count the bytes of the models that a merge moves, visible from a time on.
+
+        `next_look` is the time of the next evaluation, which may be the run's last.
+        """
         self._move(action, num_bytes)
-        self._unfinished = [m for m in self._unfinished if m[0] > now]
-        self._unfinished.append((finish, num_bytes, action))
+        self._unfinished.append((visible, num_bytes, action))
+        self._unfinished = [m for m in self._unfinished if m[0] > next_look]
 
     def drop_unfinished(self, end: float) -> list[MergeAction]:
-        """Return the merges that are done after `end` [s]; they no longer count."""
+        """Return the merges that are visible after `end` [s]; they no longer count."""
         dropped = [m for m in self._unfinished if m[0] > end]
         for _, num_bytes, action in dropped:
             self._move(action, -num_bytes)

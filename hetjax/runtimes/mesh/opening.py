@@ -154,7 +154,7 @@ def _parts(
     return Algorithm(
         programs=job.programs,
         local=strategy.local,
-        merges=strategy.merges,
+        merges=job.programs.merges_of(strategy),
         requires=(*strategy.merges[0].requires, *strategy.local.requires),
         levels=tuple(planner.state_keys.items()),
         root=planner.root_key,

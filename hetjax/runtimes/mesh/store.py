@@ -47,7 +47,8 @@ class MeshStore:
         self._on_fetch = on_fetch
         self._begun: set[int] = set()  # workers that have a replica of their own
         self._moved = False  # has a merge changed the root's model?
-        self._strategy, self._job, self._waves = strategy, job, waves
+        self._job, self._waves = job, waves
+        self._merges = job.programs.merges_of(strategy)
         self._planner = planner
         with job.compilations.of("init"):
             initial = job.programs.init(jax.random.key(job.seed))
@@ -58,7 +59,7 @@ class MeshStore:
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""
         state = first_part(self._waves.root_state())
-        merge, programs = self._strategy.merges[-1], self._job.programs
+        merge, programs = self._merges[-1], self._job.programs
 
         def model(state: Any) -> Model:
             return tree.cast_like(merge.model(on_device(state)), self._like)
@@ -69,14 +70,14 @@ class MeshStore:
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
-        merge = self._strategy.merges[-1]
+        merge = self._merges[-1]
         if not merge.report:
             return {}
         return counters(merge, on_device(first_part(self._waves.root_state())))
 
     def merge_of(self, node: str) -> Merge:
         """Return the merge of a node's level; the root has the last one."""
-        return self._strategy.merges[self._planner.level_of(node)]
+        return self._merges[self._planner.level_of(node)]
 
     def replica(self, worker: int) -> None:
         """Count a worker that merges among those that have a replica of their own."""
@@ -129,7 +130,7 @@ class MeshStore:
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""
-        merge, programs = self._strategy.merges[-1], self._job.programs
+        merge, programs = self._merges[-1], self._job.programs
         like = jax.eval_shape(programs.state(merge), *self._like)
         state = tree.filled(like, leaves, "the state of the root")
         model = programs.model(merge)(state, *programs.init(jax.random.key(0)))
