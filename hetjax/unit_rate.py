@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hetjax.optimizer_needs import OF_ONES, check_is_optimizer, first_update
+
 # Steps at which a schedule is evaluated: all up to 1000, then 100 per power of ten.
 COUNTS = np.unique(
     np.concatenate([np.arange(1001), np.geomspace(1e3, 1e7, 401).astype(int)])
@@ -38,11 +40,7 @@ def check_unit_rate(optimizer: optax.GradientTransformation, where: str) -> None
     it must be within a factor of 50 of 1. Nothing is checked where that depends on a
     traced value, as under `vmap` over settings.
     """
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise ValueError(
-            f"{where}: {optimizer!r} is no optax optimizer; give one, such as "
-            "optax.adam(1.0)"
-        )
+    check_is_optimizer(optimizer, where)
     try:
         rate, limit = _rate_and_limit(optimizer)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
@@ -100,6 +98,9 @@ def _rates_of_closure(function: Callable, seen: set[int]) -> Iterator[np.ndarray
     maker = function.__qualname__.split(".")[0]
     for name, cell in cells:
         value = cell.cell_contents
+        if maker == "schedule_free" and name == "learning_rate":
+            # it only weighs averages: z moves at the base optimizer's rate
+            continue
         if name in NAMES:
             # of scale and scale_by_schedule, and of optimizers in optax.contrib
             yield from _values(value)
@@ -135,6 +136,5 @@ def _values(rate: Any) -> Iterator[np.ndarray]:
 
 def _first_update(optimizer: optax.GradientTransformation) -> float:
     """The largest entry of the first update, for gradients and parameters of ones."""
-    ones = {"w": jnp.ones(2)}
-    updates, _ = optimizer.update(ones, optimizer.init(ones), ones)
+    updates = first_update(optimizer, **OF_ONES)
     return max(float(jnp.max(jnp.abs(u))) for u in jax.tree.leaves(updates))

@@ -96,8 +96,9 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
         seen = {}
 
         def watched(*inputs: Any) -> tuple:
-            losses, state, seen["grads"] = grad_fn(*inputs)
-            return losses, state, seen["grads"]
+            losses, state, grads = grad_fn(*inputs)
+            seen.setdefault("grads", grads)  # line searches call it again
+            return losses, state, grads
 
         before = replica.params
         replica, losses = local_update.step(replica, batch, learning_rate, watched)

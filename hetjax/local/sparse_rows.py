@@ -7,6 +7,7 @@ import jax
 import optax
 
 from hetjax import sparse
+from hetjax.optimizer_needs import update
 from hetjax.tree import OptState, Params, PyTree
 
 
@@ -16,9 +17,13 @@ def dense_update(
     opt: OptState,
     params: Params,
     learning_rate: jax.Array,
+    about: dict[str, Any],
 ) -> tuple[Params, OptState]:
-    """(params, opt_state) after a step on every row: w <- w + eta update(g)."""
-    updates, opt = tx.update(sparse.dense(grads), opt, params)
+    """(params, opt_state) after a step on every row: w <- w + eta update(g).
+
+    `about` is what the optimizer may use of the loss (`optimizer_needs.update`).
+    """
+    updates, opt = update(tx, sparse.dense(grads), opt, params, about)
     return jax.tree.map(
         lambda w, d: (w + learning_rate * d).astype(w.dtype), params, updates
     ), opt
@@ -30,15 +35,21 @@ def sparse_update(
     opt: OptState,
     params: Params,
     learning_rate: jax.Array,
+    about: dict[str, Any],
 ) -> tuple[Params, OptState]:
-    """(params, opt_state) after a step on only the unique rows of the batch."""
+    """(params, opt_state) after a step on only the unique rows of the batch.
+
+    Of the loss, the optimizer gets the value: a function of all parameters would not
+    fit the rows.
+    """
     grads = sparse.without_softmax(grads)
     grads = _map_gradients(sparse.unique, lambda g: g, grads)
     ids = _map_gradients(lambda g: g.ids, lambda g: _WHOLE, grads)
     rows = _map_gradients(lambda g: g.rows, lambda g: g, grads)
     view = jax.tree.map(_take, params, ids)
     opt_view = optax.tree_utils.tree_map_params(tx, _take, opt, ids)
-    updates, opt_view = tx.update(rows, opt_view, view)
+    value = {"value": about["value"]}
+    updates, opt_view = update(tx, rows, opt_view, view, value)
     view = jax.tree.map(
         lambda w, d: (w + learning_rate * d).astype(w.dtype), view, updates
     )

@@ -7,15 +7,19 @@ their compiled programs.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from hetjax import sparse
+from hetjax import optimizer_needs, sparse
 from hetjax.local.sparse_rows import dense_update, sparse_update
+from hetjax.optimizer_needs import (
+    check_worker_optimizer,
+    is_schedule_free,
+)
 from hetjax.replica import Replica
 from hetjax.tree import OptState, Params
 from hetjax.unit_rate import check_unit_rate
@@ -119,7 +123,14 @@ def from_optax(
     rows that the batch touches are updated, in the weight and in every optimizer state
     of its shape; the other rows stay (their momentum does not decay meanwhile, but step
     counters advance for all rows).
+
+    An optimizer that takes extra arguments gets the batch's mean loss as `value`, its
+    gradient as `grad`, and the loss as a function of the parameters as `value_fn` and
+    `obj_fn`: reduce_on_plateau, polyak_sgd, lbfgs. optax.contrib.schedule_free keeps
+    its evaluation parameters x in the replica, so that they are merged, evaluated and
+    saved; eta scales the moves of z. A ValueError names what needs anything else.
     """
+    check_worker_optimizer(tx, "from_optax(tx)", sparse_updates=sparse_updates)
     if not own_rate:
         check_unit_rate(tx, "from_optax(tx)")
     return _from_optax(tx, sparse_updates)
@@ -127,19 +138,70 @@ def from_optax(
 
 @lru_cache
 def _from_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUpdate:
+    if is_schedule_free(tx):
+        return LocalUpdate(tx.init, partial(_schedule_free_step, tx))
     update = sparse_update if sparse_updates else dense_update
 
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
     ) -> tuple[Replica, jax.Array]:
         losses, state, grads = grad_fn(replica.params, replica.model_state, batch)
+        about = _about_loss(losses, replica, batch, grad_fn)
         params, opt = update(
-            tx, grads, replica.opt_state, replica.params, learning_rate
+            tx, grads, replica.opt_state, replica.params, learning_rate, about
         )
         new = replica._replace(params=params, opt_state=opt, model_state=state)
         return new, losses
 
     return LocalUpdate(tx.init, step)
+
+
+def _about_loss(
+    losses: jax.Array, replica: Replica, batch: Any, grad_fn: Callable
+) -> dict[str, Any]:
+    """What an optimizer may use of the loss: the mean that the gradient is of."""
+
+    def mean(losses: jax.Array) -> jax.Array:
+        if not hasattr(batch, "weight"):  # a batch of a user's own
+            return jnp.mean(losses)
+        return jnp.sum(losses * batch.weight) / batch.count
+
+    def value_fn(params: Params) -> jax.Array:
+        return mean(grad_fn(params, replica.model_state, batch)[0])
+
+    return {"value": mean(losses), "value_fn": value_fn}
+
+
+def _schedule_free_step(
+    tx: optax.GradientTransformation,
+    replica: Replica,
+    batch: Any,
+    learning_rate: jax.Array,
+    grad_fn: Callable,
+) -> tuple[Replica, jax.Array]:
+    """optax.contrib.schedule_free, whose parameters are y, on a replica of its x.
+
+        y = b1 x + (1 - b1) z;   g at y
+        z <- z + eta update(g);   x <- (1 - c) x + c z
+
+    `tx` computes z at eta = 1, and c from its sum of weights.
+    """
+    x, old = replica.params, replica.opt_state
+    y = jax.tree.map(
+        lambda x, z: (old.b1 * x + (1 - old.b1) * z).astype(x.dtype), x, old.z
+    )
+    at_y = replica._replace(params=y)
+    losses, state, grads = grad_fn(y, replica.model_state, batch)
+    about = _about_loss(losses, at_y, batch, grad_fn)
+    _, new = optimizer_needs.update(tx, sparse.dense(grads), old, y, about)
+    total = new.weight_sum
+    c = jnp.where(total > 0, (total - old.weight_sum) / total, 0.0)
+    z = jax.tree.map(
+        lambda a, b: (a + learning_rate * (b - a)).astype(a.dtype), old.z, new.z
+    )
+    x = jax.tree.map(lambda x, z: (x + c * (z - x)).astype(x.dtype), x, z)
+    new = new._replace(z=z)
+    return replica._replace(params=x, opt_state=new, model_state=state), losses
 
 
 def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:

@@ -30,6 +30,7 @@ from hetjax.merge.types import (
     reset_to,
     with_buffer,
 )
+from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
@@ -109,6 +110,7 @@ def downpour(
     et al. 2012); docs/algorithms G.5. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if server is None else server
+    check_center_optimizer(tx, "downpour(server)")
     check_unit_rate(tx, "downpour(server)")
     check_not_negative("downpour", server_learning_rate=server_learning_rate)
 

@@ -25,6 +25,7 @@ from hetjax.merge.types import (
     moved_center,
     reset_to,
 )
+from hetjax.optimizer_needs import check_center_optimizer
 from hetjax.replica import Replica
 from hetjax.tree import ModelState, OptState, Params, PyTree
 from hetjax.unit_rate import check_unit_rate
@@ -56,6 +57,7 @@ def gradient_aggregation(
     Adaptive SGD paper II; docs/algorithms F.2, K.2. The formula is `optimizer_step`.
     """
     tx = optax.sgd(1.0) if optimizer is None else optimizer
+    check_center_optimizer(tx, "gradient_aggregation(optimizer)")
     check_unit_rate(tx, "gradient_aggregation(optimizer)")
 
     def init(params: Params, model_state: ModelState = ()) -> AggregationState:

@@ -11,6 +11,7 @@ import optax
 
 from hetjax import local
 from hetjax.local import LocalUpdate
+from hetjax.optimizer_needs import check_worker_optimizer
 from hetjax.schedule import LearningRateLike
 from hetjax.unit_rate import check_unit_rate
 
@@ -41,6 +42,7 @@ def local_rule(
             f"optimizer={optimizer!r}: give an optax optimizer, such as "
             "optax.adam(1e-3)"
         )
+    check_worker_optimizer(optimizer, "optimizer=", sparse_updates=False)
     given = [f"{name}={value!r}" for name, value in others.items() if value]
     if given:
         raise ValueError(

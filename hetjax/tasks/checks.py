@@ -123,7 +123,10 @@ def batch_of(split: Split, size: int) -> Batch:
 
 
 def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
-    """The losses that the task's loss returns when called as in a training step."""
+    """The losses that the task's loss returns when called as in a training step.
+
+    A ValueError if it returns no pair, or if it changes the form of the model state.
+    """
 
     def outputs(params: Any, model_state: Any, batch: Batch, key: jax.Array) -> Any:
         view, x = sparse.row_view(params, batch.x, task.row_params)
@@ -136,7 +139,26 @@ def _losses(task: Task, params: Any, model_state: Any, batch: Batch) -> Any:
             f"the task's loss returns {_shown(result)}: return a pair (losses [B], "
             "model_state)"
         )
+    _check_state(model_state, result[1])
     return result[0]
+
+
+def _check_state(before: Any, after: Any) -> None:
+    found, wanted = (
+        {
+            sparse.path_name(path): f"{list(leaf.shape)} of {leaf.dtype}"
+            for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        }
+        for state in (after, before)
+    )
+    for name in dict.fromkeys((*wanted, *found)):
+        old, new = (side.get(name, "missing") for side in (wanted, found))
+        if old != new:
+            raise ValueError(
+                f"the task's model state {name!r} is {old} before a training step and "
+                f"{new} after it: make all state in `init`, and let a step keep its "
+                "shapes and dtypes"
+            )
 
 
 def _check_losses(losses: Any, size: int) -> None:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen, nnx
+from flax.core import DenyList
 
 from hetjax import sparse
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.dataset import Dataset
 from hetjax.output import OutputParam
 from hetjax.recipes import by_name
-from hetjax.tasks import train_flags
+from hetjax.tasks import flax_calls, train_flags
 from hetjax.tree import ModelState, Params
 
 
@@ -161,24 +161,29 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     """A model made of a flax.nnx module, or of a function that builds one from rngs.
 
     A module starts every seed from its current parameters; a builder makes new ones for
-    each seed. `Param`s are parameters, random streams are set from the step's key, and
-    everything else is model state. `.train()` and `.eval()` switch the mode; attributes
-    and call arguments with the name of a flag (`task.train_flags`) are set, too, since
-    they would otherwise override it. The restored model is a new module in evaluation
+    each seed. `Param`s are parameters, random streams are set from the step's key,
+    `Intermediate`s and other sown values are dropped after each call, and everything
+    else is model state. A call that makes another variable is a ValueError. `.train()`
+    and `.eval()` switch the mode; attributes and call arguments with the name of a flag
+    (`task.train_flags`) are set, too, since they would otherwise override it. The
+    restored model is a new module in evaluation
     mode.
     """
     instance = isinstance(model, nnx.Module)
     skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
+    skeleton = flax_calls.without_sown(skeleton)
     graph, params_0, streams, rest_0 = _split(skeleton)
     in_call = train_flags.call_flags(type(skeleton))
 
     def merged(params: Params, model_state: ModelState, key: jax.Array) -> nnx.Module:
         state = _filled(params_0, params), _filled(rest_0, model_state)
-        return nnx.merge(graph, state[0], _seeded(streams, key), state[1], copy=True)
+        return nnx.merge(
+            graph, state[0], flax_calls.seeded(streams, key), state[1], copy=True
+        )
 
     def init(key: jax.Array) -> tuple[Params, ModelState]:
         built = model if instance else model(nnx.Rngs(key))
-        _, params, _, rest = _split(built)
+        _, params, _, rest = _split(flax_calls.without_sown(built))
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
     def call(
@@ -191,7 +196,9 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
         module = merged(params, model_state, key)
         train_flags.set_mode(module, train)
         result = function(module)
-        return result, nnx.to_pure_dict(_split(module)[3])
+        _, params_1, _, rest = _split(module)
+        flax_calls.without_new(params_0, params_1)
+        return result, nnx.to_pure_dict(flax_calls.without_new(rest_0, rest))
 
     def restore(params: Params, model_state: ModelState) -> nnx.Module:
         module = merged(params, model_state, jax.random.key(0))
@@ -232,18 +239,6 @@ def _filled(state: Any, pure: Any) -> Any:
     return filled
 
 
-def _seeded(streams: Any, key: jax.Array) -> Any:
-    """The random streams, each started from its own key derived from `key`."""
-    leaves, structure = jax.tree.flatten(streams)
-    seeded = [
-        jax.random.fold_in(key, i)
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        else jnp.zeros(leaf.shape, leaf.dtype)
-        for i, leaf in enumerate(leaves)
-    ]
-    return jax.tree.unflatten(structure, seeded)
-
-
 def from_linen(
     module: linen.Module, example: Any, *, row_params: tuple[str, ...] = ()
 ) -> Model:
@@ -253,6 +248,9 @@ def from_linen(
     flag ("train", "is_training", ...) or an evaluation flag ("deterministic",
     "use_running_average", "inference", ...); `task.train_flags` lists all names. A
     module with dropout or batch normalisation but without a flag causes a warning.
+    Every random stream that `make_rng` asks for is given. "params" are the parameters,
+    collections into which the module only sows are dropped after each call, and all
+    other collections are model state.
     """
     in_call = train_flags.call_flags(type(module))
     in_fields = train_flags.field_flags(module)
@@ -265,10 +263,25 @@ def from_linen(
             train_flags.values_of(in_call, train),
         )
 
+    sown: list[str] = list(flax_calls.UNSOWN)
+    others: set[str] = set()  # collections that are state
+
     def init(key: jax.Array) -> tuple[Params, ModelState]:
         evaluated, flags = moded(False)
-        variables = dict(evaluated.init(key, example, **flags))
-        return variables.pop("params", {}), variables
+
+        def variables_of(mutable: Any) -> dict[str, Any]:
+            def run(rngs: dict[str, jax.Array]) -> Any:
+                return evaluated.init(rngs, example, mutable=mutable, **flags)
+
+            return dict(flax_calls.with_streams(run, "params", key))
+
+        variables = variables_of(DenyList(flax_calls.UNSOWN))
+        params = variables.pop("params", {})
+        unknown = tuple(n for n in variables if n not in others and n not in sown)
+        sown.extend(flax_calls.sown_collections(unknown, variables_of))
+        state = {name: v for name, v in variables.items() if name not in sown}
+        others.update(state)
+        return params, state
 
     def call(
         function: Callable[[Any], Any],
@@ -279,15 +292,17 @@ def from_linen(
     ) -> tuple[Any, ModelState]:
         variables = {"params": params, **model_state}
         chosen, _ = moded(train)
-        if not train:
-            drawing = linen.apply(function, chosen)  # an own loss may draw
-            return drawing(variables, rngs={"dropout": key}), model_state
-        running = linen.apply(function, chosen, mutable=list(model_state))
-        result: Any = running(variables, rngs={"dropout": key})
-        return result[0], dict(result[1])
+        # what is sown is mutable, too, since an own loss may read it
+        mutable = [*sown, *model_state] if train else list(sown)
+        running = linen.apply(function, chosen, mutable=mutable)
+        result: Any = flax_calls.with_streams(
+            lambda rngs: running(variables, rngs=rngs), "dropout", key
+        )
+        changed = {k: v for k, v in result[1].items() if k not in sown}
+        return result[0], {**model_state, **changed}
 
     def restore(params: Params, model_state: ModelState) -> Any:
-        return moded(False)[0].bind({"params": params, **model_state})
+        return flax_calls.bound(moded(False)[0], {"params": params, **model_state})
 
     if not (in_call or in_fields):
         train_flags.warn_if_inert(module, lambda: init(jax.random.key(0)))

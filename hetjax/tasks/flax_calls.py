@@ -1,0 +1,104 @@
+"""What a call of a flax module draws and sows: random streams, and values to drop."""
+
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx
+from flax.core import DenyList
+from flax.errors import InvalidRngError
+
+UNSOWN = ("intermediates",)  # collections that flax.linen leaves out of `init`
+
+
+def seeded(streams: Any, key: jax.Array) -> Any:
+    """The random streams of an nnx module, each with its own key derived from `key`.
+
+    A module made by `nnx.vmap` or `nnx.scan` has several keys in one variable: they
+    become as many different ones.
+    """
+
+    def start(i: int, leaf: Any) -> jax.Array:
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        own = jax.random.fold_in(key, i)
+        return jax.random.split(own, leaf.shape) if leaf.shape else own
+
+    leaves, structure = jax.tree.flatten(streams)
+    return jax.tree.unflatten(structure, map(start, range(len(leaves)), leaves))
+
+
+def without_sown(module: Any) -> Any:
+    """The nnx module without what earlier calls have sown; its variables are shared."""
+    shared = nnx.merge(*nnx.split(module))
+    nnx.pop(shared, nnx.Intermediate)
+    return shared
+
+
+def without_new(before: Any, after: Any) -> Any:
+    """The state `after` a call, without what the call has sown.
+
+    A ValueError names another variable that the call has made: its value would be lost.
+    """
+    known = {path for path, _ in nnx.to_flat_state(before)}
+    flat = nnx.to_flat_state(after)
+    for path, leaf in flat:
+        if path not in known and not _is_sown(leaf):
+            raise ValueError(
+                f"the model's call makes the variable {'/'.join(map(str, path))} of "
+                f"kind {type(leaf).__name__}: make it in __init__, or, if it is sown, "
+                "make its kind a subclass of nnx.Intermediate"
+            )
+    return nnx.from_flat_state([(path, leaf) for path, leaf in flat if path in known])
+
+
+def _is_sown(leaf: Any) -> bool:
+    """Whether `sow` has made this variable; by default, it appends to a tuple."""
+    value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+    return isinstance(leaf, nnx.Intermediate) or isinstance(value, tuple)
+
+
+def sown_collections(
+    names: tuple[str, ...], init: Callable[[DenyList], Any]
+) -> tuple[str, ...]:
+    """The collections among `names` into which a linen module only sows.
+
+    init(mutable) initializes the module. Where a collection is not mutable, `sow` does
+    nothing, but state cannot be made.
+    """
+
+    def is_sown(name: str) -> bool:
+        try:
+            jax.eval_shape(lambda: init(DenyList([*UNSOWN, name])))
+        except Exception:  # whatever a user's module raises without its state
+            return False
+        return True
+
+    return tuple(name for name in names if is_sown(name))
+
+
+def with_streams(run: Callable[..., Any], usual: str, key: jax.Array) -> Any:
+    """run(rngs) of a linen module, with every random stream that it asks for.
+
+    The `usual` one has the key itself, others have keys derived from it. Flax does not
+    say which streams a module has, but refuses one that is missing.
+    """
+    rngs = {usual: key}
+    while True:
+        try:
+            return run(rngs)
+        except InvalidRngError as error:
+            asked = re.search(r'needs PRNG for "([^"]+)"', str(error))
+            # flax draws from "params" in place of any other stream
+            name = asked[1] if asked and asked[1] not in rngs else "params"
+            if name in rngs:
+                raise
+            rngs[name] = jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def bound(module: linen.Module, variables: dict[str, Any]) -> Any:
+    """The module with its variables, and with a key for what it may draw."""
+    return module.bind(variables, rngs={"params": jax.random.key(0)})
