@@ -17,6 +17,10 @@ from hetjax.replica import Replica, Requires
 from hetjax.tree import PyTree
 
 
+class WrongPart(ValueError):
+    """A part of a strategy, such as a merge, returns what the loop cannot use."""
+
+
 def concrete(value: Any) -> np.ndarray | None:
     """The numbers as a float64 array; None if any of them is traced or elsewhere."""
     for x in jax.tree.leaves(value):
