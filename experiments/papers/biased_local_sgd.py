@@ -76,7 +76,7 @@ def machine(workers: str, tau: tuple[int, int]) -> Machine:
     fast, slow = WORKERS[workers]
     profiles = [Profile(f"gpu{i}", "gpu", Cost(1 / tau[0], 0.0)) for i in range(fast)]
     profiles += [Profile(f"cpu{i}", "cpu", Cost(1 / tau[1], 0.0)) for i in range(slow)]
-    return Machine(workers, tuple(profiles), {"": Link(0.0, 1e30)})
+    return Machine(workers, tuple(profiles), {"": Link(latency=0.0, bandwidth=1e30)})
 
 
 @cache
