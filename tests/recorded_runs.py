@@ -40,7 +40,12 @@ def profiles(*costs, **changes):
 def machine(*seconds, **changes):
     """Workers with these seconds per step; a merge takes half a second."""
     workers = profiles(*(Cost(s, 0.0) for s in seconds))
-    return Machine("m", workers, {"": Link(0.25, 1e9, "central")}, **changes)
+    return Machine(
+        "m",
+        workers,
+        {"": Link(latency=0.25, bandwidth=1e9, topology="central")},
+        **changes,
+    )
 
 
 def no_nonzeros(local_round):

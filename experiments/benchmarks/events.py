@@ -48,8 +48,8 @@ def make_machine() -> Machine:
         )
         for k in range(FLAGS.workers)
     )
-    links = {"": Link(1e-6, 1e12)}
-    links |= {"/".join(w.place): Link(1e-7, 1e13) for w in workers}
+    links = {"": Link(latency=1e-6, bandwidth=1e12)}
+    links |= {"/".join(w.place): Link(latency=1e-7, bandwidth=1e13) for w in workers}
     return Machine("many", workers, links, noise=FLAGS.noise)
 
 

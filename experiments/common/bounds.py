@@ -13,6 +13,9 @@ SEED = (0, 2**31 - 1, "it is the seed of a random generator")
 HIDDEN = (1, 1_000_000, "the weights of both layers must fit into memory")
 BATCH_SIZE = (1, 1_000_000, "a batch must fit into memory")
 DEVICES = (1, 1024, "every device has threads of its own")
+LEARNING_RATE = (1e-30, 1e30, "steps must move the model")
+MOMENTUM = (0, 1 - 1e-9, "a momentum of 1 never decays")
+SECONDS = (1e-9, 10**9, "it is a time that passes")
 MILLISECONDS = (1e-6, 1_000_000, "it is a time that passes")
 
 
@@ -23,6 +26,19 @@ def bounded(name: str, lowest: float, highest: float, why: str) -> None:
         lambda value: value is None or lowest <= value <= highest,  # NaN is refused
         f"give a number from {lowest:,} to {highest:,}: {why}",
     )
+
+
+def bounded_list(name: str, lowest: float, highest: float, why: str) -> None:
+    """Refuse a list flag with anything but numbers in [lowest, highest]."""
+
+    def right(texts: Sequence[str]) -> bool:
+        try:
+            return all(lowest <= float(text) <= highest for text in texts)
+        except ValueError:
+            return False
+
+    message = f"give numbers from {lowest:,} to {highest:,}: {why}"
+    flags.register_validator(name, right, message)
 
 
 def numbers(flag: str, texts: Iterable[str]) -> list[float]:

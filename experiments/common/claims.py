@@ -66,11 +66,18 @@ def refuted(why: str) -> str:
 OVERLAP = partly("the seeds overlap")
 
 
-def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
+def main(
+    sections: Sections,
+    *,
+    by_clock: tuple[str, ...] = (),
+    before_training: Callable[[], Any] = lambda: None,
+) -> int:
     """Run the sections that --only selects; print the table and write claims.json.
 
     With --quick, claims that need training get no verdict. The sections in `by_clock`
-    train nothing, so --quick does not change them.
+    train nothing, so --quick does not change them. `before_training` is called before
+    the first section, unless none trains: it refuses what no run could use, such as
+    --data that is not there, while nothing is done yet.
     """
     path = Path(FLAGS.out) / "claims.json"
     if is_first() and path.exists() and not FLAGS.overwrite:
@@ -79,6 +86,8 @@ def main(sections: Sections, *, by_clock: tuple[str, ...] = ()) -> int:
     if only and only not in sections:
         raise ValueError(f"--only={FLAGS.only}: the sections are {', '.join(sections)}")
     chosen = {k: f for k, f in sections.items() if only in ("", k)}
+    if set(chosen) - set(by_clock):
+        before_training()
     path.parent.mkdir(parents=True, exist_ok=True)
     found: list[Claim] = []
     status = 0

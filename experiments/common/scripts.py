@@ -98,5 +98,5 @@ def _leave_output_to_first() -> None:
 def _parse(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # --noall=1 is a ValueError to absl
         processes.end(2, f"{error} (--help lists the flags)")

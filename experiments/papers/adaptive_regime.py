@@ -16,7 +16,7 @@ from absl import flags
 
 import hetjax as hj
 from experiments.common import bounds, claims, named_data
-from experiments.common.bounds import bounded
+from experiments.common.bounds import bounded, bounded_list
 from hetjax import tree
 from hetjax.api.comparison import TUNE
 from hetjax.machine import like_amazon670k
@@ -44,6 +44,11 @@ bounded("batch_size", *bounds.BATCH_SIZE)
 bounded("labels", 1, 2**31 - 1, "there are labels to learn")
 bounded("hidden", 1, 2**20, "the model has hidden units")
 bounded("num_evals", *bounds.EVALS)
+bounded("eval_examples", 1, 2**31 - 1, "an evaluation has examples")
+bounded("seconds", *bounds.SECONDS)
+bounded("merge_momentum", *bounds.MOMENTUM)
+bounded("delta", 0, 1 - 1e-9, "it is the share by which a weight grows")
+bounded_list("learning_rates", *bounds.LEARNING_RATE)
 
 SLIDE_RATES = (0.0001, 0.001, 0.01)  # of Adam, at b_max
 SHARE = 0.2  # of an epoch in a mega-batch of 100 b_max

@@ -271,5 +271,6 @@ if __name__ == "__main__":
                 "figures": figures,
             },
             by_clock=("scaling",),
+            before_training=regime.task,
         )
     )

@@ -19,7 +19,8 @@ import jax
 from absl import flags
 
 import hetjax as hj
-from experiments.common import claims, named_data, scripts
+from experiments.common import bounds, claims, named_data, scripts
+from experiments.common.bounds import bounded
 from experiments.common.claims import Claim
 from experiments.papers import magma_threads
 from hetjax import tree
@@ -33,6 +34,9 @@ flags.DEFINE_float("seconds", 2.5, "virtual seconds of every run")
 flags.DEFINE_float("learning_rate", 1e-3, "learning rate")
 flags.DEFINE_float("server_momentum", 0.99, "momentum of the EMA of gradients")
 flags.DEFINE_boolean("measure", False, "measure the machine's times here, and stop")
+bounded("seconds", *bounds.SECONDS)
+bounded("learning_rate", *bounds.LEARNING_RATE)
+bounded("server_momentum", *bounds.MOMENTUM)
 
 WORKERS = (2, 4, 8, 16, 32)
 
@@ -262,7 +266,8 @@ def main() -> int:
             "gradients": gradients_section,
             "rivals": rivals_section,
             "figures": figures_section,
-        }
+        },
+        before_training=problem,
     )
 
 

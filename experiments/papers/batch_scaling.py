@@ -46,6 +46,7 @@ bounded("mega_batches", 1, 10_000, "every mega-batch is a line of the table")
 bounded("scale_every", 1, 10_000, "it is a number of mega-batches")
 bounded("beta", 0, 10**9, "it multiplies a number of updates")
 bounded("nonzeros", 0, 10**9, "an example has so many at most")
+bounded("noise", 0, 100, "it is the sigma of a lognormal")
 bounded("seed", *bounds.SEED)
 Table = list[mega_batches.MegaBatch]
 

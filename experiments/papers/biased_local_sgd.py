@@ -32,6 +32,8 @@ flags.DEFINE_float(
 )
 flags.DEFINE_float("momentum", 0.9, "momentum of every worker's local steps")
 bounded("epochs", 1, 10_000, "every epoch is trained")
+bounded("learning_rate", *bounds.LEARNING_RATE)
+bounded("momentum", *bounds.MOMENTUM)
 bounded("batch_size", 2, bounds.BATCH_SIZE[1], "8+2 workers have half of it each")
 
 TAUS = ((32, 16), (32, 4), (32, 1))
@@ -74,7 +76,7 @@ def machine(workers: str, tau: tuple[int, int]) -> Machine:
     fast, slow = WORKERS[workers]
     profiles = [Profile(f"gpu{i}", "gpu", Cost(1 / tau[0], 0.0)) for i in range(fast)]
     profiles += [Profile(f"cpu{i}", "cpu", Cost(1 / tau[1], 0.0)) for i in range(slow)]
-    return Machine(workers, tuple(profiles), {"": Link(0.0, 1e30)})
+    return Machine(workers, tuple(profiles), {"": Link(latency=0.0, bandwidth=1e30)})
 
 
 @cache
@@ -258,5 +260,6 @@ if __name__ == "__main__":
                 "rules": rules_section,
             },
             by_clock=("table7",),
+            before_training=problem,
         )
     )

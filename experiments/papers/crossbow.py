@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 import hetjax as hj
-from experiments.common import claims, named_data, scripts
+from experiments.common import bounds, claims, named_data, scripts
 from experiments.common.bounds import bounded
 from experiments.common.claims import Claim
 from experiments.papers import learners_per_gpu
@@ -32,6 +32,7 @@ flags.DEFINE_string("model", "mlp", "mlp, lenet, ...")
 flags.DEFINE_float("target", 0.0, "target accuracy; 0: 99 % of synchronous SGD's")
 flags.DEFINE_float("learning_rate", 0.05, "learning rate")
 flags.DEFINE_float("epochs", 10.0, "epochs that one learner per GPU has time for")
+bounded("learning_rate", *bounds.LEARNING_RATE)
 bounded("target", 0, 1, "it is an accuracy")
 bounded("epochs", 5, 10_000, "times are medians of five epochs, and all are trained")
 
@@ -299,5 +300,6 @@ if __name__ == "__main__":
                 "learners": learners_section,
             },
             by_clock=("tuner", "tuner_paper"),
+            before_training=problem,
         )
     )

@@ -33,6 +33,7 @@ flags.DEFINE_float("learning_rate", 0.1, "learning rate of all learners")
 flags.DEFINE_integer("batch_size", 32, "batch size of every learner")
 bounded("epochs", 1, 10_000, "every epoch is trained")
 bounded("batch_size", *bounds.BATCH_SIZE)
+bounded("learning_rate", *bounds.LEARNING_RATE)
 
 # Figure 2 and Table I: the paper's wording, and the range in points that we infer from
 # it (positive: worse than SGD)
@@ -199,5 +200,6 @@ if __name__ == "__main__":
                 "speedup3",
                 "server",
             ),
+            before_training=problem,
         )
     )

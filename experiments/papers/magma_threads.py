@@ -52,7 +52,11 @@ def machine(workers: int, strategy: str, num_bytes: float) -> Machine:
     }[strategy]
     cost = Cost(1e-3 * (FLAGS.gradient_ms + own), 0.0)
     profiles = tuple(Profile(f"thread{i}", "cpu", cost) for i in range(workers))
-    lock = Link(0.0, transfers * num_bytes / (1e-3 * locked), "central")
+    lock = Link(
+        latency=0.0,
+        bandwidth=transfers * num_bytes / (1e-3 * locked),
+        topology="central",
+    )
     return Machine(f"threads:{workers}", profiles, {"": lock}, noise=0.05)
 
 

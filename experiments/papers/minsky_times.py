@@ -51,7 +51,9 @@ def cluster(learners: int, model: str | None = None) -> Machine:
         replace(worker, cost=Cost(seconds, 0.0), factor=1.0)
         for worker in whole.workers[:learners]
     )
-    between = Link(FLAGS.latency, FLAGS.bandwidth, FLAGS.topology)
+    between = Link(
+        latency=FLAGS.latency, bandwidth=FLAGS.bandwidth, topology=FLAGS.topology
+    )
     links = {"": between} | {node: whole.links[node] for node in nodes}
     return Machine(f"minsky{learners // 4}x4", workers, links, noise=0.02)
 

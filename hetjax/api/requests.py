@@ -5,6 +5,7 @@ Each check raises a one-line ValueError that names the argument and says what to
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hetjax import local
@@ -29,12 +30,14 @@ from hetjax.data.checks import check_dataset, is_real
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
 from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
-from hetjax.machine import Machine
+from hetjax.machine import Machine, RunEnded, SimulatedClock
 from hetjax.merge.types import Merge
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.runtimes.openers import check_machine, check_placement, is_real_machine
 from hetjax.sampling import Sampler
 from hetjax.schedule import Policy
+from hetjax.schedule.checks import begin
+from hetjax.strategies.own_parts import check_own_parts
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.checks import check_task
 from hetjax.tasks.types import Task
@@ -75,7 +78,7 @@ def check_train(
         )
     name = getattr(strategy, "name", "strategy")
     check_strategy(name, strategy, len(data.train))
-    check_fits(name, strategy, task)
+    check_fits(name, strategy, task, data, machine)
     check_placement(machine, {name: strategy}, recorded=trace is not None)
     check_seconds(seconds)
     check_seed(seed)
@@ -126,7 +129,7 @@ def check_compare(
         num_examples -= num_held_out(num_examples)
     check_strategies(strategies, num_examples)
     for name, strategy in strategies.items():
-        check_fits(name, strategy, task)
+        check_fits(name, strategy, task, data, machine)
         if len(learning_rates) and strategy.settings.get("learning_rate", 0) is None:
             raise ValueError(
                 f"{name} has its learning rate in its optimizer, so that none of "
@@ -186,7 +189,7 @@ def check_advise(
     check_strategies(strategies, len(data.train))
     check_seconds(seconds)
     for name, strategy in strategies.items():
-        check_fits(name, strategy, task)
+        check_fits(name, strategy, task, data, machine)
     check_target(target)
     check_seed(seed)
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
@@ -202,7 +205,7 @@ def check_plan(task: Any, data: Any, machine: Any, strategies: Any) -> None:
         )
     check_strategies(strategies, len(data.train))
     for name, strategy in strategies.items():
-        check_fits(name, strategy, task)
+        check_fits(name, strategy, task, data, machine)
     check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
 
 
@@ -231,8 +234,14 @@ def check_strategies(strategies: Any, num_examples: int) -> None:
         check_strategy(name, strategy, num_examples)
 
 
-def check_fits(name: str, strategy: Strategy, task: Task) -> None:
-    """Raise a ValueError unless the task trains as the strategy needs it to."""
+def check_fits(
+    name: str, strategy: Strategy, task: Task, data: Dataset, machine: Any
+) -> None:
+    """Raise a ValueError unless the task trains as the strategy needs it to.
+
+    The policy begins, on a simulated machine; a merge and a local update of one's own
+    are traced.
+    """
     if task.mode == "min" and any(m.required_metrics for m in strategy.merges):
         raise ValueError(
             f"{name} weights models by their {task.metric}, of which less is better: "
@@ -244,6 +253,14 @@ def check_fits(name: str, strategy: Strategy, task: Task) -> None:
             f"{name} needs a task whose output layer trains as {strategy.output!r}, "
             f"not as {layer!r}: hetjax.classification(..., output={strategy.output!r})"
         )
+    try:
+        if isinstance(machine, Machine):
+            workers = SimulatedClock(machine, seed=0).workers
+            with suppress(RunEnded):  # a policy may end its run at once
+                begin(strategy.policy, workers, len(data.train))
+        check_own_parts(strategy, task, data)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def check_strategy(name: str, strategy: Any, num_examples: int) -> None:

@@ -24,6 +24,7 @@ from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
 from hetjax.saved import Leaves
 from hetjax.schedule.learning_rates import Progress, learning_rate_at
 from hetjax.strategies.types import Strategy
+from hetjax.summaries import maker
 
 
 class Bookkeeping:
@@ -91,9 +92,14 @@ class Bookkeeping:
 
     def draw(self, worker: int, local_round: LocalRound) -> list[np.ndarray]:
         """Draw the rows of the training split for each step of a round."""
-        self.sampler, indices = self._strategy.sampler.draw(
-            self.sampler, worker, local_round.examples
-        )
+        wanted = local_round.examples
+        drawn = self._strategy.sampler.draw(self.sampler, worker, wanted)
+        if not isinstance(drawn, tuple) or len(drawn) != 2 or len(drawn[1]) != wanted:
+            raise ValueError(
+                f"the sampler {maker(self._strategy.sampler.draw)}: draw must return a "
+                f"pair (state, rows) with {wanted} rows, not {drawn!r}"
+            )
+        self.sampler, indices = drawn
         size = local_round.size
         steps = range(local_round.local_steps)
         return [indices[i * size : (i + 1) * size] for i in steps]

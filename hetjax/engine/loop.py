@@ -35,6 +35,7 @@ from hetjax.machine import (
     Slow,
     Timer,
 )
+from hetjax.schedule.checks import begin, react
 from hetjax.schedule.types import Actions
 from hetjax.strategies.types import Strategy
 
@@ -146,7 +147,7 @@ class Loop:
         for instant in books.evaluations.due:
             clock.set_timer(_EVALUATE, instant)
         clock.begin()
-        self._state, actions = self._policy.init(clock.workers, len(job.train))
+        self._state, actions = begin(self._policy, clock.workers, len(job.train))
         self._merge(actions)
         self._go_on(actions)
 
@@ -319,7 +320,7 @@ class Loop:
         """Tell the policy of an event and carry out its actions."""
         if not isinstance(event, EvaluationDue | Evaluated):
             self._last = event
-        self._state, actions = self._policy.react(self._state, event)
+        self._state, actions = react(self._policy, self._state, event)
         self._merge(actions)
         if isinstance(event, Arrival) and self._cuts is not None:
             self._pending = actions._replace(merges=())

@@ -53,7 +53,7 @@ def _v100s(
     factors: tuple[float, ...], cost: Cost = V100_COST, link: Link = PCIE
 ) -> Machine:
     workers = tuple(
-        Profile(f"gpu{index}", "v100", cost, factor)
+        Profile(f"gpu{index}", "v100", cost, factor=factor)
         for index, factor in enumerate(factors)
     )
     return Machine("", workers, {"": link})
@@ -74,7 +74,7 @@ def _gpu_and_cpu() -> Machine:
 
 def _with_old_card() -> Machine:
     """Three equal V100s of 2017, and one of the two GPUs of a K80 of 2014."""
-    old = Profile("gpu3", "k80", V100_COST, K80_FACTOR)
+    old = Profile("gpu3", "k80", V100_COST, factor=K80_FACTOR)
     return Machine("", (*_v100s((1.0,) * 3).workers, old), {"": PCIE})
 
 
@@ -82,7 +82,9 @@ def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
     """IBM Minsky servers: P100 cards, NVLink within a node, InfiniBand between."""
     nodes = [f"node{index:02d}" for index in range(num_nodes)]
     workers = tuple(
-        Profile(f"{node}/gpu{gpu}", "p100", V100_COST, P100_FACTOR, place=(node,))
+        Profile(
+            f"{node}/gpu{gpu}", "p100", V100_COST, factor=P100_FACTOR, place=(node,)
+        )
         for node in nodes
         for gpu in range(gpus_per_node)
     )

@@ -6,7 +6,7 @@ are seconds.
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 TOPOLOGIES = ("ring", "tree", "central")
@@ -74,6 +74,7 @@ class Profile:
     name: str
     kind: str  # of device: workers of one kind run the same programs
     cost: Cost
+    _: KW_ONLY
     factor: float = 1.0  # multiplies the cost: 1.32 is 32 % slower
     place: tuple[str, ...] = ()  # path from the machine's root, as ("node03",)
     drift: Drift | None = None
@@ -86,6 +87,10 @@ class Profile:
     latency: float = 0.0  # [s] before it begins a round that it was given
 
     def __post_init__(self):
+        for name, kind in {"name": str, "kind": str, "cost": Cost}.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {kind.__name__}, is {value!r}")
         check_positive("factor", self.factor)
         check_positive("duty", self.duty)
         if self.duty > 1:
@@ -123,7 +128,7 @@ class Profile:
         return seconds if self.drift is None else seconds * self.drift.at(time)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)  # swapped numbers would make a machine, too
 class Link:
     """The connection of the workers below one place, and the seconds of a merge.
 

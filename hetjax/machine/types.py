@@ -5,7 +5,9 @@ the start of the run; workers are numbered from 0.
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 ROOT = "root"  # the node whose model is the run's model
@@ -203,6 +205,8 @@ def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float
             f"{name} has {len(values)} entries for {n} workers: give one number for "
             "all, or one for each"
         )
-    if any(not v > 0 for v in values):  # NaN too
-        raise ValueError(f"{name}={value}: every entry must be positive")
+    if not all(isinstance(v, Real) and 0 < v < math.inf for v in values):  # no NaN
+        raise ValueError(
+            f"{name}={value!r}: every entry must be positive, and a finite number"
+        )
     return values

@@ -3,7 +3,7 @@
 They look at shapes, names and concrete numbers, never at values that JAX traces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,10 @@ from jax.typing import ArrayLike
 from hetjax.machine.types import MergeOp
 from hetjax.replica import Replica, Requires
 from hetjax.tree import PyTree
+
+
+class WrongPart(ValueError):
+    """A part of a strategy, such as a merge, returns what the loop cannot use."""
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -29,31 +33,36 @@ def concrete(value: Any) -> np.ndarray | None:
 
 def check_positive(where: str = "", /, **settings: ArrayLike | None) -> None:
     """Raises a ValueError that names the first setting that is not above 0."""
-    for name, value in settings.items():
-        numbers = None if value is None else concrete(value)
-        if numbers is not None and not np.all(numbers > 0):
-            raise _refused(where, name, value, "above 0")
+    _check(where, settings, lambda numbers: numbers > 0, "above 0")
 
 
 def check_not_negative(where: str = "", /, **settings: ArrayLike | None) -> None:
     """Raises a ValueError that names the first setting that is not at least 0."""
-    for name, value in settings.items():
-        numbers = None if value is None else concrete(value)
-        if numbers is not None and not np.all(numbers >= 0):
-            raise _refused(where, name, value, "of at least 0")
+    _check(where, settings, lambda numbers: numbers >= 0, "of at least 0")
 
 
 def check_fraction(where: str = "", /, **settings: ArrayLike) -> None:
     """Raises a ValueError that names the first setting that is not in [0, 1)."""
-    for name, value in settings.items():
-        numbers = concrete(value)
-        if numbers is not None and not np.all((numbers >= 0) & (numbers < 1)):
-            raise _refused(where, name, value, "from 0 to below 1")
+    given = {n: np.nan if v is None else v for n, v in settings.items()}  # no default
+    _check(where, given, lambda x: (x >= 0) & (x < 1), "from 0 to below 1")
 
 
-def _refused(where: str, name: str, value: Any, wanted: str) -> ValueError:
+def _check(
+    where: str,
+    settings: Mapping[str, Any],
+    fits: Callable[[np.ndarray], Any],
+    wanted: str,
+) -> None:
+    """Raises a ValueError for a setting that is no finite number, or does not fit."""
     prefix = f"{where}: " if where else ""
-    return ValueError(f"{prefix}{name}={value}: give a number {wanted}")
+    for name, value in settings.items():
+        try:
+            numbers = None if value is None else concrete(value)
+            right = numbers is None or np.all(np.isfinite(numbers) & fits(numbers))
+        except (TypeError, ValueError, OverflowError):  # a string, a tree, 10**400
+            right = False
+        if not right:
+            raise ValueError(f"{prefix}{name}={value}: give a number {wanted}")
 
 
 def check_steps(where: str, local_steps: Any, present: Any = True) -> None:

@@ -9,7 +9,13 @@ from jax.typing import ArrayLike
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.checks import check_buffers, check_count, check_op, check_steps
+from hetjax.merge.checks import (
+    WrongPart,
+    check_buffers,
+    check_count,
+    check_op,
+    check_steps,
+)
 from hetjax.merge.formulas.moves import moved
 from hetjax.merge.formulas.weights import Numbers
 from hetjax.merge.group import Group
@@ -197,10 +203,17 @@ def group_merge(
         check_op(name, op, ops)
         check_buffers(name, group.members, requires)
         check_count(name, group.size, stats)
-        state, group = rule(state, group, stats, op)
+        found = rule(state, group, stats, op)
+        if not (isinstance(found, tuple) and isinstance(found[-1], Group)):
+            raise WrongPart(
+                f"{name}: the rule returned a {type(found).__name__}: return a pair "
+                "(state, group)"
+            )
+        state, group = found
         return state, group.members
 
     apply.__doc__, apply.__qualname__ = APPLY, f"{name}.apply"
+    apply.__module__ = rule.__module__
     return Merge(init, apply, model, ops=ops, takes_groups=True, **fields)
 
 

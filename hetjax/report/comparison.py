@@ -210,10 +210,10 @@ class Comparison:
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
         for h in self.histories:
-            if not h.merges and len({p["loss"] for p in h.evals}) == 1 < len(h.evals):
+            if h.unmerged and len(h.evals) > 1:
                 lines.append(
-                    f"{h.strategy}, seed {h.seed}: nothing was merged in "
-                    f"{h.duration:g} s, so that the model is the initial one"
+                    f"{h.strategy}, seed {h.seed}: {h.unmerged}, "
+                    "so that the model is the initial one"
                 )
             if h.stopped:
                 early = ", stopped early" if h.ended_early else ""

@@ -12,6 +12,7 @@ from hetjax.runtimes.devices import default_device, device_name, simulation_devi
 from hetjax.runtimes.inline import Inline, Pooled
 from hetjax.runtimes.spread import Spread
 from hetjax.runtimes.step_modes import step_mode_of_table
+from hetjax.schedule.checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
@@ -51,7 +52,7 @@ def _devices(
     devices = simulation_devices(job.devices)[: len(workers)]
     if job.devices is not None or len(devices) == 1:
         return devices
-    _, actions = strategy.policy.init(workers, len(job.train))
+    _, actions = begin(strategy.policy, workers, len(job.train))
     several = len({worker for worker, _ in actions.dispatch}) > 1
     return devices if several else devices[:1]
 

@@ -1,6 +1,7 @@
 """Learning rates over examples, epochs, updates or seconds (host world)."""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NamedTuple
 
 UNITS = ("examples", "epochs", "updates", "seconds")
@@ -65,5 +66,10 @@ def check_learning_rate(learning_rate: LearningRateLike) -> None:
             raise ValueError(
                 f"LearningRate(schedule={learning_rate.schedule!r}): give a function"
             )
-    elif not callable(learning_rate) and not 0 < learning_rate < float("inf"):
-        raise ValueError(f"learning_rate={learning_rate}: give a finite number above 0")
+    elif not callable(learning_rate) and not (
+        isinstance(learning_rate, Real) and 0 < learning_rate <= 3.4e38
+    ):
+        raise ValueError(
+            f"learning_rate={learning_rate!r}: give a finite number above 0, or a "
+            "function of the examples"
+        )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hetjax.machine.types import LocalRound
+from hetjax.typed_arguments import checked
 
 BOUNDS = ("skip", "clip")
 ScalingRule = Callable[[Sequence[float], Sequence[int]], tuple[float, ...]]
@@ -142,6 +143,7 @@ class Moments(NamedTuple):
         return 0.0, self.t / self.b
 
 
+@checked
 def measured_scaling(
     *, min_batch_size: float, batch_size: float, examples: int
 ) -> Scaling:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hetjax.machine.simulated_clock import SimulatedClock
 from hetjax.machine.types import Event, Slow, WorkerInfo
+from hetjax.schedule.checks import begin, react
 from hetjax.schedule.types import Actions, Policy
 
 
@@ -26,7 +27,7 @@ def simulate(
     """
     workers: tuple[WorkerInfo, ...] = clock.workers
     tree = policy.topology(workers)
-    state, actions = policy.init(workers, num_examples)
+    state, actions = begin(policy, workers, num_examples)
     event: Event | None = None
     while True:
         for merge in actions.merges:
@@ -50,4 +51,4 @@ def simulate(
         if isinstance(event, Slow):  # policies are not told
             actions = Actions()
             continue
-        state, actions = policy.react(state, event)
+        state, actions = react(policy, state, event)

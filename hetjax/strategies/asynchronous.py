@@ -3,7 +3,7 @@
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import check_fraction, check_positive
+from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.baselines import central
 from hetjax.strategies.types import Strategy, factory, settings
@@ -185,6 +185,7 @@ def ad_psgd(
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
+    check_not_negative(partner_seed=partner_seed)
     partners = schedule.random_partner(partner_seed)
     return Strategy(
         schedule.asynchronous(batch_size=batch_size, partners=partners),

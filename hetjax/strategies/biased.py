@@ -256,6 +256,11 @@ def _rounds_of(
 def _steps_of(local_steps: Steps, batch_size: int) -> Callable[[Workers], Any]:
     """tau of every worker: as given, or from the workers' expected seconds."""
     if not isinstance(local_steps, str):
+        check_positive(local_steps=local_steps)  # pyright: ignore
+        if local_steps == ():
+            raise ValueError(
+                "local_steps=(): give a number, one for each worker, or 'measured:32'"
+            )
         return lambda workers: local_steps
     word, _, number = local_steps.partition(":")
     if word != "measured" or not (number.isdigit() and int(number) > 0):

@@ -3,7 +3,7 @@
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import check_fraction, check_positive
+from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike, Policy
 from hetjax.strategies.optimizers import local_rule
 from hetjax.strategies.types import Strategy, factory, settings
@@ -81,7 +81,10 @@ def sma(
         local_steps=local_steps,
         two_level=two_level,
         between=between,
+        patience=patience,
+        tuner_window=tuner_window,
     )
+    check_not_negative(tuner_threshold=tuner_threshold)
     check_fraction(merge_momentum=merge_momentum, momentum=momentum)
     if alpha is not None and not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")

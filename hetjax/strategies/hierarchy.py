@@ -47,8 +47,9 @@ def hier_sgd(
     rounds = _rounds(tuple(local_steps), t2_counts)
     if len(rounds) != len(sizes) + 1:
         raise ValueError(
-            f"local_steps={tuple(local_steps)}: give {len(sizes) + 1} numbers, one for "
-            f"each level below the root ({len(sizes)}) and one for the root"
+            f"local_steps={tuple(local_steps)} beside levels={levels}: give "
+            f"{len(sizes) + 1} numbers, one for each level below the root "
+            f"({len(sizes)}) and one for the root"
         )
     gammas_h = (None,) * len(rounds) if gammas is None else tuple(gammas)
     if len(gammas_h) != len(rounds):
@@ -104,7 +105,7 @@ def _pieces(level: Sizes | None, nodes: tuple[int, ...]) -> list[Sizes | None]:
 
 def _rounds(local_steps: tuple[int, ...], t2_counts: str) -> tuple[int, ...]:
     """The steps of workers; then, for each level, the merges of the level below."""
-    if not local_steps or any(not t >= 1 or t != int(t) for t in local_steps):
+    if not local_steps or any(t < 1 for t in local_steps):
         raise ValueError(f"local_steps={local_steps}: give whole numbers of at least 1")
     if t2_counts == "rounds":
         return local_steps
@@ -124,6 +125,11 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
     >>> workers_per_node((4, 8)), workers_per_node(((3, 1, 2, 2), 2))
     ((4, 32), ((3, 1, 2, 2), (4, 4)))
     """
+    sizes = [
+        n for level in levels for n in ((level,) if isinstance(level, int) else level)
+    ]
+    if any(n < 1 for n in sizes):
+        raise ValueError(f"levels={tuple(levels)}: every node needs at least 1 child")
     found: list[Sizes] = []
     for children in levels:
         below = found[-1] if found else 1
@@ -134,7 +140,7 @@ def workers_per_node(levels: Sequence[Sizes]) -> tuple[Sizes, ...]:
                 found.append(tuple(c * below for c in children))
             continue
         if isinstance(children, int):
-            if children < 1 or len(below) % children:
+            if len(below) % children:
                 raise ValueError(
                     f"levels={tuple(levels)}: {len(below)} nodes do not make whole "
                     f"groups of {children}"

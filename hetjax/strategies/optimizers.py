@@ -11,6 +11,7 @@ import optax
 
 from hetjax import local
 from hetjax.local import LocalUpdate
+from hetjax.merge.checks import check_not_negative
 from hetjax.optimizer_needs import check_worker_optimizer
 from hetjax.schedule import LearningRateLike
 from hetjax.unit_rate import check_unit_rate
@@ -29,6 +30,7 @@ def local_rule(
     optimizer's. `others` are settings that SGD has and an optimizer has itself.
     Errors: a ValueError for none of both learning rates, both, or one of `others`.
     """
+    check_not_negative(**others)
     if optimizer is None:
         if learning_rate is None:
             raise ValueError(

@@ -10,9 +10,10 @@ import optax
 from hetjax.local import LocalUpdate
 from hetjax.merge.types import Merge
 from hetjax.sampling import Sampler, uniform
-from hetjax.schedule.learning_rates import LearningRateLike
+from hetjax.schedule.learning_rates import LearningRateLike, check_learning_rate
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
+from hetjax.typed_arguments import checked
 
 PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
@@ -106,12 +107,18 @@ Arguments = ParamSpec("Arguments")
 
 
 def factory(make: Callable[Arguments, Strategy]) -> Callable[Arguments, Strategy]:
-    """Let a strategy remember its factory and the arguments, functions among them."""
+    """Let a strategy remember its factory and the arguments, functions among them.
+
+    Arguments are checked against the factory's annotations (`typed_arguments`).
+    """
+    of_types = checked(make)
 
     @functools.wraps(make)
     def made(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Strategy:
         again = functools.partial(made, *args, **kwargs)
-        return make(*args, **kwargs)._replace(factory=again)
+        if kwargs.get("learning_rate") is not None:
+            check_learning_rate(kwargs["learning_rate"])  # pyright: ignore
+        return of_types(*args, **kwargs)._replace(factory=again)
 
     return made
 

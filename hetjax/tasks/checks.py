@@ -89,7 +89,7 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     The trainer takes the mean over a batch, which leaves out padding; a mean taken by
     the task would include it.
     """
-    params, model_state = jax.eval_shape(task.init, jax.random.key(0))
+    params, model_state = model_shapes(task)
     _check_dtypes("parameter", params)
     _check_dtypes("model state", model_state, whole=True)
     size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
@@ -97,6 +97,17 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
     values = jax.eval_shape(task.metrics, params, model_state, test)
     _check_metrics(values, task, len(test.weight))
+
+
+def model_shapes(task: Task) -> tuple[Any, Any]:
+    """The shapes of the task's (params, model_state); a ValueError if it has others."""
+    found = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ValueError(
+            f"the task's init returns {_shown(found)}: return a pair (params, "
+            "model_state), with () for no state"
+        )
+    return found
 
 
 def _check_dtypes(what: str, trees: Any, *, whole: bool = False) -> None:

@@ -21,6 +21,7 @@ from hetjax.machine import Machine
 from hetjax.strategies import STRATEGIES
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
+from hetjax.tracing.format import cut
 from hetjax.tracing.trace import Recording, Trace
 
 
@@ -121,7 +122,8 @@ def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> N
         recorded = trace.header.get(name)
         if recorded != value:
             raise ValueError(
-                f"the trace was recorded with another {name}: {recorded}, not {value}"
+                f"the trace was recorded with another {name}: {cut(str(recorded))}, "
+                f"not {cut(str(value))}"
             )
 
 

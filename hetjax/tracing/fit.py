@@ -196,13 +196,17 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
     sizes = [line["bytes"] for line in trace.lines if "merge" in line and line["bytes"]]
     size = median(sizes) if sizes else 1.0
     if not gaps:
-        return Link(0.0, _ENDLESS, "central"), [0.0] * workers
+        return Link(latency=0.0, bandwidth=_ENDLESS, topology="central"), [
+            0.0
+        ] * workers
     rows = np.array(
         [[2.0, *(float(k in members) for k in range(workers))] for members in gaps]
     )
     typical = np.array([median(g) for g in gaps.values()])
     latency, *seconds = _least_squares(rows, typical)
-    return Link(float(latency), _ENDLESS, "central"), [float(s) / size for s in seconds]
+    return Link(latency=float(latency), bandwidth=_ENDLESS, topology="central"), [
+        float(s) / size for s in seconds
+    ]
 
 
 def _latencies(trace: Trace) -> list[float]:

@@ -12,8 +12,9 @@ from hetjax.machine import (
     RunEnded,
     Stamps,
 )
+from hetjax.tracing.format import Line, cut
 from hetjax.tracing.recorder import event_of, op_text
-from hetjax.tracing.trace import Line, Trace
+from hetjax.tracing.trace import Trace
 
 
 class RecordedClock:
@@ -122,6 +123,6 @@ class RecordedClock:
         """The error for a difference from the next line (0) or the last one (-1)."""
         number = self._numbers[self._position + line]
         return ValueError(
-            f"{self._trace.name}, line {number}: the strategy {what}: the strategy, "
-            "its settings, the data or the seed differ from the recorded ones"
+            f"{self._trace.name}, line {number}: the strategy {cut(what)}: the "
+            "strategy, its settings, the data or the seed differ from the recorded ones"
         )

@@ -21,7 +21,8 @@ from hetjax.machine.types import (
     Timer,
     WorkerInfo,
 )
-from hetjax.tracing.trace import VERSION, Line, Recording
+from hetjax.tracing.format import VERSION, Line
+from hetjax.tracing.trace import Recording
 
 _EVENTS: dict[str, Callable[..., Event]] = {
     "merged": Merged,

@@ -11,63 +11,16 @@ import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from hetjax.machine.types import Stamps, WorkerInfo
+from hetjax.machine.types import WorkerInfo
 from hetjax.saved import before_of
+from hetjax.tracing.format import Line, check_header, check_lines, end_of, parse
 
-VERSION = 2  # of the format
 MANY = 5_000  # lines that may wait for a pause before they are written
-# the fields of a line by its kind: the first field has the name of the kind
-_FIELDS: dict[str, dict[str, type]] = {
-    "dispatch": {
-        "dispatch": int,
-        "local_steps": int,
-        "batch_size": float,
-        "lr_scale": float,
-        "seconds": float,
-        "nonzeros": int,
-        "start": float,
-    },
-    "arrival": {"arrival": int, "start": float, "finish": float},
-    "merge": {
-        "merge": str,
-        "members": list,
-        "op": str,
-        "partners": list,
-        "stamps": list,
-        "bytes": float,
-    },
-    "merged": {"merged": str, "time": float, "members": list, "op": str},
-    "timer": {"timer": str, "time": float},
-    "leave": {"leave": int, "time": float, "lost": bool, "why": str},
-    "join": {"join": int, "time": float, "why": str},
-    "slow": {"slow": int, "time": float, "factor": float},
-    # from here on, the run was continued from a checkpoint
-    "cut": {"cut": float},
-}
-# fields that a line has only where there is something to say: members of a merge that
-# could not be reached
-_OPTIONAL: dict[str, dict[str, type]] = {"merge": {"missing": list}}
-_OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow")
-_HEADER: dict[str, type] = {
-    "strategy": str,
-    "seed": int,
-    "workers": list,
-    "instants": list,
-    "step_modes": dict,
-    "nodes": int,
-    "slowdowns": list,
-    "on_nan": str,
-    "on_lost_worker": str,
-}
-_TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", list: "a list"}
-
-Line = dict[str, Any]
 
 
 @dataclass
@@ -109,8 +62,8 @@ class Trace:
         try:
             with Path(path).open(encoding="utf-8") as file:
                 found = json.loads(file.readline())
-            _check_header(str(path), found)
-        except (OSError, ValueError, TypeError):
+            check_header(str(path), found)
+        except (OSError, ValueError, TypeError, RecursionError):
             return {}
         return found
 
@@ -118,7 +71,7 @@ class Trace:
     def read(cls, file: TextIO, name: str) -> "Trace":
         """Read an open file, which is called `name` in errors."""
         try:
-            numbered = list(_parse(name, file))
+            numbered = list(parse(name, file))
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}: this is not a text file, so not a trace: {error}"
@@ -126,11 +79,12 @@ class Trace:
         if not numbered:
             raise ValueError(f"{name}: the file is empty, so not a trace")
         (_, header), *lines = numbered
-        _check_header(name, header)
+        check_header(name, header)
         end: Line = {}
         if lines and "end" in lines[-1][1]:
-            end = lines.pop()[1]["end"]
-        _check_lines(name, lines, header)
+            number, last = lines.pop()
+            end = end_of(f"{name}, line {number}", last)
+        check_lines(name, lines, header)
         return cls(header, [line for _, line in lines], end, name)
 
 
@@ -228,92 +182,3 @@ class Recording:
             self.flush()
             with suppress(OSError):  # of what could not be written before
                 self._file.close()
-
-
-def _check_header(name: str, header: Line) -> None:
-    missing = [field for field in ("trace", *_HEADER) if field not in header]
-    if missing:
-        raise ValueError(
-            f"{name}, line 1: this is not a trace of hetjax: it lacks "
-            f"{', '.join(missing)}"
-        )
-    if header["trace"] != VERSION:
-        raise ValueError(
-            f"{name}, line 1: a trace of version {header['trace']}; this hetjax reads "
-            f"version {VERSION}"
-        )
-    place = f"{name}, line 1"
-    _check_fields(place, header, _HEADER)
-    try:
-        count = len(Trace(header).workers)
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"{place}: damaged: workers: {error}") from error
-    per_worker, nodes = len(header["slowdowns"]), header["nodes"]
-    if not header["instants"] or per_worker != count or not 0 <= nodes < count:
-        raise ValueError(
-            f"{place}: damaged: {count} workers, {per_worker} slowdowns, nodes at "
-            f"worker {nodes}, {len(header['instants'])} instants do not fit together"
-        )
-
-
-def _check_lines(name: str, lines: Sequence[tuple[int, Line]], header: Line) -> None:
-    """Raise a ValueError for a line of unknown kind, or with wrong fields."""
-    workers = len(header["workers"])
-    # the beginning of a run may be lost, and each may have a round from before
-    given = set(range(workers)) if "begins" in header else set()
-    for number, line in lines:
-        place = f"{name}, line {number}"
-        kind = next(iter(line), "")
-        if kind not in _FIELDS:
-            raise ValueError(f"{place}: unknown kind of line: {json.dumps(line)}")
-        more_fields = {k: v for k, v in _OPTIONAL.get(kind, {}).items() if k in line}
-        fields = _FIELDS[kind] | more_fields
-        _check_fields(place, line, fields)
-        if set(line) != set(fields):
-            more = ", ".join(sorted(set(line) - set(fields)))
-            raise ValueError(f"{place}: damaged: it has unknown fields: {more}")
-        if kind in _OF_WORKERS and not 0 <= line[kind] < workers:
-            raise ValueError(
-                f"{place}: damaged: there is no worker {line[kind]}; they are 0 to "
-                f"{workers - 1}"
-            )
-        if kind == "dispatch":
-            given.add(line[kind])
-        if kind == "arrival" and line[kind] not in given:
-            raise ValueError(
-                f"{place}: damaged: worker {line[kind]} had no local round"
-            )
-        if kind == "arrival":
-            given.remove(line[kind])
-        if kind == "merge" and len(line["stamps"]) != len(Stamps._fields):
-            raise ValueError(
-                f"{place}: damaged: a merge has {len(Stamps._fields)} stamps"
-            )
-
-
-def _check_fields(place: str, line: Line, fields: dict[str, type]) -> None:
-    """Raise a ValueError for a field that is missing, or of another type."""
-    for field_name, kind in fields.items():
-        value = line.get(field_name)
-        number = kind is float and isinstance(value, int)
-        is_bool = isinstance(value, bool) and kind is not bool
-        if is_bool or not (isinstance(value, kind) or number):
-            raise ValueError(
-                f"{place}: damaged: {field_name} is {json.dumps(value)}, not "
-                f"{_TYPE_NAMES.get(kind, kind.__name__)}"
-            )
-
-
-def _parse(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
-    """Yield every line with its number, without half a line at the end."""
-    for number, text in enumerate(file, 1):
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            if number > 1 and not text.endswith("\n"):
-                return
-            why = getattr(error, "msg", error)
-            raise ValueError(f"{name}, line {number}: damaged: {why}") from error
-        if not isinstance(line, dict):
-            raise ValueError(f"{name}, line {number}: damaged: not a JSON object")
-        yield number, line

@@ -222,7 +222,7 @@ def test_a_mesh_goes_on_with_all_its_replicas_and_rows(tmp_path):
     last = train(tmp_path, "local_sgd", **given)
     assert last.interruptions
     workers = tuple(Profile(f"w{k}", "cpu", Cost(0.25, 0.0)) for k in range(3))
-    machine = Machine("exact seconds", workers, {"": Link(0.0, 1e12)})
+    machine = Machine("exact seconds", workers, {"": Link(latency=0.0, bandwidth=1e12)})
     runs = session(p.task, p.data, machine, 1.0)
 
     def differs(rounds):

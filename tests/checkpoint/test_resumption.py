@@ -104,10 +104,14 @@ def test_in_the_tuner():
 
 def test_where_workers_contend():
     workers = tuple(
-        Profile(f"cpu:{k}", "cpu", Cost(1e-3, 1e-4), 1 + k, contention=1.8, duty=0.8)
+        Profile(
+            f"cpu:{k}", "cpu", Cost(1e-3, 1e-4), factor=1 + k, contention=1.8, duty=0.8
+        )
         for k in range(3)
     )
-    machine = Machine("shared cores", workers, {"": Link(1e-4, 1e8)}, noise=0.2)
+    machine = Machine(
+        "shared cores", workers, {"": Link(latency=1e-4, bandwidth=1e8)}, noise=0.2
+    )
     p = problem()
     for name in ("async_sgd", "local_sgd"):
         check(session(p.task, p.data, machine, 0.06), STRATEGIES[name], 8)
@@ -210,7 +214,9 @@ def test_every_attribute_of_a_part_is_saved_or_fixed():
     workers = tuple(
         Profile(f"w{k}", "cpu", Cost(1e-3, 1e-4), contention=1.5) for k in range(2)
     )
-    clock = SimulatedClock(Machine("m", workers, {"": Link(1e-4, 1e8)}), seed=0)
+    clock = SimulatedClock(
+        Machine("m", workers, {"": Link(latency=1e-4, bandwidth=1e8)}), seed=0
+    )
     found = {}
     for part in (clock, Ledger(clock.workers, flat(clock.workers)), Losses(keeps=True)):
         parts(part, found)

@@ -28,7 +28,9 @@ COST = Cost(1.0, 0.0)
 def two_workers(latency):
     """Workers with steps of 1 and 1.5 s; a merge takes twice the latency."""
     workers = (Profile("a", "cpu", COST), Profile("b", "cpu", COST, factor=1.5))
-    return Machine("two", workers, {"": Link(latency, 1e12, "central")})
+    return Machine(
+        "two", workers, {"": Link(latency=latency, bandwidth=1e12, topology="central")}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def two_workers():
         Profile(name, "cpu", Cost(seconds, 0.0))
         for name, seconds in (("a", 1.0), ("b", 1.5))
     )
-    return Machine("two", workers, {"": Link(0.0, 1e12)})
+    return Machine("two", workers, {"": Link(latency=0.0, bandwidth=1e12)})
 
 
 def strategy(local, merge, **parts):

@@ -1,5 +1,6 @@
 """Meaningless or excessive numbers: a one-line error names the flag at once."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,17 @@ CASES = [  # the message after "--flag=value: "
     ("papers/biased_local_sgd.py", "--batch_size=1", "give a number from 2 to"),
     ("papers/crossbow.py", "--epochs=inf", "give a number from 5 to 10,000"),
     ("papers/async_sgd.py", "--add_ms=0.0", "give a number from 1e-06 to"),
+    ("papers/hier_sgd.py", "--learning_rate=0.0", "give a number from 1e-30 to"),
+    ("papers/biased_local_sgd.py", "--momentum=1.0", "give a number from 0 to"),
+    ("papers/async_sgd.py", "--seconds=nan", "give a number from 1e-09 to"),
     ("calibrate.py", "--batch_sizes=inf", "give whole numbers, as 1,8"),
     ("calibrate.py", "--batch_sizes=", "give whole numbers, as 1,8"),
     ("advise.py", "--hidden=1000000000000", "give a number from 1 to 1,000,000"),
 ]
 BY_THE_LIBRARY = [
+    ("compare.py", "--noall=1", "--noall=1 does not take an argument"),
+    ("papers/hier_sgd.py", "--data=nothing", "--data=nothing: "),
+    ("papers/adaptive_sgd.py", "--learning_rates=1,x", "give numbers from 1e-30 to"),
     ("papers/batch_scaling.py", "--machine=uniform:100000000000", "uniform:1000000000"),
     ("calibrate.py", "--local_steps=1000000", "local_steps has 1000000: give at most"),
 ]
@@ -34,3 +41,14 @@ def test_a_number_out_of_bounds_is_refused_at_once(tmp_path, script, flag, messa
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_number_of_a_papers_script_has_bounds():
+    """Without them the library refuses it, perhaps when sections have run already."""
+    papers = Path(__file__).parents[2] / "experiments" / "papers"
+    for script in papers.glob("*.py"):
+        text = script.read_text()
+        named = re.findall(r"DEFINE_(?:float|integer)\(\s*\"(\w+)\"", text)
+        listed = re.findall(r"bounded(?:_list)?\(\"(\w+)\"", text)
+        every = "for name in" in text  # magma_threads.py bounds its flags in a loop
+        assert every or set(named) <= set(listed), script.name

@@ -31,7 +31,7 @@ def clock(factors=(1.0,), places=None, *, seed=0, noise=0.0, drift=None, **chang
     places = places or ((),) * len(factors)
     cost = Cost(fixed=1.0, per_example=0.5, per_nonzero=0.25)
     workers = tuple(
-        Profile(f"w{index}", "gpu", cost, factor, place, drift)
+        Profile(f"w{index}", "gpu", cost, factor=factor, place=place, drift=drift)
         for index, (factor, place) in enumerate(zip(factors, places, strict=True))
     )
     links = {"/".join(place): LINK for place in places} | {"": LINK}

@@ -22,7 +22,7 @@ from hetjax.machine import (
 from hetjax.machine.contention import Contention
 from hetjax.schedule import asynchronous, rounds
 
-LINKS = {"": Link(0.0, 1e9)}
+LINKS = {"": Link(latency=0.0, bandwidth=1e9)}
 
 
 def profile(name="w", **changes):

@@ -20,7 +20,7 @@ from hetjax.machine import (
 )
 
 STEP = LocalRound(1, 1)
-LINKS = {"": Link(0.0, 1e9)}
+LINKS = {"": Link(latency=0.0, bandwidth=1e9)}
 KILLED, SCRIPTED = "killed, as scripted", "as scripted"
 
 

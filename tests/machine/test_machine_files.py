@@ -74,7 +74,11 @@ def damaged(path, change):
         Profile("a", "gpu", cost),
         Profile("b", "gpu", cost, place=("n",), drift=Drift(0.5)),
     )
-    machine = Machine("m", workers, {"": Link(1.0, 2.0), "n": Link(1.0, 2.0)})
+    machine = Machine(
+        "m",
+        workers,
+        {"": Link(latency=1.0, bandwidth=2.0), "n": Link(latency=1.0, bandwidth=2.0)},
+    )
     machine.save(path)
     data = json.loads(path.read_text())
     change(data)
@@ -103,7 +107,11 @@ def test_whole_numbers_are_numbers(tmp_path):
 
 def test_numbers_of_numpy_can_be_saved(tmp_path):
     cost = Cost(np.float32(0.5), np.float64(0.25))
-    machine = Machine("m", (Profile("a", "cpu", cost),), {"": Link(np.int64(1), 2.0)})
+    machine = Machine(
+        "m",
+        (Profile("a", "cpu", cost),),
+        {"": Link(latency=np.int64(1), bandwidth=2.0)},
+    )
     machine.save(tmp_path / "m.json")
     assert Machine.load(tmp_path / "m.json") == machine
 

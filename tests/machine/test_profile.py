@@ -126,8 +126,8 @@ NOT_A_NUMBER = (math.nan, math.inf, "fast", None)
         ("amplitude", lambda x: Drift(amplitude=x)),
         ("period", lambda x: Drift(period=x)),
         ("factor", lambda x: worker(factor=x)),
-        ("latency", lambda x: Link(x, 1.0)),
-        ("bandwidth", lambda x: Link(1.0, x)),
+        ("latency", lambda x: Link(latency=x, bandwidth=1.0)),
+        ("bandwidth", lambda x: Link(latency=1.0, bandwidth=x)),
         ("noise", lambda x: machine(noise=x)),
         ("seed", lambda x: machine(seed=x)),
         ("nonzeros_per_example", lambda x: machine().worker_infos(x)),
@@ -144,12 +144,17 @@ def test_invalid_numbers(field, build, bad):
     [
         ("period must be above 0", lambda: Drift(period=0.0)),
         ("factor must be above 0", lambda: worker(factor=0.0)),
-        ("bandwidth must be above 0", lambda: Link(1.0, 0.0)),
+        ("bandwidth must be above 0", lambda: Link(latency=1.0, bandwidth=0.0)),
         ("phase must be a finite", lambda: Drift(phase=math.nan)),
         ("amplitude must be below 1, is 1.0", lambda: Drift(amplitude=1.0)),
+        ("name must be a str, is 5", lambda: Profile(5, "cpu", Cost(1.0, 0.0))),
+        ("cost must be a Cost, is 1.0", lambda: Profile("a", "cpu", 1.0)),
         ("nothing but zeros", lambda: Cost(0.0, 0.0)),
         ("seed must be a whole number", lambda: machine(seed=1.0)),
-        ("unknown topology 'star'; known: ring, tree", lambda: Link(1, 1, "star")),
+        (
+            "unknown topology 'star'; known: ring, tree",
+            lambda: Link(latency=1, bandwidth=1, topology="star"),
+        ),
         ("place must be a tuple .* is 'node03'", lambda: worker(place=("node03"))),
         ("place must be a tuple", lambda: worker(place=("a/b",))),
         ("place must be a tuple", lambda: worker(place=("",))),
@@ -178,3 +183,12 @@ def test_invalid_numbers(field, build, bad):
 def test_refusals(message, build):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Link(1e9, 1e-6), lambda: Profile("a", "cpu", Cost(1.0, 0.0), 2.0)],
+)
+def test_numbers_that_could_be_swapped_are_given_by_name(make):
+    with pytest.raises(TypeError, match="positional arguments? but"):
+        make()

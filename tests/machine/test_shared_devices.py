@@ -22,7 +22,7 @@ from hetjax.machine import (
     preset,
 )
 
-LINKS = {"": Link(0.0, 1e9)}
+LINKS = {"": Link(latency=0.0, bandwidth=1e9)}
 STEP = LocalRound(1, 1)
 
 

@@ -36,7 +36,9 @@ def machine() -> hj.machine.Machine:
         hj.machine.Profile(f"w{k}", "any", hj.machine.Cost(1.0 + k % 2, 0.0))
         for k in range(4)
     )
-    return hj.machine.Machine("four", workers, {"": hj.machine.Link(0.0, 1e30)})
+    return hj.machine.Machine(
+        "four", workers, {"": hj.machine.Link(latency=0.0, bandwidth=1e30)}
+    )
 
 
 @cache

@@ -191,7 +191,7 @@ def test_advice_counts_whole_rounds():
             Profile("fast", "gpu", Cost(1.0, 0.0)),
             Profile("slow", "cpu", Cost(1e2, 0.0)),
         ),
-        {"": Link(0.0, 1e18)},
+        {"": Link(latency=0.0, bandwidth=1e18)},
     )
     advice = hj.advise(
         TASK,

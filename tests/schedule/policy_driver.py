@@ -54,7 +54,10 @@ def machine(*seconds, places=None, latency=0.0, **changes):
         for k, (s, place) in enumerate(zip(seconds, places, strict=True))
     )
     keys = {"/".join(p[:depth]) for p in places for depth in range(len(p) + 1)}
-    links = {key: Link(latency, 1e9, "central") for key in sorted(keys)}
+    links = {
+        key: Link(latency=latency, bandwidth=1e9, topology="central")
+        for key in sorted(keys)
+    }
     return Machine("m", workers, links, **changes)
 
 

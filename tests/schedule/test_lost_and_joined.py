@@ -67,14 +67,14 @@ def machines(draw):
             f"w{k}",
             "gpu",
             Cost(0.5, 0.01),
-            factor,
+            factor=factor,
             place=(f"rack{k // 4}", f"node{k // 2}"),
             device=f"d{k // 2}",
             curve=(1.0, 1.5),
         )
         for k, factor in enumerate(factors)
     )
-    link = Link(draw(st.sampled_from((0.0, 0.1, 2.0))), 1e9)
+    link = Link(latency=draw(st.sampled_from((0.0, 0.1, 2.0))), bandwidth=1e9)
     everything = (*faults, slow)
     return Machine("m", workers, {"": link}, noise=0.3, faults=everything)
 
@@ -301,7 +301,7 @@ def test_the_tuner_does_not_start_a_lost_worker():
     # the tuner stops it at 0 s, too: that Leave comes after the Leave of its loss
     at_once = (ScriptedFault(0.0, "kill", "w1"),)
     for faults, started in (((), True), (killed, False), (at_once, False)):
-        m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=faults)
+        m = Machine("m", workers, {"": Link(latency=0.0, bandwidth=1e9)}, faults=faults)
         table = timeline(policy, m, 20)
         assert any("start 1" in row for row in table) is started
 
@@ -313,7 +313,7 @@ def test_a_spare_worker_takes_a_lost_ones_place():
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device=f"d{k // 2}") for k in range(4)
     )
     killed = (ScriptedFault(20.25, "kill", "w0"),)
-    m = Machine("m", workers, {"": Link(0.0, 1e9)}, faults=killed)
+    m = Machine("m", workers, {"": Link(latency=0.0, bandwidth=1e9)}, faults=killed)
     table = timeline(policy, m, 80)
     (lost,) = [k for k, row in enumerate(table) if row.startswith("20.25 leave 0")]
     assert "start" not in " ".join(table[lost - 10 : lost])  # the tuning is over

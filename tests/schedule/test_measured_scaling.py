@@ -81,7 +81,7 @@ def line_machine(costs):
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(a, c)) for k, (a, c) in enumerate(costs)
     )
-    return Machine("m", workers, {"": Link(0.0, 1e9)})
+    return Machine("m", workers, {"": Link(latency=0.0, bandwidth=1e9)})
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

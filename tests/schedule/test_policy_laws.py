@@ -30,14 +30,14 @@ def machines(draw):
             f"w{k}",
             "gpu",
             Cost(fixed, 0.01),
-            factor,
+            factor=factor,
             place=(f"rack{k // 4}", f"node{k // 2}"),
             device=f"d{k // 2}",
             curve=curve,
         )
         for k, factor in enumerate(factors)
     )
-    link = Link(draw(st.sampled_from((0.0, 0.1, 5.0))), 1e9)
+    link = Link(latency=draw(st.sampled_from((0.0, 0.1, 5.0))), bandwidth=1e9)
     links = {"": link, "rack0": link, "rack0/node1": link}
     noise = draw(st.sampled_from((0.0, 0.5)))
     return Machine("m", workers, links, noise=noise, seed=draw(st.integers(0, 9)))
@@ -139,7 +139,7 @@ def noisy_machine():
         )
         for k in range(NUM_WORKERS)
     )
-    return Machine("m", workers, {"": Link(0.01, 1e9)}, noise=0.2)
+    return Machine("m", workers, {"": Link(latency=0.01, bandwidth=1e9)}, noise=0.2)
 
 
 # Staleness

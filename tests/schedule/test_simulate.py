@@ -76,7 +76,9 @@ def test_bytes_and_nonzeros_take_time():
     """A step of 4 examples with 8 non-zeros each takes 2 + 8 * 4 / 16 = 4 s; a merge of
     two members 2 * 2 * 100 B / 50 B/s = 8 s."""
     workers = tuple(Profile(f"w{k}", "cpu", Cost(2.0, 0.0, 1 / 16)) for k in range(2))
-    m = Machine("m", workers, {"": Link(0.0, 50.0, "central")})
+    m = Machine(
+        "m", workers, {"": Link(latency=0.0, bandwidth=50.0, topology="central")}
+    )
     policy = rounds(batch_size=4, local_steps=2)
     clock = SimulatedClock(m, seed=0, nonzeros_per_example=8.0)
     run = simulate(policy, clock, num_examples=1, num_bytes=100, nonzeros=8.0)

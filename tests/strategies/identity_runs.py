@@ -42,7 +42,7 @@ def train(strategy, machine, num_evals=POINTS):
 
 def free(machine):
     """The same workers, with links that take no time."""
-    return replace(machine, links={"": Link(0.0, 1e30)})
+    return replace(machine, links={"": Link(latency=0.0, bandwidth=1e30)})
 
 
 ONE = free(preset("v100x1"))

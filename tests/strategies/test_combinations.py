@@ -19,8 +19,12 @@ FACTORS = (1, 1.3, 1.7, 2.5)
 def unlike():
     """Four workers that need 1 ms to 2.5 ms per step on 16 examples."""
     cost = Cost(fixed=2e-4, per_example=5e-5)
-    workers = tuple(Profile(f"w{k}", "cpu", cost, f) for k, f in enumerate(FACTORS))
-    return Machine("unlike", workers, {"": Link(1e-5, 1e9)}, noise=0.05)
+    workers = tuple(
+        Profile(f"w{k}", "cpu", cost, factor=f) for k, f in enumerate(FACTORS)
+    )
+    return Machine(
+        "unlike", workers, {"": Link(latency=1e-5, bandwidth=1e9)}, noise=0.05
+    )
 
 
 @cache

@@ -183,7 +183,7 @@ def test_the_tuners_threshold_may_be_absolute():
         Profile(f"w{k}", "gpu", Cost(1.0, 0.0), device="d", curve=(1.0, 1.25, 1.5))
         for k in range(3)
     )
-    machine = Machine("m", profiles, {"": Link(0.0, 1e9)})
+    machine = Machine("m", profiles, {"": Link(latency=0.0, bandwidth=1e9)})
     common = {"batch_size": 8, "learning_rate": 0.1, "tuner": "stop_at_first_drop"}
 
     def workers(**settings):

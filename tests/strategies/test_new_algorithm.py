@@ -5,6 +5,7 @@ which the loop treats like any other.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -42,9 +43,12 @@ def unlike(noise=0.05):
     """Three workers that need 1 ms, 1.5 ms and 2.5 ms per step."""
     cost = Cost(fixed=1e-3, per_example=0.0)
     workers = tuple(
-        Profile(f"w{k}", "cpu", cost, factor) for k, factor in enumerate((1, 1.5, 2.5))
+        Profile(f"w{k}", "cpu", cost, factor=factor)
+        for k, factor in enumerate((1, 1.5, 2.5))
     )
-    return Machine("unlike", workers, {"": Link(1e-5, 1e9)}, noise=noise)
+    return Machine(
+        "unlike", workers, {"": Link(latency=1e-5, bandwidth=1e9)}, noise=noise
+    )
 
 
 def assert_time_is_accounted_for(history):
@@ -242,10 +246,10 @@ def by_hand(link=None):
     """Three workers that need 1 s, 1.5 s and 3.25 s per step; merges take no time."""
     cost = Cost(fixed=1.0, per_example=0.0)
     workers = tuple(
-        Profile(f"w{k}", "cpu", cost, factor)
+        Profile(f"w{k}", "cpu", cost, factor=factor)
         for k, factor in enumerate((1.0, 1.5, 3.25))
     )
-    return Machine("by hand", workers, {"": link or Link(0.0, 1e30)})
+    return Machine("by hand", workers, {"": link or Link(latency=0.0, bandwidth=1e30)})
 
 
 def run_by_hand(machine, seconds):
@@ -314,7 +318,9 @@ def test_time_by_hand_with_a_slow_server():
     waits for it and has it until 4.25 s; worker 0 arrives at 4 s and has it until
     4.75 s. The end at 4.5 s cuts off its merge.
     """
-    _, history = run_by_hand(by_hand(Link(0.25, 1e12, "central")), seconds=4.5)
+    _, history = run_by_hand(
+        by_hand(Link(latency=0.25, bandwidth=1e12, topology="central")), seconds=4.5
+    )
     expected = (
         (0, "busy", 0.0, 1.0),
         (1, "busy", 0.0, 1.5),
@@ -345,3 +351,14 @@ def test_time_by_hand_with_a_slow_server():
     np.testing.assert_allclose(busy, [3.0, 3.25, 4.0], atol=1e-6)
     np.testing.assert_allclose(merging, [1.5, 1.25, 0.5], atol=1e-6)
     assert_time_is_accounted_for(history)
+
+
+def test_a_link_on_which_no_merge_ends_is_noted():
+    """Latency and bandwidth swapped: a merge takes 1e10 s, and the run 0.1 s."""
+    machine = replace(unlike(), links={"": Link(latency=1e9, bandwidth=1e-6)})
+    own = strategy(schedule.rounds(batch_size=16), merge.average())
+    history = train_on_groups(own, machine, seconds=0.1)
+    assert "the first merge takes until" in repr(history)
+    assert "latency and bandwidth of the machine's links" in history.unmerged
+    usual = train_on_groups(own, unlike(), seconds=0.1)
+    assert usual.unmerged == ""

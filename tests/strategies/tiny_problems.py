@@ -152,7 +152,7 @@ def three_workers(noise=0.1):
     """Three workers that differ in every respect, with a slow central server."""
     costs = Cost(2e-3, 1e-4), Cost(1e-3, 4e-4), Cost(5e-3, 2e-4)
     workers = tuple(
-        Profile(f"w{k}", "gpu", cost, factor)
+        Profile(f"w{k}", "gpu", cost, factor=factor)
         for k, (cost, factor) in enumerate(zip(costs, (1.0, 1.7, 0.6), strict=True))
     )
     link = Link(latency=3e-4, bandwidth=5e6, topology="central")
@@ -163,12 +163,12 @@ def two_places():
     """Heterogeneous pairs of workers in two places, each with its own link."""
     places = [(f"place{k // 6}", f"pair{k // 2}") for k in range(8)]
     workers = tuple(
-        Profile(f"w{k}", "gpu", Cost(1e-3, 2e-4), 1 + k % 3 / 2, place)
+        Profile(f"w{k}", "gpu", Cost(1e-3, 2e-4), factor=1 + k % 3 / 2, place=place)
         for k, place in enumerate(places)
     )
     inner = {"/".join(place[:depth]) for place in places for depth in (1, 2)}
-    links = {"": Link(3e-4, 5e6, "central")}
-    links |= {key: Link(1e-4, 2e7) for key in sorted(inner)}
+    links = {"": Link(latency=3e-4, bandwidth=5e6, topology="central")}
+    links |= {key: Link(latency=1e-4, bandwidth=2e7) for key in sorted(inner)}
     return Machine("two places", workers, links, noise=0.1, seed=6)
 
 

@@ -23,7 +23,7 @@ from hetjax.machine.contention import Contention
 from hetjax.machine.faults import FAULTS
 from hetjax.machine.machine import Calibration
 
-LINK = Link(1.0, 1e9, "central")
+LINK = Link(latency=1.0, bandwidth=1e9, topology="central")
 AT_LEAST_0 = st.floats(0.0, 1e6)
 POSITIVE = st.floats(1e-9, 1e6)
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)

@@ -25,7 +25,7 @@ from hetjax.schedule.policies.calibration_rounds import calibration_rounds
 from hetjax.tracing.fit import fit_machine
 
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
-LINKS = {"": Link(0.01, 1e18, "central")}
+LINKS = {"": Link(latency=0.01, bandwidth=1e18, topology="central")}
 LAWS = settings(max_examples=25, deadline=None, derandomize=True)
 # of a clock's sums, and of a least squares problem with 4 unknowns
 ROUNDING = 1e-8
@@ -234,7 +234,9 @@ def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, conte
     """
     costs = (Cost(0.5, 0.01, per_round=0.1), Cost(1.0, 0.02), Cost(0.75, 0.0))
     m = machine(*costs, contention=contention)
-    m = dataclasses.replace(m, links={"": Link(latency, 1e18, "central")})
+    m = dataclasses.replace(
+        m, links={"": Link(latency=latency, bandwidth=1e18, topology="central")}
+    )
     found = fitted(m, policy, count=200, num_bytes=1e6).machine
     times = event_times(found, policy)
     assert times == pytest.approx(event_times(m, policy), rel=1e-6)

@@ -12,6 +12,9 @@ from hetjax.tracing.recorded_clock import RecordedClock
 from hetjax.tracing.trace import Trace
 
 POLICY = rounds(batch_size=8)
+INF, NAN = float("inf"), float("nan")
+DEEP = '{"a": ' + "[" * 10_000 + "]" * 10_000 + "}"
+LONG = json.dumps({"x" * 10**6: 1})
 RED = '{"colour": "red"}'
 
 # Damage
@@ -47,6 +50,29 @@ def _changed(index, **fields):
     return change
 
 
+def _last(what):
+    """A last line that says this."""
+    return lambda lines: _set(lines, -1, json.dumps({"end": what}))
+
+
+def _worker(**fields):
+    """A change of fields of worker 0."""
+
+    def change(lines):
+        header = json.loads(lines[0])
+        header["workers"][0] |= fields
+        lines[0] = json.dumps(header)
+
+    return change
+
+
+def _merge(**fields):
+    """A merge that comes first, with these fields."""
+    merge = {"merge": "root", "members": [0], "op": "PUSH", "partners": []}
+    line = merge | {"stamps": [0, 0, 0, 0], "bytes": 4.0} | fields
+    return lambda lines: lines.insert(1, json.dumps(line))
+
+
 def _arrival_first(lines):
     lines[1:1] = ['{"arrival": 0, "start": 0.0, "finish": 1.0}']
 
@@ -80,7 +106,10 @@ def _other_version(lines):
         (r", line 1: damaged: .* nodes at worker 7", _changed(0, nodes=7)),
         (r", line 1: damaged: seed is \"a\", not a whole", _changed(0, seed="a")),
         (r", line 1: damaged: workers: ", _changed(0, workers=[{"name": "w0"}])),
-        (r", line 2: damaged: start is null, not a numb", _changed(1, start=None)),
+        (
+            r", line 2: damaged: start is null, not a finite numb",
+            _changed(1, start=None),
+        ),
         (
             r", line 2: damaged: local_steps is true, not a whole",
             _changed(1, local_steps=True),
@@ -94,11 +123,60 @@ def _other_version(lines):
             _changed(1, dispatch=5),
         ),
         (r", line 2: damaged: worker 0 had no local round", _arrival_first),
+        (r", line 17: damaged: end is 5, not an object", _last(5)),
+        (r", line 17: damaged: end: stopped is 5, not a text", _last({"stopped": 5})),
+        (
+            r", line 1: damaged: slowdowns is \[{}, 1.0\]",
+            _changed(0, slowdowns=[{}, 1.0]),
+        ),
+        (r", line 1: damaged: instants is \[\"x\"\], not", _changed(0, instants=["x"])),
+        (r", line 1: damaged: instants is \[Infinity\]", _changed(0, instants=[INF])),
+        (r", line 1: damaged: instants is \[10000", _changed(0, instants=[10**400])),
+        (r", line 1: damaged: instants are not in", _changed(0, instants=[1.0, 0.5])),
+        (
+            r", line 1: damaged: eval_examples is \[1.5\]",
+            _changed(0, eval_examples=[1.5]),
+        ),
+        (r", line 1: damaged: settings is \"x\", not an", _changed(0, settings="x")),
+        (
+            r", line 1: damaged: workers is \[5\], not a list of",
+            _changed(0, workers=[5]),
+        ),
+        (r", line 1: damaged: workers: 0: name is 5, not a text", _worker(name=5)),
+        (r", line 1: damaged: workers: 0: fixed is NaN, not", _worker(fixed=NAN)),
+        (r", line 1: damaged: workers: 0: place is \[5\], not", _worker(place=[5])),
+        (r", line 1: damaged: workers: 0: its index is 1", _worker(index=1)),
+        (r", line 1: damaged: workers: unknown fields color", _worker(color=1)),
+        (r", line 2: damaged: start is Infinity, not a fin", _changed(1, start=INF)),
+        (r", line 2: damaged: there is no worker 7", _merge(members=[0, 7])),
+        (r", line 2: damaged: there is no worker -1", _merge(partners=[-1])),
+        (r", line 2: damaged: members is \[1.5\], not a list", _merge(members=[1.5])),
+        (
+            r", line 2: damaged: stamps is \[\"x\", 0, 0, 0\]",
+            _merge(stamps=["x", 0, 0, 0]),
+        ),
+        (r", line 2: damaged: missing is \[\[\]\], not a list", _merge(missing=[[]])),
+        (r", line 2: damaged: there is no operation \"A\"", _merge(op="A")),
+        # of any length and depth
+        (r", line 3: damaged: maximum recursion", lambda ls: _set(ls, 2, DEEP)),
+        (r", line 1: damaged: maximum recursion", lambda ls: _set(ls, 0, DEEP)),
+        (r", line 3: unknown kind of line: {\"xxx", lambda ls: _set(ls, 2, LONG)),
+        (
+            r", line 2: damaged: it has unknown fields: yyy",
+            _changed(1, **{"y" * 10**6: 1}),
+        ),
+        (r", line 2: damaged: start is \"zzz", _changed(1, start="z" * 10**6)),
+        (
+            r", line 1: damaged: workers: 0: name is \[\"zzz",
+            _worker(name=["z" * 10**6]),
+        ),
+        (r", line 1: a trace of version \"zzz", _changed(0, trace="z" * 10**6)),
     ],
 )
 def test_damage_is_named_with_file_and_line(damaged, message, change):
-    with pytest.raises(ValueError, match=r"t\.jsonl" + message):
+    with pytest.raises(ValueError, match=r"t\.jsonl" + message) as raised:
         damaged(change)
+    assert len(str(raised.value).partition("t.jsonl")[2]) < 400
 
 
 FIELDS = ("strategy", "seed", "workers", "instants", "step_modes", "nodes", "on_nan")

@@ -176,12 +176,23 @@ class History:
 
     def __repr__(self) -> str:
         end = f", {self.stopped}" if self.stopped else ""
-        if not self.merges and len({p["loss"] for p in self.evals}) == 1:
-            end += ", nothing was merged"
+        end += f", {self.unmerged}" * bool(self.unmerged)
         return (
             f"<History of {self.strategy}, seed {self.seed}: {len(self.evals)} points "
             f"over {self.duration:g} s, best {self.metric} {self.best():.4g}{end}>"
         )
+
+    @property
+    def unmerged(self) -> str:
+        """Why the model is still the initial one, if no merge was done by the end."""
+        if self.merge_times and self.merge_times[0] > self.duration:
+            return (
+                f"the first merge takes until {self.merge_times[0]:.3g} s, beyond the "
+                f"run's {self.duration:.3g} s (see the latency and bandwidth of the "
+                "machine's links)"
+            )
+        same = len({p["loss"] for p in self.evals}) == 1
+        return f"nothing was merged in {self.duration:g} s" * (same and not self.merges)
 
     @property
     def interrupted(self) -> bool:

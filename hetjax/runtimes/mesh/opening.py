@@ -28,6 +28,7 @@ from hetjax.runtimes.step_modes import loops_are_fast
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.runtimes.threads.preparation import measure_costs
 from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.schedule.checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 
@@ -201,7 +202,7 @@ def _chosen(
     infos: tuple[WorkerInfo, ...],
 ) -> str:
     """The step mode that is fastest for the steps of the policy's first wave."""
-    _, actions = strategy.policy.init(infos, len(job.train))
+    _, actions = begin(strategy.policy, infos, len(job.train))
     rounds = dict(actions.dispatch)
     if not rounds:  # the policy waits for something
         return "fused"

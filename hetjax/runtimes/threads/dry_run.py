@@ -74,7 +74,7 @@ def dry_run(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
     )
-    links = {"": Link(1e-5, 1e10)}
+    links = {"": Link(latency=1e-5, bandwidth=1e10)}
     machine = Machine("dry run", workers, links, NOISE, faults=faults)
     found = DryRun([Counter() for _ in infos])
     policy = _with_evaluations(strategy.policy, found.add_merges)

@@ -25,8 +25,9 @@ from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.runtimes.threads.wall_clock import WallClock
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
+from hetjax.tracing.format import Line
 from hetjax.tracing.recorder import Recorder
-from hetjax.tracing.trace import Line, Trace
+from hetjax.tracing.trace import Trace
 
 
 def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:

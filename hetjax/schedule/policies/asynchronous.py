@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetjax.machine.profile import check_seed
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -20,6 +21,7 @@ from hetjax.machine.types import (
 )
 from hetjax.schedule.scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 Partners = Callable[[int, int, int], tuple[int, ...]]
 _GOSSIP_STREAM = 30_011  # keeps the choice of partners apart from other uses of a seed
@@ -37,6 +39,7 @@ class AsynchronousState(NamedTuple):
     merges: int
 
 
+@checked
 def asynchronous(
     *,
     batch_size: float | Sequence[float],
@@ -70,7 +73,7 @@ def asynchronous(
             f"splits transfers={transfers} in half and allows no partners: give "
             "refetch=False"
         )
-    if not local_steps >= 1:
+    if local_steps < 1:
         raise ValueError(f"asynchronous: local_steps={local_steps}: give at least 1")
 
     def init(
@@ -201,8 +204,10 @@ def _increased(numbers: tuple[int, ...], k: int, by: int) -> tuple[int, ...]:
     return (*numbers[:k], numbers[k] + by, *numbers[k + 1 :])
 
 
+@checked
 def random_partner(seed: int = 0) -> Partners:
     """Chooses one other worker uniformly, if there is one (AD-PSGD's gossip)."""
+    check_seed(seed)
 
     def choose(worker: int, merges: int, workers: int) -> tuple[int, ...]:
         if workers == 1:

@@ -15,6 +15,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 _EMPTY, _UNDER_WAY, _DELIVERED = range(3)  # states of a worker's mailbox
 
@@ -27,6 +28,7 @@ class DownpourState(NamedTuple):
     mailboxes: tuple[int, ...]  # not used with `wait=True`
 
 
+@checked
 def downpour(
     *,
     batch_size: float,
@@ -52,7 +54,7 @@ def downpour(
     SGD; docs/algorithms G.5.
     """
     for name, value in {"push_every": push_every, "fetch_every": fetch_every}.items():
-        if not (value >= 1 and value == int(value)):
+        if value < 1:
             raise ValueError(f"{name}={value}: give a whole number of at least 1")
 
     def init(

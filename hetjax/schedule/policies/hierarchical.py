@@ -29,6 +29,7 @@ from hetjax.schedule.policies.group_names import (
     outer_nodes,
 )
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 
 class Group(NamedTuple):
@@ -51,6 +52,7 @@ class HierarchicalState(NamedTuple):
     num_waiting: int  # groups that wait for the root's merge, or are empty
 
 
+@checked
 def hierarchical(
     inner: Policy | Sequence[Policy],
     *,
@@ -71,7 +73,7 @@ def hierarchical(
     group without active workers; merges that its node already did still count. Source:
     HierSGD, Algorithms 1 and 2; docs/algorithms D.1.
     """
-    if not (every >= 1 and every == int(every)):
+    if every < 1:
         raise ValueError(f"every={every}: give a whole number of at least 1")
 
     def policy_of(g: int) -> Policy:

@@ -15,6 +15,7 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 SUBTRACT = ("before", "swap")
 SHARE = 0.1  # default duration of a master's step and of a copy, in batch durations
@@ -33,6 +34,7 @@ class MagmaAsyncState(NamedTuple):
     clear: bool = False  # does g contain a gradient whose worker cannot subtract it?
 
 
+@checked
 def magma_async(
     *,
     batch_size: float,

@@ -7,6 +7,7 @@ from hetjax.machine.types import Arrival, Event, Join, Leave, LocalRound, Worker
 from hetjax.schedule.policies.rounds import merge_all
 from hetjax.schedule.scaling import Scaling, ScalingRule, as_scaling
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 RULES = ("dispatched", "hgpu_code")
 
@@ -24,6 +25,7 @@ class MegaBatchState(NamedTuple):
     scaling: Any  # state of the scaling rule
 
 
+@checked
 def mega_batch(
     *,
     examples: int,

@@ -15,6 +15,7 @@ from hetjax.machine.types import (
     per_worker,
 )
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 Workers = tuple[WorkerInfo, ...]
 
@@ -28,6 +29,7 @@ class RoundsState(NamedTuple):
     local_rounds: dict[int, LocalRound]  # of every worker that may take part
 
 
+@checked
 def rounds(
     *,
     local_steps: int | Sequence[int] | Callable[[Workers], int | Sequence[int]] = 1,
@@ -123,6 +125,7 @@ def merge_all(members: tuple[int, ...], blocking: bool = True) -> MergeAction:
     return MergeAction(members, blocking=blocking, transfers=transfers)
 
 
+@checked
 def equal_time(
     local_steps: int, batch_size: float
 ) -> Callable[[Workers], tuple[int, ...]]:
@@ -141,6 +144,7 @@ def equal_time(
     return count_steps
 
 
+@checked
 def fastest(batch_size: float) -> Callable[[Workers], tuple[int, ...]]:
     """Chooses the worker whose expected step on `batch_size` examples is shortest.
 

@@ -19,6 +19,7 @@ from hetjax.schedule.learning_rates import (
     learning_rate_at,
 )
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 
 class SmaRestartsState(NamedTuple):
@@ -86,6 +87,7 @@ def _advance(progress: Progress, event: Event, num_examples: int) -> Progress:
     return Progress(examples, examples / num_examples, updates, event.time)
 
 
+@checked
 def on_rate_drop(learning_rate: LearningRateLike, *, drop: float = 0.75) -> Condition:
     """Due when the learning rate is below `drop` times that at the last arrival.
 
@@ -110,6 +112,7 @@ class Plateau(NamedTuple):
     waited: int
 
 
+@checked
 def on_plateau(*, patience: int = 5, improvement: float = 0.01) -> Condition:
     """Due after `patience` evaluations whose training loss is not lower.
 

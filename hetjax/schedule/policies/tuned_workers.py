@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import ROOT, Arrival, Event, Leave, WorkerInfo
 from hetjax.schedule.types import Actions, Policy
+from hetjax.typed_arguments import checked
 
 TUNERS = ("stop_at_first_drop", "paper")
 Throughputs = dict[str, float]  # [examples/s] by device
@@ -23,6 +24,7 @@ class TunedWorkersState(NamedTuple):
     tuning: bool
 
 
+@checked
 def tuned_workers(
     inner: Policy,
     *,
@@ -53,9 +55,9 @@ def tuned_workers(
     """
     if rule not in TUNERS:
         raise ValueError(f"rule={rule!r}: choose one of {TUNERS}")
-    if not window >= 1:
+    if window < 1:
         raise ValueError(f"window={window}: give a whole number of at least 1")
-    if not threshold >= 0:
+    if threshold < 0:
         raise ValueError(f"threshold={threshold}: give a number of at least 0")
 
     def init(

@@ -69,7 +69,7 @@ def simulated_machine(workers=WORKERS, seconds=1.0):
     profiles = tuple(
         Profile(f"w{k}", "cpu", Cost(seconds, 0.0)) for k in range(workers)
     )
-    return Machine("equal", profiles, {"": Link(0.0, 1e30)})
+    return Machine("equal", profiles, {"": Link(latency=0.0, bandwidth=1e30)})
 
 
 def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **options):

@@ -209,7 +209,9 @@ def test_scaling_makes_equally_many_updates():
     workers = tuple(
         Profile(f"w{k}", "gpu", Cost(0.0, c)) for k, c in enumerate((1 / 64, 1 / 32))
     )
-    clock = SimulatedClock(Machine("m", workers, {"": Link(0.0, 1e9)}), seed=0)
+    clock = SimulatedClock(
+        Machine("m", workers, {"": Link(latency=0.0, bandwidth=1e9)}), seed=0
+    )
     rule = partial(linear_scaling, min_batch_size=4, batch_size=64, beta=1.0)
     policy = asynchronous(batch_size=64, scaling=rule, window=64 * 20)
     sizes = [64.0, 64.0]

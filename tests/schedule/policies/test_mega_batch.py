@@ -255,7 +255,6 @@ def test_no_workers():
         ("examples", 0),  # no worker would ever get a round
         ("examples", -1),
         ("batch_size", 0),
-        ("batch_size", float("nan")),
         ("scale_every", 0),
         ("scale_every", -1),
     ],
@@ -263,3 +262,9 @@ def test_no_workers():
 def test_settings_that_are_not_positive(name, value):
     with pytest.raises(ValueError, match=f"mega_batch: {name}={value}"):
         mega_batch(**({"examples": 40, "batch_size": 8} | {name: value}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "8", (8, 8)])
+def test_a_batch_size_that_is_no_number(value):
+    with pytest.raises(ValueError, match="batch_size=.*: give a finite number"):
+        mega_batch(examples=40, batch_size=value)

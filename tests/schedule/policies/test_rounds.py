@@ -172,17 +172,26 @@ def test_old_states_stay_valid():
         ({"local_steps": -2}, "local_steps=-2: every entry must be positive"),
         ({"batch_size": 0}, "batch_size=0: every entry must be positive"),
         ({"batch_size": (8, -8, 8)}, "every entry must be positive"),
-        ({"batch_size": float("nan")}, "every entry must be positive"),
+        ({"batch_size": lambda: 8}, "batch_size=.*: give a finite number or a seq"),
+        ({"batch_size": float("nan")}, "batch_size=nan: give a finite number or a seq"),
+        ({"local_steps": float("inf")}, "local_steps=inf: give a whole number or"),
+        (
+            {"local_steps": lambda infos: float("inf")},
+            "local_steps=inf: every entry must be positive, and a finite number",
+        ),
         # half a step would be no step, which takes no time: an endless loop
-        ({"local_steps": 0.5}, "local_steps=0.5: every entry must be a whole number"),
-        ({"local_steps": (1, 1.5, 1)}, "every entry must be a whole number"),
+        ({"local_steps": 0.5}, "local_steps=0.5: give a whole number or a sequence"),
+        ({"local_steps": (1, 1.5, 1)}, "give a whole number or a sequence"),
+        (
+            {"local_steps": lambda infos: (1, 1.5, 1)},
+            r"local_steps=\(1, 1.5, 1\): every entry must be a whole number",
+        ),
         ({"workers": lambda infos: ()}, "no workers take part"),
     ],
 )
 def test_refusals(settings, message):
-    policy = rounds(**({"batch_size": 8} | settings))
     with pytest.raises(ValueError, match=message):
-        policy.init(WORKERS, 1000)
+        rounds(**({"batch_size": 8} | settings)).init(WORKERS, 1000)
 
 
 @pytest.mark.parametrize("workers", [None, fastest(4)])

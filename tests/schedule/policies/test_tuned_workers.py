@@ -30,7 +30,9 @@ def devices(curves, latency=0.0, noise=0.0):
         for d, curve in enumerate(curves)
         for k in range(len(curve))
     )
-    return Machine("m", workers, {"": Link(latency, 1e9)}, noise=noise)
+    return Machine(
+        "m", workers, {"": Link(latency=latency, bandwidth=1e9)}, noise=noise
+    )
 
 
 def numbers(policy, m, rounds=150):

@@ -1,0 +1,70 @@
+"""A policy's init and react, whose results are checked: it may be the user's own."""
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from hetjax.machine.types import Event, LocalRound, MergeAction, WorkerInfo
+from hetjax.schedule.types import Actions, Policy
+from hetjax.summaries import maker
+
+
+class WrongActions(ValueError):
+    """A policy returns what the loop cannot carry out."""
+
+
+def begin(
+    policy: Policy, workers: tuple[WorkerInfo, ...], num_examples: int
+) -> tuple[Any, Actions]:
+    """`policy.init`; a WrongActions if it returns anything but a state and Actions."""
+    return _checked(policy, "init", policy.init(workers, num_examples))
+
+
+def react(policy: Policy, state: Any, event: Event) -> tuple[Any, Actions]:
+    """`policy.react`; a WrongActions if it returns anything but a state and Actions."""
+    return _checked(policy, "react", policy.react(state, event))
+
+
+def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
+    pair = isinstance(result, tuple) and len(result) == 2
+    if not pair or not isinstance(result[1], Actions):
+        found = f"{function} returned {_shown(result)}"
+        raise _wrong(policy, f"{found}: return a pair (state, Actions(...))")
+    dispatch, merges = result[1].dispatch, result[1].merges
+    for name, values in {"dispatch": dispatch, "merges": merges}.items():
+        if not isinstance(values, Iterable):
+            found = f"{function} returned Actions({name}={values!r})"
+            raise _wrong(policy, f"{found}: give a tuple")
+    for given in dispatch:
+        right = isinstance(given, tuple) and len(given) == 2
+        if not right or not _is_round(given[1]):
+            raise _wrong(
+                policy,
+                f"{function} dispatches {_shown(given)}: give pairs (worker, "
+                "LocalRound(local_steps, batch_size)) with a whole number of steps "
+                "and a finite batch size above 0",
+            )
+    for given in merges:
+        if not isinstance(given, MergeAction):
+            found = f"{function} merges {_shown(given)}"
+            raise _wrong(policy, f"{found}: give MergeAction(members)")
+    return result
+
+
+def _is_round(value: Any) -> bool:
+    if not isinstance(value, LocalRound):
+        return False
+    steps, size = value.local_steps, value.batch_size
+    whole = isinstance(steps, Integral) and steps >= 0  # pyright: ignore
+    return whole and isinstance(size, Real) and 0 < size < math.inf  # pyright: ignore
+
+
+def _wrong(policy: Policy, what: str) -> WrongActions:
+    return WrongActions(f"the policy {maker(policy.react)}: {what}")
+
+
+def _shown(value: Any) -> str:
+    """The value where its repr is short, else its type."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"a {type(value).__name__}"

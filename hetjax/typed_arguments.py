@@ -1,0 +1,153 @@
+"""Checks that arguments are of the types that a function's signature states.
+
+Python does not look at annotations: a NaN, a tuple or a string in place of a number is
+found later, in the middle of a run, by an error that does not name the argument.
+"""
+
+import collections.abc
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_LARGEST_WHOLE = 2**31 - 1  # of an int32, JAX's usual integer
+_LARGEST = 3.4e38  # of a float32
+_REFUSED = object()
+_WORDS = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "True or False",
+    str: "a string",
+    type(None): "None",
+}
+
+
+def checked(function: _Function) -> _Function:
+    """Let a function refuse numbers, strings and lists that its annotations exclude.
+
+    An argument annotated as `int` must be a whole number below 2**31 (4.0 is one, and
+    is passed on as 4), a `float` finite in float32; None, strings and lists must be
+    among an argument's types. Objects of other types, such as functions, are not
+    checked. Errors: a ValueError that names the argument and says what to give.
+    """
+    signature = inspect.signature(function)
+    names = tuple(signature.parameters)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        return typing.get_type_hints(function)
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        given = (fitting(n, v, hints()) for n, v in zip(names, args, strict=False))
+        args = (*given, *args[len(names) :])
+        kwargs = {n: fitting(n, v, hints()) for n, v in kwargs.items()}
+        return function(*args, **kwargs)
+
+    return made  # pyright: ignore[reportReturnType]
+
+
+def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
+    """Return the argument as one of its types; raise a ValueError if it is none."""
+    options = _options(hints.get(name))
+    if all(option is type(None) or not _is_checked(option) for option in options):
+        return value
+    found = _as_any(options, value)
+    if found is not _REFUSED:
+        return found
+    if not _is_plain(value) and not all(map(_is_checked, options)):
+        return value  # perhaps of one of the other types
+    wanted = " or ".join(dict.fromkeys(map(_words, options)))
+    if isinstance(value, int) and int in options:
+        wanted += ", below 2**31"
+    raise ValueError(f"{name}={value!r}: give {wanted}")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows: `int | None` are two."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _elements(option: Any) -> tuple[Any, ...]:
+    """The types of the elements of a sequence; () if the type is no sequence."""
+    listed = typing.get_origin(option) in (Sequence, tuple)
+    return _options(typing.get_args(option)[0]) if listed else ()
+
+
+def _is_checked(option: Any) -> bool:
+    elements = _elements(option)
+    return any(map(_is_checked, elements)) if elements else option in _WORDS
+
+
+def _as_any(options: Sequence[Any], value: Any) -> Any:
+    """The value as the first of these types that it fits, or _REFUSED."""
+    found = (_as(option, value) for option in options)
+    return next((v for v in found if v is not _REFUSED), _REFUSED)
+
+
+def _as(option: Any, value: Any) -> Any:
+    """The value as one of this type, or _REFUSED."""
+    elements = _elements(option)
+    if option in (int, float) and _is_array_or_scalar(value):
+        try:
+            value = value.item()
+        except TypeError:  # JAX traces it
+            return value if option is float else _REFUSED
+    if option is int and isinstance(value, Real) and _is_within(_LARGEST_WHOLE, value):
+        whole = int(value)  # pyright: ignore[reportArgumentType]
+        return whole if value == whole else _REFUSED
+    if option is float and isinstance(value, Real) and _is_within(_LARGEST, value):
+        small = isinstance(value, int) and _is_within(_LARGEST_WHOLE, value)
+        return value if small or isinstance(value, float) else float(value)
+    if option in (bool, str, type(None)) and isinstance(value, option):
+        return value
+    if option is bool and isinstance(value, Real | np.bool_) and value in (0, 1):
+        return bool(value)
+    if elements and _is_list(value):
+        each: Any = value
+        found = tuple(_as_any(elements, v) for v in each)
+        return _REFUSED if any(v is _REFUSED for v in found) else found
+    return _REFUSED
+
+
+def _is_within(limit: float, value: Any) -> bool:
+    return -limit <= value <= limit
+
+
+def _is_array_or_scalar(value: Any) -> bool:
+    """Is it NumPy's or JAX's single number?"""
+    return getattr(value, "ndim", None) == 0
+
+
+def _is_list(value: Any) -> bool:
+    """Is it a list, a tuple or an array, but no string and no named tuple?"""
+    listed = isinstance(value, Sequence) or getattr(value, "ndim", 0) == 1
+    return (
+        listed and not isinstance(value, str | bytes) and not hasattr(value, "_fields")
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it a number, a string, None or a list, and not an object of another kind?"""
+    return value is None or isinstance(value, Real | str | bytes) or _is_list(value)
+
+
+def _words(option: Any) -> str:
+    if option in _WORDS:
+        return _WORDS[option]
+    elements = _elements(option)
+    if elements:
+        return (
+            "a sequence of numbers"
+            if elements[0] is float
+            else ("a sequence of whole numbers")
+        )
+    function = typing.get_origin(option) is collections.abc.Callable
+    return "a function" if function else f"a {getattr(option, '__name__', option)}"

@@ -1,0 +1,124 @@
+"""Every numeric argument of every strategy, with values that it cannot mean."""
+
+import inspect
+import itertools
+import typing
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import hetjax
+from hetjax.machine import SimulatedClock, preset
+from hetjax.schedule import simulate
+
+VALUES = (float("nan"), float("inf"), -1, 0, 1.5, None, (1, 2), [], "x", "1", 10**30)
+VALUES += (10**400, {}, b"1", 1j)
+REQUIRED = {"batch_size": 8, "learning_rate": 0.1}
+MACHINE = preset("v100x4", seed=0)
+
+
+def numeric(factory):
+    """The names of a factory's arguments that may be numbers, or lists of them."""
+    hints = typing.get_type_hints(inspect.unwrap(factory))
+    del hints["return"]
+    return [name for name, hint in hints.items() if _has_number(hint)]
+
+
+def _has_number(hint):
+    return hint in (int, float) or any(map(_has_number, typing.get_args(hint)))
+
+
+def trains(strategy):
+    """Whether the policy and the learning rate are such that rounds can begin."""
+    clock = SimulatedClock(MACHINE, seed=0)
+    run = simulate(strategy.policy, clock, num_examples=64, num_bytes=4.0)
+    dispatched = sum(len(a.dispatch) for _, a in itertools.islice(run, 20))
+    return dispatched >= 4 and strategy.batch_size == int(strategy.batch_size)
+
+
+@pytest.mark.parametrize("name", [*hetjax.STRATEGIES, "slide"])
+def test_a_number_is_refused_by_name_or_trains(name):
+    """A refusal names the argument, and comes before anything is compiled."""
+    factory = getattr(hetjax, name)
+    found = numeric(factory)
+    assert {"batch_size", "learning_rate"} <= set(found)
+    for argument, value in itertools.product(found, VALUES):
+        what = f"{name}({argument}={str(value)[:20]})"
+        refusal = ""
+        try:
+            assert trains(factory(**{**REQUIRED, argument: value})), what
+        except (ValueError, TypeError) as error:
+            refusal = str(error)
+        says = "give " in refusal or "needs" in refusal or "has 2 entries" in refusal
+        assert not refusal or (argument in refusal and says), f"{what}: {refusal}"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("local_sgd", {"local_steps": float("inf")}, "local_steps=inf: give a whole"),
+        ("local_sgd", {"local_steps": ()}, r"local_steps=\(\): give a number, one for"),
+        (
+            "local_sgd",
+            {"local_steps": (2, -1)},
+            r"local_steps=\(2, -1\): give a number",
+        ),
+        (
+            "local_sgd",
+            {"weight_decay": (1, 2)},
+            r"weight_decay=\(1, 2\): give a finite",
+        ),
+        ("local_sgd", {"weight_decay": -0.1}, "weight_decay=-0.1: give a number of at"),
+        ("hier_sgd", {"local_steps": 4}, "local_steps=4: give a sequence of whole num"),
+        (
+            "hier_sgd",
+            {"local_steps": (4, float("inf"))},
+            "give a sequence of whole num",
+        ),
+        ("hier_sgd", {"levels": (0,)}, r"levels=\(0,\): every node needs at least 1"),
+        ("downpour", {"push_every": float("inf")}, "push_every=inf: give a whole num"),
+        ("easgd", {"local_steps": 2.5}, "local_steps=2.5: give a whole number"),
+        ("easgd", {"beta": None}, "beta=None: give a finite number$"),
+        ("easgd_sync", {"beta": None}, "beta=None: give a finite number$"),
+        ("ad_psgd", {"partner_seed": 1.5}, "partner_seed=1.5: give a whole number$"),
+        ("ad_psgd", {"partner_seed": -1}, "partner_seed=-1: give a number of at least"),
+        (
+            "async_sgd",
+            {"max_staleness": float("nan")},
+            "max_staleness=nan: give a whole number or None",
+        ),
+        (
+            "async_sgd",
+            {"max_staleness": 2**31},
+            "a whole number or None, below 2\\*\\*31",
+        ),
+        ("sma", {"patience": 0}, "patience=0: give a number above 0"),
+        ("sma", {"overlap": "no"}, "overlap='no': give True or False"),
+        ("adaptive_sgd", {"preset": ["paper"]}, r"preset=\['paper'\]: give a string"),
+        ("sync_sgd", {"learning_rate": None}, "learning_rate=None: give a finite numb"),
+        ("sync_sgd", {"learning_rate": "0.1"}, "learning_rate='0.1': give a finite nu"),
+    ],
+)
+def test_refusals(name, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        hetjax.STRATEGIES[name](**{**REQUIRED, **wrong})
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    """They train, and are recorded, as the Python numbers that they are."""
+    given = {
+        "batch_size": np.int64(8),
+        "local_steps": 2.0,
+        "momentum": jnp.float32(0.5),
+    }
+    strategy = hetjax.local_sgd(**given, learning_rate=np.float32(0.25))
+    same = hetjax.local_sgd(
+        batch_size=8, local_steps=2, momentum=0.5, learning_rate=0.25
+    )
+    assert strategy.settings == same.settings
+    assert strategy.local is same.local
+    large = hetjax.local_sgd(**REQUIRED, weight_decay=10**30).settings["weight_decay"]
+    assert (large, type(large)) == (1e30, float)
+    sizes = hetjax.hier_sgd(**REQUIRED, levels=np.array([2]), local_steps=[1, 2])
+    assert trains(sizes)
