@@ -13,6 +13,8 @@ error of the fit below 15 % for rounds of a few milliseconds on a busy laptop, a
 for longer rounds; above 25 %, the table says that the fit is poor.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 import hetjax as hj
@@ -76,6 +78,9 @@ def table(machine: hj.machine.Machine) -> Table:
 def main() -> None:
     sizes = whole_numbers("batch_sizes", FLAGS.batch_sizes)
     local_steps = whole_numbers("local_steps", FLAGS.local_steps)
+    folder = Path(FLAGS.out).parent
+    if not folder.is_dir():
+        raise ValueError(f"--out={FLAGS.out}: there is no folder {folder}")
     on_cluster = FLAGS.machine == "cluster"
     machine = cluster.machine() if on_cluster else local_devices.machine()
     data = named_data.load(FLAGS.data)
@@ -87,9 +92,9 @@ def main() -> None:
         batch_sizes=sizes,
         local_steps=local_steps,
         repeats=FLAGS.repeats,
-        path=FLAGS.out,
     )
-    print(table(measured))
+    print(table(measured))  # first: the disk may be full
+    measured.save(FLAGS.out)
     print(f"wrote {FLAGS.out}")
 
 

@@ -269,9 +269,10 @@ def check_tuned(results: Path) -> None:
 
 
 def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[Path]]:
-    """Run what is missing in a folder, and write the results there.
+    """Run what is missing in a folder, print the table, and write the results there.
 
-    Errors: OtherRun or FileExistsError if it holds other runs, before any run begins.
+    Errors: OtherRun or FileExistsError if it holds other runs, before any run begins;
+    OSError if not all could be written, after the table.
     """
     check_out(
         out, FLAGS.overwrite, list(itertools.product(names(), range(FLAGS.seeds)))
@@ -280,7 +281,7 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         check_tuned(out / "results.json")
     real = FLAGS.machine in (*local_devices.MACHINES, "cluster")
     recorded = FLAGS.machine in ("local", "cluster")
-    comparison = hj.compare(
+    comparison = _run(
         *setting(),
         seconds=durations(setting()),
         epochs=FLAGS.epochs,
@@ -296,8 +297,19 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         every=FLAGS.every,
         resume="never" if FLAGS.overwrite else "auto",
     )
+    print(comparison.table(), flush=True)  # first: the disk may be full
     overwrite = FLAGS.overwrite or comparison.interrupted
     return comparison, write_results(comparison, out, overwrite=overwrite)
+
+
+def _run(*setting: Any, **settings: Any) -> hj.Comparison:
+    """`hj.compare`; if a folder cannot be written, print the runs so far, too."""
+    try:
+        return hj.compare(*setting, **settings)
+    except OSError as error:
+        if histories := getattr(error, "histories", None):
+            print(hj.Comparison(histories, data={}, machine={}).table(), flush=True)
+        raise
 
 
 def main() -> int:
@@ -307,7 +319,6 @@ def main() -> int:
         return 0
     once = functools.cache(setting)
     comparison, paths = out_folder.in_folder(FLAGS.out, partial(compare, setting=once))
-    print(comparison.table())
     print("wrote " + ", ".join(str(path) for path in paths))
     return scripts.status_of(comparison.signal) if comparison.interrupted else 0
 

@@ -1,6 +1,7 @@
 """Calibration: measure real devices, alone and together, to simulate them."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def calibrate(
 
     The machine's `calibration` says what was measured and how well it fits. `path`
     saves the machine as JSON, which `machine.load_machine` reads. An interrupted
-    calibration returns nothing. Errors: ValueError for devices that do not exist, a
+    calibration returns nothing; if the file cannot be written in the end, that is a
+    warning. Errors: ValueError for devices that do not exist, a
     data set smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
     KeyboardInterrupt after Ctrl-C.
     """
@@ -116,7 +118,10 @@ def calibrate(
     about = _about(found, task, data, batch_sizes)
     measured = dataclasses.replace(found.machine, calibration=about)
     if path is not None:
-        measured.save(path)
+        try:
+            measured.save(path)
+        except OSError as error:  # a full disk: the measurements are not lost
+            warnings.warn(f"{error}; the machine is returned unsaved", stacklevel=2)
     return measured
 
 

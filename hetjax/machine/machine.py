@@ -17,6 +17,7 @@ from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
 from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_seed
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
+from hetjax.writing import naming
 
 MOST_WORKERS = 100_000  # each has a replica of the model
 MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
@@ -173,7 +174,9 @@ class Machine:
 
     def save(self, path: str | Path) -> None:
         """Write the machine to a JSON file."""
-        Path(path).write_text(to_json(self), encoding="utf-8")
+        text = to_json(self)
+        with naming(path):
+            Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Machine":

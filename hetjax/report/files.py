@@ -3,12 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetjax.report.comparison import Comparison
+from hetjax.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +81,9 @@ def write_results(
 ) -> list[Path]:
     """Write all files of a comparison; return their paths.
 
-    Of several processes, process 0 alone writes them.
+    Of several processes, process 0 alone writes them. Errors: FileExistsError as in
+    `check_out`; OSError where files could not be written, such as on a full disk: after
+    all have been tried, it names those that are there and those that are not.
     """
     folder = Path(out_dir)
     paths = [folder / name for name in NAMES]
@@ -96,21 +99,20 @@ def write_results(
         lambda path: _save(runs.plot_timeline(), path),
         runs.report,
     )
+    written: list[Path] = []
+    failures: list[OSError] = []
     for path, write in zip(paths, writers, strict=True):
-        _write_whole(path, write)
-    return paths
+        try:
+            write_whole(path, write)
+            written.append(path)
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        found = ", ".join(map(str, written)) or "no other file"
+        raise OSError(f"{'; '.join(map(str, failures))}; written: {found}")
+    return written
 
 
 def _save(figure: "Figure", path: Path) -> None:
     """Save as PNG; the temporary file's name does not imply the format."""
     figure.savefig(path, format="png", dpi=150)
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a temporary file, then rename it: an interruption leaves no half file."""
-    partial_path = path.with_name(f".{path.name}.partial")
-    try:
-        write(partial_path)
-        os.replace(partial_path, path)
-    finally:
-        partial_path.unlink(missing_ok=True)

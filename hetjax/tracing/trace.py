@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from hetjax.machine.types import Stamps, WorkerInfo
 from hetjax.saved import before_of
+from hetjax.writing import naming
 
 VERSION = 2  # of the format
 MANY = 5_000  # lines that may wait for a pause before they are written
@@ -89,7 +90,7 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the trace as JSON lines."""
-        with Path(path).open("w", encoding="utf-8") as file:
+        with naming(path), Path(path).open("w", encoding="utf-8") as file:
             for line in (self.header, *self.lines, {"end": self.end}):
                 file.write(json.dumps(line) + "\n")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import script_main
+from full_disk import full_disk
 from matplotlib.figure import Figure
 from quick import quick
 
@@ -495,6 +496,31 @@ def test_a_users_error_is_one_line_and_status_2(command, folder, name):
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not (folder / "no").exists()
+
+
+def test_a_full_disk_leaves_the_table_and_names_the_files(command, folder):
+    """Neither the runs nor all of the results can be written."""
+    with full_disk(1), pytest.warns(UserWarning, match=r"runs/sma_0/0\d* could not be"):
+        result = command("--data=mine:numbers", *OWN[1:], "--strategies=sma", "--out=o")
+    assert result.returncode == 2
+    assert [line.split()[0] for line in result.stdout.splitlines()[:3:2]] == [
+        *("strategy", "sma")
+    ]
+    *_, last = result.stderr.splitlines()
+    assert last.startswith("compare.py: [Errno 27] File too large: 'o/results.json'; ")
+    assert last.endswith("; written: " + ", ".join(f"o/{n}" for n in NAMES[2:5]))
+
+
+def test_a_folder_that_cannot_be_made_leaves_the_table_of_the_runs_before(
+    command, folder
+):
+    (folder / "o" / "runs").mkdir(parents=True)
+    (folder / "o" / "runs" / "sync_sgd_0").write_text("in the way")
+    strategies = "--strategies=sma,sync_sgd"
+    result = command("--data=mine:numbers", *OWN[1:], strategies, "--out=o")
+    assert result.returncode == 2
+    assert "sync_sgd_0" in result.stderr.splitlines()[-1]
+    assert result.stdout.splitlines()[2].split()[0] == "sma"
 
 
 @pytest.mark.parametrize("script", [[str(COMPARE)], ["-m", "experiments.compare"]])
