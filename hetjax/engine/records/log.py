@@ -1,10 +1,7 @@
 """The log of a run: a line for everything that its records say happened."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, overload
-
-if TYPE_CHECKING:
-    from hetjax.engine.records.history import History
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 SHOWN = 40  # lines of a printed log: so many of its beginning and of its end
 # at equal times in this order; in between, what happened to a worker
@@ -44,8 +41,8 @@ class Log(list[LogEntry]):
         return "\n".join(lines)
 
 
-def log_of(history: "History") -> Log:
-    """The log of a history, of its timeline, events, merges and evaluations."""
+def log_of(history: Any) -> Log:
+    """The log of a `History`, of its timeline, events, merges and evaluations."""
     return Log(sorted(_entries(history), key=_place))
 
 
@@ -57,7 +54,7 @@ def _place(entry: LogEntry) -> tuple[float, int]:
     return seconds, len(_FIRST) + later
 
 
-def _entries(h: "History") -> Iterator[LogEntry]:
+def _entries(h: Any) -> Iterator[LogEntry]:
     names = [worker.name for worker in h.workers]
     for worker, kind, start, finish, whole in h.timeline.marked():
         name = names[worker]
