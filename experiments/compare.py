@@ -35,6 +35,7 @@ starts.
 import functools
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -299,7 +300,10 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
     )
     print(comparison.table(), flush=True)  # first: the disk may be full
     overwrite = FLAGS.overwrite or comparison.interrupted
-    return comparison, write_results(comparison, out, overwrite=overwrite)
+    command = shlex.join(["python", "experiments/compare.py", *sys.argv[1:]])
+    return comparison, write_results(
+        comparison, out, overwrite=overwrite, command=command
+    )
 
 
 def _run(*setting: Any, **settings: Any) -> hj.Comparison:

@@ -16,6 +16,7 @@ from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import (
     check_runs,
     check_same,
+    chosen_rates,
     joined_tuning,
     joined_versions,
     strategy_names,
@@ -205,6 +206,7 @@ class Comparison:
             )
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        lines += chosen_rates(self.tuning)
         lines += summary.output_layers(self.histories)
         lines += summary.parts_of_test(self.histories)
         lines += summary.placements(self.histories)

@@ -78,9 +78,11 @@ def write_results(
     *,
     overwrite: bool = False,
     version: str | None = None,
+    command: str = "",
 ) -> list[Path]:
     """Write all files of a comparison; return their paths.
 
+    `command` is what made it, which the page then shows instead of a call.
     Of several processes, process 0 alone writes them. Errors: FileExistsError as in
     `check_out`; OSError where files could not be written, such as on a full disk: after
     all have been tried, it names those that are there and those that are not.
@@ -97,7 +99,7 @@ def write_results(
         lambda path: _save(runs.plot(), path),
         lambda path: _save(runs.plot_batch_sizes(), path),
         lambda path: _save(runs.plot_timeline(), path),
-        runs.report,
+        partial(runs.report, command=command),
     )
     written: list[Path] = []
     failures: list[OSError] = []

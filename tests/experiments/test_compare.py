@@ -1,8 +1,10 @@
 """The main script: its files, its exit status, and one line for every user's error."""
 
+import html
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -661,8 +663,8 @@ def test_a_folder_of_sparse_text(good):
     assert any("without labels" in note for note in results["data"]["notes"])
 
 
-def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good):
-    _, results = good("tuned")
+def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good, folder):
+    result, results = good("tuned")
     sizes = ("train_examples", "test_examples", "features", "classes")
     assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
     (run,) = results["runs"]
@@ -680,3 +682,10 @@ def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good):
     assert run["settings"]["learning_rate"] == tuning["chosen"]["sync_sgd"]
     best = max(tuning["scores"]["sync_sgd"], key=tuning["scores"]["sync_sgd"].get)
     assert float(best) == run["settings"]["learning_rate"]
+    held = tuning["held_out"]
+    said = f"learning rates, chosen on {held} held-out examples: sync_sgd {best}"
+    assert said in result.stdout.splitlines()
+    page = html.unescape((folder / "tuned" / "report.html").read_text())
+    command = [a.replace("{tmp}", str(folder)) for a in GOOD["tuned"]]
+    command.append(f"--out={folder}/tuned")
+    assert shlex.join(["python", "experiments/compare.py", *command]) in page
