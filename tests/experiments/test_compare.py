@@ -375,6 +375,18 @@ ERRORS = {
         "local_steps=(4, 16, 64): give 2 numbers",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
+    "labels of classes": (
+        ["--commonest_labels=5"],
+        "--commonest_labels: shifted digits has one class for each example",
+    ),
+    "more labels than there are": (
+        ["--data={tmp}/xmc", "--commonest_labels=5"],
+        "--commonest_labels=5: xmc has 4 labels",
+    ),
+    "a machine that is not scaled": (
+        ["--scale_machine"],
+        "--scale_machine is for a machine whose name ends in -amazon670k, not --machi",
+    ),
     "labels of other data": (
         ["--labels=5"],
         "--labels is for --data=synthetic_xmc, not for --data=shifted_digits",
@@ -407,6 +419,13 @@ GOOD = {
         "--batch_size=4",
         "--learning_rates=0.01,0.1",
         "--tune=each",
+    ],
+    "linear": [
+        *("--data=synthetic_xmc", "--rows=64", "--test_rows=16", "--features=30"),
+        *("--labels=7", "--nonzeros=5", "--labels_per_row=2", "--commonest_labels=3"),
+        *("--model=linear", "--strategies=sync_sgd", "--batch_size=4", "--noise=0"),
+        *("--machine=v100x1-amazon670k", "--scale_machine", "--seconds=0.4"),
+        "--num_evals=2",
     ],
     "epochs": [
         *TINY[1:],
@@ -661,6 +680,19 @@ def test_a_folder_of_sparse_text(good):
     assert {"p@1", "p@3"} <= set(run["evals"][0])  # of four labels
     assert "without labels" in made.stderr
     assert any("without labels" in note for note in results["data"]["notes"])
+
+
+def test_a_linear_model_of_few_labels_on_a_machine_scaled_to_it(good):
+    result, results = good("linear")
+    assert results["data"]["classes"] == 3
+    assert results["data"]["name"].endswith(", 3 labels")
+    # 31 x 3 numbers; a step takes as long as that of 1,024 examples there
+    assert results["machine"]["name"] == "v100x1-amazon670k, batch 4, 0.000372 MB"
+    said = "merges of 412 MB, scaled to batch 4, 0.000372 MB\n"
+    assert said in result.stderr
+    step = preset("v100x1-amazon670k").workers[0].cost.seconds(1024)
+    (run,) = results["runs"]
+    assert run["evals"][-1]["updates"] == int(0.4 / step) > 1
 
 
 def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good, folder):
