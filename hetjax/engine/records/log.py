@@ -56,7 +56,8 @@ def _place(entry: LogEntry) -> tuple[float, int]:
 
 def _entries(h: Any) -> Iterator[LogEntry]:
     names = [worker.name for worker in h.workers]
-    for worker, kind, start, finish, whole in h.timeline.marked():
+    # by worker, so that those of one time stand in the order of the machine
+    for worker, kind, start, finish, whole in sorted(h.timeline.marked()):
         name = names[worker]
         if kind == "busy":
             yield LogEntry(start, name, "dispatch")
