@@ -15,10 +15,10 @@ The default trains on scikit-learn's handwritten digits, each at nine positions,
 simulated machine v100x3+k80: three equal GPUs and one that needs 3.6 times as long. Why
 these: experiments/README.md. Of each kind of strategy there is one of equal rounds, and
 one that takes account of the workers' speeds. It prints a table and writes
-results.json, results.csv, three plots, and report.html, a page with all of it, to the
-folder results, or to --out. Every run is kept there, too: the same command again does
-only what is missing. If results holds runs of other settings, the folder is results-2,
-and so on.
+results.json, results.csv, plots (of batch sizes, where they change), and report.html, a
+page with all of it, to the folder results, or to --out. Every run is kept there, too:
+the same command again does only what is missing. If results holds runs of other
+settings, the folder is results-2, and so on.
 
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM, or
 train.libsvm and test.libsvm, or images. FILE is libSVM, its test split FILE.t. Image

@@ -29,6 +29,7 @@ def write(make, folder, turn, **options):
     )
     h.programs = dict(turn([("step", 2), ("merge", 1)]))
     h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
+    h.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.0)]
     h.evals = [dict(turn(list(p.items()))) for p in h.evals]
     data = dict(turn([("name", "d"), ("rows", 3)]))
     runs = Comparison([h], data=data, machine={})
@@ -214,7 +215,7 @@ def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
     with full_disk(8_000), pytest.raises(OSError, match="too large") as raised:
         write_results(runs, tmp_path, overwrite=True)
     failed, _, written = str(raised.value).partition("; written: ")
-    large = NAMES[2:]
+    large = [NAMES[2], *NAMES[4:]]
     assert re.findall(r"too large: '(.*?)'", failed) == [
         str(tmp_path / name) for name in large
     ]
@@ -222,6 +223,14 @@ def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
     assert written == ", ".join(str(tmp_path / name) for name in small)
     assert {p.name for p in tmp_path.iterdir()} == {*small, NAMES[2]}  # no half files
     assert (tmp_path / NAMES[2]).read_text() == "old"
+
+
+def test_without_changed_batch_sizes_there_is_no_plot_of_them(runs, tmp_path):
+    """An old one is deleted, since it is of other runs."""
+    (tmp_path / "batch_sizes.png").write_text("old")
+    paths = write_results(runs, tmp_path, overwrite=True)
+    assert [p.name for p in paths] == [n for n in NAMES if n != "batch_sizes.png"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
 
 
 def test_a_full_disk_names_the_file_of_every_method(runs, tmp_path):
