@@ -74,7 +74,7 @@ class Machine:
             for (kind, factor), n in kinds.items()
         )
         links = ", ".join(
-            f"{place or 'root'} {link.bandwidth / 1e9:.3g} GB/s"
+            f"{place or 'root'} {_bandwidth(link)}"
             for place, link in self.links.items()
         )
         return two_lines(
@@ -222,6 +222,12 @@ def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
         per_example=worker.factor * per_example,
         device=worker.device or worker.name,
     )
+
+
+def _bandwidth(link: Link) -> str:
+    if link.bandwidth >= 1e15:  # such as of a fit, which charges bytes to the workers
+        return "of any bandwidth"
+    return f"{link.bandwidth / 1e9:.3g} GB/s"
 
 
 def _common_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
