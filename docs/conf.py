@@ -35,7 +35,7 @@ html_show_copyright = False
 pygments_style = "friendly"
 
 add_module_names = False
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 110  # with the modules of types, unseen
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 autodoc_member_order = "groupwise"

@@ -4,6 +4,7 @@
     python experiments/compare.py --data=DIR --batch_size=64 --learning_rate=2
     python experiments/compare.py --data=mine:load                  (mine.py is yours)
     python experiments/compare.py --data=synthetic_xmc --strategies=adaptive_sgd
+    python experiments/compare.py --data=DIR --model=linear --commonest_labels=1000
     python experiments/compare.py --all                             (two minutes)
     python experiments/compare.py --flagfile=FILE --plan            (what it would take)
     python experiments/compare.py --machine=local --cpu_devices=2 --slowdown=cpu:1=3
@@ -14,16 +15,18 @@ The default trains on scikit-learn's handwritten digits, each at nine positions,
 simulated machine v100x3+k80: three equal GPUs and one that needs 3.6 times as long. Why
 these: experiments/README.md. Of each kind of strategy there is one of equal rounds, and
 one that takes account of the workers' speeds. It prints a table and writes
-results.json, results.csv, three plots, and report.html, a page with all of it, to the
-folder results, or to --out. Every run is kept there, too: the same command again does
-only what is missing. If results holds runs of other settings, the folder is results-2,
-and so on.
+results.json, results.csv, plots (of batch sizes, where they change), and report.html, a
+page with all of it, to the folder results, or to --out. Every run is kept there, too:
+the same command again does only what is missing. If results holds runs of other
+settings, the folder is results-2, and so on.
 
 DIR holds train.txt[.gz] and test.txt[.gz] in XMC text or multi-label libSVM, or
 train.libsvm and test.libsvm, or images. FILE is libSVM, its test split FILE.t. Image
 data sets by name (mnist, ...) are read from $HETJAX_DATA, or downloaded.
 --data=mine:load is the function load() of the module mine, which returns a
 hetjax.data.Dataset; if its y are numbers instead of classes, the task is regression.
+--model=linear is the baseline to try first on sparse text. Machines of other models
+(v100x4-amazon670k, ...) are scaled to the model in hand by --scale_machine.
 With --machine=local the strategies run on this host's own devices, in real seconds, and
 a trace of each run is written to the folder traces in that of the results. With
 --machine=mesh all workers run as one program, on devices of one kind; auto takes a mesh
@@ -35,6 +38,7 @@ starts.
 import functools
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -102,7 +106,16 @@ flags.DEFINE_list(
 )
 flags.DEFINE_string("tune", "common", "one learning rate for all: common; or each")
 flags.DEFINE_float("target", None, "metric to reach; default 97 % of the best")
-flags.DEFINE_string("model", "mlp", "mlp, lenet, resnet20, vgg16, ...")
+flags.DEFINE_string("model", "mlp", "mlp, linear, lenet, resnet20, vgg16, ...")
+flags.DEFINE_integer(
+    "commonest_labels", None, "keep only so many of a data set's sets of labels"
+)
+flags.DEFINE_boolean(
+    "scale_machine",
+    False,
+    "scale a machine ...-amazon670k, whose steps are those of 1,024 examples and whose "
+    "merges are those of 412 MB, to --batch_size and the model",
+)
 flags.DEFINE_integer("hidden", 128, "hidden units of an mlp")
 flags.DEFINE_float("dirichlet", None, "uneven shards: concentration, such as 0.3")
 flags.DEFINE_multi_string("set", [], "one strategy's setting: adaptive_sgd.delta=0.2")
@@ -126,12 +139,31 @@ bounded("num_evals", *bounds.EVALS)
 bounded("eval_examples", 1, 2**31 - 1, "an evaluation needs examples")
 bounded("seeds", *bounds.SEEDS)
 bounded("hidden", *bounds.HIDDEN)
+bounded("commonest_labels", 1, 2**31 - 1, "a model needs labels")
 bounded("dirichlet", 1e-6, 1_000_000, "it is a concentration, about 0.3")
 bounded("data_seed", *bounds.SEED)
 SIZES = ("rows", "test_rows", "features", "labels", "nonzeros", "labels_per_row")
 
 
 def load_data() -> hj.data.Dataset:
+    """The data set, with --commonest_labels only."""
+    data = _load_all_labels()
+    if FLAGS.commonest_labels is None:
+        return data
+    if not data.multilabel:
+        raise ValueError(
+            f"--commonest_labels: {data.name} has one class for each example, not a "
+            "set of labels: leave the flag out"
+        )
+    if FLAGS.commonest_labels > data.num_classes:
+        raise ValueError(
+            f"--commonest_labels={FLAGS.commonest_labels}: {data.name} has "
+            f"{data.num_classes:,} labels"
+        )
+    return hj.data.commonest_labels(data, FLAGS.commonest_labels)
+
+
+def _load_all_labels() -> hj.data.Dataset:
     """The data set; a ValueError for a flag that it would ignore.
 
     A plan needs only the sizes of a public one.
@@ -173,6 +205,10 @@ def refuse_flags_of_others() -> None:
     here = local or on_cluster
     kinds = {
         "a simulated machine": ({"noise", "plan"}, not here),
+        "a machine whose name ends in -amazon670k": (
+            {"scale_machine"},
+            FLAGS.machine.endswith("-amazon670k"),
+        ),
         "one machine": ({"workers_per_device"}, not on_cluster),
         "--machine=cluster": (set(cluster.OWN), on_cluster),
         "devices of one's own": ({"slowdown", "step_mode"}, here),
@@ -201,8 +237,6 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
     else:
         local_devices.divide_cpu()
         machine = hj.machine.load_machine(FLAGS.machine, noise=FLAGS.noise)
-        if FLAGS.workers_per_device > 1:
-            machine = machine.with_workers_per_device(FLAGS.workers_per_device)
     rate = schedules.learning_rate(FLAGS.learning_rate)
     if FLAGS.learning_rates and rate != FLAGS.learning_rate:
         raise ValueError("--learning_rates chooses constant rates: give no schedule")
@@ -215,7 +249,33 @@ def setting() -> tuple[hj.Task, hj.data.Dataset, Any, dict[str, hj.Strategy]]:
     task = named_data.task(
         FLAGS.model, data, FLAGS.hidden, FLAGS.output, model_flags.inputs()
     )
+    if isinstance(machine, hj.machine.Machine):
+        machine = _fitted(machine, task)
     return task, data, machine, strategies
+
+
+def _fitted(machine: hj.machine.Machine, task: hj.Task) -> hj.machine.Machine:
+    """The machine with --workers_per_device, scaled to the task's model if asked."""
+    if FLAGS.machine.endswith("-amazon670k"):
+        said = f"{machine.name}: steps of 1,024 examples and merges of 412 MB"
+        if FLAGS.scale_machine:
+            machine = hj.machine.like_amazon670k(
+                machine.name,
+                batch_size=FLAGS.batch_size,
+                num_bytes=_num_bytes(task),
+                noise=machine.noise,
+            )
+            said += f", scaled to {machine.name.partition(', ')[2]}"
+        else:
+            said += "; --scale_machine scales them to --batch_size and the model"
+        print(said, file=sys.stderr)
+    if FLAGS.workers_per_device > 1:
+        machine = machine.with_workers_per_device(FLAGS.workers_per_device)
+    return machine
+
+
+def _num_bytes(task: hj.Task) -> int:
+    return tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
 
 
 def check_plan() -> None:
@@ -239,8 +299,7 @@ def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:
     if FLAGS.epochs is None or FLAGS["seconds"].present:
         return FLAGS.seconds
     task, data, machine, strategies = setting
-    num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
-    found = virtual_times(data, machine, strategies, FLAGS.epochs, num_bytes)
+    found = virtual_times(data, machine, strategies, FLAGS.epochs, _num_bytes(task))
     times = {name: ENOUGH * seconds for name, (seconds, _) in found.items()}
     return max(times.values()) if FLAGS.learning_rates else times
 
@@ -269,9 +328,10 @@ def check_tuned(results: Path) -> None:
 
 
 def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[Path]]:
-    """Run what is missing in a folder, and write the results there.
+    """Run what is missing in a folder, print the table, and write the results there.
 
-    Errors: OtherRun or FileExistsError if it holds other runs, before any run begins.
+    Errors: OtherRun or FileExistsError if it holds other runs, before any run begins;
+    OSError if not all could be written, after the table.
     """
     check_out(
         out, FLAGS.overwrite, list(itertools.product(names(), range(FLAGS.seeds)))
@@ -280,7 +340,7 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         check_tuned(out / "results.json")
     real = FLAGS.machine in (*local_devices.MACHINES, "cluster")
     recorded = FLAGS.machine in ("local", "cluster")
-    comparison = hj.compare(
+    comparison = _run(
         *setting(),
         seconds=durations(setting()),
         epochs=FLAGS.epochs,
@@ -296,8 +356,22 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         every=FLAGS.every,
         resume="never" if FLAGS.overwrite else "auto",
     )
+    print(comparison.table(), flush=True)  # first: the disk may be full
     overwrite = FLAGS.overwrite or comparison.interrupted
-    return comparison, write_results(comparison, out, overwrite=overwrite)
+    command = shlex.join(["python", "experiments/compare.py", *sys.argv[1:]])
+    return comparison, write_results(
+        comparison, out, overwrite=overwrite, command=command
+    )
+
+
+def _run(*setting: Any, **settings: Any) -> hj.Comparison:
+    """`hj.compare`; if a folder cannot be written, print the runs so far, too."""
+    try:
+        return hj.compare(*setting, **settings)
+    except OSError as error:
+        if histories := getattr(error, "histories", None):
+            print(hj.Comparison(histories, data={}, machine={}).table(), flush=True)
+        raise
 
 
 def main() -> int:
@@ -307,7 +381,6 @@ def main() -> int:
         return 0
     once = functools.cache(setting)
     comparison, paths = out_folder.in_folder(FLAGS.out, partial(compare, setting=once))
-    print(comparison.table())
     print("wrote " + ", ".join(str(path) for path in paths))
     return scripts.status_of(comparison.signal) if comparison.interrupted else 0
 

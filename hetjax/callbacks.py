@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hetjax.direction import MODES, better
+from hetjax.writing import naming
 
 Point = dict[str, float]
 OnEval = Callable[[Point], object]
@@ -146,11 +147,14 @@ class CSV:
 
     def __call__(self, point: Point) -> None:
         """Write an evaluation."""
-        if self._writer is None:
-            self._writer = csv.DictWriter(self._file, list(point), lineterminator="\n")
-            self._writer.writeheader()
-        self._writer.writerow(point)
-        self._file.flush()
+        with naming(self._path):
+            if self._writer is None:
+                self._writer = csv.DictWriter(
+                    self._file, list(point), lineterminator="\n"
+                )
+                self._writer.writeheader()
+            self._writer.writerow(point)
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,20 @@ from docutils.nodes import make_id
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
+from sphinx.util.typing import stringify_annotation
 
 _LOGGER = logging.getLogger(__name__)
+# (module, name) of types that signatures show by name: docs/api/index.md says what
+# they are
+TYPES = (
+    ("hetjax.merge.formulas.weights", "Numbers"),
+    ("hetjax.merge.formulas.weights", "ArrayLike"),
+    ("hetjax.schedule.learning_rates", "LearningRateLike"),
+    ("hetjax.callbacks", "OnEval"),
+    ("hetjax.tasks.augment.mixing", "Mix"),
+    ("hetjax.tasks.augment.transforms", "Transform"),
+    ("hetjax.schedule.scaling", "ScalingRule"),
+)
 _CODE = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SIGNATURE = re.compile(r"\w+\(.*\) -> ")
@@ -159,8 +172,27 @@ def fields(of: type) -> str:
 
 
 def _signature(app, what, name, of, options, signature, returns) -> Any:
-    """A record's fields are shown below, as in its source."""
-    return ("", None) if what == "class" and _is_record(of) else None
+    """A record's fields are shown below, as in its source; long types have names."""
+    if what == "class" and _is_record(of):
+        return "", None
+    return _shortened(signature), _shortened(returns)
+
+
+def _shortened(text: str | None) -> str | None:
+    """A signature in which types that the library names are these names."""
+    for whole, name in _names_of_types().items() if text else ():
+        text = text.replace(whole, name)
+    return text
+
+
+@cache
+def _names_of_types() -> dict[str, str]:
+    """{the text of a type: its name}, those that contain others first."""
+    found = {
+        stringify_annotation(getattr(import_module(module), name), "smart"): name
+        for module, name in TYPES
+    }
+    return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
 
 
 def _skip(app, what, name, of, skip, options) -> bool | None:

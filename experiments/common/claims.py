@@ -19,6 +19,7 @@ from experiments.common import scripts
 from experiments.common.bounds import bounded
 from hetjax.report.table import Table
 from hetjax.runtimes.mesh.processes import is_first
+from hetjax.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,31 +91,35 @@ def main(
         before_training()
     path.parent.mkdir(parents=True, exist_ok=True)
     found: list[Claim] = []
-    status = 0
+    status, problem = 0, ""
     try:
         for claim in _evaluate(chosen, by_clock):
             if f"{claim.id}/".startswith(f"{FLAGS.only}/" if FLAGS.only else ""):
                 found.append(claim)
-                _write(found, path)  # at once: the next section may fail
+                problem = _write(found, path)  # at once: the next section may fail
     except KeyboardInterrupt as error:
         print("interrupted: the claims that were finished", file=sys.stderr)
         status = scripts.status_of(str(error))
     finally:
         if found:
             print(table(found))
-            print(f"wrote {path}")
+            print(problem or f"wrote {path}", file=sys.stderr if problem else None)
     if not found and not status:
         raise ValueError(f"--only={FLAGS.only}: there is no claim of that name")
-    return status
+    return status or (2 if problem else 0)
 
 
-def _write(found: list[Claim], path: Path) -> None:
+def _write(found: list[Claim], path: Path) -> str:
+    """Replace claims.json; return why it could not be written: the disk may be full."""
     if not is_first():
-        return
+        return ""
     records = [claim._asdict() for claim in found]
-    path.write_text(
-        json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(records, indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _evaluate(sections: Sections, by_clock: tuple[str, ...]) -> Iterator[Claim]:
@@ -147,9 +152,13 @@ def picture(
     id_: str, file: str, figure: "Figure", what: str, paper: str, setting: str
 ) -> Claim:
     """Save a figure beside claims.json, and return its row without a verdict."""
-    if is_first():
-        figure.savefig(Path(FLAGS.out) / file, dpi=120)
-    return Claim(id_, what, paper, file, "", OWN, setting)
+    path, ours = Path(FLAGS.out) / file, file
+    try:
+        if is_first():
+            write_whole(path, lambda p: figure.savefig(p, format="png", dpi=120))
+    except OSError as error:  # the claims after it are worth more than a figure
+        ours = f"not written: {error}"
+    return Claim(id_, what, paper, ours, "", OWN, setting)
 
 
 def seeds() -> range:

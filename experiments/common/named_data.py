@@ -35,6 +35,7 @@ NAMED: dict[str, Callable[[], hj.data.Dataset]] = {
         for name, sizes in hj.data.SHAPES.items()
     },
 }
+OF_FEATURES = ("mlp", "linear")  # for x [N, F] of any F, dense or sparse
 MODELS: dict[str, Callable[..., Any]] = {
     "magma_mlp": hj.models.magma_mlp,
     "lenet": hj.models.lenet,
@@ -234,18 +235,21 @@ def model(
             features = math.prod(image["image"]) if image else data.num_features
             _check_same(inputs.pretrained, name, features, found, named)
         return found
-    if name == "mlp":
+    if name in OF_FEATURES:
         if not isinstance(data.num_features, int):
             raise ValueError(
                 f"x of {data.name} are several arrays, which no model of the scripts "
                 "takes: write a script with a model of your own"
             )
-        _check_no_tokens(data)
+        _check_no_tokens(name, data)
         make = hj.models.sparse_mlp if data.sparse else hj.models.mlp
         _check_options(name, make, wanted)
+        if name == "linear":
+            return hj.models.linear()
         return make(hidden=hidden)
     if name not in MODELS:
-        raise ValueError(f"--model={name}: choose one of mlp, {', '.join(MODELS)}")
+        known = ", ".join((*OF_FEATURES, *MODELS))
+        raise ValueError(f"--model={name}: choose one of {known}")
     factory = MODELS[name]
     _check_options(name, factory, wanted)
     if "image" in inspect.signature(factory).parameters:
@@ -253,14 +257,14 @@ def model(
     return factory(**wanted)
 
 
-def _check_no_tokens(data: hj.data.Dataset) -> None:
-    """Raise a ValueError for inputs whose numbers an MLP should not multiply."""
+def _check_no_tokens(name: str, data: hj.data.Dataset) -> None:
+    """Raise a ValueError for inputs whose numbers a layer should not multiply."""
     dtype = getattr(data.train.x, "dtype", None)
     if dtype is None or not data.num_classes:
         return  # `task` says what is wrong with tokens to predict
     if dtype.kind in "iu" and dtype.itemsize > 1:
         raise ValueError(
-            f"--model=mlp: x of {data.name} are integers ({dtype}), such as tokens: "
+            f"--model={name}: x of {data.name} are integers ({dtype}), such as tokens: "
             "give --model=distilbert; if they are quantities, make them floats"
         )
 

@@ -22,6 +22,7 @@ from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from experiments.papers import mega_batches
 from hetjax.machine import SimulatedClock
+from hetjax.writing import naming
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")
@@ -95,7 +96,8 @@ def plot(table: Table, path: str) -> None:
         axes.step(x, sizes, where="mid", label=f"worker {worker}")
     axes.set(xlabel="mega-batch", ylabel="batch size [examples]")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    with naming(path):
+        figure.savefig(path, dpi=120)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Calibration: measure real devices, alone and together, to simulate them."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from hetjax.schedule.types import Policy
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import model_text
-from hetjax.tracing.fit import Fit, fit_machine
+from hetjax.tracing.fit import Fit, doubts, fit_machine
 
 MOST_STEPS = 1000  # of a round; enough to see that costs are proportional to steps
 MOST_ROUNDS = 100_000  # of each worker; they take a day, and all are kept in memory
@@ -60,9 +61,12 @@ def calibrate(
     workers per device, or the workers of a `cluster_machine` that are there.
     `local_update` makes the steps (default `local.sgd()`).
 
-    The machine's `calibration` says what was measured and how well it fits. `path`
+    The machine's `calibration` says what was measured and how well it fits. A warning
+    says if other programs disturbed it: a poor fit, steps that vary by more than a
+    fifth, or devices of one kind that are more than 1.5 times apart. `path`
     saves the machine as JSON, which `machine.load_machine` reads. An interrupted
-    calibration returns nothing. Errors: ValueError for devices that do not exist, a
+    calibration returns nothing; if the file cannot be written in the end, that is a
+    warning. Errors: ValueError for devices that do not exist, a
     data set smaller than a batch, or more than MOST_STEPS steps or MOST_ROUNDS rounds;
     KeyboardInterrupt after Ctrl-C.
     """
@@ -113,10 +117,19 @@ def calibrate(
     if history.stopped != DONE:
         raise ValueError(f"the calibration did not end: {history.stopped}")
     found = fit_machine(history.trace.load(), "calibrated")
+    if disturbed := doubts(found.machine, found.error):
+        warnings.warn(
+            f"a noisy calibration: {'; '.join(disturbed)}; stop other programs, or "
+            "raise repeats, and calibrate again",
+            stacklevel=2,
+        )
     about = _about(found, task, data, batch_sizes)
     measured = dataclasses.replace(found.machine, calibration=about)
     if path is not None:
-        measured.save(path)
+        try:
+            measured.save(path)
+        except OSError as error:  # a full disk: the measurements are not lost
+            warnings.warn(f"{error}; the machine is returned unsaved", stacklevel=2)
     return measured
 
 

@@ -74,7 +74,8 @@ def check_train(
     if trace is not None and not is_real_machine(machine):
         raise ValueError(
             f"trace={str(trace)!r}: only real runs are recorded, not one on a "
-            "simulated machine"
+            "simulated machine, which runs again to the bit; its history.log lists "
+            "what happened"
         )
     name = getattr(strategy, "name", "strategy")
     check_strategy(name, strategy, len(data.train))

@@ -382,7 +382,9 @@ class Bookkeeping:
 
     def _drop_unfinished(self, end: float) -> None:
         """No longer count merges that are visible after `end` [s]: in no evaluation."""
-        dropped = self.ledger.drop_unfinished(end)
-        self.history.merges -= sum(map(counts_as_merge, dropped))
-        times = self.history.merge_times
-        del times[len(times) - sum(map(changes_root, dropped)) :]
+        history, times = self.history, self.history.merge_times
+        for visible, action in reversed(self.ledger.drop_unfinished(end)):
+            history.merges -= counts_as_merge(action)
+            if changes_root(action):
+                history.unseen_merge = visible
+                times.pop()

@@ -17,6 +17,7 @@ from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
 from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_seed
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
+from hetjax.writing import naming
 
 MOST_WORKERS = 100_000  # each has a replica of the model
 MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
@@ -73,7 +74,7 @@ class Machine:
             for (kind, factor), n in kinds.items()
         )
         links = ", ".join(
-            f"{place or 'root'} {link.bandwidth / 1e9:.3g} GB/s"
+            f"{place or 'root'} {_bandwidth(link)}"
             for place, link in self.links.items()
         )
         return two_lines(
@@ -173,7 +174,9 @@ class Machine:
 
     def save(self, path: str | Path) -> None:
         """Write the machine to a JSON file."""
-        Path(path).write_text(to_json(self), encoding="utf-8")
+        text = to_json(self)
+        with naming(path):
+            Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "Machine":
@@ -219,6 +222,12 @@ def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
         per_example=worker.factor * per_example,
         device=worker.device or worker.name,
     )
+
+
+def _bandwidth(link: Link) -> str:
+    if link.bandwidth >= 1e15:  # such as of a fit, which charges bytes to the workers
+        return "of any bandwidth"
+    return f"{link.bandwidth / 1e9:.3g} GB/s"
 
 
 def _common_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from hetjax.models.convnet import convnet
 from hetjax.models.distilbert import distilbert
 from hetjax.models.lenet import lenet
 from hetjax.models.magma import magma_cnn, magma_mlp
-from hetjax.models.mlp import MLP, SparseMLP, mlp, sparse_mlp
+from hetjax.models.mlp import MLP, Linear, SparseMLP, linear, mlp, sparse_mlp
 from hetjax.models.nin import nin
 from hetjax.models.pretrained.loading import from_pretrained
 from hetjax.models.resnet import resnet
@@ -15,11 +15,13 @@ from hetjax.models.wide_resnet import wide_resnet
 
 __all__ = [
     "MLP",
+    "Linear",
     "SparseMLP",
     "convnet",
     "distilbert",
     "from_pretrained",
     "lenet",
+    "linear",
     "magma_cnn",
     "magma_mlp",
     "mlp",

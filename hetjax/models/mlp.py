@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons: the papers' sparse three-layer one, and a dense one."""
+"""Linear models, and perceptrons: the papers' sparse three-layer one, a dense one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +43,38 @@ def mlp(*, hidden: int | tuple[int, ...] = 128) -> Callable[..., nnx.Module]:
         return MLP(features, classes, hidden=widths, rngs=rngs)
 
     return build
+
+
+@by_name
+def linear() -> Callable[..., nnx.Module]:
+    """A builder of `Linear` for `hetjax.classification` and `hetjax.regression`.
+
+    The baseline to try first on sparse data: with few examples it often wins.
+    """
+
+    def build(features: int, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
+        del rngs  # nothing is drawn
+        return Linear(features, classes)
+
+    return build
+
+
+class Linear(nnx.Module):
+    """One layer on a sparse or dense input: multinomial logistic regression.
+
+    z = x W + b        W [F, C] and b [C], which start at zero
+    """
+
+    def __init__(self, features: int, classes: int):
+        """F features, C classes."""
+        self.kernel = sparse.RowParam(jnp.zeros((features, classes)))
+        self.bias = nnx.Param(jnp.zeros(classes))
+
+    def __call__(self, x: Any) -> jax.Array:
+        """Logits [B, C]; dense inputs are flattened."""
+        if isinstance(x, jax.Array):
+            x = jnp.reshape(x, (x.shape[0], -1))
+        return sparse.matmul(x, self.kernel[...]) + self.bias[...][None]
 
 
 class SparseMLP(nnx.Module):

@@ -10,6 +10,7 @@ from hetjax.engine.records.history import (
     WorkerEvent,
     WorkerRecord,
 )
+from hetjax.engine.records.log import Log, LogEntry
 from hetjax.report import plot
 from hetjax.report.comparison import Comparison
 from hetjax.report.files import RUNS, check_out, write_results
@@ -20,6 +21,8 @@ __all__ = [
     "WorkerEvent",
     "History",
     "Comparison",
+    "Log",
+    "LogEntry",
     "Segment",
     "Table",
     "Timeline",

@@ -16,12 +16,14 @@ from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import (
     check_runs,
     check_same,
+    chosen_rates,
     joined_tuning,
     joined_versions,
     strategy_names,
 )
 from hetjax.report.table import Table
 from hetjax.report.versions import installed_versions
+from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,6 +206,7 @@ class Comparison:
             )
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
+        lines += chosen_rates(self.tuning)
         lines += summary.output_layers(self.histories)
         lines += summary.parts_of_test(self.histories)
         lines += summary.placements(self.histories)
@@ -295,7 +298,7 @@ class Comparison:
         """Write one row per evaluation."""
         names = metric_names(p for h in self.histories for p in h.evals)
         header = ["strategy", "seed", *COMMON, *names]
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, header, lineterminator="\n")
             writer.writeheader()
             for h in self.histories:
@@ -305,7 +308,8 @@ class Comparison:
     def to_json(self, path: str | Path, version: str | None = None) -> None:
         """Write everything except timelines and models; `version` is hetjax's."""
         text = json.dumps(self.document(version), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        with naming(path):
+            Path(path).write_text(text + "\n", encoding="utf-8")
 
     def document(self, version: str | None = None) -> dict[str, Any]:
         """Return the content of results.json; NaN and infinity are None."""
@@ -335,4 +339,6 @@ class Comparison:
         """
         from hetjax.report.page.assembly import page
 
-        Path(path).write_text(page(self, command), encoding="utf-8")
+        text = page(self, command)
+        with naming(path):
+            Path(path).write_text(text, encoding="utf-8")

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetjax.report.comparison import Comparison
+from hetjax.report.record import sizes_moved
+from hetjax.report.runs import first_seeds
+from hetjax.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,40 +80,50 @@ def write_results(
     *,
     overwrite: bool = False,
     version: str | None = None,
+    command: str = "",
 ) -> list[Path]:
     """Write all files of a comparison; return their paths.
 
-    Of several processes, process 0 alone writes them.
+    There is no batch_sizes.png if no strategy changed batch sizes. `command` is what
+    made the comparison, which the page then shows instead of a call. Of several
+    processes, process 0 alone writes them.
+
+    Errors: FileExistsError as in `check_out`; OSError where files could not be written,
+    such as on a full disk: after all have been tried, it names those that are there and
+    those that are not.
     """
     folder = Path(out_dir)
-    paths = [folder / name for name in NAMES]
+    writers: dict[str, Callable[[Path], object]] = {
+        "results.json": partial(runs.to_json, version=version),
+        "results.csv": runs.to_csv,
+        "time_to_accuracy.png": lambda path: _save(runs.plot(), path),
+        "batch_sizes.png": lambda path: _save(runs.plot_batch_sizes(), path),
+        "timeline.png": lambda path: _save(runs.plot_timeline(), path),
+        "report.html": partial(runs.report, command=command),
+    }
+    if not any(map(sizes_moved, first_seeds(runs.histories))):
+        del writers["batch_sizes.png"]
     if not _is_first():
-        return paths
+        return [folder / name for name in writers]
     check_out(folder, overwrite, [(h.strategy, h.seed) for h in runs.histories])
     folder.mkdir(parents=True, exist_ok=True)
-    writers = (
-        partial(runs.to_json, version=version),
-        runs.to_csv,
-        lambda path: _save(runs.plot(), path),
-        lambda path: _save(runs.plot_batch_sizes(), path),
-        lambda path: _save(runs.plot_timeline(), path),
-        runs.report,
-    )
-    for path, write in zip(paths, writers, strict=True):
-        _write_whole(path, write)
-    return paths
+    for name in set(NAMES) - set(writers):
+        (folder / name).unlink(missing_ok=True)  # of the results that are replaced
+    written: list[Path] = []
+    failures: list[OSError] = []
+    for name, write in writers.items():
+        path = folder / name
+        try:
+            write_whole(path, write)
+            written.append(path)
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        found = ", ".join(map(str, written)) or "no other file"
+        raise OSError(f"{'; '.join(map(str, failures))}; written: {found}")
+    return written
 
 
 def _save(figure: "Figure", path: Path) -> None:
     """Save as PNG; the temporary file's name does not imply the format."""
     figure.savefig(path, format="png", dpi=150)
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a temporary file, then rename it: an interruption leaves no half file."""
-    partial_path = path.with_name(f".{path.name}.partial")
-    try:
-        write(partial_path)
-        os.replace(partial_path, path)
-    finally:
-        partial_path.unlink(missing_ok=True)

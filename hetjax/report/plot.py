@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetjax.engine.records.history import History
 from hetjax.report.runs import check_timelines
+from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def chrome_trace(history: History, path: str | Path) -> None:
     are marks in the worker's row.
     """
     check_timelines([history])
-    with Path(path).open("w", encoding="utf-8") as file:
+    with naming(path), Path(path).open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(_events(history)):
             file.write((",\n" if number else "") + json.dumps(event))

@@ -98,6 +98,17 @@ def joined_tuning(
     return {**one, **joined}
 
 
+def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
+    """Which learning rates were chosen, and on what, as lines below a table."""
+    if tuning is None:
+        return []
+    chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"
+    if tuning["tune"] == "common" and len(set(chosen.values())) == 1:
+        return [f"learning rate {next(iter(chosen.values())):g} for all, chosen {how}"]
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
+    return [f"learning rates, chosen {how}: {rates}"]
+
+
 def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
     """The versions of packages, both where two comparisons differ."""
     names = {**one, **other}

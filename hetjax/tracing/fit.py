@@ -22,6 +22,9 @@ from hetjax.tracing.trace import Trace
 ALONE = 0.1  # a round counts as alone if the other workers compute less of its time
 TOGETHER = 0.5  # and as side by side above this share of the largest share seen
 _ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
+# what a quiet machine stays below: the median error, the noise, and the ratio of the
+# seconds of equal devices, for a step of so many examples
+POOR, NOISY, APART, EXAMPLES = 0.25, 0.2, 1.5, 32
 ITERATIONS = 4  # of least squares: weights are one over the seconds fitted before
 
 
@@ -94,6 +97,33 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
         faults=_faults(trace),
     )
     return Fit(machine, tuple(errors) or (math.nan,))
+
+
+def doubts(machine: Machine, error: float) -> list[str]:
+    """What says that a fitted machine was disturbed while it was measured.
+
+    `error` is the fit's median error.
+    """
+    found = []
+    if error > POOR:
+        found.append(f"the costs fit the rounds only to {100 * error:.0f} %")
+    if machine.noise > NOISY:
+        found.append(f"steps of one kind vary by {100 * machine.noise:.0f} %")
+    alike: dict[tuple[str, float], dict[str, float]] = {}
+    for w in machine.workers:
+        seconds = w.cost.per_round + w.cost.seconds(EXAMPLES)
+        alike.setdefault((w.kind, w.factor), {})[w.name] = seconds
+    for times in alike.values():
+        low, high = (
+            min(times, key=lambda k: times[k]),
+            max(times, key=lambda k: times[k]),
+        )
+        if times[high] > APART * times[low]:
+            ratio = times[high] / times[low]
+            found.append(
+                f"{high} is {ratio:.2g} times as slow as {low}, a device of its kind"
+            )
+    return found
 
 
 def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:

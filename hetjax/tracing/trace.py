@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from hetjax.machine.types import WorkerInfo
 from hetjax.saved import before_of
 from hetjax.tracing.format import Line, check_header, check_lines, end_of, parse
+from hetjax.writing import naming
 
 MANY = 5_000  # lines that may wait for a pause before they are written
 
@@ -42,7 +43,7 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the trace as JSON lines."""
-        with Path(path).open("w", encoding="utf-8") as file:
+        with naming(path), Path(path).open("w", encoding="utf-8") as file:
             for line in (self.header, *self.lines, {"end": self.end}):
                 file.write(json.dumps(line) + "\n")
 

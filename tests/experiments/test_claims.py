@@ -4,6 +4,7 @@ import json
 
 import pytest
 import script_main
+from full_disk import full_disk
 from quick import quick_if
 
 FIELDS = ["id", "claim", "paper", "ours", "unit", "verdict", "setting"]
@@ -140,6 +141,18 @@ def test_every_section_on_adaptive_sgd_runs(tmp_path):
         pictures = [c for id_, c in found.items() if id_.startswith("figures/")]
         assert all((tmp_path / tune / c["ours"]).exists() for c in pictures)
         assert {"rates/order", "rates/order/delta_0", "time/4/delta_0"} <= set(found)
+
+
+@pytest.mark.full  # which makes the table
+def test_a_full_disk_leaves_the_table_and_what_was_there(tmp_path):
+    (tmp_path / "claims.json").write_text("an earlier run")
+    with full_disk(1):
+        result = run("biased_local_sgd.py", tmp_path, "--only=table7", "--overwrite")
+    assert result.returncode == 2
+    assert "table7/cifar10/sync/100" in result.stdout
+    assert f"File too large: '{tmp_path}/claims.json'" in result.stderr
+    assert "wrote" not in result.stdout
+    assert (tmp_path / "claims.json").read_text() == "an earlier run"
 
 
 def test_results_are_not_overwritten(tmp_path):

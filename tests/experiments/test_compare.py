@@ -1,8 +1,10 @@
 """The main script: its files, its exit status, and one line for every user's error."""
 
+import html
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,15 +12,18 @@ from pathlib import Path
 
 import pytest
 import script_main
+from full_disk import full_disk
 from matplotlib.figure import Figure
 from quick import quick
 
 from experiments.common.strategy_flags import build_strategies
 from hetjax.api.session import Session
 from hetjax.machine import preset
-from hetjax.report.files import NAMES
+from hetjax.report import files
 
 ROOT = Path(__file__).parents[2]
+# batch sizes do not change in runs as short as these
+NAMES = [name for name in files.NAMES if name != "batch_sizes.png"]
 COMPARE = ROOT / "experiments" / "compare.py"
 TINY = ["--seconds=0.1", "--num_evals=2", "--hidden=8", "--batch_size=32"]
 BOTH = [*TINY, "--strategies=adaptive_sgd,sma"]
@@ -44,7 +49,7 @@ def document(folder):
     return json.loads(text, parse_constant=lambda name: pytest.fail(name))
 
 
-def test_a_table_and_six_files_with_all_their_fields(tmp_path):
+def test_a_table_and_the_files_with_all_their_fields(tmp_path):
     result = script_main.run(tmp_path, "compare.py", *BOTH, "--seeds=2", "--out=out")
     assert result.returncode == 0, result.stderr
     out = tmp_path / "out"
@@ -55,7 +60,7 @@ def test_a_table_and_six_files_with_all_their_fields(tmp_path):
     assert lines[-1] == "wrote " + ", ".join(f"out/{name}" for name in NAMES)
     assert "\n100 %, sma, " in result.stderr  # of the progress
     assert "Traceback" not in result.stderr
-    for name in NAMES[2:5]:
+    for name in NAMES[2:4]:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
     results = document(out)
@@ -372,6 +377,18 @@ ERRORS = {
         "local_steps=(4, 16, 64) beside levels=None: give 2 numbers",
     ),
     "rows": (["--data=synthetic_xmc", "--rows=0"], "rows is 0"),
+    "labels of classes": (
+        ["--commonest_labels=5"],
+        "--commonest_labels: shifted digits has one class for each example",
+    ),
+    "more labels than there are": (
+        ["--data={tmp}/xmc", "--commonest_labels=5"],
+        "--commonest_labels=5: xmc has 4 labels",
+    ),
+    "a machine that is not scaled": (
+        ["--scale_machine"],
+        "--scale_machine is for a machine whose name ends in -amazon670k, not --machi",
+    ),
     "labels of other data": (
         ["--labels=5"],
         "--labels is for --data=synthetic_xmc, not for --data=shifted_digits",
@@ -404,6 +421,13 @@ GOOD = {
         "--batch_size=4",
         "--learning_rates=0.01,0.1",
         "--tune=each",
+    ],
+    "linear": [
+        *("--data=synthetic_xmc", "--rows=64", "--test_rows=16", "--features=30"),
+        *("--labels=7", "--nonzeros=5", "--labels_per_row=2", "--commonest_labels=3"),
+        *("--model=linear", "--strategies=sync_sgd", "--batch_size=4", "--noise=0"),
+        *("--machine=v100x1-amazon670k", "--scale_machine", "--seconds=0.4"),
+        "--num_evals=2",
     ],
     "epochs": [
         *TINY[1:],
@@ -495,6 +519,31 @@ def test_a_users_error_is_one_line_and_status_2(command, folder, name):
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not (folder / "no").exists()
+
+
+def test_a_full_disk_leaves_the_table_and_names_the_files(command, folder):
+    """Neither the runs nor all of the results can be written."""
+    with full_disk(1), pytest.warns(UserWarning, match=r"runs/sma_0/0\d* could not be"):
+        result = command("--data=mine:numbers", *OWN[1:], "--strategies=sma", "--out=o")
+    assert result.returncode == 2
+    assert [line.split()[0] for line in result.stdout.splitlines()[:3:2]] == [
+        *("strategy", "sma")
+    ]
+    *_, last = result.stderr.splitlines()
+    assert last.startswith("compare.py: [Errno 27] File too large: 'o/results.json'; ")
+    assert last.endswith("; written: " + ", ".join(f"o/{n}" for n in NAMES[2:4]))
+
+
+def test_a_folder_that_cannot_be_made_leaves_the_table_of_the_runs_before(
+    command, folder
+):
+    (folder / "o" / "runs").mkdir(parents=True)
+    (folder / "o" / "runs" / "sync_sgd_0").write_text("in the way")
+    strategies = "--strategies=sma,sync_sgd"
+    result = command("--data=mine:numbers", *OWN[1:], strategies, "--out=o")
+    assert result.returncode == 2
+    assert "sync_sgd_0" in result.stderr.splitlines()[-1]
+    assert result.stdout.splitlines()[2].split()[0] == "sma"
 
 
 @pytest.mark.parametrize("script", [[str(COMPARE)], ["-m", "experiments.compare"]])
@@ -635,8 +684,21 @@ def test_a_folder_of_sparse_text(good):
     assert any("without labels" in note for note in results["data"]["notes"])
 
 
-def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good):
-    _, results = good("tuned")
+def test_a_linear_model_of_few_labels_on_a_machine_scaled_to_it(good):
+    result, results = good("linear")
+    assert results["data"]["classes"] == 3
+    assert results["data"]["name"].endswith(", 3 labels")
+    # 31 x 3 numbers; a step takes as long as that of 1,024 examples there
+    assert results["machine"]["name"] == "v100x1-amazon670k, batch 4, 0.000372 MB"
+    said = "merges of 412 MB, scaled to batch 4, 0.000372 MB\n"
+    assert said in result.stderr
+    step = preset("v100x1-amazon670k").workers[0].cost.seconds(1024)
+    (run,) = results["runs"]
+    assert run["evals"][-1]["updates"] == int(0.4 / step) > 1
+
+
+def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good, folder):
+    result, results = good("tuned")
     sizes = ("train_examples", "test_examples", "features", "classes")
     assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
     (run,) = results["runs"]
@@ -654,3 +716,10 @@ def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good):
     assert run["settings"]["learning_rate"] == tuning["chosen"]["sync_sgd"]
     best = max(tuning["scores"]["sync_sgd"], key=tuning["scores"]["sync_sgd"].get)
     assert float(best) == run["settings"]["learning_rate"]
+    held = tuning["held_out"]
+    said = f"learning rates, chosen on {held} held-out examples: sync_sgd {best}"
+    assert said in result.stdout.splitlines()
+    page = html.unescape((folder / "tuned" / "report.html").read_text())
+    command = [a.replace("{tmp}", str(folder)) for a in GOOD["tuned"]]
+    command.append(f"--out={folder}/tuned")
+    assert shlex.join(["python", "experiments/compare.py", *command]) in page

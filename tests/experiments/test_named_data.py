@@ -241,7 +241,7 @@ def test_pipelines_are_of_one_scale():
     [
         ("mlp", {"dtype": "bfloat16"}, "--dtype: the model mlp has no such setting"),
         ("nin", {"remat": True}, "--remat: the model nin has no such setting"),
-        ("resnet18", {}, "--model=resnet18: choose one of mlp, magma_mlp"),
+        ("resnet18", {}, "--model=resnet18: choose one of mlp, linear, magma_mlp"),
     ],
 )
 def test_settings_that_a_model_lacks(name, inputs, message):

@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 
+from hetjax.machine import preset
 from hetjax.report import Comparison, check_out, files, write_results
+from hetjax.writing import write_whole
 
 NAMES = ["results.json", "results.csv"] + [
     f"{plot}.png" for plot in ("time_to_accuracy", "batch_sizes", "timeline")
@@ -26,6 +29,7 @@ def write(make, folder, turn, **options):
     )
     h.programs = dict(turn([("step", 2), ("merge", 1)]))
     h.workers[0].staleness = dict(turn([(10, 1), (2, 5)]))
+    h.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.0)]
     h.evals = [dict(turn(list(p.items()))) for p in h.evals]
     data = dict(turn([("name", "d"), ("rows", 3)]))
     runs = Comparison([h], data=data, machine={})
@@ -200,9 +204,41 @@ def test_an_interruption_leaves_the_old_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files._write_whole(path, interrupted)
+        write_whole(path, interrupted)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
+    """The plots and the page with them are too large."""
+    (tmp_path / NAMES[2]).write_text("old")
+    with full_disk(8_000), pytest.raises(OSError, match="too large") as raised:
+        write_results(runs, tmp_path, overwrite=True)
+    failed, _, written = str(raised.value).partition("; written: ")
+    large = [NAMES[2], *NAMES[4:]]
+    assert re.findall(r"too large: '(.*?)'", failed) == [
+        str(tmp_path / name) for name in large
+    ]
+    small = NAMES[:2]
+    assert written == ", ".join(str(tmp_path / name) for name in small)
+    assert {p.name for p in tmp_path.iterdir()} == {*small, NAMES[2]}  # no half files
+    assert (tmp_path / NAMES[2]).read_text() == "old"
+
+
+def test_without_changed_batch_sizes_there_is_no_plot_of_them(runs, tmp_path):
+    """An old one is deleted, since it is of other runs."""
+    (tmp_path / "batch_sizes.png").write_text("old")
+    paths = write_results(runs, tmp_path, overwrite=True)
+    assert [p.name for p in paths] == [n for n in NAMES if n != "batch_sizes.png"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
+
+
+def test_a_full_disk_names_the_file_of_every_method(runs, tmp_path):
+    machine = preset("v100x2")
+    for write in (runs.to_csv, runs.to_json, runs.report, machine.save):
+        path = tmp_path / write.__name__
+        with full_disk(10), pytest.raises(OSError, match=f"large: '{path}'"):
+            write(path)
 
 
 def test_the_report_imports_no_pyplot_jax_or_pandas():

@@ -62,7 +62,7 @@ def full(make_histories):
     tuning = {
         "tune": "each",
         "held_out": 90,
-        "scores": {"sync": {"0.5": 0.9, "0.1": float("-inf")}},
+        "scores": {"sync": {"0.1": float("-inf"), "0.5": 0.9}},
         "chosen": {"sync": 0.5},
     }
     link = {"latency": 2e-5, "bandwidth": 1e10, "topology": "ring"}
@@ -111,7 +111,8 @@ def test_everything_that_a_reader_asks_is_there(page):
         "root 1e+10 2e-05 ring",
         "noise 0.02",
         "hetjax.compare(task, data, machine, strategies, seconds=10.0, ",
-        "seeds=(0, 1, 2), num_evals=3)",
+        "seeds=(0, 1, 2), num_evals=3, learning_rates=(0.1, 0.5), tune='each')",
+        "learning rates, chosen on 90 held-out examples: sync 0.5",
         "hetjax 0.1 jax 0.9.9 python 3.11.2",
         "w0 100.0 0.0 30 960 w1 60.0 40.0 30 960",  # busy, waiting, updates, examples
     ):
@@ -201,6 +202,23 @@ def test_little_to_say(make, tmp_path):
     assert "Real devices never take the same time twice" in text
     for absent in ("Batch sizes", "How learning rates", "best accuracy:", "nan nan"):
         assert absent not in text
+
+
+def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    runs = [make("a", accuracies=(0.1, 0.2), duration=4.0), make("b")]
+    call = parsed(Comparison(runs, data={}, machine={}), tmp_path)[1]
+    assert "seconds={'a': 4.0, 'b': 10.0}, seeds=(0,), num_evals=1)" in call
+    for h in runs:
+        h.stopped = "stopped at 4 s as asked: 2.5 epochs are done"
+    call = parsed(Comparison(runs, data={}, machine={}), tmp_path)[1]
+    assert "seconds=10.0, seeds=(0,), num_evals=1, epochs=2.5)" in call
+
+
+def test_a_common_rate_is_below_the_table(make):
+    tuning = {"tune": "common", "held_out": 1430, "scores": {}, "chosen": {"sync": 0.5}}
+    table = str(Comparison([make()], data={}, machine={}, tuning=tuning))
+    assert "\nlearning rate 0.5 for all, chosen on 1,430 held-out examples" in table
 
 
 def test_a_machine_that_a_call_makes_is_made_first(make, tmp_path, monkeypatch):

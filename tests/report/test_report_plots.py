@@ -149,6 +149,24 @@ def test_where_smaller_is_better_an_untrained_model_is_cut_off_at_the_top(make):
     assert ax.get_yscale() == "log"
 
 
+@pytest.mark.parametrize(
+    ("values", "mode", "said"),
+    [
+        ((0.1, 0.7, 0.8, 0.85), "max", "axis cut: values below 0.688 are not shown"),
+        ((90.0, 5.0, 2.0, 1.8), "min", "axis cut: values above 5.26 are not shown"),
+        ((0.1, 0.2, 0.8, 0.85), "max", ""),  # all are there
+        ((90.0, 80.0, 8.0, 0.4), "min", ""),  # as the axis is logarithmic
+    ],
+)
+def test_an_axis_that_is_cut_says_so(make, values, mode, said):
+    runs = Comparison([make(accuracies=values, mode=mode)], data={}, machine={})
+    assert runs.plot().axes[0].get_title("left") == said
+    many = [make(f"s{k}", accuracies=values, mode=mode) for k in range(9)]
+    title = Comparison(many, data={}, machine={}).plot().get_suptitle()
+    assert title.count("axis cut") == bool(said)
+    assert said in title
+
+
 def test_equal_labels_are_around_their_line():
     assert spread([0.5] * 3, [0.1] * 3) == pytest.approx([0.4, 0.5, 0.6])
     assert spread([0.0, 0.9, 1.0], [0.1, 0.1, 0.3]) == pytest.approx([0.05, 0.65, 0.85])

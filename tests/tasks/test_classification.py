@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from hetjax.data.batching import Bucket, make_batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
-from hetjax.models import sparse_mlp
+from hetjax.models import linear, sparse_mlp
 from hetjax.tasks import classification, from_functions
 from hetjax.tasks.classification import cross_entropy
 
@@ -135,3 +135,25 @@ def test_the_loss_of_a_task_is_that_of_its_logits():
     np.testing.assert_allclose(losses[:N], expected, rtol=1e-5, atol=1e-6)
     assert after == state == {}
     assert task.row_params == ("kernel_in",)
+
+
+def test_the_gradient_of_a_linear_model_is_that_of_logistic_regression():
+    """At zero, where it starts, all labels are alike; sparse steps see its rows."""
+    x = sp.random_array((N, 20), density=0.2, dtype=np.float32, rng=0).tocsr()
+    labels = np.arange(N) % CLASSES
+    split = Split(sp.csr_array(x), labels.astype(np.int32))
+    task = classification(linear(), Dataset(split, split, CLASSES))
+    assert task.row_params == ("kernel",)
+    params, state = task.init(jax.random.key(0))
+    assert not any(leaf.any() for leaf in jax.tree.leaves(params))
+    batch = make_batch(split, np.arange(N), make_buckets(split, N))
+
+    def mean_loss(params):
+        losses, _ = task.loss(params, state, batch, jax.random.key(1))
+        return (losses * batch.weight).sum() / N
+
+    loss, found = jax.jit(jax.value_and_grad(mean_loss))(params)
+    assert loss == pytest.approx(np.log(CLASSES), rel=1e-6)
+    errors = 1 / CLASSES - np.eye(CLASSES)[labels]
+    np.testing.assert_allclose(found["kernel"], x.T @ errors / N, atol=1e-6)
+    np.testing.assert_allclose(found["bias"], errors.mean(0), atol=1e-6)

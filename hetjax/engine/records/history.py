@@ -14,6 +14,7 @@ import numpy as np
 
 from hetjax.direction import best_of, reaches
 from hetjax.engine.interruption import INTERRUPTED
+from hetjax.engine.records.log import Log, log_of
 
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
 
@@ -27,28 +28,45 @@ class Segment(NamedTuple):
     finish: float  # [s]
 
 
-@dataclass
+@dataclass(repr=False)
 class Timeline:
     """All segments of a run, 32 bytes each."""
 
     kinds = ("busy", "merging", "transfer")
     numbers: array = field(default_factory=lambda: array("d"))
+    # of each segment: worker, index of its kind (above these, of a local round that
+    # did not arrive), start, finish
 
-    def add(self, worker: int, kind: str, start: float, finish: float) -> None:
+    def __repr__(self) -> str:
+        if not len(self):
+            return "<Timeline without segments>"
+        table = np.array(self.numbers).reshape(-1, 4)
+        workers, finish = len(np.unique(table[:, 0])), table[:, 3].max()
+        return (
+            f"<Timeline: {len(self):,} segments of {workers} workers over {finish:g} "
+            "s; history.log lists them, hj.plot.timeline(history) draws them>"
+        )
+
+    def add(
+        self,
+        worker: int,
+        kind: str,
+        start: float,
+        finish: float,
+        *,
+        arrived: bool = True,
+    ) -> None:
         """Append a segment unless it is empty."""
         if finish > start:
-            self.numbers.extend((worker, self.kinds.index(kind), start, finish))
+            index = self.kinds.index(kind) + (0 if arrived else len(self.kinds))
+            self.numbers.extend((worker, index, start, finish))
 
     def cut(self, worker: int, time: float) -> None:
         """Cut off a worker's segments at `time` [s]."""
-        kept = array("d")
-        for segment in self:
-            k, kind, start, finish = segment
-            if k == worker:
-                finish = min(finish, time)
-            if finish > start:
-                kept.extend((k, self.kinds.index(kind), start, finish))
-        self.numbers = kept
+        table = np.array(self.numbers).reshape(-1, 4)
+        mine = table[:, 0] == worker
+        table[mine, 3] = np.minimum(table[mine, 3], time)
+        self.numbers = array("d", table[table[:, 3] > table[:, 2]].ravel())
 
     def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
         """Replace all times by what they turned out to be."""
@@ -57,9 +75,15 @@ class Timeline:
         self.numbers = array("d", table.ravel())
 
     def __iter__(self) -> Iterator[Segment]:
-        n = self.numbers
+        for worker, kind, start, finish, _ in self.marked():
+            yield Segment(worker, kind, start, finish)
+
+    def marked(self) -> Iterator[tuple[int, str, float, float, bool]]:
+        """Yield the segments, each with whether it is no round that was cut off."""
+        n, kinds = self.numbers, self.kinds
         for i in range(0, len(n), 4):
-            yield Segment(int(n[i]), self.kinds[int(n[i + 1])], n[i + 2], n[i + 3])
+            late, kind = divmod(int(n[i + 1]), len(kinds))
+            yield int(n[i]), kinds[kind], n[i + 2], n[i + 3], not late
 
     def __len__(self) -> int:
         return len(self.numbers) // 4
@@ -132,6 +156,8 @@ class History:
     merges: int = 0  # that were done by the end of the run
     merge_times: array = field(default_factory=lambda: array("d"))
     # [s] when each merge of the run's model was done, rising
+    unseen_merge: float = 0.0
+    # [s] when the first merge would have been done that the run's end came before
     compilations: int = 0  # in this run, from JAX's monitoring events
     programs: dict[str, int] = field(default_factory=dict)  # compilations by purpose
     compile_seconds: float = 0.0
@@ -185,14 +211,26 @@ class History:
     @property
     def unmerged(self) -> str:
         """Why the model is still the initial one, if no merge was done by the end."""
-        if self.merge_times and self.merge_times[0] > self.duration:
+        if not self.merges and self.unseen_merge:
             return (
-                f"the first merge takes until {self.merge_times[0]:.3g} s, beyond the "
+                f"the first merge takes until {self.unseen_merge:.3g} s, beyond the "
                 f"run's {self.duration:.3g} s (see the latency and bandwidth of the "
                 "machine's links)"
             )
         same = len({p["loss"] for p in self.evals}) == 1
         return f"nothing was merged in {self.duration:g} s" * (same and not self.merges)
+
+    @property
+    def log(self) -> Log:
+        """All that happened, as (seconds, worker, what, about), by time.
+
+        "dispatch" and "arrival" of local rounds (one that the run's end or a loss cut
+        off has no arrival), a worker's "merge" and "transfer" with their ends,
+        "merged" when a merge of the run's model is done, "evaluation", and `events`:
+        "left", "lost", "joined", "slow", "nan". Without the timeline, as from a
+        results.json, there are no rounds.
+        """
+        return log_of(self)
 
     @property
     def interrupted(self) -> bool:

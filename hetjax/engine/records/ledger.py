@@ -137,12 +137,12 @@ class Ledger(Saved):
         self._unfinished.append((visible, num_bytes, action))
         self._unfinished = [m for m in self._unfinished if m[0] > next_look]
 
-    def drop_unfinished(self, end: float) -> list[MergeAction]:
+    def drop_unfinished(self, end: float) -> list[tuple[float, MergeAction]]:
         """Return the merges that are visible after `end` [s]; they no longer count."""
         dropped = [m for m in self._unfinished if m[0] > end]
         for _, num_bytes, action in dropped:
             self._move(action, -num_bytes)
-        return [action for _, _, action in dropped]
+        return [(visible, action) for visible, _, action in dropped]
 
     def _move(self, action: MergeAction, num_bytes: int) -> None:
         if not action.transfers:  # it needs no link
@@ -218,7 +218,8 @@ class Ledger(Saved):
         self.timeline.cut(worker, time)
         self._merging_until[worker] = min(self._merging_until[worker], time)
         if worker in self._under_way:
-            self.timeline.add(worker, "busy", self._under_way.pop(worker), time)
+            start = self._under_way.pop(worker)
+            self.timeline.add(worker, "busy", start, time, arrived=False)
             self.records[worker].lost += 1
 
     def take_stats(
@@ -320,14 +321,14 @@ class Ledger(Saved):
         without any segment.
         """
         for worker, start in sorted(self._under_way.items()):
-            self.timeline.add(worker, "busy", start, duration)
+            self.timeline.add(worker, "busy", start, duration, arrived=False)
         table = np.array(self.timeline.numbers).reshape(-1, 4)
         seconds = np.clip(table[:, 3], 0, duration) - np.clip(table[:, 2], 0, duration)
         for k, record in enumerate(self.records):
-            mine = table[:, 0] == k
-            record.busy = float(seconds[mine & (table[:, 1] == 0)].sum())
-            record.merging = float(seconds[mine & (table[:, 1] == 1)].sum())
-            record.transfer = float(seconds[mine & (table[:, 1] == 2)].sum())
+            mine, kind = table[:, 0] == k, table[:, 1] % len(Timeline.kinds)
+            record.busy = float(seconds[mine & (kind == 0)].sum())
+            record.merging = float(seconds[mine & (kind == 1)].sum())
+            record.transfer = float(seconds[mine & (kind == 2)].sum())
             used = record.busy + record.merging + record.transfer
             rest = max(0.0, duration - used)
             record.waiting = rest if mine.any() else 0.0

@@ -83,9 +83,11 @@ def _draw_panel(
     _finish_panel(ax, curves, histories, metric, target)
     ax.set_xlabel(_x_label(histories, x))
     ax.set_ylabel(_y_label(histories, metric, smooth))
+    notes = [_cut(ax, curves)]
     if len(histories) > len(curves):
-        title = "median over seeds, band from lowest to highest"
-        ax.set_title(title, fontsize=9, loc="left", color="0.35")
+        notes.insert(0, "median over seeds, band from lowest to highest")
+    title = "; ".join(filter(None, notes))
+    ax.set_title(title, fontsize=9, loc="left", color="0.35")
     ends = [(c.name, c.note, *_end(c), c.colour) for c in curves]
     if target is not None:
         ends.append((f"target {target:g}", "", ax.get_xlim()[1], target, "0.35"))
@@ -134,6 +136,7 @@ def _draw_facets(
         notes.insert(0, "median over seeds, band from lowest to highest")
     if target is not None:
         notes.append(f"dashed: target {target:g}")
+    notes += filter(None, [_cut(axes[0], curves)])
     figure.suptitle("; ".join(notes), fontsize=9, color="0.35", x=0.01, ha="left")
     return figure
 
@@ -205,6 +208,15 @@ def _show_where_runs_differ(
         ax.set_ylim(top=max(late) + margin)
     if close:
         ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
+
+
+def _cut(ax: Axes, curves: Sequence[Curve]) -> str:
+    """Which values the vertical axis leaves out; nothing if it shows all."""
+    low, high = ax.get_ylim()
+    every = np.concatenate([c.values.ravel() for c in curves])
+    sides = [f"below {low:.3g}"] * bool(np.any(every < low))
+    sides += [f"above {high:.3g}"] * bool(np.any(every > high))
+    return f"axis cut: values {' and '.join(sides)} are not shown" if sides else ""
 
 
 def _over_seeds(

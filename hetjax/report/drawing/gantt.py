@@ -58,7 +58,9 @@ def chosen_workers(
 
 def _segments(history: History) -> np.ndarray:
     """The timeline as [S, 4]: worker, kind, start, finish."""
-    return np.array(history.timeline.numbers).reshape(-1, 4)
+    table = np.array(history.timeline.numbers).reshape(-1, 4)
+    table[:, 1] %= len(history.timeline.kinds)  # a round that did not arrive is busy
+    return table
 
 
 def busy_length(history: History, count: int = 40) -> float:

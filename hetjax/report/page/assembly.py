@@ -16,10 +16,10 @@ from hetjax.report.page.parts import (
     listed,
     number,
     pairs,
-    paragraph,
     section,
     setting,
 )
+from hetjax.report.page.repeat import repeat_html
 from hetjax.report.page.runs import happened_html, workers_html
 from hetjax.report.page.style import PAGE, STYLE
 from hetjax.report.page.types import Shown
@@ -42,7 +42,7 @@ def page(comparison: Shown, command: str = "") -> str:
         section("Settings of the strategies", _settings(c.histories)),
         section("How learning rates were chosen", _tuning(c)),
         section("Machine", machine_html(machine, c.histories)),
-        section("How to repeat it", _repeat(c, machine, command)),
+        section("How to repeat it", repeat_html(c, machine, command)),
     )
     title = escape(_title(c, machine))
     return PAGE.substitute(title=title, style=STYLE, body="\n".join(filter(None, body)))
@@ -192,32 +192,3 @@ def _score(value: float | str | None) -> str:
     if value is None:
         return "diverged"
     return value if isinstance(value, str) else f"{value:.4g}"
-
-
-def _repeat(c: Shown, machine: dict[str, Any], command: str) -> str:
-    """The command or the call, and the versions."""
-    seeds = tuple(sorted({h.seed for h in c.histories}))
-    parts = sorted({h.eval_examples for h in c.histories})
-    arguments = [
-        f"seconds={max(h.duration for h in c.histories)!r}",
-        f"seeds={seeds!r}",
-        f"num_evals={max(len(h.evals) for h in c.histories) - 1}",
-    ]
-    if len(parts) == 1 and parts[0]:
-        arguments.append(f"eval_examples={parts[0]}")
-    if not c.target_is_default:
-        arguments.append(f"target={c.target!r}")
-    call = ", ".join(("task", "data", "machine", "strategies", *arguments))
-    text = command or f"hetjax.compare({call})"
-    if not command and "call" in machine:
-        text = f"machine = {machine['call']}\n{text}"
-    same = (
-        "Real devices never take the same time twice: the numbers will differ."
-        if c.unit == "seconds"
-        else "On the same platform, these versions give the same numbers to the bit."
-    )
-    return (
-        f"<pre><code>{escape(text)}</code></pre>"
-        + pairs(c.versions.items())
-        + paragraph(same, "quiet")
-    )

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
 
 import jax
@@ -54,10 +55,11 @@ def measured_once(
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     seconds = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(seconds), encoding="utf-8")
-    partial.replace(path)
+    with suppress(OSError):  # without the file it is measured again, the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(seconds), encoding="utf-8")
+        partial.replace(path)
     return seconds
 
 
