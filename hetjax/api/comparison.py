@@ -74,7 +74,8 @@ def compare(
     tenth of the training split that is held out for this (of which `eval_examples` are
     looked at, if it is given): tune="common" takes the one
     learning rate whose metric is best on average over all strategies (the
-    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy.
+    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy. What
+    counts is the metric at the end (`History.final`), which a user would keep.
 
     With `out`, a folder, every run is kept in a folder of its own there, those that
     choose learning rates, too: the same call again only does what is missing, and
@@ -190,10 +191,10 @@ def tune_rates(
 ) -> dict[str, Any]:
     """Choose learning rates on a held-out tenth of the training split.
 
-    Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
-    "chosen": {strategy: learning rate}}, "held_out" being the examples of an evaluation
-    (with `eval_examples` not all of them). A run that diverged has the worst score,
-    infinite.
+    Returns {"tune", "held_out", "score": "final", "scores": {strategy: {learning rate:
+    final metric}}, "chosen": {strategy: learning rate}}, "held_out" being the examples
+    of an evaluation (with `eval_examples` not all of them). A run that diverged has the
+    worst score, infinite.
     The common learning rate is, among those that most strategies survive, the one that
     is best on average. Of equally good ones the first in `learning_rates` is taken.
     `keep` says where each run is kept.
@@ -221,6 +222,7 @@ def tune_rates(
     return {
         "tune": tune,
         "held_out": len(held.data.test),
+        "score": "final",
         "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
         "chosen": chosen,
     }
@@ -314,7 +316,8 @@ def _score(
     if history.interrupted:
         # while tuning there are no results to return yet
         raise KeyboardInterrupt(history.signal)
-    return worst(history.mode) if history.stopped else history.best()
+    final = history.final()
+    return worst(history.mode) if history.stopped or final != final else final
 
 
 def _held_out(data: Dataset, seed: int) -> Dataset:

@@ -21,28 +21,32 @@ from hetjax.report.runs import (
     strategy_names,
 )
 from hetjax.report.table import Table
+from hetjax.report.tuning import remarks
 from hetjax.report.versions import installed_versions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TARGET_SHARE = 0.97  # of the best median, if no target is given
+TARGET_SHARE = 0.97  # of the best final median, if no target is given
 
 
 def _learned(history: History) -> bool:
-    """Did the metric become better than that of the initial model?"""
+    """Did the metric end better than that of the initial model?"""
     first = history.evals[0] if history.evals else None
     if first is None or first["seconds"] > 0:  # it is not known how it began
         return True
-    return better(history.best(), first[history.metric], history.mode)
+    return better(history.final(), first[history.metric], history.mode)
 
 
 class Comparison:
     """Histories of several strategies and seeds on the same data and machine.
 
-    The numbers of a strategy are medians over its seeds. By default the target is 97 %
-    of the best median that any strategy reached, to three significant digits: rounding
-    changes it by half a percent at most, so that at least one strategy reaches it.
+    The numbers of a strategy are medians over its seeds. Its final metric is the mean
+    over the last tenth of the evaluations, which is what a user would keep; its best
+    one may be of a single evaluation, before it collapsed. By default the target is
+    97 % of the best final median of any strategy, to three significant digits: rounding
+    changes it by half a percent at most, so that at least one strategy reaches it. A
+    target counts as reached when it is held from then on (`History.seconds_to`).
 
     `a + b` has the runs of both; a ValueError names what differs between them (data,
     machine, metric, target), or a run that is in both.
@@ -139,8 +143,10 @@ class Comparison:
         return [h for h in self.histories if h.strategy == strategy]
 
     def _default_target(self) -> float:
-        bests = [summary.middle(h.best() for h in self.of(n)) for n in self.strategies]
-        best = best_of(bests, self.mode)
+        finals = (
+            summary.middle(h.final() for h in self.of(n)) for n in self.strategies
+        )
+        best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):
             return -worst(self.mode)  # nobody learned: nobody reaches it
         # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
@@ -158,33 +164,28 @@ class Comparison:
         default = target is None and self.target_is_default
         target = self.target if target is None else target
         rows = self.summary(target)
-        texts = summary.best_texts(rows), summary.seconds_texts(rows)
-        ends = [[text] for text in summary.end_texts(rows)]
-        has_ends = any(row["at_end"] is not None for row in rows)
-        cells = [
-            (
-                row["strategy"],
-                best,
-                *(end * has_ends),
-                seconds,
-                f"{row['updates']:,.0f}",
-                f"{row['examples']:,.0f}",
-                f"{100 * row['waiting_share']:.1f}",
-                str(row["compilations"]),
-            )
-            for row, best, seconds, end in zip(rows, *texts, ends, strict=True)
-        ]
-        header = (
-            "strategy",
-            f"best {self.metric}",
-            *([f"{self.metric} at the end"] * has_ends),
-            f"{self.unit} to {f'{target:g}' if math.isfinite(target) else 'a target'}",
-            "updates",
-            "examples",
-            "waiting [%]",
-            "compilations",
-        )
-        return Table(header, tuple(cells), self._caption(target, default))
+        aim = f"{target:g}" if math.isfinite(target) else "a target"
+        columns = {
+            "strategy": [row["strategy"] for row in rows],
+            f"best {self.metric}": summary.best_texts(rows),
+            f"final {self.metric}": summary.end_texts(rows, "final"),
+        }
+        if any(row["at_end"] is not None for row in rows):
+            columns["on the whole test split"] = summary.end_texts(rows, "at_end")
+        columns |= {
+            f"{self.unit} to {aim}": summary.seconds_texts(rows),
+            "updates": [f"{row['updates']:,.0f}" for row in rows],
+            "examples": [f"{row['examples']:,.0f}" for row in rows],
+            "merges": [f"{row['merges']:,.0f}" for row in rows],
+        }
+        if any(row["mb_per_worker"] for row in rows):
+            columns["MB per worker"] = summary.mb_texts(rows)
+        columns |= {
+            "waiting [%]": [f"{100 * row['waiting_share']:.1f}" for row in rows],
+            "compilations": [str(row["compilations"]) for row in rows],
+        }
+        cells = tuple(zip(*columns.values(), strict=True))
+        return Table(tuple(columns), cells, self._caption(target, default))
 
     @property
     def unit(self) -> str:
@@ -196,12 +197,16 @@ class Comparison:
         """Return the lines below the table."""
         lines = [f"target {target:g} {self.metric}"]
         if default and not math.isfinite(target):
-            lines = [f"no target: no {self.metric} became better than at the start"]
+            lines = [f"no target: no final {self.metric} is better than at the start"]
         elif default:
             share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
-            lines[0] += (
-                f": {100 * share:.0f} % of the best median that any strategy reached"
-            )
+            lines[0] += f": {100 * share:.0f} % of the best final median"
+        lines.append(
+            "final: mean of the last tenth of the evaluations; a target is reached "
+            "when it is held"
+        )
+        lines += summary.collapses(self.histories)
+        lines += remarks(self.tuning) if self.tuning else []
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
         lines += summary.output_layers(self.histories)
@@ -230,8 +235,8 @@ class Comparison:
     ) -> Table:
         """Return one number of every strategy as a table over two of their settings.
 
-        `value`: "best", "at_end", "seconds_to_target", or another number of the
-        summary; a cell is blank where no strategy has both settings. All strategies
+        `value`: "best", "final", "at_end", "seconds_to_target", or another number of
+        the summary; a cell is blank where no strategy has both settings. All strategies
         must agree in their other settings; `where` chooses those that have some:
         {"momentum": 0.9}. Errors: a ValueError that names what differs, or is unknown.
         """

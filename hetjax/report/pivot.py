@@ -14,11 +14,14 @@ from hetjax.report.table import Table
 # the values of a summary that are numbers: what they are called, and which are better
 VALUES = {
     "best": ("best {metric}", "mode"),
-    "at_end": ("{metric} at the end", "mode"),
+    "final": ("final {metric}", "mode"),
+    "at_end": ("{metric} at the end, on the whole test split", "mode"),
     "seconds_to_target": ("{unit} to {target:g}", "min"),
     "waiting_share": ("share of time waiting", "min"),
     "updates": ("updates", "max"),
     "examples": ("examples", "max"),
+    "merges": ("merges", "min"),
+    "mb_per_worker": ("MB per worker", "min"),
     "padding_share": ("share of padding", "min"),
     "compilations": ("compilations", "min"),
 }
@@ -103,7 +106,7 @@ def pivot(
     }
     if value == "at_end" and None in cells.values():
         raise ValueError(
-            "value='at_end' is known if eval_examples was given: else take 'best'"
+            "value='at_end' is known if eval_examples was given: else take 'final'"
         )
     title, mode = VALUES[value]
     mode = words["mode"] if mode == "mode" else mode

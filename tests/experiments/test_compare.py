@@ -50,7 +50,9 @@ def test_a_table_and_six_files_with_all_their_fields(tmp_path):
     out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {*NAMES, "runs"}
     lines = result.stdout.splitlines()
-    assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
+    assert re.match(
+        r"strategy +best accuracy +final accuracy +virtual seconds to", lines[0]
+    )
     assert [line.split()[0] for line in lines[2:4]] == ["adaptive_sgd", "sma"]
     assert lines[-1] == "wrote " + ", ".join(f"out/{name}" for name in NAMES)
     assert "\n100 %, sma, " in result.stderr  # of the progress

@@ -80,16 +80,9 @@ def test_json_schema(runs):
         *("bytes_received", "bytes_sent", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
-        *("strategy", "best", "best_spread", "at_end", "seconds_to_target"),
-        *(
-            "waiting_share",
-            "updates",
-            "examples",
-            "padding_share",
-            "compilations",
-            "seeds",
-            "stopped",
-        ),
+        *("strategy", "best", "best_spread", "final", "collapsed", "at_end"),
+        *("seconds_to_target", "waiting_share", "updates", "examples", "merges"),
+        *("mb_per_worker", "padding_share", "compilations", "seeds", "stopped"),
     ]
 
 

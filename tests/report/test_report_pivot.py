@@ -104,7 +104,7 @@ def test_unknown_names_are_refused(make):
             "no setting 'steps': those of all .* are learning",
         ),
         (("local_steps", "local_steps"), "are both 'local_steps'"),
-        (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, at_end"),
+        (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, final"),
         (
             ("local_steps", "learning_rate", "at_end"),
             "known if eval_examples was given",

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hetjax.direction import best_of, reaches
+from hetjax.direction import best_of
 from hetjax.engine.interruption import INTERRUPTED
+from hetjax.engine.records import curve
 
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
 
@@ -237,26 +238,52 @@ class History:
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""
-        return best_of((p[self.metric] for p in self.evals), self.mode)
+        return best_of(self._values(), self.mode)
+
+    def final(self) -> float:
+        """The main metric at the end: its mean over the last tenth of the evaluations.
+
+        Of fewer than twenty it is the last one; nan without any.
+        """
+        return curve.final(self._values())
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the end is far below the best evaluation.
+
+        The run has lost more than a tenth of what its best evaluation gained over the
+        first, and more than 1 % of the best value.
+        """
+        return curve.has_collapsed(self._values(), self.mode)
 
     def seconds_to(self, target: float, *, interpolated: bool = False) -> float:
-        """Seconds of the first evaluation that reaches `target`; inf if none does.
+        """Seconds of the first evaluation that reaches `target` for good; or inf.
+
+        From it on the target is held: the median of any w consecutive evaluations (of
+        those that are left, if fewer) is no more than 3 % below the target. w is a
+        tenth of all evaluations, and at least three, so that neither a single good
+        evaluation nor a single bad one counts. The 3 % are of the target, or of its
+        distance from the first evaluation if that is less.
 
         If `interpolated`, the seconds at which the straight line from the evaluation
         before it reaches the target.
         """
-        for k, point in enumerate(self.evals):
-            if not reaches(point[self.metric], target, self.mode):
-                continue
-            if not interpolated or not k:
-                return point["seconds"]
-            before = self.evals[k - 1]
-            rise = point[self.metric] - before[self.metric]
-            share = (target - before[self.metric]) / rise
-            if not 0 <= share <= 1:  # before it there was a nan
-                share = 1.0
-            return before["seconds"] + share * (point["seconds"] - before["seconds"])
-        return float("inf")
+        values = self._values()
+        k = curve.held_from(values, target, self.mode)
+        if k is None:
+            return float("inf")
+        here = self.evals[k]["seconds"]
+        if not interpolated or not k:
+            return here
+        before = self.evals[k - 1]["seconds"]
+        rise = values[k] - values[k - 1]
+        share = (target - values[k - 1]) / rise if rise else 1.0
+        if not 0 <= share <= 1:  # a nan before it, or the target was reached before
+            share = 1.0
+        return before + share * (here - before)
+
+    def _values(self) -> list[float]:
+        return [point[self.metric] for point in self.evals]
 
     def waiting_share(self) -> float:
         """Waiting seconds over the duration, mean over the workers that were used."""

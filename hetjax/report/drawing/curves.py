@@ -242,12 +242,17 @@ def _note(runs: Sequence[History]) -> str:
     """What is unusual about the runs of a strategy."""
     if not all(h.evals for h in runs):
         return "(a run was never evaluated)"
-    stopped = sum(h.ended_early for h in runs)
-    if not stopped:
-        return ""
-    return "(stopped early" + (
-        f": {stopped} of {len(runs)} seeds)" if len(runs) > 1 else ")"
-    )
+    counts = {
+        "stopped early": sum(h.ended_early for h in runs),
+        "ended far below its best": sum(h.collapsed for h in runs),
+    }
+    of = f" of {len(runs)} seeds"
+    notes = [
+        f"{what}: {count}{of}" if len(runs) > 1 else what
+        for what, count in counts.items()
+        if count
+    ]
+    return f"({', '.join(notes)})" if notes else ""
 
 
 def _x_label(histories: Sequence[History], x: str) -> str:
