@@ -26,6 +26,7 @@ from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
+from hetjax.tasks.constant import constant_metric
 from hetjax.tasks.types import Task
 
 TUNE = ("common", "each")
@@ -177,6 +178,7 @@ def compare(
         target=target,
         tuning=tuning,
         signal=signal,
+        constant=constant_metric(task, data),
     )
 
 

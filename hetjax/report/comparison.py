@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetjax.direction import best_of, better, score, worst
+from hetjax.direction import best_of, better, reaches, score, worst
 from hetjax.engine.records.history import History
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
@@ -62,11 +62,12 @@ class Comparison:
         tuning: dict[str, Any] | None = None,
         signal: str = "",
         versions: dict[str, str] | None = None,
+        constant: float | None = None,
     ):
         """`tuning`: how learning rates were chosen; `signal`: what interrupted it.
 
         `versions`: of the packages that the runs were made with; by default those that
-        are installed.
+        are installed. `constant`: the metric of a constant prediction, if known.
         """
         check_runs(histories)
         self.histories = list(histories)
@@ -74,6 +75,7 @@ class Comparison:
         self.machine = machine
         self.tuning = tuning
         self.signal = signal
+        self.constant = constant
         self.versions = installed_versions() if versions is None else versions
         self.metric, self.mode = histories[0].metric, histories[0].mode
         self.target_is_default = target is None
@@ -114,6 +116,7 @@ class Comparison:
             tuning=joined_tuning(self.tuning, other.tuning),
             signal=self.signal or other.signal,
             versions=joined_versions(self.versions, other.versions),
+            constant=other.constant if self.constant is None else self.constant,
         )
 
     def __repr__(self) -> str:
@@ -205,6 +208,7 @@ class Comparison:
             "final: mean of the last tenth of the evaluations; a target is reached "
             "when it is held"
         )
+        lines += self._about_constant(target)
         lines += summary.collapses(self.histories)
         lines += remarks(self.tuning) if self.tuning else []
         if len(self.histories) > len(self.strategies):
@@ -224,6 +228,15 @@ class Comparison:
                 early = ", stopped early" if h.ended_early else ""
                 lines.append(f"{h.strategy}, seed {h.seed}{early}: {h.stopped}")
         return tuple(lines)
+
+    def _about_constant(self, target: float) -> list[str]:
+        """What a constant prediction is worth; a warning where it has the target."""
+        if self.constant is None:
+            return []
+        line = f"constant prediction: {self.constant:.3g} {self.metric}"
+        if reaches(self.constant, target, self.mode):
+            line += ", which reaches the target: give a better one"
+        return [line]
 
     def pivot(
         self,
@@ -323,6 +336,7 @@ class Comparison:
             "target": plain(self.target),
             "target_is_default": self.target_is_default,
             "signal": self.signal,
+            "constant": plain(self.constant),
             "metric": self.metric,
             "mode": self.mode,
             "runs": [run_record(h) for h in self.histories],

@@ -46,6 +46,8 @@ def read_document(path: str | Path) -> dict[str, Any]:
         "tuning": root.get("tuning", (dict, type(None))),
         "signal": root.get("signal", str),
         "versions": versions,
+        # files of earlier versions do not say
+        "constant": None if found.get("constant") is None else root.number("constant"),
     }
 
 

@@ -146,6 +146,7 @@ def test_the_table_says_so(tmp_path):
     )
     text = str(comparison.table())
     assert "on the whole test split" in text
+    assert f"constant prediction: {comparison.constant:.3g} accuracy" in text
     assert "evaluations during a run are of 7 test examples" in text
     assert "those at its end of all 50" in text
     for row, history in zip(comparison.summary(), comparison.histories, strict=True):

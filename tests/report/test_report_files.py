@@ -61,7 +61,15 @@ def test_json_schema(runs):
     document = runs.document(version="1.2")
     assert list(document) == [
         *("hetjax", "versions", "data", "machine", "tuning", "target"),
-        *("target_is_default", "signal", "metric", "mode", "runs", "summary"),
+        *(
+            "target_is_default",
+            "signal",
+            "constant",
+            "metric",
+            "mode",
+            "runs",
+            "summary",
+        ),
     ]
     run = document["runs"][0]
     assert list(run) == [
