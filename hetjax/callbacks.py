@@ -147,7 +147,8 @@ class CSV:
     def __call__(self, point: Point) -> None:
         """Write an evaluation."""
         if self._writer is None:
-            self._writer = csv.DictWriter(self._file, list(point), lineterminator="\n")
+            names = dict.fromkeys((*point, "train_loss"))  # no training loss at 0 s
+            self._writer = csv.DictWriter(self._file, names, lineterminator="\n")
             self._writer.writeheader()
         self._writer.writerow(point)
         self._file.flush()

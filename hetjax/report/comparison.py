@@ -249,9 +249,11 @@ class Comparison:
         """Return one number of every strategy as a table over two of their settings.
 
         `value`: "best", "final", "at_end", "seconds_to_target", or another number of
-        the summary; a cell is blank where no strategy has both settings. All strategies
-        must agree in their other settings; `where` chooses those that have some:
-        {"momentum": 0.9}. Errors: a ValueError that names what differs, or is unknown.
+        the summary; a cell is blank where no strategy has both settings. `rows` or
+        `columns` may be "strategy": pivot("strategy", "learning_rate"). All strategies,
+        or else all of one kind, must agree in their other settings; `where` chooses
+        those that have some: {"momentum": 0.9}. Errors: a ValueError that names what
+        differs, or is unknown.
         """
         return self._pivot(rows, columns, value, where).table()
 
@@ -279,10 +281,11 @@ class Comparison:
         )
 
     def plot(self, x: str = "seconds", *, smooth: int = 1) -> "Figure":
-        """Plot the main metric over "seconds", "examples" or "updates".
+        """Plot the main metric over `x`.
 
-        With `smooth`, every value is the median of so many evaluations around it. More
-        than eight strategies are drawn in small panels, one for each.
+        x: "seconds", "examples", "updates", "merges", or "bytes" from and to all
+        workers. With `smooth`, every value is the median of so many evaluations around
+        it. More than eight strategies are drawn in small panels, one for each.
         """
         from hetjax.report.drawing import curves  # here: it imports matplotlib
 

@@ -14,6 +14,8 @@ from hetjax.schedule.learning_rates import LearningRateLike
 from hetjax.schedule.types import Policy
 from hetjax.summaries import html_of, maker, settings_text, two_lines
 
+OWN = "own strategy"  # the name of one that has none
+
 
 class Strategy(NamedTuple):
     """A training algorithm; a new algorithm is a new combination of these parts."""
@@ -26,7 +28,7 @@ class Strategy(NamedTuple):
     learning_rate: LearningRateLike
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # the factory's arguments, for records
-    name: str = "own strategy"
+    name: str = OWN
     output: str = ""  # the output layer that the task must train with; "": any
     # makes it again, with other arguments if some are given; None: not by a factory
     factory: Callable[..., "Strategy"] | None = None

@@ -57,9 +57,8 @@ def _perplexity(train: Any, test: Any) -> float | None:
     """None also where the test split has tokens that the training split lacks."""
     found = []
     for y in (train, test):
-        targets, mask = (
-            (y.get("targets"), y.get("mask")) if isinstance(y, dict) else (y, None)
-        )
+        parts: dict[str, Any] = y if isinstance(y, dict) else {"targets": y}
+        targets, mask = parts["targets"], parts.get("mask")
         if not _in_memory(targets) or not (mask is None or _in_memory(mask)):
             return None
         weight = np.ones(targets.shape) if mask is None else np.asarray(mask, float)

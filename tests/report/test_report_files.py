@@ -73,7 +73,7 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "output", "duration", "evals"),
+        *("strategy", "seed", "settings", "algorithm", "output", "duration", "evals"),
         *("eval_examples", "at_end", "workers", "staleness", "merges", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),

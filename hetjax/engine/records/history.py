@@ -119,12 +119,15 @@ class History:
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[dict[str, float]] = field(default_factory=list)
-    # {"seconds", "updates", "examples", "loss", metric...}, on the test split
+    # {"seconds", "updates", "examples", "merges", "bytes", "loss", metric...}, the last
+    # ones on the test split, "bytes" from and to all workers; and "train_loss", the
+    # mean over the local rounds since the evaluation before, unless there was none
     eval_examples: int = 0  # of the test split that `evals` are of; 0: all
     at_end: dict[str, float] = field(default_factory=dict)
     # {"examples", "loss", metric...} of the final model on the whole test split, where
     # `evals` are of a part of it (else see the last of these); empty after an interrupt
     # or an error
+    algorithm: str = ""  # the strategy's own name, such as "sma"; "" if it has none
     output: str = ""  # the task's output layer, if that is not the model's own
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
