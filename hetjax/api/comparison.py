@@ -10,6 +10,9 @@ from statistics import mean
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import scipy.sparse as sp
+
 from hetjax.api.arguments import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
@@ -351,5 +354,21 @@ def describe(data: Dataset) -> dict[str, Any]:
         "classes": data.num_classes,
         "sparse": data.sparse,
         "multilabel": data.multilabel,
-        "notes": list(data.notes),
+        "notes": [*data.notes, *_unseen(data)],
     }
+
+
+def _unseen(data: Dataset) -> list[str]:
+    """A note on classes or labels that only the test split has, if it is known."""
+    seen = []
+    for y in (data.train.y, data.test.y):
+        if sp.issparse(y):
+            y = y.indices[y.data > 0]
+        if not data.num_classes or not isinstance(y, np.ndarray):
+            return []
+        seen.append(np.unique(y))
+    new = np.setdiff1d(seen[1], seen[0])
+    shown = ", ".join(map(str, new[:5])) + (", ..." if len(new) > 5 else "")
+    kind = "label" if data.multilabel else "class"
+    ids = f"{kind} ids that only the test split has"
+    return [f"{len(new)} {ids}, and no model can learn: {shown}"] if len(new) else []

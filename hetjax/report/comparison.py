@@ -208,6 +208,7 @@ class Comparison:
             "final: mean of the last tenth of the evaluations; a target is reached "
             "when it is held"
         )
+        lines += [n for n in self.data.get("notes", ()) if "only the test split" in n]
         lines += self._about_constant(target)
         lines += summary.collapses(self.histories)
         lines += remarks(self.tuning) if self.tuning else []

@@ -18,7 +18,9 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax import local
+from hetjax.api.comparison import describe
 from hetjax.data import from_arrays
+from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import num_held_out
 from hetjax.sampling import uniform
 
@@ -455,3 +457,12 @@ def test_the_record_of_a_comparison():
         "multilabel": False,
         "notes": [],
     }
+
+
+def test_classes_that_only_the_test_split_has_are_noted():
+    x = np.zeros((3, 2), np.float32)
+    train, test = np.array([0, 1, 0]), np.array([0, 2, 3])
+    data = Dataset(Split(x, train), Split(x, test), 4)
+    note = "2 class ids that only the test split has, and no model can learn: 2, 3"
+    assert describe(data)["notes"] == [note]
+    assert describe(Dataset(Split(x, test), Split(x, test), 4))["notes"] == []

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import Comparison, History, Table, WorkerRecord
 
 
@@ -225,3 +226,21 @@ def test_bytes_that_moved_are_in_the_table_and_in_the_file(make, tmp_path):
     assert again.histories[0].workers == histories[0].workers
     none = Comparison([make("sync", 0, (0.5,))], data={}, machine={})
     assert "MB" not in str(none.table())
+
+
+def test_workers_and_events_are_read_by_name_too(make):
+    h = make(accuracies=(0.1,))
+    h.events = [WorkerEvent(1.5, "w0", "lost", "")]
+    assert (h.workers[0]["busy"], h.events[0]["seconds"]) == (10.0, 1.5)
+    assert (h.workers[0].busy, h.events[0][0], h.events[0].what) == (10.0, 1.5, "lost")
+    for record in (h.workers[0], h.events[0], h.evals[0]):
+        with pytest.raises(KeyError, match="nothing"):
+            record["nothing"]
+
+
+def test_classes_without_training_examples_are_in_the_table(make):
+    note = "2 class ids that only the test split has, and no model can learn: 2, 3"
+    data = {"notes": ["a remark", note]}
+    runs = Comparison([make(accuracies=(0.1, 0.2))], data=data, machine={})
+    assert note in runs.table().caption
+    assert "a remark" not in runs.table().caption

@@ -89,6 +89,12 @@ class WorkerRecord:
     staleness: dict[int, int] = field(default_factory=dict)
     # number of versions of the center between fetch and merge -> how often
 
+    def __getitem__(self, name: str) -> Any:
+        """A field by its name, as of evaluations: worker["busy"]."""
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
 
 class WorkerEvent(NamedTuple):
     """Something that happened to a worker, such as a loss, a join or a NaN."""
@@ -97,6 +103,14 @@ class WorkerEvent(NamedTuple):
     worker: str
     what: str  # "left", "lost", "joined", "slow" or "nan"
     why: str
+
+    def __getitem__(self, key: Any) -> Any:
+        """A field by its name, as of evaluations: event["seconds"]."""
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in self._fields:
+            raise KeyError(key)
+        return getattr(self, key)
 
 
 class Interruption(NamedTuple):
