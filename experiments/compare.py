@@ -89,7 +89,7 @@ flags.DEFINE_float(
     "seconds", 4.0, "virtual seconds of a run; with --epochs, by default enough for it"
 )
 flags.DEFINE_boolean(
-    "plan", False, "print what the runs would take, with --epochs, and stop"
+    "plan", False, "print what the runs would take, for --epochs or one, and stop"
 )
 flags.DEFINE_integer("num_evals", 50, "evaluations of a run, after the initial one")
 flags.DEFINE_enum(
@@ -279,9 +279,10 @@ def _num_bytes(task: hj.Task) -> int:
 
 
 def check_plan() -> None:
-    """Raise a ValueError unless the flags name runs that can be planned."""
-    if FLAGS.epochs is None:
-        raise ValueError("--plan needs --epochs, the passes over the training data")
+    """Raise a ValueError unless the flags name runs that can be planned.
+
+    Without --epochs one is assumed, and said.
+    """
     if FLAGS.machine in (*local_devices.MACHINES, "cluster"):
         raise ValueError(
             f"--plan is for a simulated machine, not --machine={FLAGS.machine}; it "
@@ -289,6 +290,9 @@ def check_plan() -> None:
         )
     if FLAGS["seconds"].present:
         raise ValueError("--plan is of all --epochs: give no --seconds, which end runs")
+    if FLAGS.epochs is None:
+        FLAGS.epochs = 1.0
+        print("--plan without --epochs: of one pass over the data", file=sys.stderr)
 
 
 def durations(setting: tuple[Any, ...]) -> float | dict[str, float]:

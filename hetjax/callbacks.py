@@ -149,9 +149,8 @@ class CSV:
         """Write an evaluation."""
         with naming(self._path):
             if self._writer is None:
-                self._writer = csv.DictWriter(
-                    self._file, list(point), lineterminator="\n"
-                )
+                names = dict.fromkeys((*point, "train_loss"))  # none at 0 s
+                self._writer = csv.DictWriter(self._file, names, lineterminator="\n")
                 self._writer.writeheader()
             self._writer.writerow(point)
             self._file.flush()

@@ -161,7 +161,9 @@ def test_a_metric_that_is_not_there_ends_the_run_with_its_name():
 
 def rows(path):
     with path.open() as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        return [
+            {k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)
+        ]
 
 
 def test_csv_is_the_history(tmp_path):

@@ -178,7 +178,12 @@ def compare(*arguments: Any, **settings: Any) -> hj.Comparison:
 
 
 def bests(comparison: hj.Comparison, strategy: str) -> list[float]:
-    """The best metric of every seed's run."""
+    """The best metric of every seed's run, as the papers report it.
+
+    Not the final one, by which `hj.compare` chooses learning rates: a paper's figure of
+    a run that falls again is of its highest point. Seconds to a target are those of
+    `History.seconds_to`, of a target that is held.
+    """
     return [history.best() for history in comparison.of(strategy)]
 
 

@@ -15,6 +15,8 @@ from absl import app, flags
 
 from hetjax.runtimes.mesh import processes
 
+# names that other tools have for flags; absl finds those that are spelled alike
+_MEANT = {"lr": "learning_rate", "lrs": "learning_rates", "bs": "batch_size"}
 # sent by queues before a job's time is over; the same command goes on where it was
 _AGAIN = ("SIGTERM", "SIGUSR1")
 
@@ -98,5 +100,9 @@ def _leave_output_to_first() -> None:
 def _parse(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        meant = _MEANT.get(error.flagname, "")
+        hint = f"did you mean --{meant}? " if meant in flags.FLAGS else ""
+        processes.end(2, f"{error} ({hint}--help lists the flags)")
     except (flags.Error, ValueError) as error:  # --noall=1 is a ValueError to absl
         processes.end(2, f"{error} (--help lists the flags)")

@@ -146,8 +146,9 @@ def _iterations(workers: int) -> float:
     """Median number of server steps until the accuracy is 0.4."""
     found = []
     for history in trained("sync", workers):
-        reached = [p for p in history.evals if p[history.metric] >= 0.4]
-        found.append(reached[0]["updates"] / workers if reached else float("inf"))
+        seconds = history.seconds_to(0.4)
+        steps = [p["updates"] for p in history.evals if p["seconds"] == seconds]
+        found.append(steps[0] / workers if steps else float("inf"))
     return median(found)
 
 

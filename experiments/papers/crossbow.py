@@ -133,7 +133,11 @@ def medians(history: hj.History) -> list[tuple[dict[str, float], float]]:
 
 
 def epochs_to(history: hj.History, goal: float) -> tuple[float, float]:
-    """(epochs, seconds) until the median of the last five epochs reaches the goal."""
+    """(epochs, seconds) until the median of the last five epochs reaches the goal.
+
+    This is the paper's own rule, and not that of `History.seconds_to`: a median of five
+    epochs is no single good evaluation, but may fall again.
+    """
     for epoch, (point, accuracy) in enumerate(medians(history), start=5):
         if accuracy >= goal:
             return float(epoch), point["seconds"]

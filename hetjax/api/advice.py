@@ -56,6 +56,7 @@ class Choice(NamedTuple):
     waiting: float  # share of the workers' time in which they do not compute
     seconds_to_target: float  # inf if it was not reached, nan if none was given
     best: float  # best metric in that time; nan if no target was given
+    final: float  # its mean over the last tenth of the evaluations; nan likewise
     local_rounds: dict[str, str]  # by worker: "8 x 32" is 8 steps of 32 examples
 
 
@@ -100,10 +101,12 @@ class Advice:
         header = ["strategy", "workers", "examples/s", "round [ms]", "waiting [%]"]
         if timed:
             header += [f"seconds to {self.target:g}", f"best {self.metric}"]
+            header += [f"final {self.metric}"]
         rows = []
         times = distinct([c.seconds_to_target for c in self.choices])
         bests = distinct([c.best for c in self.choices])
-        for c, time, best in zip(self.choices, times, bests, strict=True):
+        finals = distinct([c.final for c in self.choices])
+        for c, time, *metrics in zip(self.choices, times, bests, finals, strict=True):
             row = [
                 c.strategy,
                 " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers),
@@ -112,7 +115,7 @@ class Advice:
                 f"{100 * c.waiting:.1f}",
             ]
             if timed:
-                row += ["never" if time == "inf" else time, best]
+                row += ["never" if time == "inf" else time, *metrics]
             rows.append(tuple(row))
         rounds = "local rounds are steps x batch size"
         caption = (f"predicted for {self.machine}; {rounds}",)
@@ -205,6 +208,7 @@ def advise(
                 choice = choice._replace(
                     seconds_to_target=history.seconds_to(target, interpolated=True),
                     best=history.best(),
+                    final=history.final(),
                 )
             choices.append(choice)
     finally:
@@ -238,8 +242,8 @@ def _pairs(
 def _rank(choice: Choice, target: float | None, mode: str) -> tuple[float, float]:
     if target is None:
         return (-choice.examples_per_second, choice.round_seconds)
-    best = choice.best if choice.best == choice.best else worst(mode)
-    return (choice.seconds_to_target, -score(best, mode))
+    final = choice.final if choice.final == choice.final else worst(mode)
+    return (choice.seconds_to_target, -score(final, mode))
 
 
 def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:
@@ -305,6 +309,7 @@ def _simulate_choice(
         waiting=max(0.0, 1 - busy / (used * duration)),
         seconds_to_target=math.nan,
         best=math.nan,
+        final=math.nan,
         local_rounds={
             worker.name: "{} x {}".format(*counts.most_common(1)[0][0])
             if counts

@@ -10,6 +10,9 @@ from statistics import mean
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import scipy.sparse as sp
+
 from hetjax.api.arguments import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
@@ -26,6 +29,7 @@ from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
+from hetjax.tasks.constant import constant_metric
 from hetjax.tasks.types import Task
 
 TUNE = ("common", "each")
@@ -74,7 +78,8 @@ def compare(
     tenth of the training split that is held out for this (of which `eval_examples` are
     looked at, if it is given): tune="common" takes the one
     learning rate whose metric is best on average over all strategies (the
-    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy.
+    Adaptive SGD paper's protocol), "each" the best learning rate of each strategy. What
+    counts is the metric at the end (`History.final`), which a user would keep.
 
     With `out`, a folder, every run is kept in a folder of its own there, those that
     choose learning rates, too: the same call again only does what is missing, and
@@ -176,6 +181,7 @@ def compare(
         target=target,
         tuning=tuning,
         signal=signal,
+        constant=constant_metric(task, data),
     )
 
 
@@ -190,10 +196,10 @@ def tune_rates(
 ) -> dict[str, Any]:
     """Choose learning rates on a held-out tenth of the training split.
 
-    Returns {"tune", "held_out", "scores": {strategy: {learning rate: best metric}},
-    "chosen": {strategy: learning rate}}, "held_out" being the examples of an evaluation
-    (with `eval_examples` not all of them). A run that diverged has the worst score,
-    infinite.
+    Returns {"tune", "held_out", "score": "final", "scores": {strategy: {learning rate:
+    final metric}}, "chosen": {strategy: learning rate}}, "held_out" being the examples
+    of an evaluation (with `eval_examples` not all of them). A run that diverged has the
+    worst score, infinite.
     The common learning rate is, among those that most strategies survive, the one that
     is best on average. Of equally good ones the first in `learning_rates` is taken.
     `keep` says where each run is kept.
@@ -221,6 +227,7 @@ def tune_rates(
     return {
         "tune": tune,
         "held_out": len(held.data.test),
+        "score": "final",
         "scores": {n: {f"{r:g}": v for r, v in s.items()} for n, s in scores.items()},
         "chosen": chosen,
     }
@@ -314,7 +321,8 @@ def _score(
     if history.interrupted:
         # while tuning there are no results to return yet
         raise KeyboardInterrupt(history.signal)
-    return worst(history.mode) if history.stopped else history.best()
+    final = history.final()
+    return worst(history.mode) if history.stopped or final != final else final
 
 
 def _held_out(data: Dataset, seed: int) -> Dataset:
@@ -342,5 +350,21 @@ def describe(data: Dataset) -> dict[str, Any]:
         "classes": data.num_classes,
         "sparse": data.sparse,
         "multilabel": data.multilabel,
-        "notes": list(data.notes),
+        "notes": [*data.notes, *_unseen(data)],
     }
+
+
+def _unseen(data: Dataset) -> list[str]:
+    """A note on classes or labels that only the test split has, if it is known."""
+    seen = []
+    for y in (data.train.y, data.test.y):
+        if sp.issparse(y):
+            y = y.indices[y.data > 0]
+        if not data.num_classes or not isinstance(y, np.ndarray):
+            return []
+        seen.append(np.unique(y))
+    new = np.setdiff1d(seen[1], seen[0])
+    shown = ", ".join(map(str, new[:5])) + (", ..." if len(new) > 5 else "")
+    kind = "label" if data.multilabel else "class"
+    ids = f"{kind} ids that only the test split has"
+    return [f"{len(new)} {ids}, and no model can learn: {shown}"] if len(new) else []

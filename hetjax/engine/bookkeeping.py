@@ -4,6 +4,7 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from hetjax.engine.records.losses import Losses
 from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
 from hetjax.saved import Leaves
 from hetjax.schedule.learning_rates import Progress, learning_rate_at
-from hetjax.strategies.types import Strategy
+from hetjax.strategies.types import OWN, Strategy
 from hetjax.summaries import maker
 
 
@@ -42,7 +43,14 @@ class Bookkeeping:
         self._strategy, self._job, self._on_eval = strategy, job, on_eval
         self._clock = clock = runtime.clock
         self.topology = strategy.policy.topology(clock.workers)
-        self.ledger = Ledger(clock.workers, self.topology)
+        overwrites = "grad_sum" in strategy.local.provides
+        self.ledger = Ledger(
+            clock.workers,
+            self.topology,
+            overwrites=overwrites,
+            accrues=any("grad_sum" in merge.requires for merge in strategy.merges)
+            and not overwrites,
+        )
         self.store = runtime.open_store(
             strategy,
             job,
@@ -66,6 +74,7 @@ class Bookkeeping:
             strategy.recorded_settings,
             task.metric,
             mode=task.mode,
+            algorithm="" if strategy.name == OWN else strategy.name,
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
@@ -211,11 +220,15 @@ class Bookkeeping:
         self._visible, metrics = self.evaluations.at(instant)
         self._look_at_best(metrics[self.history.metric])
         self.check_losses()  # first: a worker's loss tells more than the test loss
+        train_loss = self.losses.take_mean()
+        told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
         point = {
             "seconds": instant,
             "updates": self.ledger.updates,
             "examples": self.ledger.examples,
-            **metrics,
+            "merges": bisect_right(self.history.merge_times, instant),
+            "bytes": self._bytes_moved(),
+            **told,
         }
         self.history.evals.append(point)
         if not math.isfinite(metrics["loss"]):
@@ -223,7 +236,14 @@ class Bookkeeping:
         if not self.history.stopped and (why := self._asks_to_stop(point)):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._shared(self.history.stopped)
-        return metrics
+        return told
+
+    def _bytes_moved(self) -> int:
+        """Bytes that have moved so far from and to all workers."""
+        records = self.ledger.records
+        moved = (self.store.traffic(k) for k, _ in enumerate(self._clock.workers))
+        before = sum(r.bytes_received + r.bytes_sent for r in records)
+        return before + sum(map(sum, moved))
 
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """What is said of a test loss that is NaN or infinite."""

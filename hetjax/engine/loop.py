@@ -289,7 +289,7 @@ class Loop:
         self._tell(EvaluationDue(instant))
         metrics = books.evaluate(instant)
         if books.evaluations.due and not books.history.stopped:
-            self._tell(Evaluated(metrics | books.losses.take_mean(), instant))
+            self._tell(Evaluated(metrics, instant))
         self._check_progress()
 
     def _check_progress(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetjax.direction import best_of, better, score, worst
+from hetjax.direction import best_of, better, reaches, score, worst
 from hetjax.engine.records.history import History
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
@@ -22,29 +22,33 @@ from hetjax.report.runs import (
     strategy_names,
 )
 from hetjax.report.table import Table
+from hetjax.report.tuning import remarks
 from hetjax.report.versions import installed_versions
 from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TARGET_SHARE = 0.97  # of the best median, if no target is given
+TARGET_SHARE = 0.97  # of the best final median, if no target is given
 
 
 def _learned(history: History) -> bool:
-    """Did the metric become better than that of the initial model?"""
+    """Did the metric end better than that of the initial model?"""
     first = history.evals[0] if history.evals else None
     if first is None or first["seconds"] > 0:  # it is not known how it began
         return True
-    return better(history.best(), first[history.metric], history.mode)
+    return better(history.final(), first[history.metric], history.mode)
 
 
 class Comparison:
     """Histories of several strategies and seeds on the same data and machine.
 
-    The numbers of a strategy are medians over its seeds. By default the target is 97 %
-    of the best median that any strategy reached, to three significant digits: rounding
-    changes it by half a percent at most, so that at least one strategy reaches it.
+    The numbers of a strategy are medians over its seeds. Its final metric is the mean
+    over the last tenth of the evaluations, which is what a user would keep; its best
+    one may be of a single evaluation, before it collapsed. By default the target is
+    97 % of the best final median of any strategy, to three significant digits: rounding
+    changes it by half a percent at most, so that at least one strategy reaches it. A
+    target counts as reached when it is held from then on (`History.seconds_to`).
 
     `a + b` has the runs of both; a ValueError names what differs between them (data,
     machine, metric, target), or a run that is in both.
@@ -60,11 +64,12 @@ class Comparison:
         tuning: dict[str, Any] | None = None,
         signal: str = "",
         versions: dict[str, str] | None = None,
+        constant: float | None = None,
     ):
         """`tuning`: how learning rates were chosen; `signal`: what interrupted it.
 
         `versions`: of the packages that the runs were made with; by default those that
-        are installed.
+        are installed. `constant`: the metric of a constant prediction, if known.
         """
         check_runs(histories)
         self.histories = list(histories)
@@ -72,6 +77,7 @@ class Comparison:
         self.machine = machine
         self.tuning = tuning
         self.signal = signal
+        self.constant = constant
         self.versions = installed_versions() if versions is None else versions
         self.metric, self.mode = histories[0].metric, histories[0].mode
         self.target_is_default = target is None
@@ -112,6 +118,7 @@ class Comparison:
             tuning=joined_tuning(self.tuning, other.tuning),
             signal=self.signal or other.signal,
             versions=joined_versions(self.versions, other.versions),
+            constant=other.constant if self.constant is None else self.constant,
         )
 
     def __repr__(self) -> str:
@@ -141,8 +148,10 @@ class Comparison:
         return [h for h in self.histories if h.strategy == strategy]
 
     def _default_target(self) -> float:
-        bests = [summary.middle(h.best() for h in self.of(n)) for n in self.strategies]
-        best = best_of(bests, self.mode)
+        finals = (
+            summary.middle(h.final() for h in self.of(n)) for n in self.strategies
+        )
+        best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):
             return -worst(self.mode)  # nobody learned: nobody reaches it
         # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
@@ -160,33 +169,28 @@ class Comparison:
         default = target is None and self.target_is_default
         target = self.target if target is None else target
         rows = self.summary(target)
-        texts = summary.best_texts(rows), summary.seconds_texts(rows)
-        ends = [[text] for text in summary.end_texts(rows)]
-        has_ends = any(row["at_end"] is not None for row in rows)
-        cells = [
-            (
-                row["strategy"],
-                best,
-                *(end * has_ends),
-                seconds,
-                f"{row['updates']:,.0f}",
-                f"{row['examples']:,.0f}",
-                f"{100 * row['waiting_share']:.1f}",
-                str(row["compilations"]),
-            )
-            for row, best, seconds, end in zip(rows, *texts, ends, strict=True)
-        ]
-        header = (
-            "strategy",
-            f"best {self.metric}",
-            *([f"{self.metric} at the end"] * has_ends),
-            f"{self.unit} to {f'{target:g}' if math.isfinite(target) else 'a target'}",
-            "updates",
-            "examples",
-            "waiting [%]",
-            "compilations",
-        )
-        return Table(header, tuple(cells), self._caption(target, default))
+        aim = f"{target:g}" if math.isfinite(target) else "a target"
+        columns = {
+            "strategy": [row["strategy"] for row in rows],
+            f"best {self.metric}": summary.best_texts(rows),
+            f"final {self.metric}": summary.end_texts(rows, "final"),
+        }
+        if any(row["at_end"] is not None for row in rows):
+            columns["on the whole test split"] = summary.end_texts(rows, "at_end")
+        columns |= {
+            f"{self.unit} to {aim}": summary.seconds_texts(rows),
+            "updates": [f"{row['updates']:,.0f}" for row in rows],
+            "examples": [f"{row['examples']:,.0f}" for row in rows],
+            "merges": [f"{row['merges']:,.0f}" for row in rows],
+        }
+        if any(row["mb_per_worker"] for row in rows):
+            columns["MB per worker"] = summary.mb_texts(rows)
+        columns |= {
+            "waiting [%]": [f"{100 * row['waiting_share']:.1f}" for row in rows],
+            "compilations": [str(row["compilations"]) for row in rows],
+        }
+        cells = tuple(zip(*columns.values(), strict=True))
+        return Table(tuple(columns), cells, self._caption(target, default))
 
     @property
     def unit(self) -> str:
@@ -198,12 +202,18 @@ class Comparison:
         """Return the lines below the table."""
         lines = [f"target {target:g} {self.metric}"]
         if default and not math.isfinite(target):
-            lines = [f"no target: no {self.metric} became better than at the start"]
+            lines = [f"no target: no final {self.metric} is better than at the start"]
         elif default:
             share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
-            lines[0] += (
-                f": {100 * share:.0f} % of the best median that any strategy reached"
-            )
+            lines[0] += f": {100 * share:.0f} % of the best final median"
+        lines.append(
+            "final: mean of the last tenth of the evaluations; a target is reached "
+            "when it is held"
+        )
+        lines += [n for n in self.data.get("notes", ()) if "only the test split" in n]
+        lines += self._about_constant(target)
+        lines += summary.collapses(self.histories)
+        lines += remarks(self.tuning) if self.tuning else []
         if len(self.histories) > len(self.strategies):
             lines.append("medians over seeds [lowest, highest]; compilations: sum")
         lines += chosen_rates(self.tuning)
@@ -223,6 +233,15 @@ class Comparison:
                 lines.append(f"{h.strategy}, seed {h.seed}{early}: {h.stopped}")
         return tuple(lines)
 
+    def _about_constant(self, target: float) -> list[str]:
+        """What a constant prediction is worth; a warning where it has the target."""
+        if self.constant is None:
+            return []
+        line = f"constant prediction: {self.constant:.3g} {self.metric}"
+        if reaches(self.constant, target, self.mode):
+            line += ", which reaches the target: give a better one"
+        return [line]
+
     def pivot(
         self,
         rows: str,
@@ -233,10 +252,12 @@ class Comparison:
     ) -> Table:
         """Return one number of every strategy as a table over two of their settings.
 
-        `value`: "best", "at_end", "seconds_to_target", or another number of the
-        summary; a cell is blank where no strategy has both settings. All strategies
-        must agree in their other settings; `where` chooses those that have some:
-        {"momentum": 0.9}. Errors: a ValueError that names what differs, or is unknown.
+        `value`: "best", "final", "at_end", "seconds_to_target", or another number of
+        the summary; a cell is blank where no strategy has both settings. `rows` or
+        `columns` may be "strategy": pivot("strategy", "learning_rate"). All strategies,
+        or else all of one kind, must agree in their other settings; `where` chooses
+        those that have some: {"momentum": 0.9}. Errors: a ValueError that names what
+        differs, or is unknown.
         """
         return self._pivot(rows, columns, value, where).table()
 
@@ -264,10 +285,11 @@ class Comparison:
         )
 
     def plot(self, x: str = "seconds", *, smooth: int = 1) -> "Figure":
-        """Plot the main metric over "seconds", "examples" or "updates".
+        """Plot the main metric over `x`.
 
-        With `smooth`, every value is the median of so many evaluations around it. More
-        than eight strategies are drawn in small panels, one for each.
+        x: "seconds", "examples", "updates", "merges", or "bytes" from and to all
+        workers. With `smooth`, every value is the median of so many evaluations around
+        it. More than eight strategies are drawn in small panels, one for each.
         """
         from hetjax.report.drawing import curves  # here: it imports matplotlib
 
@@ -322,6 +344,7 @@ class Comparison:
             "target": plain(self.target),
             "target_is_default": self.target_is_default,
             "signal": self.signal,
+            "constant": plain(self.constant),
             "metric": self.metric,
             "mode": self.mode,
             "runs": [run_record(h) for h in self.histories],

@@ -1,5 +1,6 @@
 """One number of each strategy over two of the strategies' settings."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from hetjax.report.table import Table
 # the values of a summary that are numbers: what they are called, and which are better
 VALUES = {
     "best": ("best {metric}", "mode"),
-    "at_end": ("{metric} at the end", "mode"),
+    "final": ("final {metric}", "mode"),
+    "at_end": ("{metric} at the end, on the whole test split", "mode"),
     "seconds_to_target": ("{unit} to {target:g}", "min"),
     "waiting_share": ("share of time waiting", "min"),
     "updates": ("updates", "max"),
     "examples": ("examples", "max"),
+    "merges": ("merges", "min"),
+    "mb_per_worker": ("MB per worker", "min"),
     "padding_share": ("share of padding", "min"),
     "compilations": ("compilations", "min"),
 }
@@ -74,14 +78,18 @@ def pivot(
 ) -> Pivot:
     """Arrange the `value` of every row of a summary; `words` fill in the titles.
 
+    "strategy" is a setting, too: what a strategy is called without its settings.
     Errors: a ValueError for unknown names, and for strategies that differ in other
-    settings than `rows` and `columns`.
+    settings than `rows` and `columns`; of different ones that is not asked.
     """
     if value not in VALUES:
         raise ValueError(f"value is {value!r}, not one of {', '.join(VALUES)}")
     if rows == columns:
         raise ValueError(f"rows and columns are both {rows!r}: give two settings")
     settings = {h.strategy: plain(h.settings) for h in first_seeds(histories)}
+    if "strategy" in (rows, columns, *where):
+        for h in first_seeds(histories):
+            settings[h.strategy] = {**settings[h.strategy], "strategy": _algorithm(h)}
     for name in (rows, columns, *where):
         _check_known(name, settings)
     chosen = {
@@ -103,7 +111,7 @@ def pivot(
     }
     if value == "at_end" and None in cells.values():
         raise ValueError(
-            "value='at_end' is known if eval_examples was given: else take 'best'"
+            "value='at_end' is known if eval_examples was given: else take 'final'"
         )
     title, mode = VALUES[value]
     mode = words["mode"] if mode == "mode" else mode
@@ -140,8 +148,11 @@ def _check_others(
     """Raise a ValueError if strategies differ in other settings, or in none."""
     names = dict.fromkeys(n for found in settings.values() for n in found)
     differing = {}
-    for name in names:
-        values = _values(found.get(name) for found in settings.values())
+    of_one: dict[str, list[Mapping[str, Any]]] = {}  # others have other settings
+    for found in settings.values():
+        of_one.setdefault(str(found.get("strategy")), []).append(found)
+    for name, several in itertools.product(names, of_one.values()):
+        values = _values(found.get(name) for found in several)
         if name not in (rows, columns) and len(values) > 1:
             differing[name] = values
     if differing:
@@ -158,6 +169,11 @@ def _check_others(
                 f"{seen[cell]!r} and {strategy!r} have the same settings: leave one out"
             )
         seen[cell] = strategy
+
+
+def _algorithm(history: History) -> str:
+    """The strategy's name without settings, such as "sma" of "sma, local_steps=8"."""
+    return history.algorithm or history.strategy.partition(", ")[0]
 
 
 def _values(found: Any) -> tuple[Any, ...]:

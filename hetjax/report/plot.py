@@ -1,4 +1,4 @@
-"""Plots of single runs: when each worker computed, moved, merged and waited.
+"""Plots of single runs: the metric, and when each worker computed, merged and waited.
 
 Those of comparisons are methods: `Comparison.plot`, `plot_timeline`, `plot_heat_map`.
 """
@@ -9,18 +9,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetjax.engine.records.history import History
-from hetjax.report.runs import check_timelines
+from hetjax.report.runs import check_runs, check_timelines
 from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = ["chrome_trace", "timeline"]
+__all__ = ["chrome_trace", "curve", "timeline"]
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def curve(
+    history: History | Sequence[History], x: str = "seconds", *, smooth: int = 1
+) -> "Figure":
+    """Plot the main metric of a run over `x`, as `Comparison.plot` does of several.
+
+    x: "seconds", "examples", "updates", "merges", or "bytes" from and to all workers.
+    Of several histories, those of one strategy are seeds: their median is drawn.
+    """
+    from hetjax.report.drawing import curves
+
+    histories = [history] if isinstance(history, History) else list(history)
+    check_runs(histories)
+    return curves.time_to_accuracy(histories, histories[0].metric, x, None, smooth)
 
 
 def timeline(

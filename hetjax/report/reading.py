@@ -46,6 +46,8 @@ def read_document(path: str | Path) -> dict[str, Any]:
         "tuning": root.get("tuning", (dict, type(None))),
         "signal": root.get("signal", str),
         "versions": versions,
+        # files of earlier versions do not say
+        "constant": None if found.get("constant") is None else root.number("constant"),
     }
 
 
@@ -111,6 +113,8 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         record.get("settings", dict),
         metric,
         mode,
+        # files of earlier versions do not say
+        algorithm=record.get("algorithm", str) if "algorithm" in record.value else "",
         evals=[_point(p, metric) for p in points],
         at_end=record.made("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],

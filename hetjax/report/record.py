@@ -52,6 +52,7 @@ def run_record(history: History) -> dict[str, Any]:
         "strategy": history.strategy,
         "seed": history.seed,
         "settings": plain(history.settings),
+        "algorithm": history.algorithm,
         "output": history.output,
         "duration": plain(history.duration),
         "evals": [_point_record(p) for p in history.evals],

@@ -89,6 +89,7 @@ def joined_tuning(
         return one or other
     for name in ("tune", "held_out"):
         check_same(f"tuning.{name}", one[name], other[name])
+    check_same("tuning.score", one.get("score", "best"), other.get("score", "best"))
     for name in ("scores", "chosen"):
         both = one[name].keys() & other[name].keys()
         for strategy in sorted(both):

@@ -10,7 +10,7 @@ from hetjax.engine.records.history import History
 
 def row(name: str, runs: list[History], target: float) -> dict[str, Any]:
     """Return one strategy's row of the summary."""
-    bests = [h.best() for h in runs]
+    bests, finals = [h.best() for h in runs], [h.final() for h in runs]
     seconds = middle(h.seconds_to(target) for h in runs)
     unknown = any(map(math.isnan, bests))
     ends = [h.at_end[h.metric] for h in runs if h.at_end]
@@ -18,11 +18,15 @@ def row(name: str, runs: list[History], target: float) -> dict[str, Any]:
         "strategy": name,
         "best": middle(bests),
         "best_spread": [math.nan] * 2 if unknown else [min(bests), max(bests)],
+        "final": middle(finals),
+        "collapsed": [h.seed for h in runs if h.collapsed],
         "at_end": middle(ends) if ends else None,
         "seconds_to_target": seconds if math.isfinite(seconds) else None,
         "waiting_share": middle(h.waiting_share() for h in runs),
         "updates": middle(sum(w.updates for w in h.workers) for h in runs),
         "examples": middle(sum(w.examples for w in h.workers) for h in runs),
+        "merges": middle(h.merges for h in runs),
+        "mb_per_worker": middle(_mb_per_worker(h) for h in runs),
         "padding_share": middle(_padding_share(h) for h in runs),
         "compilations": sum(h.compilations for h in runs),
         "seeds": [h.seed for h in runs],
@@ -34,6 +38,12 @@ def _padding_share(history: History) -> float:
     """The share of padding among all examples that were computed."""
     padded = sum(w.padded for w in history.workers)
     return padded / max(1, padded + sum(w.examples for w in history.workers))
+
+
+def _mb_per_worker(history: History) -> float:
+    """MB from a worker and to it, mean over the workers."""
+    moved = sum(w.bytes_received + w.bytes_sent for w in history.workers)
+    return moved / 1e6 / max(1, len(history.workers))
 
 
 def middle(values: Iterable[float]) -> float:
@@ -55,10 +65,10 @@ def best_texts(summary: list[dict[str, Any]]) -> list[str]:
     return texts
 
 
-def end_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The final metric on the whole test split of every row."""
+def end_texts(summary: list[dict[str, Any]], name: str) -> list[str]:
+    """The metric at the end of every row: "final", or "at_end" of the whole split."""
     digits = _decimals_of_best(summary)
-    ends = [row["at_end"] for row in summary]
+    ends = [row[name] for row in summary]
     return ["" if end is None else f"{end:.{digits}f}" for end in ends]
 
 
@@ -67,6 +77,27 @@ def seconds_texts(summary: list[dict[str, Any]]) -> list[str]:
     times = [row["seconds_to_target"] for row in summary]
     digits = decimals(min((t for t in times if t), default=1.0))
     return ["never" if t is None else f"{t:,.{digits}f}" for t in times]
+
+
+def mb_texts(summary: list[dict[str, Any]]) -> list[str]:
+    """The MB per worker of every row; the smallest with three digits."""
+    known = [row["mb_per_worker"] for row in summary]
+    digits = decimals(min((mb for mb in known if mb), default=1.0))
+    return [f"{mb:,.{digits}f}" for mb in known]
+
+
+def collapses(histories: list[History]) -> list[str]:
+    """A line for each strategy of which runs ended far below their best value."""
+    lines = []
+    for name in dict.fromkeys(h.strategy for h in histories if h.collapsed):
+        mine = [h for h in histories if h.strategy == name]
+        fallen = [h for h in mine if h.collapsed]
+        ends = ", ".join(f"{h.final():.3g} after {h.best():.3g}" for h in fallen)
+        seeds = f" ({len(fallen)} of {len(mine)} seeds)" if len(mine) > 1 else ""
+        lines.append(
+            f"{name} ended far below its best {fallen[0].metric}: {ends}{seeds}"
+        )
+    return lines
 
 
 def _decimals_of_best(summary: list[dict[str, Any]]) -> int:
@@ -100,9 +131,6 @@ def parts_of_test(histories: list[History]) -> list[str]:
     ]
 
 
-_WAYS = ("bytes_received", "bytes_sent")
-
-
 def placements(histories: list[History]) -> list[str]:
     """A line for each way in which runs were placed on devices, if it is not usual."""
     named: dict[str, dict[str, None]] = {}
@@ -110,16 +138,6 @@ def placements(histories: list[History]) -> list[str]:
         if h.real and h.placement != "threads":
             named.setdefault(h.placement, {})[h.strategy] = None
     lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
-    moved = {
-        strategy: tuple(sum(getattr(w, way) for w in h.workers) for way in _WAYS)
-        for strategy, h in {h.strategy: h for h in reversed(histories)}.items()
-    }
-    if any(map(any, moved.values())):
-        texts = [
-            f"{strategy} {up / 1e6:.3g} and {down / 1e6:.3g}"
-            for strategy, (up, down) in reversed(moved.items())
-        ]
-        lines.append(f"MB from the workers and to them: {', '.join(texts)}")
     if any(h.estimates_busy for h in histories):
         lines.append(
             "on a mesh, a worker is busy for its measured steps; what is left of a "

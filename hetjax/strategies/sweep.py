@@ -18,12 +18,15 @@ def sweep(
     """Return a strategy for every combination of the arguments' values, by name.
 
         sweep(hj.sma(batch_size=64, learning_rate=0.1), {"local_steps": [1, 8]})
-        -> {"local_steps=1": Strategy(...), "local_steps=8": Strategy(...)}
+        -> {"sma, local_steps=1": Strategy(...), "sma, local_steps=8": Strategy(...)}
 
     `base` is a strategy of one of hetjax's factories, of which the other arguments are
     taken, or a function that returns a strategy. Values of an argument may have names
     of their own: {"learning_rate": {"cosine": schedule, "0.1": 0.1}}. The first
-    argument varies slowest. `Comparison.pivot` shows the results as a table.
+    argument varies slowest. The sweeps of several strategies can be joined, since names
+    begin with that of the strategy: {**sweep(a, grid), **sweep(b, grid)}.
+    `Comparison.pivot` shows the results as a table, pivot("strategy", "learning_rate")
+    those of several strategies.
 
     Errors: a ValueError for a name that is no argument, for no values, for two
     strategies of the same name, and for two of the same parts, where an argument has no
@@ -46,7 +49,7 @@ def sweep(
         if not isinstance(strategy, Strategy):
             raise ValueError(f"{name}: base returned {strategy!r}, not a Strategy")
         recorded = _recorded(strategy.settings, labels, values)
-        strategies[name] = strategy._replace(settings=recorded)
+        strategies[f"{strategy.name}, {name}"] = strategy._replace(settings=recorded)
     if isinstance(base, Strategy):
         _check_effect(strategies)
     return strategies

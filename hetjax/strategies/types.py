@@ -17,6 +17,8 @@ from hetjax.typed_arguments import checked
 
 PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 
+OWN = "own strategy"  # the name of one that has none
+
 
 class _Fields(NamedTuple):
     policy: Policy
@@ -27,7 +29,7 @@ class _Fields(NamedTuple):
     learning_rate: LearningRateLike
     sampler: Sampler = uniform()
     settings: dict[str, Any] = {}  # the factory's arguments, for records
-    name: str = "own strategy"
+    name: str = OWN
     output: str = ""  # the output layer that the task must train with; "": any
     # makes it again, with other arguments if some are given; None: not by a factory
     factory: Callable[..., "Strategy"] | None = None

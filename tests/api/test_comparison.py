@@ -18,7 +18,9 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax import local
+from hetjax.api.comparison import describe
 from hetjax.data import from_arrays
+from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import num_held_out
 from hetjax.sampling import uniform
 
@@ -259,12 +261,12 @@ def tuned(tune):
     )
 
 
-def test_scores_are_the_best_held_out_metrics():
+def test_scores_are_the_final_held_out_metrics():
     scores = tuned("common").tuning["scores"]
     names = ["0.5", "1e+30", "1.6", "5"]
     assert {n: list(s) for n, s in scores.items()} == {"quick": names, "slow": names}
-    # 4^10 is worse than the start, at distance 1; minus infinity means divergence
-    quick = [-(0.5**10), -np.inf, -(0.6**10), -1.0]
+    # 4^10 is worse than the start; minus infinity means divergence
+    quick = [-(0.5**10), -np.inf, -(0.6**10), -(4.0**10)]
     slow = [-(0.95**10), -np.inf, -(0.84**10), -(0.5**10)]
     assert list(scores["quick"].values()) == pytest.approx(quick, rel=1e-4)
     assert list(scores["slow"].values()) == pytest.approx(slow, rel=1e-4)
@@ -455,3 +457,12 @@ def test_the_record_of_a_comparison():
         "multilabel": False,
         "notes": [],
     }
+
+
+def test_classes_that_only_the_test_split_has_are_noted():
+    x = np.zeros((3, 2), np.float32)
+    train, test = np.array([0, 1, 0]), np.array([0, 2, 3])
+    data = Dataset(Split(x, train), Split(x, test), 4)
+    note = "2 class ids that only the test split has, and no model can learn: 2, 3"
+    assert describe(data)["notes"] == [note]
+    assert describe(Dataset(Split(x, test), Split(x, test), 4))["notes"] == []

@@ -145,7 +145,8 @@ def test_the_table_says_so(tmp_path):
         TASK, DATA, MACHINE, strategies, **COMMON, eval_examples=7, progress=False
     )
     text = str(comparison.table())
-    assert "accuracy at the end" in text
+    assert "on the whole test split" in text
+    assert f"constant prediction: {comparison.constant:.3g} accuracy" in text
     assert "evaluations during a run are of 7 test examples" in text
     assert "those at its end of all 50" in text
     for row, history in zip(comparison.summary(), comparison.histories, strict=True):
@@ -161,7 +162,7 @@ def test_the_table_says_so(tmp_path):
     usual = str(
         hj.compare(TASK, DATA, MACHINE, strategies, **COMMON, progress=False).table()
     )
-    assert "at the end" not in usual
+    assert "whole test split" not in usual
     assert "during a run" not in usual
 
 

@@ -201,7 +201,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "EventQueue": {"workers", "_index"},
     "MergeQueues": {"_machine", "_workers", "_common_link"},
     "Contention": {"_workers"},
-    "Ledger": {"_topology", "_above", "_workers"},
+    "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
     "Losses": {"_keeps"},
 }
 

@@ -20,6 +20,7 @@ from tiny_runs import (
 import hetjax as hj
 from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.machine.types import MergeOp
 
 
 def strategies(batch_size=2):
@@ -211,3 +212,51 @@ def test_the_four_kinds_of_seconds_sum_to_the_duration(name, machine):
         )
     assert sum(w.updates for w in history.workers) == history.evals[-1]["updates"]
     assert sum(w.examples for w in history.workers) == history.evals[-1]["examples"]
+
+
+def every_other(op):
+    """A worker of which one step in two is merged; `op` is done with the others."""
+    work = hj.schedule.LocalRound(1, 2)
+
+    def init(workers, num_examples):
+        return 0, hj.schedule.Actions(dispatch=((0, work),))
+
+    def react(step, event):
+        if not isinstance(event, hj.schedule.Arrival):
+            return step, hj.schedule.Actions()
+        actions = hj.schedule.Actions(dispatch=((0, work),))
+        if step % 2:
+            actions = actions._replace(merges=(hj.schedule.MergeAction((0,)),))
+        elif op is not None:
+            fetch = hj.schedule.MergeAction((0,), op=op)
+            actions = actions._replace(merges=(fetch,))
+        return step + 1, actions
+
+    return hj.schedule.Policy(init, react)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "op", "updates"),
+    [
+        (hj.async_sgd, MergeOp.FETCH, 3),  # the gradient that was not pushed is gone
+        (hj.async_sgd, None, 3),  # the next one overwrites it
+        (hj.elastic_sgd, MergeOp.FETCH, 3),  # the center is in place of the step
+        (hj.elastic_sgd, None, 6),  # both steps are in the model that is merged
+        (hj.downpour, MergeOp.FETCH, 6),  # gradients add up until they are pushed
+    ],
+)
+def test_ignored_updates_do_not_count(strategy, op, updates):
+    made = strategy(batch_size=2, learning_rate=0.1)._replace(policy=every_other(op))
+    history = train(machine(1.0), made, 6.5, num_evals=1)
+    assert (history.workers[0].updates, history.evals[-1]["updates"]) == (updates,) * 2
+    assert history.workers[0].examples == 12
+
+
+def test_evaluations_have_merges_and_the_training_loss():
+    """Merges at 2.5 and 4.5: see above."""
+    strategy = averaging(blocking=False)
+    history = train(machine(1.0, 2.0, link=0.5), strategy, 6.0, num_evals=6)
+    assert column(history, "merges") == [0, 0, 0, 1, 1, 2, 2]
+    assert "train_loss" not in history.evals[0]  # no round has ended
+    losses = [point["train_loss"] for point in history.evals[1:]]
+    assert all(isinstance(loss, float) for loss in losses)

@@ -55,7 +55,9 @@ def test_a_table_and_the_files_with_all_their_fields(tmp_path):
     out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {*NAMES, "runs"}
     lines = result.stdout.splitlines()
-    assert re.match(r"strategy +best accuracy +virtual seconds to", lines[0])
+    assert re.match(
+        r"strategy +best accuracy +final accuracy +virtual seconds to", lines[0]
+    )
     assert [line.split()[0] for line in lines[2:4]] == ["adaptive_sgd", "sma"]
     assert lines[-1] == "wrote " + ", ".join(f"out/{name}" for name in NAMES)
     assert "\n100 %, sma, " in result.stderr  # of the progress
@@ -338,7 +340,7 @@ ERRORS = {
         ["--slowdown=cpu:1=3"],
         "--slowdown is for devices of one's own, not --machine=v100x3+k80",
     ),
-    "plan of nothing": (["--plan"], "--plan needs --epochs, the passes over"),
+    "a flag of other tools": (["--lr=0.1"], "did you mean --learning_rate?"),
     "plan for seconds": (["--plan", "--epochs=1"], "--plan is of all --epochs"),
     "all and some": (["--all"], "--all and --strategies: give one of them"),
     "twice": (["--strategies=sma,sync_sgd,sma"], "--strategies: sma is there twice"),
@@ -581,14 +583,18 @@ def test_epochs_end_a_run(good):
     assert sync > 2 * other
 
 
-def test_a_plan_writes_nothing(command, folder):
+@pytest.mark.parametrize("epochs", [("--epochs=2",), ()])
+def test_a_plan_writes_nothing(command, folder, epochs):
+    """Without --epochs, it is of one."""
     strategies = "--strategies=sync_sgd,sma"
-    result = command("--hidden=8", strategies, "--epochs=2", "--plan", "--out={tmp}/no")
-    assert (result.returncode, result.stderr) == (0, "")
+    result = command("--hidden=8", strategies, *epochs, "--plan", "--out={tmp}/no")
+    assumed = "" if epochs else "--plan without --epochs: of one pass over the data\n"
+    assert (result.returncode, result.stderr) == (0, assumed)
     lines = result.stdout.splitlines()
     assert lines[0].split()[:3] == ["strategy", "virtual", "hours"]
     assert [line.split()[0] for line in lines[2:4]] == ["sync_sgd", "sma"]
-    assert "2 epochs on v100x3+k80" in result.stdout
+    text = "2 epochs" if epochs else "1 epoch"
+    assert f"{text} on v100x3+k80" in result.stdout
     assert not (folder / "no").exists()
 
 

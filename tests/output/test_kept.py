@@ -74,6 +74,6 @@ def test_results_say_which_layer_was_trained():
         "sampled(negatives=6, distribution='log_uniform')",
     ]
     for history in histories:
-        comparison = hj.Comparison([history], data=DATA.name, machine="uniform:2")
+        comparison = hj.Comparison([history], data={"name": DATA.name}, machine={})
         line = f"output layer: {history.output}"
         assert (line in str(comparison.table())) == bool(history.output)

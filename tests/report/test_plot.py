@@ -27,7 +27,7 @@ def titles(figure):
 
 
 def test_only_what_is_public_is_offered():
-    assert dir(plot) == ["chrome_trace", "timeline"]
+    assert dir(plot) == ["chrome_trace", "curve", "timeline"]
     for name in dir(plot):
         assert len(getattr(plot, name).__doc__) > 60, name
 

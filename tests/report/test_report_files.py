@@ -65,11 +65,19 @@ def test_json_schema(runs):
     document = runs.document(version="1.2")
     assert list(document) == [
         *("hetjax", "versions", "data", "machine", "tuning", "target"),
-        *("target_is_default", "signal", "metric", "mode", "runs", "summary"),
+        *(
+            "target_is_default",
+            "signal",
+            "constant",
+            "metric",
+            "mode",
+            "runs",
+            "summary",
+        ),
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "output", "duration", "evals"),
+        *("strategy", "seed", "settings", "algorithm", "output", "duration", "evals"),
         *("eval_examples", "at_end", "workers", "staleness", "merges", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),
@@ -84,16 +92,9 @@ def test_json_schema(runs):
         *("bytes_received", "bytes_sent", "batch_size_over_time"),
     ]
     assert list(document["summary"][0]) == [
-        *("strategy", "best", "best_spread", "at_end", "seconds_to_target"),
-        *(
-            "waiting_share",
-            "updates",
-            "examples",
-            "padding_share",
-            "compilations",
-            "seeds",
-            "stopped",
-        ),
+        *("strategy", "best", "best_spread", "final", "collapsed", "at_end"),
+        *("seconds_to_target", "waiting_share", "updates", "examples", "merges"),
+        *("mb_per_worker", "padding_share", "compilations", "seeds", "stopped"),
     ]
 
 

@@ -96,6 +96,26 @@ def test_runs_that_differ_in_other_settings(make):
         (runs + other).pivot("local_steps", "learning_rate")
 
 
+def test_strategies_are_rows(make):
+    """Those of one kind agree in their settings; different ones have others."""
+    histories = [
+        make(f"{name}, learning_rate={rate}", 0, (0.1, best), settings=settings)
+        for name, own in (("sma", {"momentum": 0.9}), ("sync", {}))
+        for rate, best in ((0.1, 0.5), (1.0, 0.6))
+        for settings in ({"learning_rate": rate, **own},)
+    ]
+    runs = Comparison(histories, data={}, machine={})
+    table = runs.pivot("strategy", "learning_rate")
+    assert table.rows == (("sma", "0.500", "0.600"), ("sync", "0.500", "0.600"))
+    for h in histories[:2]:
+        h.strategy, h.algorithm = f"{h.settings['learning_rate']}", "sma"
+    again = runs.pivot("strategy", "learning_rate", where={"strategy": "sma"})
+    assert again.rows == (("sma", "0.500", "0.600"),)
+    histories[1].settings["momentum"] = 0.0
+    with pytest.raises(ValueError, match="differ in momentum, too"):
+        runs.pivot("strategy", "learning_rate")
+
+
 def test_unknown_names_are_refused(make):
     runs = grid(make)
     for arguments, message in (
@@ -104,7 +124,7 @@ def test_unknown_names_are_refused(make):
             "no setting 'steps': those of all .* are learning",
         ),
         (("local_steps", "local_steps"), "are both 'local_steps'"),
-        (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, at_end"),
+        (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, final"),
         (
             ("local_steps", "learning_rate", "at_end"),
             "known if eval_examples was given",

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hetjax.engine.records.history import WorkerEvent
-from hetjax.report import Comparison
+from hetjax.report import Comparison, plot
 from hetjax.report.drawing.batch_sizes import batch_sizes
 from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
 from hetjax.report.drawing.labels import spread
-from hetjax.report.drawing.panels import strategy_styles
+from hetjax.report.drawing.panels import X_LABELS, strategy_styles
 from hetjax.report.drawing.timelines import timeline
 
 
@@ -198,6 +198,20 @@ def test_other_axes(runs, x):
     expected = [p[x] for p in runs.histories[0].evals]
     np.testing.assert_array_equal(ax.get_lines()[0].get_xdata(), expected)
     assert x in ax.get_xlabel()
+
+
+@pytest.mark.parametrize("x", ["merges", "bytes"])
+def test_axes_that_earlier_files_do_not_have(runs, x):
+    with pytest.raises(ValueError, match=f"x is '{x}', which the evaluations of sync"):
+        runs.plot(x)
+    for history in runs.histories:
+        for point in history.evals:
+            point[x] = 7 * point["updates"]
+    (ax,) = runs.plot(x).axes
+    assert list(ax.lines[0].get_xdata()) == [0, 70, 140, 210]
+    (own,) = plot.curve(runs.histories[0], x).axes
+    assert list(own.lines[0].get_xdata()) == [0, 70, 140, 210]
+    assert own.get_xlabel() == X_LABELS[x]
 
 
 def test_an_unknown_axis_is_refused(runs):

@@ -24,14 +24,14 @@ def test_every_combination_has_a_name_and_its_arguments():
     grid = {"local_steps": [1, 8], "learning_rate": [0.01, 0.1]}
     found = hj.sweep(base, grid)
     assert list(found) == [
-        "local_steps=1, learning_rate=0.01",
-        "local_steps=1, learning_rate=0.1",
-        "local_steps=8, learning_rate=0.01",
-        "local_steps=8, learning_rate=0.1",
+        "sma, local_steps=1, learning_rate=0.01",
+        "sma, local_steps=1, learning_rate=0.1",
+        "sma, local_steps=8, learning_rate=0.01",
+        "sma, local_steps=8, learning_rate=0.1",
     ]
     by_hand = hj.sma(batch_size=8, learning_rate=0.01, momentum=0.9, local_steps=8)
-    assert same(found["local_steps=8, learning_rate=0.01"], by_hand)
-    assert not same(found["local_steps=1, learning_rate=0.01"], by_hand)
+    assert same(found["sma, local_steps=8, learning_rate=0.01"], by_hand)
+    assert not same(found["sma, local_steps=1, learning_rate=0.01"], by_hand)
 
 
 @pytest.mark.parametrize("name", hj.STRATEGIES)
@@ -51,7 +51,9 @@ def test_functions_are_passed_on_and_named():
     assert found.learning_rate is cosine
     grid = {"learning_rate": {"cosine": cosine, "linear": linear, "low": 0.1}}
     swept = hj.sweep(base, grid)
-    assert list(swept) == [f"learning_rate={k}" for k in ("cosine", "linear", "low")]
+    assert list(swept) == [
+        f"sync_sgd, learning_rate={k}" for k in ("cosine", "linear", "low")
+    ]
     assert [s.learning_rate for s in swept.values()] == [cosine, linear, 0.1]
     recorded = [s.settings["learning_rate"] for s in swept.values()]
     assert recorded == ["cosine", "linear", 0.1]
@@ -79,10 +81,12 @@ def test_functions_that_return_strategies():
         )
         return made._replace(sampler=sampler, settings={}, name="own")
 
-    found = hj.sweep(own, {"steps": [2]})["steps=2"]
+    found = hj.sweep(own, {"steps": [2]})["own, steps=2"]
     assert found.sampler is sampler
     assert found.settings == {"steps": 2}
-    fixed = hj.sweep(partial(hj.sma, **BASE), {"local_steps": [4]})["local_steps=4"]
+    fixed = hj.sweep(partial(hj.sma, **BASE), {"local_steps": [4]})[
+        "sma, local_steps=4"
+    ]
     assert same(fixed, hj.sma(**BASE, local_steps=4))
     with pytest.raises(ValueError, match="the arguments are steps, learning_rate"):
         hj.sweep(own, {"step": [2]})

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hetjax.direction import best_of, reaches
+from hetjax.direction import best_of
 from hetjax.engine.interruption import INTERRUPTED
+from hetjax.engine.records import curve
 from hetjax.engine.records.log import Log, log_of
 
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
@@ -114,6 +115,12 @@ class WorkerRecord:
     staleness: dict[int, int] = field(default_factory=dict)
     # number of versions of the center between fetch and merge -> how often
 
+    def __getitem__(self, name: str) -> Any:
+        """A field by its name, as of evaluations: worker["busy"]."""
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
 
 class WorkerEvent(NamedTuple):
     """Something that happened to a worker, such as a loss, a join or a NaN."""
@@ -122,6 +129,14 @@ class WorkerEvent(NamedTuple):
     worker: str
     what: str  # "left", "lost", "joined", "slow" or "nan"
     why: str
+
+    def __getitem__(self, key: Any) -> Any:
+        """A field by its name, as of evaluations: event["seconds"]."""
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        if key not in self._fields:
+            raise KeyError(key)
+        return getattr(self, key)
 
 
 class Interruption(NamedTuple):
@@ -144,12 +159,15 @@ class History:
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[dict[str, float]] = field(default_factory=list)
-    # {"seconds", "updates", "examples", "loss", metric...}, on the test split
+    # {"seconds", "updates", "examples", "merges", "bytes", "loss", metric...}, the last
+    # ones on the test split, "bytes" from and to all workers; and "train_loss", the
+    # mean over the local rounds since the evaluation before, unless there was none
     eval_examples: int = 0  # of the test split that `evals` are of; 0: all
     at_end: dict[str, float] = field(default_factory=dict)
     # {"examples", "loss", metric...} of the final model on the whole test split, where
     # `evals` are of a part of it (else see the last of these); empty after an interrupt
     # or an error
+    algorithm: str = ""  # the strategy's own name, such as "sma"; "" if it has none
     output: str = ""  # the task's output layer, if that is not the model's own
     workers: list[WorkerRecord] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
@@ -288,26 +306,52 @@ class History:
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""
-        return best_of((p[self.metric] for p in self.evals), self.mode)
+        return best_of(self._values(), self.mode)
+
+    def final(self) -> float:
+        """The main metric at the end: its mean over the last tenth of the evaluations.
+
+        Of fewer than twenty it is the last one; nan without any.
+        """
+        return curve.final(self._values())
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the end is far below the best evaluation.
+
+        The run has lost more than a tenth of what its best evaluation gained over the
+        first, and more than 1 % of the best value.
+        """
+        return curve.has_collapsed(self._values(), self.mode)
 
     def seconds_to(self, target: float, *, interpolated: bool = False) -> float:
-        """Seconds of the first evaluation that reaches `target`; inf if none does.
+        """Seconds of the first evaluation that reaches `target` for good; or inf.
+
+        From it on the target is held: the median of any w consecutive evaluations (of
+        those that are left, if fewer) is no more than 3 % below the target. w is a
+        tenth of all evaluations, and at least three, so that neither a single good
+        evaluation nor a single bad one counts. The 3 % are of the target, or of its
+        distance from the first evaluation if that is less.
 
         If `interpolated`, the seconds at which the straight line from the evaluation
         before it reaches the target.
         """
-        for k, point in enumerate(self.evals):
-            if not reaches(point[self.metric], target, self.mode):
-                continue
-            if not interpolated or not k:
-                return point["seconds"]
-            before = self.evals[k - 1]
-            rise = point[self.metric] - before[self.metric]
-            share = (target - before[self.metric]) / rise
-            if not 0 <= share <= 1:  # before it there was a nan
-                share = 1.0
-            return before["seconds"] + share * (point["seconds"] - before["seconds"])
-        return float("inf")
+        values = self._values()
+        k = curve.held_from(values, target, self.mode)
+        if k is None:
+            return float("inf")
+        here = self.evals[k]["seconds"]
+        if not interpolated or not k:
+            return here
+        before = self.evals[k - 1]["seconds"]
+        rise = values[k] - values[k - 1]
+        share = (target - values[k - 1]) / rise if rise else 1.0
+        if not 0 <= share <= 1:  # a nan before it, or the target was reached before
+            share = 1.0
+        return before + share * (here - before)
+
+    def _values(self) -> list[float]:
+        return [point[self.metric] for point in self.evals]
 
     def waiting_share(self) -> float:
         """Waiting seconds over the duration, mean over the workers that were used."""

@@ -33,7 +33,11 @@ _Pushed = tuple[_Last, Recent]
 
 
 class Ledger(Saved):
-    """Counters per worker. Only finished rounds count as updates and examples."""
+    """Counters per worker. Only finished rounds count as updates and examples.
+
+    The updates of a round whose outcome is dropped no longer count: its gradient was
+    overwritten by the next one, or the worker fetched another model in its place.
+    """
 
     changes = (
         "records",
@@ -52,9 +56,21 @@ class Ledger(Saved):
         "_unfinished",
     )
 
-    def __init__(self, workers: Sequence[WorkerInfo], topology: Topology):
-        """Start with all counters at zero."""
+    def __init__(
+        self,
+        workers: Sequence[WorkerInfo],
+        topology: Topology,
+        *,
+        overwrites: bool = False,
+        accrues: bool = False,
+    ):
+        """Start with all counters at zero.
+
+        `overwrites`: does a worker hold the gradient of its last step alone? `accrues`:
+        does it hold a sum of gradients, which outlasts a fetch?
+        """
         self._topology = topology
+        self._overwrites, self._accrues = overwrites, accrues
         self._workers = [w.name for w in workers]
         n = len(workers)
         self.records = [WorkerRecord(w.name) for w in workers]
@@ -175,12 +191,20 @@ class Ledger(Saved):
             self._rounds.pop(worker, None)
             return
         steps, examples = local_round.local_steps, local_round.examples
+        if self._overwrites and steps:
+            self._drop(worker)
         record.updates += steps
         record.examples += examples
         record.padded += padded
         self.updates += steps
         self.examples += examples
         self._rounds.setdefault(worker, []).append(arrival)
+
+    def _drop(self, worker: int) -> None:
+        """No longer count the updates of a worker that were never merged."""
+        steps = sum(a.local_round.local_steps for a in self._rounds.pop(worker, ()))
+        for counter in (self.records[worker], self):
+            counter.updates -= steps
 
     def take_back(self, arrival: Arrival, padded: int) -> None:
         """No longer count a round that turns out not to have been finite.
@@ -238,6 +262,10 @@ class Ledger(Saved):
         members = (*action.members, *action.partners)
         staleness = self._take_staleness(action)
         pushes = MergeOp.PUSH in action.op
+        if action.op == MergeOp.FETCH and not self._accrues:
+            for worker in action.members:
+                if isinstance(worker, int):
+                    self._drop(worker)
         recent = [
             self._take(m) if pushes and m in action.members else _NOTHING
             for m in members

@@ -74,11 +74,11 @@ class Losses(Saved):
             self._total += loss
             self._rounds += 1
 
-    def take_mean(self) -> dict[str, float]:
-        """{"train_loss": mean over the rounds since the last call}; {} without any."""
+    def take_mean(self) -> float | None:
+        """The mean over the rounds since the last call; None without any."""
         total, rounds = self._total, self._rounds
         self._total, self._rounds = 0.0, 0
-        return {"train_loss": total / rounds} if rounds else {}
+        return total / rounds if rounds else None
 
     def take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (rows, losses) of the worker's steps since its last merge, once."""

@@ -1,4 +1,4 @@
-"""Curves of the main metric over time, examples or updates: medians over seeds.
+"""Curves of the main metric over time, examples, bytes...: medians over seeds.
 
 Up to `MANY` strategies share a panel, with a label at the end of every line. More get
 small panels of their own, with the others in grey behind.
@@ -46,7 +46,7 @@ def time_to_accuracy(
     target: float | None,
     smooth: int = 1,
 ) -> Figure:
-    """Plot a metric over seconds, examples or updates: median and band over the seeds.
+    """Plot a metric over seconds, examples, ...: median and band over the seeds.
 
     The metric is interpolated between evaluations, as seeds may differ in examples and
     updates. A line ends where the first of its seeds ends: beyond that, a median would
@@ -55,6 +55,12 @@ def time_to_accuracy(
     """
     if x not in X_LABELS:
         raise ValueError(f"x is {x!r}, not one of {', '.join(X_LABELS)}")
+    for h in histories:
+        if any(x not in point for point in h.evals):
+            raise ValueError(
+                f"x is {x!r}, which the evaluations of {h.strategy}, seed {h.seed}, do "
+                'not have: an earlier version made them; take "seconds" or "examples"'
+            )
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1:
         raise ValueError(f"smooth={smooth!r}: give a number of evaluations, at least 1")
     curves = [
@@ -254,12 +260,17 @@ def _note(runs: Sequence[History]) -> str:
     """What is unusual about the runs of a strategy."""
     if not all(h.evals for h in runs):
         return "(a run was never evaluated)"
-    stopped = sum(h.ended_early for h in runs)
-    if not stopped:
-        return ""
-    return "(stopped early" + (
-        f": {stopped} of {len(runs)} seeds)" if len(runs) > 1 else ")"
-    )
+    counts = {
+        "stopped early": sum(h.ended_early for h in runs),
+        "ended far below its best": sum(h.collapsed for h in runs),
+    }
+    of = f" of {len(runs)} seeds"
+    notes = [
+        f"{what}: {count}{of}" if len(runs) > 1 else what
+        for what, count in counts.items()
+        if count
+    ]
+    return f"({', '.join(notes)})" if notes else ""
 
 
 def _x_label(histories: Sequence[History], x: str) -> str:

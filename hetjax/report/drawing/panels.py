@@ -23,6 +23,8 @@ X_LABELS = {
     "seconds": "virtual time [s]",
     "examples": "examples processed",
     "updates": "local updates",
+    "merges": "merges",
+    "bytes": "bytes from and to all workers",
 }
 
 

@@ -12,6 +12,7 @@ from hetjax.direction import best_of
 from hetjax.engine.records.history import History
 from hetjax.report.page.machine import machine_html
 from hetjax.report.page.parts import (
+    bullets,
     html_table,
     listed,
     number,
@@ -25,7 +26,8 @@ from hetjax.report.page.style import PAGE, STYLE
 from hetjax.report.page.types import Shown
 from hetjax.report.record import plain, sizes_moved
 from hetjax.report.runs import first_seeds
-from hetjax.report.summary import best_texts, seconds_texts
+from hetjax.report.summary import end_texts, seconds_texts
+from hetjax.report.tuning import remarks
 
 
 def page(comparison: Shown, command: str = "") -> str:
@@ -64,9 +66,9 @@ def _question(c: Shown, machine: dict[str, Any]) -> str:
     better = "larger" if c.mode == "max" else "smaller"
     target = f"{c.target:g} {c.metric}"
     if not math.isfinite(c.target):
-        target = "none: nothing became better than at the start"
+        target = "none: nothing ended better than at the start"
     elif c.target_is_default:
-        target += ", from the best median that any strategy reached"
+        target += ", from the best final median of any strategy"
     rows = [
         ("strategies", ", ".join(c.strategies)),
         ("data", _data(c.data)),
@@ -113,14 +115,15 @@ def _total(numbers: Any) -> int:
 
 
 def _answers(c: Shown) -> list[tuple[str, str]]:
-    """Which strategies are best, and soonest at the target, by their medians."""
+    """Which strategies end best, and are soonest at the target, by their medians."""
     rows = c.summary()
-    best = best_of((row["best"] for row in rows), c.mode)
+    finals = [row["final"] for row in rows]
+    best = best_of(finals, c.mode)
     answers = []
     if best == best:
-        names = [row["strategy"] for row in rows if row["best"] == best]
-        text = best_texts(rows)[rows.index(next(r for r in rows if r["best"] == best))]
-        answers.append((f"best {c.metric}", f"{listed(names)}: {text}"))
+        names = [row["strategy"] for row in rows if row["final"] == best]
+        text = end_texts(rows, "final")[finals.index(best)]
+        answers.append((f"best final {c.metric}", f"{listed(names)}: {text}"))
     times = [row["seconds_to_target"] for row in rows]
     known = [t for t in times if t is not None]
     if known:
@@ -180,11 +183,14 @@ def _tuning(c: Shown) -> str:
     ]
     kinds = ("name", *("number" for _ in rates), "number")
     whose = "one for all" if tuning["tune"] == "common" else "each strategy its own"
+    score = tuning.get("score", "best")  # of earlier versions
     caption = (
-        f"Best {c.metric} at each learning rate, on {tuning['held_out']:,} held-out "
-        f"training examples; {whose}."
+        f"{score.capitalize()} {c.metric} at each learning rate, on "
+        f"{tuning['held_out']:,} held-out training examples; {whose}."
     )
-    return html_table(("strategy", *rates, "chosen"), rows, kinds, caption)
+    table = html_table(("strategy", *rates, "chosen"), rows, kinds, caption)
+    lines = remarks(tuning)
+    return table + (bullets(lines) if lines else "")
 
 
 def _score(value: float | str | None) -> str:

@@ -50,6 +50,11 @@ def _unusual(histories: Sequence[History]) -> Iterator[str]:
     """Lines about runs that ended early, were continued, or left threads behind."""
     for h in histories:
         name = f"{h.strategy}, seed {h.seed}"
+        if h.collapsed:
+            yield (
+                f"{name}, ended far below its best {h.metric}: {number(h.final())} "
+                f"after {number(h.best())}"
+            )
         if h.stopped and not h.ended_early:
             yield f"{name}: {h.stopped}"
         elif h.stopped:

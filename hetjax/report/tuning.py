@@ -1,0 +1,56 @@
+"""Remarks on learning rates that were chosen from a grid."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+FAR = 0.03  # of the best score: a neighbor that is worse by more differs a lot
+COARSE = 4.0  # half decades, factors of 3.2, are fine enough
+
+
+def remarks(tuning: Mapping[str, Any]) -> list[str]:
+    """Lines about chosen rates at an edge of the grid, and about coarse grids.
+
+    A grid is called coarse where the rate next to the chosen one is a factor of four
+    away or more, and each neighbor's score is worse by more than 3 %, or diverged.
+    """
+    found: dict[str, list[str]] = {}
+    for name, chosen in tuning["chosen"].items():
+        scores = {float(r): _known(v) for r, v in tuning["scores"][name].items()}
+        for remark in _of_one(scores, float(f"{chosen:g}")):
+            found.setdefault(remark, []).append(name)
+    whole = len(tuning["chosen"])
+    return [
+        f"{', '.join(names) if len(names) < whole or whole == 1 else 'all'}: {remark}"
+        for remark, names in found.items()
+    ]
+
+
+def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
+    """The remarks on one strategy; nothing where a single rate was tried."""
+    rates = sorted(scores)
+    at = rates.index(chosen)
+    lines = []
+    if len(rates) > 1 and at in (0, len(rates) - 1):
+        which, more = ("smallest", "smaller") if at == 0 else ("largest", "larger")
+        lines.append(
+            f"the learning rate {chosen:g} is the {which} that was tried: try {more} "
+            "ones, too"
+        )
+    neighbors = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
+    best = scores[chosen]
+    far = [not abs(scores[r] - best) <= FAR * abs(best) for r in neighbors]
+    wide = [r for r in neighbors if max(r / chosen, chosen / r) >= COARSE]
+    if neighbors and math.isfinite(best) and all(far) and wide:
+        between = " and ".join(f"{math.sqrt(r * chosen):.1g}" for r in wide)
+        beside = " and ".join(f"{r:g}" for r in neighbors)
+        lines.append(
+            f"the learning rates {beside} are much worse than {chosen:g}: try finer "
+            f"steps around it, such as {between}"
+        )
+    return lines
+
+
+def _known(score: float | None) -> float:
+    """A score; files have None for a rate that diverged."""
+    return math.nan if score is None else score
