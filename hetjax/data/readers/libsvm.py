@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import chunks, from_first_bad_line
+from hetjax.data.readers.files import chunks, from_first_bad_line, unsuffixed
 from hetjax.data.readers.pieces import (
     LARGEST,
     Block,
@@ -66,7 +66,7 @@ def read_libsvm(
     first_index: int = 1,
     name: str | None = None,
 ) -> Dataset:
-    """Reads two libSVM files, plain or gzip, as sparse data with one class per row.
+    """Reads two libSVM files as sparse data with one class per row.
 
     x: [N, F] float32 CSR; F follows from the largest index in both files. y: [N] int32.
     Labels are any integers of 64 bits (-1 and +1, 1 to K; "2.0" is 2). Those of both
@@ -76,8 +76,9 @@ def read_libsvm(
     query ids ("qid:3" after the label) are ignored. For several labels per row see
     `read_xmc`.
 
-    Anything that cannot be read, including missing files, is a `DataError`. `name`
-    defaults to the training file's name, without .gz.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
+    their content tells. Anything that cannot be read, including missing files, is a
+    `DataError`. `name` defaults to the training file's name, without .gz and the like.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -102,7 +103,7 @@ def read_libsvm(
         train=splits[0],
         test=splits[1],
         num_classes=len(classes),
-        name=paths[0].name.removesuffix(".gz") if name is None else name,
+        name=unsuffixed(paths[0].name) if name is None else name,
         notes=_notes_of_labels(classes, *labels) + parts[0].notes + parts[1].notes,
     )
 
