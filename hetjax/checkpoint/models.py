@@ -3,22 +3,21 @@
 model/arrays/     one array for each parameter: "params/layers/0/kernel"
 """
 
-import hashlib
 import os
 import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jax
 import numpy as np
 
 from hetjax.checkpoint import files
 from hetjax.checkpoint.files import Damaged
+from hetjax.saved import file_name, shortened
 
 PARAMS, STATE = "params", "model_state"
-LONGEST = 240  # bytes of a file name; file systems take 255, and orbax appends to it
+_LONGEST = 240  # bytes of a file name; file systems take 255, and orbax appends to it
 
 
 def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) -> None:
@@ -38,7 +37,8 @@ def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) ->
     if not folder.exists():
         files.write(folder, {"names": list(found)}, arrays, list(found))
         return
-    new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
+    own = shortened(folder.name)
+    new, old = (folder.with_name(f".{own}.{what}") for what in ("new", "old"))
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     files.write(new, {"names": list(found)}, arrays, list(found))
@@ -109,17 +109,11 @@ def _are_folders(names: list[str]) -> bool:
 
 def _is_file_name(text: str) -> bool:
     plain = text.isprintable() and "\\" not in text  # or else orbax fails
-    return plain and text not in ("", ".", "..") and len(text.encode()) <= LONGEST
+    return plain and text not in ("", ".", "..") and len(text.encode()) <= _LONGEST
 
 
 def _quoted(part: str) -> str:
-    """A key as a file name: "a/b" is "a%2Fb", and what is too long ends in its hash."""
-    quoted = quote(part, safe="", errors="surrogatepass")
-    if part in ("", ".", ".."):
-        return f"%{part}"  # which no quoted text is
-    if len(quoted) <= LONGEST:
-        return quoted
-    return f"{quoted[:100]}%{hashlib.sha256(quoted.encode()).hexdigest()[:32]}"
+    return f"%{part}" if part in ("", ".", "..") else file_name(part)
 
 
 def _part(key: Any) -> str:

@@ -76,6 +76,13 @@ def test_names_that_share_a_folder_or_have_none(tmp_path, kind):
     jax.tree.map(np.testing.assert_array_equal, found, TREES[kind])
 
 
+def test_a_model_may_have_the_longest_name_of_a_folder(tmp_path):
+    folder = tmp_path / ("m" * 255)
+    for params in (ONE, TWO):  # the second time in place of the first
+        models.save(folder, params, (), overwrite=True)
+        np.testing.assert_array_equal(models.load(folder, (params, ()))[0], params)
+
+
 @jax.tree_util.register_pytree_with_keys_class
 class Twins:
     def __init__(self, *both):
