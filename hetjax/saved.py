@@ -4,8 +4,12 @@ A class names what changes in its objects during a run. What they are made from
 (workers, topology, settings) is not saved: a run that is taken up again makes it anew.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
+
+LONGEST = 225  # bytes of a file name; file systems take 255, and ends are appended
 
 
 class Leaves(list):
@@ -46,4 +50,21 @@ def before_of(path: Path) -> Path:
 
     If there will be none, the run goes on from the last one, and with this file.
     """
-    return path.with_name(f".{path.name}.before")
+    return path.with_name(f".{shortened(path.name)}.before")
+
+
+def file_name(text: str, safe: str = "") -> str:
+    """A user's name as that of a file: "a/b" is "a%2Fb", as in a URL; see `shortened`.
+
+    `safe` are the characters that stay, besides letters, digits, and "_.-~".
+    """
+    return shortened(quote(text, safe=safe, errors="surrogatepass"))
+
+
+def shortened(name: str) -> str:
+    """The file name, or its beginning and its hash if it is too long for a file."""
+    encoded = name.encode(errors="surrogateescape")
+    if len(encoded) <= LONGEST:
+        return name
+    begin = encoded[:100].decode(errors="ignore")
+    return f"{begin}-{hashlib.sha256(encoded).hexdigest()[:32]}"

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,6 +27,7 @@ from hetjax.report.comparison import Comparison
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.saved import file_name
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.constant import constant_metric
 from hetjax.tasks.types import Task
@@ -154,7 +154,7 @@ def compare(
             strategy = strategies[name]
             own = sessions[name]
             if traces:
-                own.trace = Path(traces) / f"{name}_{seed}.jsonl"
+                own.trace = Path(traces) / f"{_of_run(name, seed)}.jsonl"
             # adding a strategy may change the rate that is best for all
             kept = keep(_rated(name, strategy) if tuning else name, seed)
             histories.append(own.run(name, strategy, seed, bar, epochs=epochs, **kept))
@@ -244,8 +244,13 @@ def _kept_in(
     """Where a run is kept, as arguments of `Session.run`; nothing without `out`."""
     if out is None:
         return {}
-    folder = Path(out) / group / f"{quote(name, safe=' ,=()')}_{seed}"
+    folder = Path(out) / group / _of_run(name, seed)
     return {"checkpoint": Checkpoint(folder, every=every), "resume": resume}
+
+
+def _of_run(name: str, seed: int) -> str:
+    """A run as the name of a file."""
+    return f"{file_name(name, safe=' ,=()')}_{seed}"
 
 
 def seconds_of(

@@ -24,6 +24,7 @@ import numpy as np
 from hetjax.checkpoint import arrays as array_files
 from hetjax.checkpoint import packing
 from hetjax.checkpoint.arrays import NUMPY, ORBAX
+from hetjax.saved import shortened
 
 VERSION = 1  # of these files
 STATE, MANIFEST, ARRAYS = "state.json", "manifest.json", "arrays"
@@ -76,7 +77,7 @@ def write(
 
 def partial_of(folder: Path) -> Path:
     """The folder under which a checkpoint is written until it is complete."""
-    return folder.with_name(f".{folder.name}.partial")
+    return folder.with_name(f".{shortened(folder.name)}.partial")
 
 
 def read(folder: Path, *, document_alone: bool = False) -> tuple[Any, list[np.ndarray]]:

@@ -5,6 +5,7 @@ model/arrays/     one array for each parameter: "params/layers/0/kernel"
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from hetjax.checkpoint import files
 from hetjax.checkpoint.files import Damaged
+from hetjax.saved import file_name, shortened
 
 PARAMS, STATE = "params", "model_state"
+_LONGEST = 240  # bytes of a file name; file systems take 255, and orbax appends to it
 
 
 def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) -> None:
@@ -34,7 +37,8 @@ def save(path: str | Path, params: Any, model_state: Any, *, overwrite: bool) ->
     if not folder.exists():
         files.write(folder, {"names": list(found)}, arrays, list(found))
         return
-    new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
+    own = shortened(folder.name)
+    new, old = (folder.with_name(f".{own}.{what}") for what in ("new", "old"))
     for left_over in (new, old):
         shutil.rmtree(left_over, ignore_errors=True)
     files.write(new, {"names": list(found)}, arrays, list(found))
@@ -71,9 +75,45 @@ def load(path: str | Path, like: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _named(first: str, tree: Any) -> dict[str, Any]:
-    """Arrays by their paths, such as "params/layers/0/kernel"."""
+    """Arrays by their paths, such as "params/layers/0/kernel".
+
+    Orbax makes a folder of each name. If these cannot be side by side, as those of
+    {"a/b": ..., "a": {"b": ...}}, every key of the tree is quoted as in a URL.
+
+    Errors: ValueError for a tree of the user's own class with two equal paths.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join([first, *map(_part, path)]): leaf for path, leaf in leaves}
+    parts = [[_part(key) for key in path] for path, _ in leaves]
+    names = ["/".join([first, *of_leaf]) for of_leaf in parts]
+    if not _are_folders(names):
+        names = ["/".join([first, *map(_quoted, of_leaf)]) for of_leaf in parts]
+    if len(set(names)) < len(names):
+        (twice, _), *_ = Counter(names).most_common()
+        raise ValueError(
+            f"two arrays of the model have the path {twice}: give the keys of its "
+            "pytree class different names"
+        )
+    return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+
+
+def _are_folders(names: list[str]) -> bool:
+    """Whether names are paths of different folders, none of which holds another."""
+    parts = [name.split("/") for name in names]
+    inner = {"/".join(p[:n]) for p in parts for n in range(1, len(p))}
+    return (
+        len(set(names)) == len(names)
+        and inner.isdisjoint(names)
+        and all(_is_file_name(part) for of_name in parts for part in of_name)
+    )
+
+
+def _is_file_name(text: str) -> bool:
+    plain = text.isprintable() and "\\" not in text  # or else orbax fails
+    return plain and text not in ("", ".", "..") and len(text.encode()) <= _LONGEST
+
+
+def _quoted(part: str) -> str:
+    return f"%{part}" if part in ("", ".", "..") else file_name(part)
 
 
 def _part(key: Any) -> str:

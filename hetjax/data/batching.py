@@ -82,13 +82,27 @@ def _capacities(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def bucket_of(
-    buckets: tuple[Bucket, ...], n: int, entries: Sequence[int] = ()
+    buckets: tuple[Bucket, ...],
+    n: int,
+    lengths: Sequence[Sequence[np.ndarray]] = (),
+    *,
+    exact: bool = False,
 ) -> Bucket:
-    """The first bucket that holds n examples with so many entries of each array."""
+    """The first bucket that holds some batches, the largest of n examples.
+
+    `lengths` are those of each batch: of each of its sparse arrays, the entries of
+    every row. With `exact`, the batches have n examples each, and so has the bucket.
+    """
+    needs = [Need.of(each) for each in lengths if each]
+
+    def needed(size: int) -> list[int]:
+        each = [need.entries(n if exact else size) for need in needs]
+        return [max(of_array) for of_array in zip(*each, strict=True)]
+
     for b in buckets:
-        enough = all(c >= e for c, e in zip(b.capacities, entries, strict=False))
-        if b.size >= n and enough:
-            return b
+        enough = zip(b.capacities, needed(b.size), strict=False)
+        if b.size >= n and all(c >= e for c, e in enough):
+            return b._replace(size=n) if exact else b
     last = buckets[-1]
     if n > last.size:
         raise ValueError(
@@ -96,8 +110,40 @@ def bucket_of(
             f"{last.size}: give a larger batch_size"
         )
     # An example may occur twice, if a batch ends one pass and begins the next.
-    grown = (_grown(c, e) for c, e in zip(last.capacities, entries, strict=True))
-    return Bucket(last.size, tuple(grown))
+    grown = map(_grown, last.capacities, needed(last.size))
+    return Bucket(n if exact else last.size, tuple(grown))
+
+
+class Need(NamedTuple):
+    """The entries of a batch of n examples, and of the one that its padding repeats."""
+
+    n: int
+    true: list[int]  # of each sparse array
+    repeated: list[int]
+
+    @classmethod
+    def of(cls, lengths: Sequence[np.ndarray]) -> "Need":
+        """`lengths`: of each sparse array, the entries of every row."""
+        shortest = _shortest(lengths)
+        return cls(
+            len(lengths[0]) if lengths else 0,
+            [int(each.sum()) for each in lengths],
+            [int(each[shortest]) for each in lengths],
+        )
+
+    def entries(self, size: int) -> list[int]:
+        """The entries of each array once the batch is padded to `size` examples."""
+        pairs = zip(self.true, self.repeated, strict=True)
+        return [e + (size - self.n) * r for e, r in pairs]
+
+
+def _shortest(lengths: Sequence[np.ndarray]) -> int:
+    """The example of a batch that its padding repeats, by its place.
+
+    Any will do: where the loss of the batch is finite, that of its padding then is,
+    too. The one with the fewest entries needs the least room.
+    """
+    return int(np.argmin(sum(lengths)))
 
 
 def _grown(capacity: int, needed: int) -> int:
@@ -116,14 +162,14 @@ def make_batch(
 ) -> Batch:
     """The batch of these rows of a split, padded up to its bucket.
 
-    Dense padding repeats the batch's own examples; sparse padding has out-of-bounds
-    indices, as in BCOO. `exact` pads only non-zeros, not the number of examples (for
-    models in which padding would change the batch statistics).
+    Padding repeats the batch's own examples: what a loss makes of an empty one, such as
+    x / |x|, need not be finite. Unused non-zeros have out-of-bounds indices, as in
+    BCOO. `exact` pads only non-zeros, not the number of examples (for models in which
+    padding would change the batch statistics).
     """
     entries = entries_of(split, rows)
-    bucket = bucket_of(buckets, len(rows), [len(e.data) for e in entries])
-    if exact:
-        bucket = bucket._replace(size=len(rows))
+    lengths = [[e.lengths for e in entries]]
+    bucket = bucket_of(buckets, len(rows), lengths, exact=exact)
     return filled(split, rows, bucket, entries)
 
 
@@ -145,10 +191,8 @@ def make_batches(
         x, y = gathered((split.x, split.y), index)
         return Batch(x, y, weight, count)
     entries = [entries_of(split, r) for r in rows]
-    needed = [max(len(e.data) for e in es) for es in zip(*entries, strict=True)]
-    bucket = bucket_of(buckets, size, needed)
-    if exact:
-        bucket = bucket._replace(size=size)
+    lengths = [[e.lengths for e in es] for es in entries]
+    bucket = bucket_of(buckets, size, lengths, exact=exact)
     batches = [filled(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
@@ -159,9 +203,13 @@ def filled(
     """A batch in the shape of a bucket, from the entries of its sparse arrays."""
     n = len(rows)
     weight = (np.arange(bucket.size) < n).astype(np.float32)
+    if entries and 0 < n < bucket.size:
+        shortest, more = _shortest([e.lengths for e in entries]), bucket.size - n
+        rows = np.append(rows, np.repeat(rows[shortest], more))
+        entries = [e.repeating(shortest, more) for e in entries]
     if sp.issparse(split.y):  # sets of labels: the last of the sparse arrays
         *others, labels = entries
-        weight[:n] = labels.lengths > 0
+        weight[:n] = labels.lengths[:n] > 0
         share = (1.0 / np.maximum(labels.lengths, 1)).astype(np.float32)
         entries = [*others, labels._replace(data=np.repeat(share, labels.lengths))]
     leaves, structure = jax.tree.flatten((split.x, split.y))
@@ -186,12 +234,12 @@ def repeated(rows: np.ndarray, size: int) -> np.ndarray:
 def nonzeros_of(split: Split, rows: Sequence[np.ndarray]) -> list[int]:
     """The non-zeros in the inputs of each batch of rows, for costs; 0 if dense."""
     matrices = sparse_leaves(split.x)
-    return [sum(count_stored(m, r) for m in matrices) for r in rows]
+    return [sum(int(stored(m, r).sum()) for m in matrices) for r in rows]
 
 
-def count_stored(matrix: sp.csr_array, rows: np.ndarray) -> int:
-    """The number of stored entries of these rows."""
-    return int((matrix.indptr[rows + 1] - matrix.indptr[rows]).sum())
+def stored(matrix: sp.csr_array, rows: np.ndarray) -> np.ndarray:
+    """[rows] the number of stored entries of each of these rows."""
+    return matrix.indptr[rows + 1] - matrix.indptr[rows]
 
 
 def nonzeros_per_example(split: Split) -> float:
@@ -207,6 +255,16 @@ class Entries(NamedTuple):
     columns: np.ndarray
     lengths: np.ndarray  # [rows]
 
+    def repeating(self, row: int, times: int) -> "Entries":
+        """Followed by one of the rows, repeated."""
+        start = int(self.lengths[:row].sum())
+        of_row = slice(start, start + int(self.lengths[row]))
+        return Entries(
+            np.append(self.data, np.tile(self.data[of_row], times)),
+            np.append(self.columns, np.tile(self.columns[of_row], times)),
+            np.append(self.lengths, np.repeat(self.lengths[row], times)),
+        )
+
 
 def entries_of(split: Split, rows: np.ndarray) -> list[Entries]:
     """The stored entries of these rows, of each sparse array of x and then of y."""
@@ -214,8 +272,7 @@ def entries_of(split: Split, rows: np.ndarray) -> list[Entries]:
 
 
 def _entries(matrix: sp.csr_array, rows: np.ndarray) -> Entries:
-    start = matrix.indptr[rows]
-    lengths = matrix.indptr[rows + 1] - start
+    start, lengths = matrix.indptr[rows], stored(matrix, rows)
     # position of every entry: its row's start, plus its place in the row
     first = np.cumsum(lengths) - lengths
     place = np.arange(lengths.sum()) + np.repeat(start - first, lengths)

@@ -24,9 +24,10 @@ def from_source(
 
     `train` and `test` have a length and rows: a `torch.utils.data.Dataset`, a Hugging
     Face `datasets.Dataset`, a `grain` source, or any object with `__len__` and
-    `__getitem__(number)`. Their packages are not needed by hetjax. A row is a pair
-    (x, y), or `x` and `y` say what of a row they are: a key, a place, or a function of
-    the row. A row's arrays must have the same shapes in every row; the same number must
+    `__getitem__(number)`. Their packages are not needed by hetjax. Row i is what
+    train[i] gives, with the data set's own transform if it has one: a pair (x, y), or
+    `x` and `y` say what of a row they are: a key, a place, or a function of the row. A
+    row's arrays must have the same shapes in every row; the same number must
     give the same row, or runs cannot be repeated. One thread reads at a time. Labels
     are read once, at the start; the other arguments are those of `from_arrays`.
 

@@ -20,10 +20,17 @@ def split_off(
     split: Split, seed: int, at_most: int | None = None
 ) -> tuple[Split, Split]:
     """(the rest, the held-out examples), both in the order of the split."""
-    order = np.random.default_rng((_STREAM, seed)).permutation(len(split))
-    n = num_held_out(len(order), at_most)
-    rest, held = np.sort(order[n:]), np.sort(order[:n])
+    rest, held = rows_apart(len(split), seed, at_most)
     return split.take(rest), split.take(held)
+
+
+def rows_apart(
+    number: int, seed: int, at_most: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The row numbers of `split_off`, of a split of `number` examples."""
+    order = np.random.default_rng((_STREAM, seed)).permutation(number)
+    n = num_held_out(number, at_most)
+    return np.sort(order[n:]), np.sort(order[:n])
 
 
 def part_of(split: Split, number: int | None) -> Split:

@@ -138,16 +138,42 @@ def reader_of(what: str, data: Any, keys: Sequence[Any] = ()) -> Read:
         )
     if not len(data):
         raise ValueError(f"{what} has no rows")
-    if hasattr(data, "with_format") and hasattr(data, "features"):  # Hugging Face
-        some = data
+    if _changes_values(data):
+        return lambda rows: [data[row] for row in rows]
+    if _reads_as_items(data, "with_format") and hasattr(data, "features"):
+        some = data  # of Hugging Face
         if keys and all(isinstance(key, str) and key in data.features for key in keys):
             some = data.select_columns(list(dict.fromkeys(keys)))
         plain = some.with_format("numpy")
         return lambda rows: _rows_of(plain[rows], len(rows))
     for several in ("__getitems__", "_getitems"):  # torch's, and grain's
-        if hasattr(data, several):
+        if _reads_as_items(data, several):
             return getattr(data, several)
     return lambda rows: [data[row] for row in rows]
+
+
+def _changes_values(data: Any) -> bool:
+    """Whether a Hugging Face data set has a format with a transform, or a dtype.
+
+    What a transform makes of a row may depend on the rows beside it, such as padding.
+    """
+    about = getattr(data, "format", None)
+    settings = about.get("format_kwargs") if isinstance(about, Mapping) else None
+    return any(name != "device" for name in settings or ())
+
+
+def _reads_as_items(data: Any, method: str) -> bool:
+    """Whether a method gives the rows that data[row] gives.
+
+    A class that inherits the method, or passes it on, may change the rows in a
+    `__getitem__` of its own.
+    """
+    for each in type(data).__mro__:
+        if method in vars(each):
+            return True
+        if "__getitem__" in vars(each):
+            return False
+    return False
 
 
 def _rows_of(columns: Mapping[str, Any], number: int) -> list[dict[str, Any]]:

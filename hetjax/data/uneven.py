@@ -14,10 +14,10 @@ from hetjax.data.batching import (
     Batch,
     Bucket,
     bucket_of,
-    count_stored,
     entries_of,
     filled,
     repeated,
+    stored,
 )
 from hetjax.data.columns import gathered, sparse_leaves
 from hetjax.data.dataset import Split
@@ -45,14 +45,14 @@ def common_bucket(
             "give all workers one batch size, or run them apart "
             '(placement="threads")'
         )
-    every = [r for of_worker in rows for r in of_worker]
-    entries = [
-        max((count_stored(matrix, r) for r in every), default=0)
-        for matrix in sparse_leaves((split.x, split.y))
+    matrices = sparse_leaves((split.x, split.y))
+    lengths = [
+        [stored(matrix, r) for matrix in matrices]
+        for of_worker in rows
+        for r in of_worker
+        if matrices
     ]
-    largest = max(sizes, default=1)
-    bucket = bucket_of(buckets, largest, entries)
-    return bucket._replace(size=largest) if exact else bucket
+    return bucket_of(buckets, max(sizes, default=1), lengths, exact=exact)
 
 
 def make_uneven_batches(

@@ -5,12 +5,15 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from hetjax.data.finite import named, rows_not_finite
+from hetjax.data.held_out import FEW, rows_apart
 from hetjax.direction import better
 from hetjax.engine.correction import Correction
 from hetjax.engine.evaluation import Evaluations
@@ -59,6 +62,10 @@ class Bookkeeping:
             on_fetch=self.ledger.record_fetch,
         )
         self.losses = Losses(keeps=strategy.sampler.observe is not None)
+        # the rows of rounds under way, by worker, and of those whose loss is not known;
+        # not saved: they only name rows that are not finite
+        self._rows: dict[int, list[np.ndarray]] = {}
+        self._unchecked: deque[tuple[Arrival, list[np.ndarray]]] = deque()
         self._shared = runtime.shared
         self.evaluations = Evaluations(
             name, job, clock, runtime.placement, self.store, self._shared
@@ -132,6 +139,7 @@ class Bookkeeping:
     ) -> Assignment:
         """Return the assignment of a worker's round, which begins at `start`."""
         replica = self.store.check_out(worker)
+        self._rows[worker] = rows
         first_step = self.ledger.records[worker].updates
         self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
         return Assignment(worker, replica, rows, learning_rate, first_step)
@@ -149,14 +157,32 @@ class Bookkeeping:
         self.ledger.record_arrival(arrival, outcome.padded, finite=finite)
         if not finite:
             self.store.reset_to_center(worker)
-            self._note_nan(arrival, float(outcome.mean))
+            rows = self._rows.pop(worker, [])
+            self._note_nan(arrival, float(outcome.mean), rows)
             return
         self.check_losses()
         self.losses.add(arrival, outcome)
+        self._unchecked.append((arrival, self._rows.pop(worker, [])))
 
-    def _note_nan(self, arrival: Arrival, loss: float) -> None:
+    def _note_nan(self, arrival: Arrival, loss: float, rows: list[np.ndarray]) -> None:
+        found = self._not_finite(rows)
         why = f"its loss was {loss:.6g}; it is reset to the center"
-        self.note(arrival, "nan", why)
+        self.note(arrival, "nan", f"{why}; {found}" if found else why)
+
+    def _not_finite(self, rows: list[np.ndarray]) -> str:
+        """Which rows of a round hold NaN or infinity, for a message, or ""."""
+        job = self._job
+        if not rows:  # of a round without steps, or before the run was resumed
+            return ""
+        bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
+        if len(job.train) < len(job.data.train):
+            bad = rows_apart(len(job.data.train), job.seed, FEW)[0][bad]
+        if not len(bad):
+            return ""
+        return (
+            f"{named(bad)} of the training split, which it was given, hold"
+            f"{'s' * (len(bad) == 1)} NaN or infinity: correct or remove such rows"
+        )
 
     def forget(self, leave: Leave) -> None:
         """Drop a lost worker's replica and what it did since its last merge."""
@@ -191,17 +217,22 @@ class Bookkeeping:
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
         for arrival, loss, late in self.losses.take_known():
+            rows: list[np.ndarray] = []
+            # those before the run was resumed have none, and come first
+            if self._unchecked and self._unchecked[0][0] is arrival:
+                _, rows = self._unchecked.popleft()
             resets = self._job.on_nan == "reset"
             if late is not None and resets and not bool(np.asarray(late.finite)):
                 self.ledger.take_back(arrival, late.padded)
-                self._note_nan(arrival, loss)
+                self._note_nan(arrival, loss, rows)
                 continue
             self.losses.count(arrival, loss)
-            if not math.isfinite(loss):
+            if not math.isfinite(loss) and not self.history.stopped:
+                why = self._not_finite(rows) or "a smaller learning rate may help"
                 self.stop(
                     f"{self.history.strategy}: the loss of worker "
                     f"{self.name_of(arrival.worker)} became {loss} at "
-                    f"{arrival.time:.6g} s; a smaller learning rate may help"
+                    f"{arrival.time:.6g} s; {why}"
                 )
 
     def settle(self, action: MergeAction) -> None:
@@ -248,8 +279,16 @@ class Bookkeeping:
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """What is said of a test loss that is NaN or infinite."""
         if not self.history.merges:
+            initial = f"{self.history.strategy}: the test loss of the initial model is "
+            bad = rows_not_finite(self._job.data.test)
+            if len(bad):
+                return (
+                    f"{initial}{loss}; {named(bad)} of the test split hold"
+                    f"{'s' * (len(bad) == 1)} NaN or infinity: correct or remove such "
+                    "rows"
+                )
             return (
-                f"{self.history.strategy}: the test loss of the initial model is {loss}"
+                f"{initial}{loss}"
                 "; look for such numbers in its weights and the data, and for tokens "
                 "that its vocabulary does not have"
             )

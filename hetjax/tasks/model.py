@@ -5,6 +5,7 @@ both are plain nested dictionaries of arrays for every kind of model.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -66,7 +67,8 @@ def as_model(
         row_params=found.row_params + tuple(row_params),
         output_params=found.output_params + tuple(output_params),
     )
-    known = param_shapes(found)
+    named = any(getattr(found, argument) for argument in given)
+    known = param_shapes(found) if named else {}
     for argument in given:
         for name in getattr(found, argument):
             if name not in known:
@@ -81,7 +83,14 @@ def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter, by its path; nothing is computed."""
     params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0)))
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    return {sparse.path_name(path): leaf.shape for path, leaf in leaves}
+    names = [sparse.path_name(path) for path, _ in leaves]
+    for twice, number in Counter(names).items():
+        if number > 1:
+            raise ValueError(
+                f"the model has {number} parameters with the path {twice!r}, so that "
+                "none can be named: rename one, without a slash in its name"
+            )
+    return {name: leaf.shape for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def _found(

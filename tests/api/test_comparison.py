@@ -99,6 +99,19 @@ def test_each_strategy_may_have_seconds_of_its_own(tmp_path):
     assert [h.strategy for h in again.histories] == ["short", "long", "third"]
 
 
+NAMES = ("adam/1e-3", "é 1", "学习率" * 30, "W" * 300, "W" * 299 + "V")
+
+
+def test_any_name_of_a_run_has_a_folder_of_its_own(tmp_path):
+    table = dict.fromkeys(NAMES, averaging())
+    found = compare(table, out=tmp_path, num_evals=1)
+    assert [h.strategy for h in found.histories] == list(NAMES)
+    folders = {path.name for path in tmp_path.iterdir()}
+    assert len(folders) == len(NAMES)
+    assert {"adam%2F1e-3_0", "%C3%A9 1_0"} < folders  # as before: runs are found again
+    compare(table, out=tmp_path, num_evals=1, resume="must")
+
+
 # Fair, and deterministic.
 
 

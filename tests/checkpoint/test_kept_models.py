@@ -6,6 +6,7 @@ import pytest
 from small_runs import at, problem, send, train
 
 import hetjax as hj
+from hetjax.checkpoint import models
 
 
 def test_models_are_saved_and_loaded(tmp_path):
@@ -56,3 +57,46 @@ def test_arrays_of_a_history_are_those_of_jax(tmp_path):
     train(tmp_path)
     again = train(tmp_path)
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(again.params))
+
+
+ONE, TWO = np.arange(2.0), np.ones(3)
+TREES = {
+    "one name": {"a/b": ONE, "a": {"b": TWO}},
+    "one inside another": {"a/b": ONE, "a": {"b": {"c": TWO}}},
+    "no file names": {"..": ONE, ".": TWO, "": ONE, "a\\b\0": TWO},
+    "long names": {"W" * 300: ONE, "W" * 301: TWO},
+    "quoted names": {"%": ONE, "%25": TWO, "a//b": ONE},
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_names_that_share_a_folder_or_have_none(tmp_path, kind):
+    models.save(tmp_path / "model", TREES[kind], (), overwrite=False)
+    found, _ = models.load(tmp_path / "model", (TREES[kind], ()))
+    jax.tree.map(np.testing.assert_array_equal, found, TREES[kind])
+
+
+def test_a_model_may_have_the_longest_name_of_a_folder(tmp_path):
+    folder = tmp_path / ("m" * 255)
+    for params in (ONE, TWO):  # the second time in place of the first
+        models.save(folder, params, (), overwrite=True)
+        np.testing.assert_array_equal(models.load(folder, (params, ()))[0], params)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Twins:
+    def __init__(self, *both):
+        self.both = both
+
+    def tree_flatten_with_keys(self):
+        return [(jax.tree_util.DictKey("w"), each) for each in self.both], None
+
+    @classmethod
+    def tree_unflatten(cls, _, both):
+        return cls(*both)
+
+
+def test_arrays_with_one_path_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="two arrays .* have the path params/w: give"):
+        models.save(tmp_path / "model", Twins(ONE, TWO), (), overwrite=False)
+    assert not (tmp_path / "model").exists()

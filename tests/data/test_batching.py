@@ -18,8 +18,10 @@ from hetjax.data.batching import (
     nonzeros_of,
 )
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.uneven import common_bucket, make_uneven_batches
+from hetjax.engine.compiled.metrics import EVAL_NUMBERS, evaluation_batches
 from hetjax.models import sparse_mlp
-from hetjax.sparse import dense
+from hetjax.sparse import dense, matmul
 from hetjax.tasks import classification
 from hetjax.tasks.types import make_grad_fn
 
@@ -58,6 +60,11 @@ def requests(draw):
         st.lists(row, min_size=1, max_size=batch_size, unique=draw(st.booleans()))
     )
     return split, make_buckets(split, batch_size), np.array(rows)
+
+
+def shortest(split, rows):
+    """The first of the rows that have the fewest entries, which pads the batch."""
+    return min(rows, key=lambda row: split.x[[row]].nnz + split.y[[row]].nnz)
 
 
 def as_csr(x, entries):
@@ -107,15 +114,14 @@ def test_a_batch_holds_its_examples_and_no_others(request):
     assert batch.count == n <= size
     assert batch.x.shape == (size, FEATURES)
     assert batch.y.shape == (size, CLASSES)
-    x = as_csr(batch.x, split.x[rows].nnz).toarray()
-    y = as_csr(batch.y, split.y[rows].nnz).toarray()
-    np.testing.assert_array_equal(x[:n], split.x[rows].toarray())
-    assert (x[n:] == 0).all()
-    labels = split.y[rows].toarray()
+    every = np.append(rows, [shortest(split, rows)] * (size - n)).astype(int)
+    x = as_csr(batch.x, split.x[every].nnz).toarray()
+    y = as_csr(batch.y, split.y[every].nnz).toarray()
+    np.testing.assert_array_equal(x, split.x[every].toarray())
+    labels = split.y[every].toarray()
     share = labels / np.maximum(labels.sum(1, keepdims=True), 1)
-    np.testing.assert_allclose(y[:n], share, rtol=1e-7)
-    assert (y[n:] == 0).all()
-    np.testing.assert_array_equal(batch.weight[:n], labels.any(1))
+    np.testing.assert_allclose(y, share, rtol=1e-7)
+    np.testing.assert_array_equal(batch.weight[:n], labels[:n].any(1))
     assert (batch.weight[n:] == 0).all()
     assert nonzeros_of(split, [rows, rows[:1]]) == [
         split.x[rows].nnz,
@@ -129,14 +135,19 @@ def test_a_batch_has_the_shape_of_the_first_bucket_that_holds_it(request):
     split, buckets, rows = request
     batch = make_batch(split, rows, buckets)
     shape = Bucket(len(batch.weight), (batch.x.nse, batch.y.nse))
-    needed = (len(rows), split.x[rows].nnz, split.y[rows].nnz)
-    fitting = [b for b in buckets if holds(b, needed)]
+    padding = shortest(split, rows)
+
+    def needed(size):
+        every = np.append(rows, [padding] * max(0, size - len(rows))).astype(int)
+        return len(rows), split.x[every].nnz, split.y[every].nnz
+
+    fitting = [b for b in buckets if holds(b, needed(b.size))]
     if fitting:
         assert shape == fitting[0]
-    else:  # only if an example occurs twice
-        assert len(set(rows)) < len(rows)
+    else:  # only if an example occurs twice, in the batch or as its padding
+        assert len(set(rows)) < len(rows) or len(rows) < buckets[-1].size
         assert shape.size == buckets[-1].size
-        assert holds(shape, needed)
+        assert holds(shape, needed(shape.size))
 
 
 def holds(bucket, needed):
@@ -154,25 +165,44 @@ def test_a_sparse_split_may_have_no_entries():
 
 def test_an_overflowing_batch_takes_the_next_bucket():
     buckets = (Bucket(4, (16, 2)), Bucket(5, (20, 4)), Bucket(5, (25, 5)))
-    assert bucket_of(buckets, 3, (16, 2)) == buckets[0]
-    assert bucket_of(buckets, 3, (17, 2)) == buckets[1]
-    assert bucket_of(buckets, 3, (1, 3)) == buckets[1]
-    assert bucket_of(buckets, 5, (21, 1)) == buckets[2]
+
+    def taken(n, *entries):
+        return bucket_of(buckets, n, [filled_by(n, *entries)])
+
+    assert taken(3, 16, 2) == buckets[0]
+    assert taken(3, 17, 2) == buckets[1]
+    assert taken(3, 1, 3) == buckets[1]
+    assert taken(5, 21, 1) == buckets[2]
+
+
+def filled_by(n, *entries):
+    """The lengths of n rows, the last of which has all entries of each array."""
+    return [np.array([0] * (n - 1) + [each]) for each in entries]
+
+
+def test_a_bucket_has_room_for_the_examples_that_pad_a_batch():
+    """Rows of 4, 6 and 5 entries: 15 + 2 4 = 23 padded to 5 rows, and 19 to 4."""
+    lengths = [[np.array([4, 6, 5])]]
+    small, large = Bucket(4, (19,)), Bucket(5, (23,))
+    assert bucket_of((small, large), 3, lengths) == small
+    assert bucket_of((Bucket(4, (18,)), large), 3, lengths) == large
+    assert bucket_of((Bucket(5, (22,)),), 3, lengths) == Bucket(5, (28,))
+    assert bucket_of((Bucket(5, (15,)),), 3, lengths, exact=True) == Bucket(3, (15,))
 
 
 def test_repeated_examples_take_larger_capacities():
     """A batch across the end of a pass may hold the fullest examples twice."""
     buckets = (Bucket(4, (16, 0)),)
-    assert bucket_of(buckets, 4, (17, 0)) == Bucket(4, (20, 0))
+    assert bucket_of(buckets, 4, [filled_by(4, 17, 0)]) == Bucket(4, (20, 0))
     # ceil(1.25 ceil(20 1.25))
-    assert bucket_of(buckets, 4, (26, 0)) == Bucket(4, (32, 0))
+    assert bucket_of(buckets, 4, [filled_by(4, 26, 0)]) == Bucket(4, (32, 0))
 
 
 def test_a_batch_above_b_max_is_an_error_that_says_what_to_do():
     with pytest.raises(
         ValueError, match="batch of 6 .* of 5: give a larger batch_size"
     ):
-        bucket_of((Bucket(5, (9, 9)),), 6, (1, 1))
+        bucket_of((Bucket(5, (9, 9)),), 6, [filled_by(6, 1, 1)])
 
 
 def dense_split(n=12):
@@ -288,3 +318,65 @@ def test_the_gradient_of_a_batch_is_the_mean_of_those_of_its_examples(gradient):
         (losses, grads),
         expected,
     )
+
+
+def unit_length(x, w):
+    """h / |h|, which an empty row does not have."""
+    h = matmul(x, w)
+    return h / jnp.linalg.norm(h, axis=-1, keepdims=True)
+
+
+def log_sums(x, w):
+    """log of a row's sum, times w: not finite where a row is empty."""
+    return jnp.log(matmul(x, jnp.ones(x.shape[-1])))[:, None] * w[:1]
+
+
+def log_labels(y, w):
+    """As `log_sums`, of an example's share of labels."""
+    return jnp.log(jax.ops.segment_sum(y.data, y.indices[:, 0], 9))[:, None] * w[:1]
+
+
+@pytest.mark.parametrize("of", [unit_length, log_sums, log_labels])
+@pytest.mark.parametrize("uneven", [False, True], ids=["alone", "mesh"])
+def test_padding_is_finite_where_the_batch_is(of, uneven):
+    rng = np.random.default_rng(0)
+    x = random_csr(rng, 12, FEATURES, rng.integers(1, 5, 12))
+    y = random_csr(rng, 12, CLASSES, rng.integers(1, 4, 12))
+    y.data[:] = 1.0
+    split, rows, full = Split(x, y), np.array([7, 2, 3, 9, 5, 1]), np.arange(9)
+    buckets = make_buckets(split, 9)[-1:]
+    if uneven:
+        steps = [[rows], [full, full]]
+        bucket = common_bucket(split, steps, buckets)
+        stacked = make_uneven_batches(split, steps, 2, bucket)
+        batch = jax.tree.map(lambda leaf: leaf[0, 0], stacked)
+    else:
+        batch = make_batch(split, rows, buckets)
+    w = rng.normal(size=(FEATURES, 3)).astype(np.float32)
+
+    def loss(w, batch):
+        seen = batch.y if of is log_labels else batch.x
+        losses = jnp.cos(of(seen, w)).sum(-1)
+        return jnp.sum(losses * batch.weight) / batch.count
+
+    dense_x = x[rows].toarray() @ w
+    outputs = {
+        unit_length: dense_x / np.linalg.norm(dense_x, axis=1, keepdims=True),
+        log_sums: np.log(x[rows].sum(1))[:, None] * w[:1],
+        log_labels: np.zeros((6, 3)),  # the shares of an example add up to 1
+    }
+    value, grad = jax.jit(jax.value_and_grad(loss))(w, batch)
+    np.testing.assert_allclose(value, np.cos(outputs[of]).sum(-1).mean(), rtol=1e-5)
+    assert np.isfinite(grad).all()
+
+
+def test_batches_of_an_evaluation_have_one_shape_with_room_for_padding():
+    rng = np.random.default_rng(0)
+    lengths = [1, 1, 1, 1, 4, 5]  # the last batch of 4 repeats row 4: 4 + 5 + 2 4
+    split = Split(random_csr(rng, 6, FEATURES, lengths), np.arange(6, dtype=np.int32))
+    first, last = evaluation_batches(split, EVAL_NUMBERS // 4)
+    assert first.x.nse == last.x.nse == 17
+    np.testing.assert_array_equal(last.y, [4, 5, 4, 4])
+    x = as_csr(last.x, 17).toarray()
+    np.testing.assert_array_equal(x, split.x[[4, 5, 4, 4]].toarray())
+    np.testing.assert_array_equal(last.weight, [1, 1, 0, 0])

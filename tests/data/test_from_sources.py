@@ -64,6 +64,49 @@ class Columns:
         return {"image": self.convert(X[rows]), "label": self.convert(Y[rows])}
 
 
+class Subset(Named):
+    """As torch's Subset with a transform of the user's: only single rows have it."""
+
+    def __getitem__(self, row):
+        return {"image": X[row], "label": int(Y[row])}
+
+    def __getitems__(self, rows):
+        return [{"image": 100 * X[row], "label": int(Y[row])} for row in rows]
+
+
+class Transformed(Subset):
+    def __getitem__(self, row):
+        found = super().__getitem__(row)
+        return {"image": 2 * found["image"], "label": found["label"]}
+
+
+class PassedOn:
+    """Changes the rows of another data set, and passes all else on to it."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __getattr__(self, name):
+        return getattr(self.data, name)
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        found = self.data[row]
+        return {"image": 2 * np.asarray(found["image"]), "label": found["label"]}
+
+
+class WithTransform(Columns):
+    """As a Hugging Face data set after set_transform."""
+
+    format = {"type": "custom", "format_kwargs": {"transform": None}}
+
+    def __getitem__(self, row):
+        assert isinstance(row, int)  # rows together would not be those of ds[row]
+        return {"pixels": 2 * X[row], "label": int(Y[row])}
+
+
 KEYS = {"x": "image", "y": "label"}
 SOURCES = {
     "pairs": (Pairs, {}),
@@ -87,6 +130,25 @@ def test_a_source_gives_the_batches_of_its_arrays(name):
     found, expected = batch_of(data), batch_of(arrays)
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.y, expected.y)
+
+
+TRANSFORMED = {
+    "inherits": (Transformed, KEYS),
+    "passes on": (lambda: PassedOn(Subset()), KEYS),
+    "passes on columns": (
+        lambda: PassedOn(Columns(np.asarray, ("image", "label"))),
+        KEYS,
+    ),
+    "format": (WithTransform, {"x": "pixels", "y": "label"}),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_rows_are_those_that_an_item_gives(name):
+    make, chosen = TRANSFORMED[name]
+    data = hj.data.from_source(make(), make(), **chosen)
+    np.testing.assert_array_equal(batch_of(data).x[: len(ROWS)], 2 * X[ROWS])
+    np.testing.assert_array_equal(data.train.y, Y)
 
 
 def test_only_the_rows_of_a_batch_are_read():
@@ -163,6 +225,22 @@ def test_the_real_libraries(package):
         source, chosen = library.MapDataset.source(Pairs()), {}
     data = hj.data.from_source(source, source, **chosen)
     np.testing.assert_array_equal(batch_of(data).x[:3], X[ROWS[:3]])
+
+
+def test_transforms_of_hugging_face():
+    library = pytest.importorskip("datasets")
+    source = library.Dataset.from_dict({"image": X.tolist(), "label": Y.tolist()})
+
+    def doubled(rows):
+        images = [2 * np.asarray(x, np.float32) for x in rows["image"]]
+        return {"image": images, "label": rows["label"]}
+
+    half = source.with_format("numpy", dtype=np.float16)
+    for changed, expected in ((source.with_transform(doubled), 2 * X), (half, X)):
+        data = hj.data.from_source(changed, changed, **KEYS)
+        found = batch_of(data).x[:4]
+        assert found.dtype == np.asarray(changed[0]["image"]).dtype
+        np.testing.assert_array_equal(found, expected.astype(found.dtype)[ROWS])
 
 
 class Loader:

@@ -7,6 +7,8 @@ import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
 from hetjax.data import from_arrays
+from hetjax.data.dataset import Split
+from hetjax.data.finite import rows_not_finite
 
 X = np.array([[0, 1.5, 0], [2, 0, 0], [0, 0, 0], [1, 0, -3]], np.float32)
 IDS = np.array([0, 2, 1, 2])
@@ -140,3 +142,13 @@ def test_negative_bcoo_index_is_an_error():
     bad = BCOO((jnp.ones(1), indices), shape=(1, 3))
     with pytest.raises(ValueError, match="negative index"):
         from_arrays((bad, [0]), (bad, [0]))
+
+
+def test_rows_that_are_not_finite_are_found_in_every_leaf():
+    bag = sp.csr_array(np.array([[0, 1], [np.inf, 0], [2, 3], [0, 0]], np.float32))
+    image = np.ones((4, 2, 2), np.float32)
+    image[3, 1, 0] = np.nan
+    split = Split({"bag": bag, "image": image}, np.arange(4))
+    np.testing.assert_array_equal(rows_not_finite(split), [1, 3])
+    np.testing.assert_array_equal(rows_not_finite(split, np.array([3, 0, 3])), [3, 3])
+    assert len(rows_not_finite(Split(bag[2:], np.arange(2)))) == 0

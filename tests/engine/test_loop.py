@@ -1,6 +1,7 @@
 """The loop: what an evaluation sees, how runs end, what a sampler is told."""
 
 import copy
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_runs import (
+    EXAMPLES,
     averaging,
     column,
     counting_data,
@@ -23,6 +25,7 @@ from tiny_runs import (
 import hetjax as hj
 from hetjax.api.session import Session
 from hetjax.data import from_arrays
+from hetjax.data.held_out import rows_apart
 from hetjax.sampling import uniform
 
 # What an evaluation sees. In this file w is the number of merged steps.
@@ -442,3 +445,67 @@ def test_every_step_of_a_run_has_a_key_of_its_own():
     drawn = np.diff(column(history, "w"))
     assert np.all((drawn > 0) & (drawn < 1))
     assert len(set(drawn.round(5))) == 8
+
+
+def looking_task():
+    """As the counting task; where the input is NaN, so are loss and gradient."""
+    counting = counting_task()
+
+    def loss(params, model_state, batch, key):
+        losses, model_state = counting.loss(params, model_state, batch, key)
+        return losses + 0 * batch.x[:, 0] * params["w"], model_state
+
+    def metrics(params, model_state, batch):
+        values = counting.metrics(params, model_state, batch)
+        return values | {"loss": 1 + 0 * batch.x[:, 0]}
+
+    return counting._replace(loss=loss, metrics=metrics)
+
+
+LOOKING = looking_task()
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    """Data that nobody checks before: inputs in a file, some of which are NaN."""
+
+    def data(train=(), test=()):
+        found = []
+        for name, rows in (("train", train), ("test", test)):
+            file = tmp_path / f"{name}.npy"
+            x = np.lib.format.open_memmap(file, "w+", np.float32, (EXAMPLES, 1))
+            x[:] = 1
+            x[list(rows)] = np.nan
+            found.append((x, np.zeros(EXAMPLES, int)))
+        return hj.data.from_arrays(*found, num_classes=2)
+
+    return data
+
+
+def looked_at(data, strategy, **options):
+    given = {"seconds": 40.0, "num_evals": 2, "progress": False, **options}
+    return hj.train(LOOKING, data, machine(2.0, 1.0), strategy, **given)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["whole split", "held out"])
+def test_a_loss_of_nan_names_the_rows_that_are(mapped, apart):
+    """Rows are numbered as in the whole training split."""
+    rest, _ = rows_apart(EXAMPLES, 0)
+    row = int(rest[20])
+    assert row != 20  # as the round's own numbers have it
+    strategy = alone() if not apart else hj.fed_acc(batch_size=2, learning_rate=1.0)
+    history = looked_at(mapped(train=[row]), strategy)
+    assert f"; row {row} of the training split, which it was g" in history.stopped
+    assert "holds NaN or infinity: correct or remove such rows" in history.stopped
+    assert "learning rate" not in history.stopped
+
+
+def test_a_reset_worker_is_told_the_rows_that_are_nan(mapped):
+    history = looked_at(mapped(train=range(EXAMPLES)), alone(), on_nan="reset")
+    why = history.events[0].why
+    assert re.search(r"reset to the center; rows \d+, \d+ of the training split", why)
+
+
+def test_rows_of_the_test_split_that_are_nan_are_named(mapped):
+    history = looked_at(mapped(test=range(3, 12)), alone())
+    assert "rows 3, 4, 5, 6, 7 and 4 more of the test split hold" in history.stopped

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 from real_runs import (
+    DATA,
+    TASK,
     arrived,
     evaluated,
     joined,
@@ -403,3 +405,13 @@ def test_memory_does_not_grow_with_arrivals(tmp_path):
     assert history.merges >= 10_000
     # 32 bytes per segment: a round, a merge and two transfers per arrival
     assert len(history.timeline.numbers) * 8 < 200 * arrivals[-1]
+
+
+def test_the_trace_of_a_run_with_a_slash_in_its_name(tmp_path):
+    table = {"sgd/1e-1": hj.sync_sgd(batch_size=4, learning_rate=0.1)}
+    machine = hj.local_machine(["cpu:0"], step_mode="dispatch")
+    given = {"seconds": 0.1, "num_evals": 1, "progress": False, "traces": tmp_path}
+    hj.compare(TASK, DATA, machine, table, **given)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "sgd%2F1e-1_0.jsonl"
+    assert Trace.load(file).header["name"] == "sgd/1e-1"

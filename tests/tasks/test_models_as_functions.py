@@ -251,6 +251,16 @@ def test_a_linen_model_without_state_or_flags():
     np.testing.assert_array_equal(losses, task.metrics(params, state, BATCH)["loss"])
 
 
+def test_a_name_of_two_parameters_is_refused():
+    model = from_functions(
+        lambda key: {"a/b": jnp.ones((FEATURES, CLASSES)), "a": {"b": jnp.ones(2)}},
+        lambda params, x: x @ params["a/b"],
+    )
+    classification(model, DATA)  # nothing is named
+    with pytest.raises(ValueError, match="has 2 parameters with the path 'a/b'"):
+        classification(model, DATA, row_params=("a/b",))
+
+
 def test_plain_functions():
     model = from_functions(
         lambda key: {"w": jax.random.normal(key, (FEATURES, CLASSES))},

@@ -40,6 +40,7 @@ from hetjax.data.readers.descriptions import (
     write_about,
 )
 from hetjax.data.readers.descriptions import read_about as _about
+from hetjax.saved import shortened
 
 VERSION = 1  # of these files, and of the results of the reader
 RESOLUTION = 2.0  # [s] of the times of files, where it is worst
@@ -69,7 +70,7 @@ def place(
     files_at = [str(path.resolve()) for path in paths]
     key = json.dumps([*files_at, int(first_index), VERSION])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return folder.expanduser() / f"{paths[0].resolve().parent.name}-{digest}"
+    return folder.expanduser() / f"{shortened(paths[0].resolve().parent.name)}-{digest}"
 
 
 def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dataset:

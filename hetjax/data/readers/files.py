@@ -1,9 +1,13 @@
-"""Access to files: bytes, with or without gzip, and text in whole lines.
+"""Access to files: bytes, compressed or not, and text in whole lines.
 
 Any failure to read a file is a `DataError` that names it.
 """
 
+import bz2
 import gzip
+import importlib
+import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,22 +27,65 @@ LONGEST_LINE = 1 << 26  # [bytes], so that a binary file does not fill memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+# The first bytes of a file tell how it is compressed; its name may be misleading.
+_GZIP, _BZIP2, _XZ, _ZSTD = "gzip", "bzip2", "xz", "Zstandard"
+_MAGIC = {
+    b"\x1f\x8b": _GZIP,
+    b"BZh": _BZIP2,
+    b"\xfd7zXZ\0": _XZ,
+    b"\x28\xb5\x2f\xfd": _ZSTD,
+}
+SUFFIXES = ("", ".gz", ".bz2", ".xz", ".zst")  # of files that `opened` reads
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file's content as bytes; any failure to read it is a DataError."""
+    kind = ""
     try:
         with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"  # the file's name may be misleading
+            first = file.read(6)
             file.seek(0)
-            yield gzip.GzipFile(fileobj=file) if packed else file
+            kind = next((k for m, k in _MAGIC.items() if first.startswith(m)), "")
+            yield _unpacked(path, kind, file)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        message = f"truncated or damaged gzip ({error}); fetch the file again"
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        message = f"truncated or damaged {kind} ({error}); fetch the file again"
         raise DataError(f"{path}: {message}") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason})") from error
+
+
+def _unpacked(path: Path, kind: str, file: IO[bytes]) -> Any:
+    """The content of an open file that is compressed in this way, or in none."""
+    if kind == _GZIP:
+        return gzip.GzipFile(fileobj=file)
+    if kind == _BZIP2:
+        return bz2.BZ2File(file)
+    if kind == _XZ:
+        return lzma.LZMAFile(file)
+    if kind == _ZSTD:
+        try:
+            return importlib.import_module("compression.zstd").ZstdFile(file)
+        except ImportError:
+            raise DataError(
+                f"{path}: compressed by {_ZSTD}, which Python reads from version 3.14 "
+                f"on: unpack it (zstd -d {path.name}) and give the file that it makes"
+            ) from None
+    return file
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """The file of this name in a folder, plain or compressed, if there is one."""
+    paths = (folder / f"{name}{suffix}" for suffix in SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def unsuffixed(name: str) -> str:
+    """A file's name without what says that it is compressed."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if stem and dot + suffix in SUFFIXES else name
 
 
 def chunks(path: Path, skip_header: bool) -> Iterator[tuple[int, bytes]]:
@@ -77,10 +124,9 @@ def _progress_bar(path: Path) -> tqdm:
     return tqdm(desc=name, total=size, disable=hidden, unit="B", unit_scale=True)
 
 
-def _position(file: IO[bytes] | gzip.GzipFile) -> int:
+def _position(file: IO[bytes]) -> int:
     """The place in the file on the disk [bytes], which may be compressed."""
-    packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else file
-    return packed.tell()
+    return os.lseek(file.fileno(), 0, os.SEEK_CUR)
 
 
 def _lines(text: bytes) -> int:

@@ -6,7 +6,6 @@ last axis varies fastest.
 Source: yann.lecun.com/exdb/mnist.
 """
 
-import gzip
 import math
 from os import PathLike
 from pathlib import Path
@@ -62,7 +61,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
     return array.astype(dtype.newbyteorder("="))
 
 
-def _at_most(file: IO[bytes] | gzip.GzipFile, size: int) -> tuple[bytes, int]:
+def _at_most(file: IO[bytes], size: int) -> tuple[bytes, int]:
     """(the next `size` bytes, or fewer at the file's end; the number of bytes left).
 
     Reads piece by piece, since a damaged header may promise more than fits in memory,

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import chunks, from_first_bad_line
+from hetjax.data.readers.files import chunks, from_first_bad_line, unsuffixed
 from hetjax.data.readers.pieces import (
     LARGEST,
     Block,
@@ -35,7 +35,9 @@ _QUERY = re.compile(rb"^([ \t]*[^ \t\n]+)[ \t]+qid:\d+(?=[ \t\n])", re.MULTILINE
 _ODD_BLANKS = (b"\r", b"\v", b"\f")
 _BLANKED = bytes.maketrans(b"".join(_ODD_BLANKS), b" " * len(_ODD_BLANKS))
 _FIRST_WORD = re.compile(rb"^[ \t]*([^ \t\n]*)", re.MULTILINE)
-_EXACT = 2**53  # float64 represents all integers up to this one
+_INTEGER = re.compile(rb"[+-]?\d+")
+_EXACT = 2**53  # float64 represents all integers below this one
+_BLANK = -(2**63)  # in place of the label of a blank line
 _SHOWN = 10  # labels in a note, at most
 
 
@@ -43,7 +45,7 @@ class _Chunk(NamedTuple):
     """The content of a chunk of lines."""
 
     x: Block
-    labels: np.ndarray  # [lines] float64, NaN for a blank line
+    labels: np.ndarray  # [lines] int64, _BLANK for a blank line
     summed: int  # repeated features within a row
     queries: int  # query ids
 
@@ -64,18 +66,19 @@ def read_libsvm(
     first_index: int = 1,
     name: str | None = None,
 ) -> Dataset:
-    """Reads two libSVM files, plain or gzip, as sparse data with one class per row.
+    """Reads two libSVM files as sparse data with one class per row.
 
     x: [N, F] float32 CSR; F follows from the largest index in both files. y: [N] int32.
-    Labels are any integers (-1 and +1, 0 and 1, 1 to K; "2.0" is 2). Those of both
+    Labels are any integers of 64 bits (-1 and +1, 1 to K; "2.0" is 2). Those of both
     files, in rising order, become the classes 0, 1, ..., and `Dataset.notes` gives the
     mapping. Features count from `first_index`, in any order; a repeated feature in a
     row is summed, and noted. Blank lines, comments (from "#" to the line's end) and
     query ids ("qid:3" after the label) are ignored. For several labels per row see
     `read_xmc`.
 
-    Anything that cannot be read, including missing files, is a `DataError`. `name`
-    defaults to the training file's name, without .gz.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
+    their content tells. Anything that cannot be read, including missing files, is a
+    `DataError`. `name` defaults to the training file's name, without .gz and the like.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -100,7 +103,7 @@ def read_libsvm(
         train=splits[0],
         test=splits[1],
         num_classes=len(classes),
-        name=paths[0].name.removesuffix(".gz") if name is None else name,
+        name=unsuffixed(paths[0].name) if name is None else name,
         notes=_notes_of_labels(classes, *labels) + parts[0].notes + parts[1].notes,
     )
 
@@ -128,7 +131,7 @@ def _listed(numbers: np.ndarray | range) -> str:
 def _read_part(split: str, path: Path, first_index: int) -> _Part:
     """The rows of one file, of the largest possible width."""
     all_x = GrowingCsr(LARGEST)
-    all_labels = [np.zeros(0)]
+    all_labels = [np.zeros(0, np.int64)]
     summed = 0
     queries = 0
 
@@ -142,7 +145,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
         all_x.append(found.x)
         all_labels.append(found.labels)
     labels = np.concatenate(all_labels)
-    meant = ~np.isnan(labels)
+    meant = labels != _BLANK
     if not meant.any():
         raise DataError(f"{path}: no rows, the file is empty")
     x = all_x.finish(meant)
@@ -153,7 +156,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
         note(split, queries, "query id", "ignored"),
         note(split, ~meant[:last], "blank line", "ignored"),
     )
-    return _Part(x, labels[meant].astype(np.int64), tuple(filter(None, notes)))
+    return _Part(x, labels[meant], tuple(filter(None, notes)))
 
 
 def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Chunk:
@@ -182,7 +185,7 @@ def _without_extras(text: bytes) -> tuple[bytes, int]:
 
 
 def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
-    """Each line's label [lines] float64, NaN for a blank line."""
+    """Each line's label [lines] int64, `_BLANK` for a blank line."""
     words = _FIRST_WORD.findall(text)[:-1]  # the last one follows the last newline
     values = {}
     for word in dict.fromkeys(words):  # in order of the lines; few labels are distinct
@@ -191,25 +194,35 @@ def _labels(text: bytes, path: Path, first_line: int) -> np.ndarray:
         except ValueError as error:
             line = first_line + words.index(word)
             raise DataError(f"{path}:{line}: {error}") from None
-    return np.array([values[word] for word in words], np.float64)
+    return np.array([values[word] for word in words], np.int64)
 
 
-def _label(word: bytes) -> float:
-    """A label as a number, NaN if empty; a ValueError says what is wrong."""
+def _label(word: bytes) -> int:
+    """A label, `_BLANK` if empty; a ValueError says what is wrong."""
     if not word:
-        return np.nan
+        return _BLANK
     shown = repr(word[:40].decode(errors="replace"))
     if b":" in word:
         _fail(f"a row must begin with its label, but this one begins with {shown}")
     if b"," in word:
         _fail(f"{shown} is several labels; use read_xmc for files with such rows")
+    label = None if b"_" in word else _integer(word)
+    if label is None:
+        _fail(f"label {shown} is not an integer; are these regression targets?")
+    if abs(label) >= 2**63:
+        _fail(f"label {shown} is beyond 64 bits: number the classes from 0 on")
+    return label
+
+
+def _integer(word: bytes) -> int | None:
+    """The integer that a word is, with a point, too; None if it is none."""
+    if _INTEGER.fullmatch(word):
+        return int(word)
     try:
         label = float(word)
     except ValueError:
-        label = np.nan
-    if b"_" in word or not abs(label) <= _EXACT or label != int(label):
-        _fail(f"label {shown} is not an integer; are these regression targets?")
-    return label
+        return None
+    return int(label) if abs(label) < _EXACT and label == int(label) else None
 
 
 def _check_first(rows: Rows, first_index: int, path: Path, first_line: int) -> None:

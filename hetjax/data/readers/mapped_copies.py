@@ -40,6 +40,7 @@ from hetjax.data.readers.descriptions import (
     write_about,
 )
 from hetjax.data.readers.errors import DataError
+from hetjax.saved import shortened
 
 VERSION = 1  # of these files, and of the results of the readers
 BLOCK = 1 << 22  # [bytes] with one checksum, and written at a time
@@ -110,7 +111,7 @@ def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
     root = root.resolve()
     key = json.dumps([str(root), options, VERSION])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return folder.expanduser() / f"{root.name}-{digest}"
+    return folder.expanduser() / f"{shortened(root.name)}-{digest}"
 
 
 def fingerprint(root: Path, paths: Iterable[Path]) -> str:

@@ -1,4 +1,4 @@
-"""Reads multi-label sparse data: XMC text and multi-label libSVM, plain or gzip.
+"""Reads multi-label sparse data: XMC text and multi-label libSVM.
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
 `rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
@@ -22,6 +22,7 @@ from hetjax.data.readers.files import (
     BYTE_ORDER_MARK,
     LONGEST_LINE,
     chunks,
+    find,
     from_first_bad_line,
     opened,
 )
@@ -76,8 +77,9 @@ def read_xmc(
     end are ignored. Empty lines between rows are rows without labels and features if
     the header's number of rows requires it; otherwise they are ignored and noted.
 
-    Anything that cannot be read, including missing files, is a `DataError`. `name`
-    defaults to the name of the training file's folder.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
+    their content tells. Anything that cannot be read, including missing files, is a
+    `DataError`. `name` defaults to the name of the training file's folder.
 
     `cache`: of files of 32 MB or more together a parsed copy is kept in $HETJAX_CACHE,
     or else the user's cache folder, for the next start (of half the text's size; it may
@@ -130,20 +132,19 @@ def read_folder(
     name: str | None = None,
     cache: bool | str | PathLike | None = None,
 ) -> Dataset:
-    """Reads train.txt and test.txt, or else their .txt.gz, in a folder: `read_xmc`."""
+    """Reads train.txt and test.txt, or else their .txt.gz (.bz2, .xz): `read_xmc`."""
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     files = []
     for split in ("train", "test"):
-        wanted = [folder / f"{split}.txt", folder / f"{split}.txt.gz"]
-        found = [file for file in wanted if file.is_file()]
-        if not found:
+        found = find(folder, f"{split}.txt")
+        if found is None:
             names = sorted(entry.name for entry in folder.iterdir())
             content = ", ".join(names[:20] + ["..."] * (len(names) > 20)) or "nothing"
-            looked_for = " or ".join(file.name for file in wanted)
-            raise DataError(f"{folder}: looked for {looked_for}; it holds {content}")
-        files.append(found[0])
+            wanted = f"{split}.txt or {split}.txt.gz"
+            raise DataError(f"{folder}: looked for {wanted}; it holds {content}")
+        files.append(found)
     return read_xmc(*files, first_index=first_index, name=name, cache=cache)
 
 

@@ -203,20 +203,32 @@ def _parse_line(
         line.decode()
     except UnicodeDecodeError as error:
         found = f"byte 0x{line[error.start]:02x} in column {error.start + 1}"
-        _fail(f"not a text file ({found}); damaged, or compressed other than by gzip?")
+        _fail(f"not a text file ({found}); damaged, or packed in an unknown way?")
     words = line.split()  # at any white space
     labels = []
     if words and not line[:1].isspace() and b":" not in words[0]:
-        labels = [_label(word, bounds) for word in words.pop(0).split(b",")]
+        labels = _labels(words.pop(0), bounds)
     return labels, [_feature(word, bounds) for word in words]
+
+
+def _labels(words: bytes, bounds: Bounds) -> list[int]:
+    parts = words.split(b",")
+    if b"" in parts:
+        _fail(
+            f"a label is missing in {_shown(words)}; is there a blank after a comma? "
+            "Separate labels by commas alone: 1,2"
+        )
+    return [_label(word, bounds) for word in parts]
 
 
 def _label(word: bytes, bounds: Bounds) -> int:
     if not _INTEGER.fullmatch(word):
         _fail(f"label {_shown(word)} is not an integer")
-    if not 0 <= int(word) < bounds.labels:
-        _fail(f"label {int(word)} is outside 0..{bounds.labels - 1}")
-    return int(word)
+    label, number = int(word), bounds.labels
+    if not 0 <= label < number:
+        hint = "; numbered from one? labels count from zero: subtract 1 from each"
+        _fail(f"label {label} is outside 0..{number - 1}{hint * (label == number)}")
+    return label
 
 
 def _feature(word: bytes, bounds: Bounds) -> tuple[int, float]:

@@ -6,8 +6,8 @@ from typing import Any, overload
 import jax
 import numpy as np
 
-from hetjax.data.batching import Batch, Bucket, make_batch, make_buckets
-from hetjax.data.columns import in_memory, leaves_of, row_bytes
+from hetjax.data.batching import Batch, Bucket, Need, make_batch, stored
+from hetjax.data.columns import in_memory, leaves_of, row_bytes, sparse_leaves
 from hetjax.data.dataset import Split
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.placement import Device
@@ -110,8 +110,9 @@ def _sizes(program: Any) -> Iterator[int]:
 
 def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
     """Return the smallest bucket of `size` examples that holds these rows."""
-    piece = split.take(rows)
-    return make_buckets(piece, len(rows))[-1]._replace(size=size)
+    lengths = [stored(m, rows) for m in sparse_leaves((split.x, split.y))]
+    entries = Need.of(lengths).entries(size)
+    return Bucket(size, tuple(max(1, e) for e in entries))
 
 
 def mean_metrics(

@@ -53,6 +53,14 @@ def test_what_is_no_place_for_a_copy(folder, cache):
         read_folder(folder, cache=cache)
 
 
+def test_the_folder_of_the_data_may_have_the_longest_name(folder, cache):
+    longest = folder.with_name("d" * 255)
+    folder.rename(longest)
+    first = read_folder(longest, cache=cache)
+    same(read_folder(longest, cache=cache), first)
+    assert len(list(cache.iterdir())) == 1
+
+
 def test_numpys_numbers_are_numbers(folder, cache):
     same(
         read_folder(folder, first_index=np.int64(0), cache=cache),

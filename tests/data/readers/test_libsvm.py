@@ -94,6 +94,13 @@ def test_classes_are_the_labels_in_numeric_order(read, train, classes, note):
     assert read("1 1:1\n", name="other").name == "other"
 
 
+def test_large_labels_are_classes_of_their_own(read):
+    """2^53 + 1 is not among float64's numbers."""
+    large = [2**53 + 1, 2**53, -(2**63) + 1, 2**63 - 1]
+    data = read("".join(f"{label} 1:1\n" for label in large))
+    np.testing.assert_array_equal(data.train.y, [4, 3, 0, 5])  # test has -1 and 1
+
+
 def test_many_labels_make_a_short_note(read):
     data = read("".join(f"{label} 1:1\n" for label in range(1, 101)))
     assert data.notes[0] == (
@@ -132,6 +139,8 @@ WRONG_LINES = {
     "nan 4:1": "label 'nan' is not an integer",
     "inf 4:1": "label 'inf' is not an integer",
     "1e300 4:1": "label '1e300' is not an integer",
+    "9007199254740993.0 4:1": "label '9007199254740993.0' is not an integer",
+    "9223372036854775808 4:1": "label '9223372036854775808' is beyond 64 bits",
     "1_0 4:1": "label '1_0' is not an integer",
     b"\xff 4:1": "label '\ufffd' is not an integer",
     b"1 4:1 \xff": "byte 0xff in column 7",

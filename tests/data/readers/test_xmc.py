@@ -1,5 +1,7 @@
 """Reading XMC text: written rows are read back, and oddities are counted."""
 
+import bz2
+import lzma
 import math
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
-from hetjax.data import DataError, read_folder, read_xmc
+from hetjax.data import DataError, read_folder, read_libsvm, read_xmc
 from hetjax.data.readers import files, xmc_text
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -25,6 +27,25 @@ def dense_of(rows, features=FEATURES, labels=LABELS):
             x[row, index] += np.float32(float(value))
         y[row, row_labels] = 1
     return x, y
+
+
+@pytest.mark.parametrize("misnamed", [False, True])
+def test_bzip2_and_xz_are_read(tmp_path, monkeypatch, misnamed):
+    """Their content tells what they are."""
+    monkeypatch.setattr(files, "CHUNK", 40)
+    text = GOOD.encode() * 9
+    names = (
+        ("train.txt", "test.txt.gz") if misnamed else ("train.txt.bz2", "test.txt.xz")
+    )
+    for name, pack in zip(names, (bz2.compress, lzma.compress), strict=True):
+        (tmp_path / name).write_bytes(pack(text))
+    data = read_folder(tmp_path)
+    for split in (data.train, data.test):
+        np.testing.assert_array_equal(split.x.toarray(), [[0, 1, 0, 0, 0.5]] * 9)
+        np.testing.assert_array_equal(split.y.toarray(), [[0, 0, 1, 1]] * 9)
+    single = tmp_path / "one.bz2"
+    single.write_bytes(bz2.compress(b"1 1:1\n0 2:1\n"))
+    assert read_libsvm(single, single).name == "one"
 
 
 @fuzz(

@@ -1,6 +1,9 @@
 """Errors name the file and line; no other exception is raised."""
 
+import bz2
 import gzip
+import lzma
+import sys
 
 import numpy as np
 import pytest
@@ -86,12 +89,13 @@ WRONG_LINES = {
     "1 12:1": r"feature 12 is outside 0..11; numbered from one\? .* first_index=1",
     "1 13:1": "feature 13 is outside 0..11$",
     "1 -1:1": "feature -1 is outside 0..11$",
-    "7 1:1": "label 7 is outside 0..6",
+    "7 1:1": r"label 7 is outside 0..6; numbered from one\? .* subtract 1 from each",
+    "8 1:1": "label 8 is outside 0..6$",
     "-1 1:1": "label -1 is outside 0..6",
     "1.0 1:1": "label '1.0' is not an integer",
     "a 1:1": "label 'a' is not an integer",
-    "1,,2 1:1": "label '' is not an integer",
-    "1, 2:1": "label '' is not an integer",
+    "1,,2 1:1": "a label is missing in '1,,2'",
+    "1, 2:1": r"a label is missing in '1,'; is there a blank after a comma\?",
     "1 2,3:1": "feature '2,3:1' is not index:value",
     "9" * 30 + " 1:1": "label '9{30}' is not an integer",
     "1 " + "9" * 5000 + ":1": r"feature '9{40}\.\.\.' is not",
@@ -162,6 +166,25 @@ def test_unreadable_files_are_named(tmp_path):
         bad = write(tmp_path, "bad.txt.gz", content, False)
         with pytest.raises(DataError, match="bad.txt.gz: truncated or damaged gzip"):
             read_xmc(good, bad)
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress])
+def test_damage_of_other_compressions_is_named(tmp_path, pack):
+    good = write(tmp_path, "good.txt", GOOD.encode(), False)
+    packed = pack(GOOD.encode() * 1000)
+    kind = "bzip2" if pack is bz2.compress else "xz"
+    for content in (packed[:-9], packed[:30], packed[:40] + bytes(99)):
+        bad = write(tmp_path, "bad.txt", content, False)
+        with pytest.raises(DataError, match=f"bad.txt: truncated or damaged {kind}"):
+            read_xmc(good, bad)
+
+
+def test_zstandard_is_refused_as_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)  # as before Python 3.14
+    good = write(tmp_path, "good.txt", GOOD.encode(), False)
+    packed = write(tmp_path, "a.txt.zst", b"\x28\xb5\x2f\xfd" + bytes(9), False)
+    with pytest.raises(DataError, match="by Zstandard, .*: unpack it .zstd -d a.txt.z"):
+        read_xmc(good, packed)
 
 
 def test_files_without_any_label_or_feature_are_named(tmp_path):
