@@ -31,7 +31,7 @@ from hetjax.data.held_out import FEW, part_of, split_off
 from hetjax.direction import reaches
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.metrics import evaluation_batches, numbers_per_example
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.compiled.shared import programs_of, shared_parts
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
@@ -75,7 +75,7 @@ class Session:
         self.data, self.machine = data, machine
         self._devices = devices  # for simulated workers
         self.instants = tuple(instants or _evenly(seconds, num_evals))
-        self.programs = Programs(task)
+        self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
@@ -150,6 +150,7 @@ class Session:
         """
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
+        strategy = shared_parts(self.programs, strategy)
         job = self.job(name, strategy, seed)
         bar.begin(name, self.instants[-1])
         run = partial(

@@ -127,6 +127,11 @@ class FirstCalls:
         self._done: set[Hashable] = set()
         self._locks: dict[Hashable, threading.Lock] = {}
 
+    @property
+    def number(self) -> int:
+        """How many first calls there were."""
+        return len(self._done)
+
     def call(
         self,
         program: Callable,
