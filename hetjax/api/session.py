@@ -36,6 +36,7 @@ from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
+from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.openers import is_real_machine, open_runtime
@@ -262,7 +263,7 @@ class Session:
         recording = None
         try:
             callbacks.begin(before)
-            runtime = open_runtime(self.machine, strategy, job)
+            runtime = self._open(strategy, job, kept=folder is not None)
             recording = runtime.recording
             loop = Loop(
                 job.name, strategy, job, runtime, each, saver=saver, saved=saved
@@ -281,6 +282,21 @@ class Session:
         if not history.interrupted:
             bar.skip(self.instants[-1] - last)
         return history
+
+    def _open(self, strategy: Strategy, job: Job, *, kept: bool) -> Runtime:
+        """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
+        with interruptible(kept=kept) as pressed:
+            job.compilations.interrupted = pressed
+            runtime = open_runtime(self.machine, strategy, job)
+        job.compilations.interrupted = lambda: ""
+        if pressed():
+            error = KeyboardInterrupt(pressed())
+            runtime.leave(error)
+            runtime.executor.close()
+            if runtime.recording is not None:
+                runtime.recording.close()
+            raise error
+        return runtime
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:
         """Return the job of one run: its data, batches, programs and settings."""
