@@ -68,6 +68,8 @@ def test_a_part_of_the_user_is_only_equal_to_itself():
     merge, one = hj.merge.sma(), own(2.0)
     assert key_of(merge._replace(model=one)) == key_of(merge._replace(model=one))
     assert key_of(merge._replace(model=one)) != key_of(merge._replace(model=own(2.0)))
+    array = own(jnp.ones(2))
+    assert key_of(array) == key_of(array) != key_of(own(jnp.ones(2)))
 
 
 SLOPE, SCALE = 1.0, 1.0

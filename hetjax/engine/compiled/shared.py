@@ -71,7 +71,9 @@ def _key(part: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
     if not isinstance(part, types.FunctionType):
         return _Same(part)
     named = part.__kwdefaults__
-    inside = (tuple(x.items()) if x and x is named else x for x in enclosed_by(part))
+    inside = (
+        tuple(x.items()) if named and x is named else x for x in enclosed_by(part)
+    )
     values = [_key(each, seen) for each in (*inside, *globals_of(part))]
     trusted = (part.__module__ or "").partition(".")[0] in _TRUSTED
     return part.__code__ if trusted else _Same(part), *values
