@@ -1,6 +1,8 @@
-"""The folder of what hetjax can make again: parsed texts, measurements."""
+"""The folder of what hetjax can make again: parsed texts, measurements, programs."""
 
+import hashlib
 import os
+import platform
 from pathlib import Path
 
 import platformdirs
@@ -10,3 +12,28 @@ def cache_folder() -> Path:
     """$HETJAX_CACHE, or the user's cache folder."""
     chosen = os.environ.get("HETJAX_CACHE")
     return Path(chosen) if chosen else platformdirs.user_cache_path("hetjax")
+
+
+def programs_folder() -> Path | None:
+    """Return the folder of compiled programs, one for each kind of processor.
+
+    $HETJAX_COMPILATION_CACHE, or in the cache folder; None for "0", "off" or "". XLA's
+    programs for CPUs have the instructions of the processor that compiled them, and a
+    home folder may be that of several machines.
+    """
+    chosen = os.environ.get("HETJAX_COMPILATION_CACHE")
+    if chosen is not None and chosen.strip().lower() in ("", "0", "off"):
+        return None
+    base = Path(chosen) if chosen else cache_folder() / "programs"
+    kind = hashlib.sha256(f"{platform.machine()}{_instructions()}".encode())
+    return base / f"{platform.machine()}-{kind.hexdigest()[:12]}"
+
+
+def _instructions() -> str:
+    """The model of the processor and the instructions that it has, where known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = ("model name", "flags", "Features", "CPU part")
+    return "".join(sorted({line for line in lines if line.startswith(named)}))

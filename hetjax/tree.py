@@ -12,6 +12,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from hetjax.kept_programs import keep_programs
+
+keep_programs()  # here, since all that compiles a program imports this module
+
 PyTree: TypeAlias = Any  # nested containers with arrays at their leaves
 Params: TypeAlias = PyTree  # parameters of a model
 ModelState: TypeAlias = PyTree  # batch statistics and the like; () if there are none

@@ -31,11 +31,12 @@ from hetjax.data.held_out import FEW, part_of, split_off
 from hetjax.direction import reaches
 from hetjax.engine.compiled.compilations import Compilations
 from hetjax.engine.compiled.metrics import evaluation_batches, numbers_per_example
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.compiled.shared import programs_of, shared_parts
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
+from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.openers import is_real_machine, open_runtime
@@ -75,7 +76,7 @@ class Session:
         self.data, self.machine = data, machine
         self._devices = devices  # for simulated workers
         self.instants = tuple(instants or _evenly(seconds, num_evals))
-        self.programs = Programs(task)
+        self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
@@ -150,6 +151,7 @@ class Session:
         """
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
+        strategy = shared_parts(self.programs, strategy)
         job = self.job(name, strategy, seed)
         bar.begin(name, self.instants[-1])
         run = partial(
@@ -261,7 +263,7 @@ class Session:
         recording = None
         try:
             callbacks.begin(before)
-            runtime = open_runtime(self.machine, strategy, job)
+            runtime = self._open(strategy, job, kept=folder is not None)
             recording = runtime.recording
             loop = Loop(
                 job.name, strategy, job, runtime, each, saver=saver, saved=saved
@@ -280,6 +282,21 @@ class Session:
         if not history.interrupted:
             bar.skip(self.instants[-1] - last)
         return history
+
+    def _open(self, strategy: Strategy, job: Job, *, kept: bool) -> Runtime:
+        """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
+        with interruptible(kept=kept) as pressed:
+            job.compilations.interrupted = pressed
+            runtime = open_runtime(self.machine, strategy, job)
+        job.compilations.interrupted = lambda: ""
+        if pressed():
+            error = KeyboardInterrupt(pressed())
+            runtime.leave(error)
+            runtime.executor.close()
+            if runtime.recording is not None:
+                runtime.recording.close()
+            raise error
+        return runtime
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:
         """Return the job of one run: its data, batches, programs and settings."""

@@ -114,19 +114,32 @@ def _describe_array(value: Any, found: Any) -> None:
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__module__, function.__qualname__)
+    yield from enclosed_by(function)
+    if not _is_own(function.__module__):
+        return
+    for code in _codes(function.__code__):
+        yield from (code.co_code, code.co_names)
+        yield [c for c in code.co_consts if not isinstance(c, types.CodeType)]
+    yield from globals_of(function)
+
+
+def enclosed_by(function: types.FunctionType) -> Iterator[Any]:
+    """Yield a function's defaults and the values that it encloses."""
     yield from (function.__defaults__, function.__kwdefaults__)
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:  # not set yet
             yield None
+
+
+def globals_of(function: types.FunctionType) -> Iterator[Any]:
+    """Yield the globals that a function of the user names; none of a library's."""
     if not _is_own(function.__module__):
         return
     names: set[str] = set()  # of attributes, too
     loaded, stored = set[str](), set[str]()
     for code in _codes(function.__code__):
-        yield from (code.co_code, code.co_names)
-        yield [c for c in code.co_consts if not isinstance(c, types.CodeType)]
         names.update(code.co_names)
         for instruction in dis.get_instructions(code):
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

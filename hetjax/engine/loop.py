@@ -357,6 +357,7 @@ class Loop:
         to everything else from the arrival on.
         """
         books = self._books
+        local_round.check()
         rows = books.draw(worker, local_round)
         learning_rate = np.float32(books.learning_rate() * local_round.lr_scale)
         nonzeros = nonzeros_of(self._job.train, rows)

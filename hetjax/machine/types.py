@@ -30,6 +30,10 @@ class WorkerInfo(NamedTuple):
         return self.fixed + self.per_example * batch_size
 
 
+MOST_STEPS = 2**22  # of a round; each has an array of its rows
+MOST_ROWS = 2**27  # of a round: 1 GiB of row numbers
+
+
 class LocalRound(NamedTuple):
     """What a worker does between two reports: local steps of `size` examples each."""
 
@@ -47,6 +51,16 @@ class LocalRound(NamedTuple):
     def examples(self) -> int:
         """The number of examples that the round consumes."""
         return self.local_steps * self.size
+
+    def check(self) -> None:
+        """Raise a ValueError for a round whose rows cannot be drawn at once."""
+        if self.local_steps > MOST_STEPS or self.examples > MOST_ROWS:
+            raise ValueError(
+                f"a worker's round has {self.local_steps:,} local steps of {self.size} "
+                "examples: the rows of all its steps are drawn when it begins, so that "
+                f"it may have at most {MOST_STEPS:,} steps and {MOST_ROWS:,} rows; "
+                "give fewer local_steps"
+            )
 
 
 class MergeOp(enum.Flag):

@@ -35,6 +35,7 @@ def simulate(
         for worker in actions.start:
             clock.start(worker)
         for worker, local_round in actions.dispatch:
+            local_round.check()
             clock.dispatch(
                 worker,
                 local_round,

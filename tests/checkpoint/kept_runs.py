@@ -7,7 +7,6 @@ import json
 
 import jax
 import numpy as np
-from shared_programs import programs
 
 from hetjax.api.session import Session
 from hetjax.checkpoint.copies import Copies
@@ -61,12 +60,10 @@ def run(session, strategy, *, seed=0, saver=None, saved=None, **changes):
 
 
 def session(task, data, machine, seconds, num_evals=4, **settings):
-    """Where runs share their programs, with all sessions on a task."""
-    made = Session(
+    """A session with few evaluations."""
+    return Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, **settings
     )
-    made.programs = programs(task)
-    return made
 
 
 def outcome(history):

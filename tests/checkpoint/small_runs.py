@@ -3,16 +3,12 @@
 import os
 import signal
 import threading
-from contextlib import contextmanager
 from functools import cache
-from unittest import mock
 
-from shared_programs import programs
 from tiny_problems import PROBLEMS, three_workers
 from zoo import make
 
 import hetjax as hj
-from hetjax.api import session
 
 RUN = {"seconds": 0.2, "num_evals": 10, "progress": False}
 
@@ -22,17 +18,9 @@ def problem():
     return PROBLEMS["perceptron"]()
 
 
-strategy = cache(make)  # the programs of equal strategies that are made anew differ
+strategy = cache(make)
 
 
-@contextmanager
-def shared_programs():
-    """Calls inside compile the programs of a task once, as a session does."""
-    with mock.patch.object(session, "Programs", programs):
-        yield
-
-
-@shared_programs()
 def train(folder=None, name="easgd", *, learning_rate=0.1, **more):
     p = problem()
     given = {"machine": three_workers(), "task": p.task, "data": p.data, **RUN, **more}

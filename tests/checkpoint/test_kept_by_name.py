@@ -4,18 +4,12 @@ import warnings
 
 import pytest
 from kept_runs import outcome
-from small_runs import at, numbers, problem, send, shared_programs, strategy, train
+from small_runs import at, numbers, problem, send, strategy, train
 from tiny_problems import three_workers
 
 import hetjax as hj
 from hetjax.api import session
 from hetjax.tracing.fingerprint import data_fingerprint
-
-
-@pytest.fixture(autouse=True)
-def _shared_programs():
-    with shared_programs():
-        yield
 
 
 def test_resume_needs_nothing_but_the_folder(tmp_path, cpu_alone):

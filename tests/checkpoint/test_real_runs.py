@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kept_runs import run, session
 from quick import quick
-from small_runs import problem, shared_programs
+from small_runs import problem
 from tiny_problems import PROBLEMS
 from zoo import zoo
 
@@ -37,12 +37,6 @@ def _patient(monkeypatch):
     """No worker is lost because other programs keep the machine busy."""
     clock = partial(wall_clock.WallClock, allowance=60.0)
     monkeypatch.setattr(preparation, "WallClock", clock)
-
-
-@pytest.fixture(autouse=True)
-def _shared_programs():
-    with shared_programs():
-        yield
 
 
 def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):

@@ -142,3 +142,26 @@ def test_a_linen_weight_with_row_sparse_gradients():
     assert history.params["kernel"].shape == (50, 20)
     assert history.evals[-1]["loss"] < history.evals[0]["loss"]
     assert jax.tree.leaves(history.model_state) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        hj.local_sgd(batch_size=8, learning_rate=0.1, local_steps=10**9),
+        hj.biased_local_sgd(batch_size=8, learning_rate=0.1, local_steps=1e30),
+        hj.easgd(batch_size=8, learning_rate=0.1, local_steps=2**22 + 1),
+        hj.sma(batch_size=64, learning_rate=0.1, local_steps=2**21 + 1),
+    ],
+    ids=lambda made: made.name,
+)
+@pytest.mark.parametrize("machine", [two_workers, hj.local_machine])
+def test_a_round_whose_rows_cannot_be_drawn_at_once(made, machine):
+    with pytest.raises(
+        ValueError, match="at most 4,194,304 steps and 134,217,728 rows"
+    ):
+        hj.train(TASK, DATA, machine(), made, seconds=1.0, **SETTINGS)
+
+
+def test_the_longest_round_of_all():
+    LocalRound(2**21, 64.0).check()
+    LocalRound(2**22, 32.0).check()

@@ -196,6 +196,29 @@ def until(stream, word):
 
 
 @pytest.mark.full  # a process that waits for a signal
+@pytest.mark.parametrize("name", ["step", "apply"])
+def test_ctrl_c_while_a_real_machine_prepares(tmp_path, name):
+    """It comes while this program is compiled, in a thread or in the main one."""
+    with subprocess.Popen(
+        [sys.executable, str(COMPARE), *BOTH, "--machine=local", "--cpu_devices=2"]
+        + [f"--out={tmp_path}"],
+        env=environment() | {"JAX_LOG_COMPILES": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            until(process.stderr, f"Compiling jit({name})")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted before there was a result" in err
+
+
+@pytest.mark.full  # a process that waits for a signal
 def test_ctrl_c_writes_the_results_so_far(tmp_path):
     """The run would never end; the progress bar shows that it began."""
     arguments = [*BOTH, "--seconds=10000", "--num_evals=200000", f"--out={tmp_path}"]

@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 
 import pytest
-from shared_programs import programs
 
 EVENTS = 1000  # of a dry run: enough for all kinds of merges of small machines
 AGES = 600.0  # [s]
@@ -12,7 +11,7 @@ AGES = 600.0  # [s]
 
 @pytest.fixture(autouse=True)
 def _short_preparation(monkeypatch):
-    """A run compiles what no other did; its measurements and dry run are short."""
+    """The measurements and the dry run before a run are short."""
     dry_run = sys.modules.get("hetjax.runtimes.threads.dry_run")
     if dry_run is None:  # a test without JAX
         return
@@ -20,9 +19,6 @@ def _short_preparation(monkeypatch):
 
     monkeypatch.setattr(dry_run, "EVENTS", EVENTS)
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
-    for module in ("hetjax.api.session", "hetjax.runtimes.cluster.member"):
-        if module in sys.modules:
-            monkeypatch.setattr(sys.modules[module], "Programs", programs)
 
 
 class Patience:

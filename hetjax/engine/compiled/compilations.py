@@ -38,6 +38,16 @@ class Compilations:
         self._own = threading.local()
         # threads that compile now, or that wait for a program of another thread
         self._lowered: set[int | None] = set()
+        # while a run is prepared: the signal that came, "" if none has
+        self.interrupted: Callable[[], str] = lambda: ""
+
+    def between_programs(self) -> None:
+        """Raise a KeyboardInterrupt if a signal has come while a run is prepared.
+
+        An exception that a signal raises inside a compilation makes XLA crash.
+        """
+        if came := self.interrupted():
+            raise KeyboardInterrupt(came)
 
     @property
     def purpose(self) -> str:
@@ -127,6 +137,11 @@ class FirstCalls:
         self._done: set[Hashable] = set()
         self._locks: dict[Hashable, threading.Lock] = {}
 
+    @property
+    def number(self) -> int:
+        """How many first calls there were."""
+        return len(self._done)
+
     def call(
         self,
         program: Callable,
@@ -140,6 +155,7 @@ class FirstCalls:
         When two threads trace a program at the same time, JAX keeps one of the two
         jaxprs, and a later call may compile the program of the other one again.
         """
+        compilations.between_programs()
         key = (program, shapes, device)
         if key in self._done:
             return program(*arguments)

@@ -28,6 +28,7 @@ class Programs:
         """Make no program yet: each is compiled when it is first called."""
         self.task = task
         self._made: dict[Any, Any] = {}
+        self._keys: dict[Any, Any] = {}  # of parts of strategies
         self.first_calls = FirstCalls()
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
@@ -62,6 +63,22 @@ class Programs:
         if key not in self._made:
             self._made.setdefault(key, make())
         return self._made[key]
+
+    def same(self, key: Any, part: Any) -> Any:
+        """Return the part of this key of which programs were made first.
+
+        Where this very part had another key before, as the globals that it names have
+        changed, the programs are made anew.
+        """
+        first = self.once(("part", key), lambda: part)
+        if self._keys.setdefault(first, key) != key:
+            self._made, self._keys = {("part", key): first}, {first: key}
+        return first
+
+    @property
+    def number(self) -> int:
+        """How many functions were made, with the shapes and devices they are for."""
+        return len(self._made) + self.first_calls.number
 
     def step(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, split_off
 from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.compiled.shared import programs_of
 from hetjax.engine.job import Job
 from hetjax.recipes import make
 from hetjax.runtimes.cluster.mapped import Portable, opened
@@ -40,7 +40,6 @@ class Member:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         self._device = default_device()
         self._known: dict[str, Any] = {}
-        self._programs: dict[str, Programs] = {}  # by the key of their task
         self._data: dict[str, tuple[Split, np.ndarray | None]] = {}
         self._counting = ExitStack()
         self._run: MemberRun | None = None
@@ -61,7 +60,6 @@ class Member:
         """Keep something that runs are made of, under a key; `forget` these keys."""
         for old in forget:
             del self._known[old]
-            self._programs.pop(old, None)
         self._known[key] = thing
 
     def load(
@@ -109,8 +107,7 @@ class Member:
 
     def open(self, opening: Opening) -> None:
         """Begin a run; what is left of another one is forgotten."""
-        task = self._known[opening.task]
-        programs = self._programs.setdefault(opening.task, Programs(task))
+        programs = programs_of(self._known[opening.task])
         train, rows = self._data[opening.data]
         self._counting.close()
         compilations = Compilations()

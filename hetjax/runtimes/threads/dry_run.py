@@ -184,6 +184,7 @@ def compile_merges(
     ledger = Ledger(infos, topology)
     store = open_store(strategy, job, placement, topology, on_fetch=ledger.record_fetch)
     for action in found.merges.values():
+        job.compilations.between_programs()
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
                 store.replica(member)

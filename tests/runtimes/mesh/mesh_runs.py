@@ -9,7 +9,6 @@ from real_runs import DATA, TASK
 
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
-from hetjax.engine.compiled.programs import Programs
 from hetjax.machine import Cost, Link, Machine, Profile, WorkerInfo
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.opening import mesh_runtime
@@ -21,7 +20,6 @@ ON_ALL = [
     name if slots == 1 else pytest.param(name, marks=pytest.mark.full)
     for name, (_, slots) in LAYOUTS.items()
 ]
-_PROGRAMS = {}  # of a task, shared by all tests
 
 
 def layout(name):
@@ -78,7 +76,6 @@ def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **opti
     session = Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, **settings
     )
-    session.programs = _PROGRAMS.setdefault(id(task), Programs(task))
     bar = ProgressBar(seconds, shown=False)
     return session.run(strategy.name, strategy, 0, bar, **options)
 

@@ -1,0 +1,65 @@
+"""Compiled programs are kept for the next process, in JAX's persistent cache.
+
+`hetjax.tree` turns it on when it is imported, before anything is compiled.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+
+from hetjax.cache import programs_folder
+
+MOST = 2**30  # bytes of programs; above, those that were used longest ago are removed
+
+
+def keep_programs() -> None:
+    """Turn on JAX's persistent compilation cache, unless the user has set it.
+
+    Small programs are kept, too: a run compiles dozens. In a folder that cannot be
+    written nothing is kept.
+    """
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
+        return
+    folder = programs_folder()
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        _remove_old(folder)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove programs until half of what is allowed is left, if there are too many.
+
+    Empty files are those of processes that were killed while they wrote.
+    """
+    found = [
+        (max(s.st_atime, s.st_mtime), s.st_size, path) for path, s in _files(folder)
+    ]
+    total = sum(size for _, size, _ in found)
+    left = total if total <= MOST else MOST // 2
+    for _, size, path in sorted(found):
+        if total > left or size == 0:
+            with contextlib.suppress(OSError):  # another process has removed it
+                path.unlink()
+            total -= size
+
+
+def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    files = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):
+            if entry.is_file():
+                files.append((Path(entry.path), entry.stat()))
+    return files
