@@ -148,7 +148,7 @@ def test_a_linen_weight_with_row_sparse_gradients():
     "made",
     [
         hj.local_sgd(batch_size=8, learning_rate=0.1, local_steps=10**9),
-        hj.biased_local_sgd(batch_size=8, learning_rate=0.1, local_steps=1e30),
+        hj.biased_local_sgd(batch_size=8, learning_rate=0.1, local_steps=2**30),
         hj.easgd(batch_size=8, learning_rate=0.1, local_steps=2**22 + 1),
         hj.sma(batch_size=64, learning_rate=0.1, local_steps=2**21 + 1),
     ],

@@ -44,7 +44,7 @@ def test_a_sweep_over_rates_compiles_the_programs_of_one():
     task = counting_task()
     grid = hj.sweep(make("sma", 8), {"learning_rate": [0.1, 0.2, 0.3]})
     with compile_events() as events:
-        hj.train(task, DATA, MACHINE, grid["learning_rate=0.1"], seconds=4.0)
+        hj.train(task, DATA, MACHINE, grid["sma, learning_rate=0.1"], seconds=4.0)
     assert len(events) > 0
     with compile_events() as events:
         hj.compare(task, DATA, MACHINE, grid, seconds=4.0, progress=False)

@@ -127,7 +127,7 @@ def test_what_is_said_of_a_grid_of_learning_rates(make, scores, chosen, expected
     tuning = tuned({"sync": scores}, {"sync": chosen})
     runs = Comparison([make(accuracies=NOISY)], data={}, machine={}, tuning=tuning)
     caption = runs.table().caption
-    assert [line for line in caption if "learning rate" in line] == [
+    assert [line for line in caption if "the learning rate" in line] == [
         f"sync: {line}" for line in expected
     ]
 
@@ -141,6 +141,6 @@ def test_of_one_rate_for_all_it_is_said_once(make, tmp_path):
     line = (
         "all: the learning rate 1 is the largest that was tried: try larger ones, too"
     )
-    assert runs.table().caption[-1] == line
+    assert runs.table().caption.count(line) == 1
     runs.report(tmp_path / "report.html")
     assert line in (tmp_path / "report.html").read_text()

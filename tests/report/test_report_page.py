@@ -216,7 +216,8 @@ def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
 
 
 def test_a_common_rate_is_below_the_table(make):
-    tuning = {"tune": "common", "held_out": 1430, "scores": {}, "chosen": {"sync": 0.5}}
+    tuning = {"tune": "common", "held_out": 1430, "chosen": {"sync": 0.5}}
+    tuning["scores"] = {"sync": {"0.5": 0.9}}
     table = str(Comparison([make()], data={}, machine={}, tuning=tuning))
     assert "\nlearning rate 0.5 for all, chosen on 1,430 held-out examples" in table
 

@@ -107,7 +107,7 @@ def test_functions_that_return_strategies():
         (
             hj.sma(**BASE)._replace(policy=hj.schedule.rounds(batch_size=8)),
             {"local_steps": [1, 2]},
-            "'local_steps=1' and 'local_steps=2' are made of the same parts",
+            "'sma, local_steps=1' and 'sma, local_steps=2' are made of the same parts",
         ),
         (
             hj.sma(**BASE)._replace(factory=None, name="mine"),

@@ -84,7 +84,9 @@ def test_a_disturbed_calibration_says_what_is_odd():
 
 def test_a_link_that_takes_no_time_per_byte_says_so():
     assert "links root of any bandwidth" in repr(machine(Cost(0.5, 0.01)))
-    slower = dataclasses.replace(machine(Cost(1.0, 0.0)), links={"": Link(0, 2e10)})
+    slower = dataclasses.replace(
+        machine(Cost(1.0, 0.0)), links={"": Link(latency=0.0, bandwidth=2e10)}
+    )
     assert "links root 20 GB/s" in repr(slower)
 
 
