@@ -30,6 +30,7 @@ from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, part_of, split_off
 from hetjax.direction import reaches
 from hetjax.engine.compiled.compilations import Compilations
+from hetjax.engine.compiled.coupling import check_uncoupled
 from hetjax.engine.compiled.metrics import evaluation_batches, numbers_per_example
 from hetjax.engine.compiled.shared import programs_of, shared_parts
 from hetjax.engine.interruption import interruptible
@@ -77,6 +78,7 @@ class Session:
         self._devices = devices  # for simulated workers
         self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
+        check_uncoupled(self.programs, data)
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
@@ -124,10 +126,11 @@ class Session:
 
     def _batches(self, split: Split, num_classes: int) -> Sequence[Batch]:
         """Evaluation batches; an output layer in parts needs no array of all scores."""
+        exact = self.programs.task.batch_coupled
         if self.programs.task.head is not None:
-            return evaluation_batches(split, 1)
+            return evaluation_batches(split, 1, exact=exact)
         numbers = num_classes or numbers_per_example(self.programs, split)
-        return evaluation_batches(split, numbers)
+        return evaluation_batches(split, numbers, exact=exact)
 
     def run(
         self,

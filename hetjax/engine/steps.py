@@ -62,15 +62,15 @@ class Steps:
         *,
         exact: bool | None = None,
     ):
-        """`exact`: are batches unpadded? By default only if the model has statistics.
+        """`exact`: are batches unpadded? By default only if padding would count.
 
-        Padding would change the statistics, so such models need a program for every
-        batch size.
+        It would change batch statistics and coupled losses, so such tasks need a
+        program for every batch size.
         """
         self._programs, self.compilations = job.programs, job.compilations
         self._local_update, self._requires = settings.local_update, settings.requires
         self._train, self._buckets, self._seed = job.train, job.buckets, job.seed
-        self._exact = job.programs.has_statistics if exact is None else exact
+        self._exact = job.programs.exact if exact is None else exact
         # a replica that merges may move during its round is still read then
         self._donate = not settings.shared
         self._keeps = settings.keeps_losses

@@ -95,7 +95,15 @@ def classification(
 
     name = "p@1" if data.multilabel else "accuracy"
     chosen = loss if mix is None else _mixed_loss(m, inputs)
-    task = Task(m.init, chosen, metrics, name, m.restore, m.row_params)
+    task = Task(
+        m.init,
+        chosen,
+        metrics,
+        name,
+        m.restore,
+        m.row_params,
+        mixes=mix is not None,
+    )
     head = make_head(m, data, output, run.trained)
     if head is None:
         return task

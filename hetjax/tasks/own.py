@@ -29,6 +29,7 @@ def task(
     metric: str | None = None,
     data: Dataset | None = None,
     row_params: tuple[str, ...] = (),
+    batch_coupled: bool = False,
 ) -> Task:
     """The task of making a loss of one's own small.
 
@@ -47,6 +48,12 @@ def task(
 
     `model` is anything that `classification` takes; one that builds a module is called
     as `model(rngs=...)`, and a flax.linen module needs the `data` for an example.
+
+    Batches are padded to few sizes, so that the loss of an example must not depend on
+    the others of its batch; a run checks that before it begins. Where it is meant, as
+    in contrastive losses with negatives of the batch, `batch_coupled=True` takes exact
+    batches, with a program for every batch size.
+
     Errors: a ValueError that says what to give.
 
     >>> import hetjax as hj, jax.numpy as jnp, optax
@@ -86,6 +93,7 @@ def task(
         m.restore,
         m.row_params,
         mode=mode or "min",
+        batch_coupled=batch_coupled,
     )
 
 

@@ -44,6 +44,10 @@ class Task(NamedTuple):
     head: Head | None = None  # an output layer whose gradients are not left to autodiff
     mode: str = "max"  # is the main metric better if it is larger, or smaller ("min")?
     finish: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
+    # does an example's loss depend on the others of its batch? Then no batch is padded
+    batch_coupled: bool = False
+    # does the training loss mix examples, where padding is as good as any of them?
+    mixes: bool = False
 
     _repr_html_ = html_of
 

@@ -29,10 +29,15 @@ class BatchesWhenUsed(Sequence[Batch]):
         pieces: Sequence[np.ndarray],
         bucket: Bucket,
         device: Device | None = None,
+        *,
+        exact: bool = False,
     ):
-        """`pieces`: the rows of each batch; `device`: None is JAX's choice."""
+        """`pieces`: the rows of each batch; `device`: None is JAX's choice.
+
+        With `exact` the last batch is not padded.
+        """
         self._split, self._pieces = split, pieces
-        self._bucket, self._device = bucket, device
+        self._bucket, self._device, self._exact = bucket, device, exact
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -43,18 +48,28 @@ class BatchesWhenUsed(Sequence[Batch]):
     def __getitem__(self, index: slice) -> "BatchesWhenUsed": ...
     def __getitem__(self, index: int | slice) -> "Batch | BatchesWhenUsed":
         if isinstance(index, slice):
-            some = self._pieces[index]
-            return BatchesWhenUsed(self._split, some, self._bucket, self._device)
-        batch = make_batch(self._split, self._pieces[index], (self._bucket,))
+            return self._of(self._pieces[index], self._device)
+        rows = self._pieces[index]
+        batch = make_batch(self._split, rows, (self._bucket,), exact=self._exact)
         return jax.device_put(batch, self._device)
 
     def on(self, device: Device) -> "BatchesWhenUsed":
         """Return the batches, to be made on this device."""
-        return BatchesWhenUsed(self._split, self._pieces, self._bucket, device)
+        return self._of(self._pieces, device)
+
+    def _of(
+        self, pieces: Sequence[np.ndarray], device: Device | None
+    ) -> "BatchesWhenUsed":
+        exact = self._exact
+        return BatchesWhenUsed(self._split, pieces, self._bucket, device, exact=exact)
 
 
-def evaluation_batches(split: Split, numbers: int) -> Sequence[Batch]:
+def evaluation_batches(
+    split: Split, numbers: int, *, exact: bool = False
+) -> Sequence[Batch]:
     """Return a split as batches of one shape, on the device.
+
+    With `exact` the last one is not padded, and may have another shape.
 
     `numbers` are those of an example that are in memory at once, such as logits. The
     batches of a split that is not in memory itself, or large, are made when used.
@@ -67,7 +82,7 @@ def evaluation_batches(split: Split, numbers: int) -> Sequence[Batch]:
     buckets = [_exact_bucket(split, rows, size) for rows in pieces]
     every = zip(*(b.capacities for b in buckets), strict=True)
     bucket = Bucket(size, tuple(max(column) for column in every))
-    batches = BatchesWhenUsed(split, pieces, bucket)
+    batches = BatchesWhenUsed(split, pieces, bucket, exact=exact)
     columns = split.x, split.y
     small = row_bytes(columns) * len(split) <= KEPT
     if small and all(map(in_memory, leaves_of(columns))):

@@ -46,6 +46,11 @@ class Programs:
         """Does the model have state that padded examples would change?"""
         return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
 
+    @property
+    def exact(self) -> bool:
+        """Would padded examples change the model state, or losses of others?"""
+        return self.has_statistics or self.task.batch_coupled
+
     def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
         """The strategy's merges, which count where the model state has counters."""
         if not counters_of(self._model_state):

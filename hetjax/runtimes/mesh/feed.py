@@ -31,7 +31,7 @@ class Feed:
             job.train,
             [a.rows for a in chosen.values()],
             job.buckets,
-            exact=job.programs.has_statistics,
+            exact=job.programs.exact,
         )
         return Wave(chosen, bucket)
 

@@ -25,7 +25,7 @@ class StepTimer:
         """Initialize the model as in a run with the job's seed."""
         self._settings, self.job = settings, job
         self._model = job.programs.init(jax.random.key(job.seed))
-        self.exact = job.programs.has_statistics
+        self.exact = job.programs.exact
         self.steps = Steps(settings, job)
         self._rng = np.random.default_rng(job.seed)
 
