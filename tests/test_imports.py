@@ -18,6 +18,7 @@ HOST = (
     "hetjax.sampling",
     "hetjax.saved",
     "hetjax.summaries",
+    "hetjax.writing",
 )
 LAZY = ("matplotlib", "sklearn", "scipy.optimize", "orbax")  # each takes 0.1 to 2 s
 DEVICE = ("jax", "jaxlib", "flax", "optax", "chex")
@@ -73,7 +74,7 @@ def test_machines_import_nothing_but_machines(path):
     found = forbidden(
         path.read_text(),
         package_of(path),
-        ("hetjax.machine", "hetjax.saved", "hetjax.summaries"),
+        ("hetjax.machine", "hetjax.saved", "hetjax.summaries", "hetjax.writing"),
     )
     assert found == []
 

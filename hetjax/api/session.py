@@ -78,7 +78,6 @@ class Session:
         self._devices = devices  # for simulated workers
         self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
-        check_uncoupled(self.programs, data)
         self._shapes = data.train  # the split whose shapes the buckets are made for
         self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
@@ -239,6 +238,7 @@ class Session:
         on_eval: OnEval | Sequence[OnEval] | None,
     ) -> History:
         """Run a job, or go on with it, to its end, an interruption or an error."""
+        check_uncoupled(self.programs, self.data)
         task = self.programs.task
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())

@@ -60,7 +60,8 @@ def check_own_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
 
 def is_own(function: Any) -> bool:
     """Whether this function is the user's, and not one of hetjax."""
-    return not getattr(function, "__module__", "").startswith("hetjax.")
+    # None, of a function that `exec` made
+    return not (getattr(function, "__module__", None) or "").startswith("hetjax.")
 
 
 def _check_merge(

@@ -85,6 +85,7 @@ def check_results(results):
         "machine": dict,
         "tuning": None,
         "target": float,
+        "constant": float,
         "target_is_default": bool,
         "signal": str,
         "metric": str,
@@ -102,6 +103,7 @@ def check_results(results):
 def check_run(run):
     assert types(run) == {
         "strategy": str,
+        "algorithm": str,
         "seed": int,
         "settings": dict,
         "output": str,
@@ -136,6 +138,8 @@ def check_evaluations_and_workers(run):
         "seconds": float,
         "updates": int,
         "examples": int,
+        "merges": int,
+        "bytes": int,
         "loss": float,
         "accuracy": float,
     }
@@ -732,11 +736,9 @@ def test_synthetic_sparse_data_and_a_learning_rate_that_is_chosen(good, folder):
     assert [results["data"][name] for name in sizes] == [64, 16, 30, 7]
     (run,) = results["runs"]
     for point in run["evals"]:
-        assert set(point) == {"seconds", "updates", "examples", "loss"} | {
-            "p@1",
-            "p@3",
-            "p@5",
-        }
+        counts = {"seconds", "updates", "examples", "merges", "bytes"}
+        metrics = {"loss", "p@1", "p@3", "p@5"}
+        assert set(point) - {"train_loss"} == counts | metrics
     tuning = results["tuning"]
     assert (tuning["tune"], set(tuning["scores"]["sync_sgd"])) == (
         "each",
