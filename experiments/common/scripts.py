@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from absl import app, flags
 
+from hetjax.engine.interruption import raise_between_programs
 from hetjax.runtimes.mesh import processes
 
 # names that other tools have for flags; absl finds those that are spelled alike
@@ -45,9 +46,9 @@ def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     if len(argv) > 1:
         message = f"{argv[1]!r} is not a flag; settings are given as --name=value"
         processes.end(2, message)
-    for name in _AGAIN:  # within a run they are handled there
+    for name in ("SIGINT", *_AGAIN):  # within a run they are handled there
         if hasattr(signal, name):
-            signal.signal(signal.Signals[name], _interrupt)
+            signal.signal(signal.Signals[name], raise_between_programs)
     try:
         if processes.initialize().count > 1:
             _leave_output_to_first()
@@ -74,10 +75,6 @@ def _is_no_orbax_detail(record: logging.LogRecord) -> bool:
 def status_of(name: str) -> int:
     """The exit status after a signal: EX_TEMPFAIL (75) asks to be started again."""
     return os.EX_TEMPFAIL if name in _AGAIN else 130
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _flags_of_all() -> str:

@@ -238,7 +238,6 @@ class Session:
         on_eval: OnEval | Sequence[OnEval] | None,
     ) -> History:
         """Run a job, or go on with it, to its end, an interruption or an error."""
-        check_uncoupled(self.programs, self.data)
         task = self.programs.task
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
@@ -289,6 +288,7 @@ class Session:
     def _open(self, strategy: Strategy, job: Job, *, kept: bool) -> Runtime:
         """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
         with interruptible(kept=kept) as pressed:
+            check_uncoupled(self.programs, self.data)
             job.compilations.interrupted = pressed
             runtime = open_runtime(self.machine, strategy, job)
         job.compilations.interrupted = lambda: ""

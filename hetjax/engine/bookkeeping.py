@@ -4,7 +4,6 @@ The loop tells it what happened. Its only decision is whether the run has to sto
 """
 
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -140,7 +139,7 @@ class Bookkeeping:
         """Return the assignment of a worker's round, which begins at `start`."""
         replica = self.store.check_out(worker)
         self._rows[worker] = rows
-        first_step = self.ledger.records[worker].updates
+        first_step = self.ledger.steps_of(worker)
         self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
         return Assignment(worker, replica, rows, learning_rate, first_step)
 
@@ -253,12 +252,14 @@ class Bookkeeping:
         self.check_losses()  # first: a worker's loss tells more than the test loss
         train_loss = self.losses.take_mean()
         told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
+        unseen, coming = self.ledger.unseen(instant)
+        later = sum(changes_root(action) for _, action in unseen)
         point = {
             "seconds": instant,
             "updates": self.ledger.updates,
             "examples": self.ledger.examples,
-            "merges": bisect_right(self.history.merge_times, instant),
-            "bytes": self._bytes_moved(),
+            "merges": len(self.history.merge_times) - later,
+            "bytes": self._bytes_moved() - coming,
             **told,
         }
         self.history.evals.append(point)
@@ -413,7 +414,7 @@ class Bookkeeping:
         # exception the replicas may be amid a merge
         last = history.ends_at_evaluation or history.error is not None
         if last:
-            self._drop_unfinished(history.duration)
+            self._drop_unseen(history.duration)
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self.ledger.close(history.duration)
@@ -439,10 +440,12 @@ class Bookkeeping:
         if self._best is not None:
             history.best_params, history.best_model_state = self._best[1]
 
-    def _drop_unfinished(self, end: float) -> None:
+    def _drop_unseen(self, end: float) -> None:
         """No longer count merges that are visible after `end` [s]: in no evaluation."""
         history, times = self.history, self.history.merge_times
-        for visible, action in reversed(self.ledger.drop_unfinished(end)):
+        unseen, _ = self.ledger.unseen(end)
+        self.ledger.drop_unseen(end)
+        for visible, action in reversed(unseen):
             history.merges -= counts_as_merge(action)
             if changes_root(action):
                 history.unseen_merge = visible

@@ -4,10 +4,12 @@ Queues and shells send SIGTERM before they kill a process, and SLURM sends SIGUS
 (`--signal=USR1@60`) some time before a job's time is over.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 INTERRUPTED = "interrupted"  # `History.stopped` after Ctrl-C or SIGTERM
 
@@ -41,3 +43,33 @@ def interruptible(*, kept: bool = False) -> Iterator[Callable[[], str]]:
         for number, handler in before.items():
             # None: a handler that no Python code has set, which only it can set again
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+# an exception that is raised in these makes XLA crash, or Python drops it
+_COMPILING = ("jax/_src/compiler.py", "jax/_src/interpreters/mlir.py")
+_IN_GARBAGE_COLLECTION = "_xla_gc_callback"
+_AGAIN = 0.1  # [s] after which a signal is sent once more
+
+
+def raise_between_programs(number: int, frame: FrameType | None) -> None:
+    """Handle a signal: a KeyboardInterrupt with its name, outside of compilations.
+
+    For scripts, which may be told to end at any time. A signal that comes amid a
+    compilation is sent once more a little later.
+    """
+    if _is_safe(frame):
+        raise KeyboardInterrupt(signal.Signals(number).name)
+    again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
+def _is_safe(frame: FrameType | None) -> bool:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == _IN_GARBAGE_COLLECTION:
+            return False
+        if code.co_filename.replace(os.sep, "/").endswith(_COMPILING):
+            return False
+        frame = frame.f_back
+    return True

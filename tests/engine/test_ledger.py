@@ -19,7 +19,17 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax.api.session import Session
-from hetjax.machine import Cost, Link, Machine, Profile
+from hetjax.engine.records.ledger import Ledger
+from hetjax.machine import (
+    Arrival,
+    Cost,
+    Link,
+    LocalRound,
+    Machine,
+    Profile,
+    SimulatedClock,
+    flat,
+)
 from hetjax.machine.types import MergeOp
 
 
@@ -260,3 +270,15 @@ def test_evaluations_have_merges_and_the_training_loss():
     assert "train_loss" not in history.evals[0]  # no round has ended
     losses = [point["train_loss"] for point in history.evals[1:]]
     assert all(isinstance(loss, float) for loss in losses)
+
+
+def test_dropped_steps_do_not_give_their_numbers_to_others():
+    """The keys of steps are made from their numbers, so that none comes twice."""
+    workers = SimulatedClock(machine(1.0), seed=0).workers
+    ledger = Ledger(workers, flat(workers), overwrites=True)
+    for start in range(3):
+        ledger.record_dispatch(0, LocalRound(2, 1), start, 0.1)
+        assert ledger.steps_of(0) == 2 * start
+        ledger.record_arrival(Arrival(0, LocalRound(2, 1), start, start + 1), 0)
+    assert ledger.records[0].updates == ledger.updates == 2
+    assert ledger.steps_of(0) == 6

@@ -58,6 +58,8 @@ def test_a_merge_that_ends_after_the_run_does_not_count():
         assert column(history, "w")[-1] == history.params["w"] == len(done)
         assert history.merges == len(done)
         np.testing.assert_allclose(history.merge_times, done)
+        last = history.evals[-1]
+        assert (last["merges"], last["bytes"]) == (len(done), 4 * BYTES * len(done))
 
 
 def test_a_link_on_which_no_merge_ends():

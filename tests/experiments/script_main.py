@@ -63,7 +63,9 @@ def _status(script):
 def _as_it_was():
     """Undo what scripts change of a process, since theirs ends with them."""
     folder, argv, path = os.getcwd(), sys.argv, list(sys.path)
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR1)}
+    handlers = {
+        s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
     config = {name: jax.config.values[name] for name in CHANGED}
     filters = list(logging.getLogger("absl").filters)
     initialized, app._run_init.done = app._run_init.done, True  # absl's, for all

@@ -53,7 +53,8 @@ class Ledger(Saved):
         "_versions",
         "_fetched",
         "_mail",
-        "_unfinished",
+        "_unseen",
+        "_dropped",
     )
 
     def __init__(
@@ -95,7 +96,8 @@ class Ledger(Saved):
         self._fetched: dict[int | str, int] = {}
         self._mail: dict[int | str, int] = {}
         # merges that the run may not see: visible when, and bytes of a model
-        self._unfinished: list[tuple[float, int, MergeAction]] = []
+        self._unseen: list[tuple[float, int, MergeAction]] = []
+        self._dropped: dict[int, int] = {}  # steps that do not count as updates
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue the totals of a run that had other workers.
@@ -150,25 +152,30 @@ class Ledger(Saved):
         `next_look` is the time of the next evaluation, which may be the run's last.
         """
         self._move(action, num_bytes)
-        self._unfinished.append((visible, num_bytes, action))
-        self._unfinished = [m for m in self._unfinished if m[0] > next_look]
+        self._unseen.append((visible, num_bytes, action))
+        self._unseen = [m for m in self._unseen if m[0] > next_look]
 
-    def drop_unfinished(self, end: float) -> list[tuple[float, MergeAction]]:
-        """Return the merges that are visible after `end` [s]; they no longer count."""
-        dropped = [m for m in self._unfinished if m[0] > end]
-        for _, num_bytes, action in dropped:
-            self._move(action, -num_bytes)
-        return [(visible, action) for visible, _, action in dropped]
+    def unseen(self, time: float) -> tuple[list[tuple[float, MergeAction]], int]:
+        """The merges that are visible after `time` [s], when, and the bytes they move.
+
+        `time` is that of the next evaluation, or of the last one.
+        """
+        found = [m for m in self._unseen if m[0] > time]
+        moved = sum(sum(_ways(action)) * size for _, size, action in found)
+        return [(visible, action) for visible, _, action in found], moved
+
+    def drop_unseen(self, end: float) -> None:
+        """No longer count the bytes of merges that are visible after `end` [s]."""
+        for visible, num_bytes, action in self._unseen:
+            if visible > end:
+                self._move(action, -num_bytes)
 
     def _move(self, action: MergeAction, num_bytes: int) -> None:
-        if not action.transfers:  # it needs no link
-            return
-        pushes = MergeOp.PUSH in action.op
-        fetches = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
+        received, sent = _each_way(action)
         for member in (*action.members, *action.partners):
             if isinstance(member, int):
-                self.records[member].bytes_received += pushes * num_bytes
-                self.records[member].bytes_sent += fetches * num_bytes
+                self.records[member].bytes_received += received * num_bytes
+                self.records[member].bytes_sent += sent * num_bytes
 
     def record_fetch(self, worker: int) -> None:
         """Record that a worker got a copy of the root's current model."""
@@ -203,8 +210,16 @@ class Ledger(Saved):
     def _drop(self, worker: int) -> None:
         """No longer count the updates of a worker that were never merged."""
         steps = sum(a.local_round.local_steps for a in self._rounds.pop(worker, ()))
+        self._dropped[worker] = self._dropped.get(worker, 0) + steps
         for counter in (self.records[worker], self):
             counter.updates -= steps
+
+    def steps_of(self, worker: int) -> int:
+        """All local steps of a worker, those that do not count as updates among them.
+
+        The random key of a step is made from their number: no two have the same.
+        """
+        return self.records[worker].updates + self._dropped.get(worker, 0)
 
     def take_back(self, arrival: Arrival, padded: int) -> None:
         """No longer count a round that turns out not to have been finite.
@@ -366,6 +381,21 @@ class Ledger(Saved):
                 size for size in sizes if size[0] <= duration
             ]
         return self.records
+
+
+def _each_way(action: MergeAction) -> tuple[bool, bool]:
+    """Whether a merge receives its members' models, and whether it sends them one."""
+    if not action.transfers:  # it needs no link
+        return False, False
+    sends = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
+    return MergeOp.PUSH in action.op, sends
+
+
+def _ways(action: MergeAction) -> tuple[int, ...]:
+    """How many models a merge receives from workers, and sends to them."""
+    everyone = (*action.members, *action.partners)
+    workers = sum(isinstance(m, int) for m in everyone)
+    return tuple(workers * way for way in _each_way(action))
 
 
 def _of(rounds: Iterable[Arrival]) -> Recent:
