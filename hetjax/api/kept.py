@@ -266,6 +266,7 @@ def values_of(history: History) -> dict[str, Any]:
         for name, value in vars(history).items()
         if name not in (*_NOT_KEPT, *_MODELS)
     }
+    fields["evals"] = list(map(dict, history.evals))
     models = {name: Leaves(jax.tree.leaves(getattr(history, name))) for name in _MODELS}
     try:
         Encoder().encode(history.settings, "settings")

@@ -20,7 +20,7 @@ from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.merging import changes_root, counts_as_merge
 from hetjax.engine.protocols import Assignment, RoundResult, Runtime
-from hetjax.engine.records.history import History, WorkerEvent
+from hetjax.engine.records.history import Evaluation, History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
 from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
@@ -254,7 +254,7 @@ class Bookkeeping:
         told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
         unseen, coming = self.ledger.unseen(instant)
         later = sum(changes_root(action) for _, action in unseen)
-        point = {
+        known = {
             "seconds": instant,
             "updates": self.ledger.updates,
             "examples": self.ledger.examples,
@@ -262,6 +262,7 @@ class Bookkeeping:
             "bytes": self._bytes_moved() - coming,
             **told,
         }
+        point = Evaluation(known)
         self.history.evals.append(point)
         if not math.isfinite(metrics["loss"]):
             self.stop(self._why_not_finite(instant, metrics["loss"]))
@@ -345,7 +346,10 @@ class Bookkeeping:
             "store": self.store.save(),
             "best": best,
             "corrected": None if self._corrected is None else self._corrected.save(),
-            "history": {name: getattr(history, name) for name in history.growing},
+            "history": {
+                **{name: getattr(history, name) for name in history.growing},
+                "evals": list(map(dict, history.evals)),
+            },
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -397,6 +401,7 @@ class Bookkeeping:
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
             setattr(self.history, name, saved["history"][name])
+        self.history.evals = list(map(Evaluation, self.history.evals))
         self._visible = self.store.model()
         if saved["best"]:
             metric, leaves = saved["best"]

@@ -82,7 +82,7 @@ class Machine:
             (
                 workers,
                 f"links {links}",
-                f"noise {self.noise:g}" * bool(self.noise),
+                f"steps vary by {self.noise:.0%}" * bool(self.noise),
                 counted(len(self.faults), "scripted fault") * bool(self.faults),
                 "measured" * (self.calibration is not None),
             ),

@@ -9,6 +9,7 @@ from typing import Any
 
 from hetjax.direction import MODES
 from hetjax.engine.records.history import (
+    Evaluation,
     History,
     Interruption,
     WorkerEvent,
@@ -115,7 +116,7 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         mode,
         # files of earlier versions do not say
         algorithm=record.get("algorithm", str) if "algorithm" in record.value else "",
-        evals=[_point(p, metric) for p in points],
+        evals=[Evaluation(_point(p, metric)) for p in points],
         at_end=record.made("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],
         timeline=NotStored(),

@@ -68,3 +68,14 @@ def test_a_link_on_which_no_merge_ends():
     assert list(history.merge_times) == []
     assert "the first merge takes until 1e+09 s, beyond the run's 10 s" in repr(history)
     assert [w.bytes_received for w in history.workers] == [0, 0]
+
+
+def test_evaluations_workers_and_events_are_read_the_same_way():
+    history = train(machine(1.0), averaging(), 3.0)
+    point, worker = history.evals[-1], history.workers[0]
+    assert point.seconds == point["seconds"] == 3.0
+    assert point.w == point["w"] == worker.updates == worker["updates"] == 3
+    with pytest.raises(AttributeError, match="has seconds, updates, .*, and no 'x'"):
+        _ = point.x
+    with pytest.raises(KeyError):
+        _ = worker["x"]

@@ -139,6 +139,15 @@ class WorkerEvent(NamedTuple):
         return getattr(self, key)
 
 
+class Evaluation(dict[str, Any]):
+    """An evaluation by name: point["loss"], or point.loss as of workers and events."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"an evaluation has {', '.join(self)}, and no {name!r}")
+
+
 class Interruption(NamedTuple):
     """A run that ended before its time was continued from a checkpoint."""
 
@@ -158,7 +167,7 @@ class History:
     mode: str = "max"  # is it better if it is larger, or smaller ("min")?
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
-    evals: list[dict[str, float]] = field(default_factory=list)
+    evals: list[Evaluation] = field(default_factory=list)
     # {"seconds", "updates", "examples", "merges", "bytes", "loss", metric...}, the last
     # ones on the test split, "bytes" from and to all workers; and "train_loss", the
     # mean over the local rounds since the evaluation before, unless there was none
@@ -217,6 +226,10 @@ class History:
         "events",
         "interruptions",
     )
+
+    def __post_init__(self):
+        """Take evaluations as plain dictionaries, too, as files have them."""
+        self.evals = list(map(Evaluation, self.evals))
 
     def __repr__(self) -> str:
         end = f", {self.stopped}" if self.stopped else ""
