@@ -63,12 +63,10 @@ def outputs_of_two(model: Model, run: Forward, data: Dataset) -> Any:
     It is traced, not compiled. Raises a ValueError that says on what it failed.
     """
     batch = batch_of(data.train, 2)
-
-    def outputs(batch: Batch) -> Any:
-        return run.evaluated(*model.init(jax.random.key(0)), batch)
-
     try:
-        return jax.eval_shape(outputs, batch)
+        # by the function itself: JAX then traces it once for all that look at it
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        return jax.eval_shape(run.evaluated, *shapes, batch)
     except (TypeError, ValueError, FlaxError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         if data.sparse:
@@ -101,7 +99,7 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
 
 def model_shapes(task: Task) -> tuple[Any, Any]:
     """The shapes of the task's (params, model_state); a ValueError if it has others."""
-    found = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+    found = jax.eval_shape(task.init, jax.random.key(0))
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(
             f"the task's init returns {_shown(found)}: return a pair (params, "

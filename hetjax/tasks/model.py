@@ -81,7 +81,7 @@ def as_model(
 
 def param_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter, by its path; nothing is computed."""
-    params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0)))
+    params, _ = jax.eval_shape(model.init, jax.random.key(0))
     leaves = jax.tree_util.tree_leaves_with_path(params)
     names = [sparse.path_name(path) for path, _ in leaves]
     for twice, number in Counter(names).items():
@@ -169,14 +169,13 @@ def from_functions(
 def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
     """A model made of a flax.nnx module, or of a function that builds one from rngs.
 
-    A module starts every seed from its current parameters; a builder makes new ones for
-    each seed. `Param`s are parameters, random streams are set from the step's key,
-    `Intermediate`s and other sown values are dropped after each call, and everything
-    else is model state. A call that makes another variable is a ValueError. `.train()`
-    and `.eval()` switch the mode; attributes and call arguments with the name of a flag
-    (`task.train_flags`) are set, too, since they would otherwise override it. The
-    restored model is a new module in evaluation
-    mode.
+    A module starts every seed from the parameters that it has now; a builder makes new
+    ones for each seed. `Param`s are parameters, random streams are set from the step's
+    key, `Intermediate`s and other sown values are dropped after each call, and
+    everything else is model state. A call that makes another variable is a ValueError.
+    `.train()` and `.eval()` switch the mode; attributes and call arguments with the
+    name of a flag (`task.train_flags`) are set, too, since they would otherwise
+    override it. The restored model is a new module in evaluation mode.
     """
     instance = isinstance(model, nnx.Module)
     skeleton = model if instance else nnx.eval_shape(lambda: model(nnx.Rngs(0)))
@@ -190,10 +189,15 @@ def from_nnx(model: nnx.Module | Callable[[nnx.Rngs], Any]) -> Model:
             graph, state[0], flax_calls.seeded(streams, key), state[1], copy=True
         )
 
-    def init(key: jax.Array) -> tuple[Params, ModelState]:
-        built = model if instance else model(nnx.Rngs(key))
+    def values_of(built: Any) -> tuple[Params, ModelState]:
         _, params, _, rest = _split(flax_calls.without_sown(built))
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
+
+    # those of now: JAX traces `init` once, and would not see a later change
+    own = values_of(model) if instance else None
+
+    def init(key: jax.Array) -> tuple[Params, ModelState]:
+        return values_of(model(nnx.Rngs(key))) if own is None else own
 
     def call(
         function: Callable[[Any], Any],
