@@ -288,7 +288,8 @@ class Session:
     def _open(self, strategy: Strategy, job: Job, *, kept: bool) -> Runtime:
         """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
         with interruptible(kept=kept) as pressed:
-            check_uncoupled(self.programs, self.data)
+            with job.compilations.counting(), job.compilations.of("init"):
+                check_uncoupled(self.programs, self.data)
             job.compilations.interrupted = pressed
             runtime = open_runtime(self.machine, strategy, job)
         job.compilations.interrupted = lambda: ""

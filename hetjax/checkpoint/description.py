@@ -68,7 +68,7 @@ class _Describer:
         if isinstance(value, types.FunctionType):
             yield from _parts_of_function(value)
         elif isinstance(value, type):
-            yield from _parts_of_class(value)
+            yield from parts_of_class(value)
         elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             yield value.__name__
         elif isinstance(value, functools.partial):
@@ -91,11 +91,11 @@ class _Describer:
         elif dataclasses.is_dataclass(value):
             for field in dataclasses.fields(value):
                 yield getattr(value, field.name, None)
-        elif _is_own(type(value).__module__) and hasattr(value, "__dict__"):
+        elif is_own(type(value).__module__) and hasattr(value, "__dict__"):
             yield vars(value)
         else:
             yield from _leaves(value)
-        if _is_own(type(value).__module__):
+        if is_own(type(value).__module__):
             yield type(value)
 
 
@@ -115,7 +115,7 @@ def _describe_array(value: Any, found: Any) -> None:
 def _parts_of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__module__, function.__qualname__)
     yield from enclosed_by(function)
-    if not _is_own(function.__module__):
+    if not is_own(function.__module__):
         return
     for code in _codes(function.__code__):
         yield from (code.co_code, code.co_names)
@@ -133,9 +133,14 @@ def enclosed_by(function: types.FunctionType) -> Iterator[Any]:
             yield None
 
 
-def globals_of(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the globals that a function of the user names; none of a library's."""
-    if not _is_own(function.__module__):
+def globals_of(
+    function: types.FunctionType, *, containers: bool = False
+) -> Iterator[Any]:
+    """Yield the globals that a function of the user names; none of a library's.
+
+    Lists, dictionaries and sets are among them only if `containers`.
+    """
+    if not is_own(function.__module__):
         return
     names: set[str] = set()  # of attributes, too
     loaded, stored = set[str](), set[str]()
@@ -148,9 +153,9 @@ def globals_of(function: types.FunctionType) -> Iterator[Any]:
                 stored.add(instruction.argval)
     for name in sorted(loaded - stored):
         value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and _is_own(value.__name__):
+        if isinstance(value, types.ModuleType) and is_own(value.__name__):
             value = tuple(getattr(value, each, None) for each in sorted(names))
-        yield from _settings(name, value)
+        yield from ((name, value),) if containers else _settings(name, value)
 
 
 def _settings(name: str, value: Any) -> Iterator[Any]:
@@ -169,9 +174,10 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _parts_of_class(kind: type) -> Iterator[Any]:
+def parts_of_class(kind: type) -> Iterator[Any]:
+    """Yield the names and members of a class of the user; only a library's name."""
     yield from (kind.__module__, kind.__qualname__)
-    if not _is_own(kind.__module__):
+    if not is_own(kind.__module__):
         return
     yield kind.__bases__
     for name, value in sorted(vars(kind).items()):
@@ -186,7 +192,7 @@ def _parts_of_class(kind: type) -> Iterator[Any]:
 
 
 @functools.cache
-def _is_own(module: str | None) -> bool:
+def is_own(module: str | None) -> bool:
     """Did the user write this module, so that its code may change between two runs?"""
     if module is None:  # of code that was made from a text
         return True

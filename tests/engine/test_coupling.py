@@ -1,5 +1,7 @@
 """Losses that mix the examples of a batch: refused, or trained on exact batches."""
 
+from collections import deque
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,7 +139,7 @@ def test_mixing_on_purpose_is_not_refused():
 
 
 def test_it_is_checked_once_for_a_task():
-    calls, data = [], column()
+    calls, data = deque(), column()  # not a list: its contents are no setting
 
     def loss(outputs, y):
         calls.append(outputs.shape)
@@ -147,4 +149,5 @@ def test_it_is_checked_once_for_a_task():
     train(task, data)
     traced = len(calls)
     train(task, data)
-    assert calls[traced:].count((4, 1)) == 0 < calls[:traced].count((4, 1))
+    shapes = list(calls)
+    assert shapes[traced:].count((4, 1)) == 0 < shapes[:traced].count((4, 1))

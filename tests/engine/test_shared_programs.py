@@ -1,11 +1,14 @@
 """Runs of a process share their programs: by task, and by equal parts of strategies."""
 
+import functools
 import gc
 import pickle
+import types
 import weakref
 
 import cloudpickle
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from compile_events import compile_events
@@ -96,6 +99,74 @@ def test_a_global_that_a_function_of_the_user_names_may_change(name, monkeypatch
     assert found() == [2.0]
     monkeypatch.setitem(globals(), name, 3.0)
     assert found() == [6.0]
+
+
+CONFIG = {"slope": 1.0}
+SPACE = types.SimpleNamespace(slope=1.0)
+TABLE = np.ones(1, np.float32)
+
+
+class Slope:
+    """A setting of a class, and of an object."""
+
+    slope = 1.0
+
+    def __init__(self):
+        self.own = 1.0
+
+    def of_class(self):
+        return Slope.slope
+
+    def of_object(self):
+        return self.own
+
+
+def of_attribute():
+    return of_attribute.slope
+
+
+of_attribute.slope = 1.0
+ENCLOSED, OBJECT = [1.0], Slope()
+# what a function of the user reads, and how it is changed
+READ = {
+    "a global dictionary": (
+        lambda: CONFIG["slope"],
+        lambda v: CONFIG.update(slope=v),
+    ),
+    "a namespace": (lambda: SPACE.slope, lambda v: setattr(SPACE, "slope", v)),
+    "an array": (lambda: TABLE[0], lambda v: TABLE.fill(v)),
+    "a list": (
+        (lambda enclosed: lambda: enclosed[0])(ENCLOSED),
+        lambda v: ENCLOSED.__setitem__(0, v),
+    ),
+    "a class": (OBJECT.of_class, lambda v: setattr(Slope, "slope", v)),
+    "an object": (OBJECT.of_object, lambda v: setattr(OBJECT, "own", v)),
+    "a function's attribute": (
+        of_attribute,
+        lambda v: setattr(of_attribute, "slope", v),
+    ),
+    "a partial function": (
+        functools.partial(lambda box: box["slope"], CONFIG),
+        lambda v: CONFIG.update(slope=v),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_a_function_of_the_user_reads_may_change(name):
+    read, change = READ[name]
+
+    def loss(params, model_state, batch, key):
+        return -read() * jnp.broadcast_to(params["w"], batch.weight.shape), model_state
+
+    task = counting_task()._replace(loss=loss)
+    found = []
+    for value in (1.0, 1.0, 3.0):
+        change(value)
+        history = train(machine(1.0), averaging(), 2.0, task=task)
+        found.append((history.params["w"].tolist(), history.compilations > 0))
+    change(1.0)
+    assert found == [([2.0], True), ([2.0], False), ([6.0], True)]
 
 
 def test_programs_and_data_are_freed_with_their_task():

@@ -1,5 +1,7 @@
 """How often a model is traced: large ones take seconds each time."""
 
+from collections import deque
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +27,7 @@ def train(task, data):
 
 def test_a_model_is_built_twice_for_a_task_and_its_runs():
     """Once for its structure, and once for the program that initializes it."""
-    built = []
+    built = deque()  # not a list: its contents are no setting of `build`
 
     def build(features, classes, *, rngs):
         built.append(features)

@@ -37,7 +37,7 @@ def test_compare_on_a_cluster_that_it_starts(tmp_path):
     found = run(tmp_path, "compare.py", *cluster, *TINY)
     assert found.returncode == 0, found.stderr
     assert "a cluster of 1 node" in found.stdout
-    assert "MB from the workers and to them: local_sgd" in found.stdout
+    assert "MB per worker" in found.stdout
     document = json.loads((tmp_path / "results/results.json").read_text())
     assert document["machine"]["name"] == "cluster"
     assert [w["slowdown"] for w in document["machine"]["workers"]] == [1.0, 2.0]

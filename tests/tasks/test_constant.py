@@ -38,7 +38,7 @@ def test_the_mean_of_the_training_split():
 def test_the_frequencies_of_the_training_tokens():
     model = hj.from_functions(
         lambda key: np.zeros(3, np.float32),
-        lambda params, x: params + np.zeros((*x.shape, 3), np.float32),
+        lambda params, x: params[None, None] + np.zeros((*x.shape, 3), np.float32),
     )
     x = np.zeros((1, 4), np.int32)
 

@@ -6,14 +6,21 @@ as the merge that the same factory made from the same arguments, is replaced by 
 that a task's programs were made of.
 """
 
+import functools
+import hashlib
 import types
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from hetjax.checkpoint.description import enclosed_by, globals_of
+from hetjax.checkpoint.description import (
+    enclosed_by,
+    globals_of,
+    is_own,
+    parts_of_class,
+)
 from hetjax.engine.compiled.programs import Programs
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -21,6 +28,7 @@ from hetjax.tasks.types import Task
 TASKS = 16  # whose programs are kept at most; those used longest ago are dropped
 PROGRAMS = 1024  # of a task; each takes some of the memory maps that the kernel allows
 
+_ATTRIBUTE = "_hetjax_programs"  # of a function
 _PLAIN = bool | int | float | complex | str | bytes
 _TRUSTED = ("hetjax", "optax")  # whose globals do not change: equal code is equal
 
@@ -50,33 +58,65 @@ def shared_parts(programs: Programs, strategy: Strategy) -> Strategy:
 def key_of(part: Any) -> Hashable:
     """Return a key that is equal for parts of which the same programs are made.
 
-    Functions of hetjax and optax are equal if they enclose equal values. A function of
-    the user is only equal to itself, while the numbers that it encloses and the globals
-    that it names stay as they are. Any other object is only equal to itself.
+    Functions of hetjax and optax are equal if they enclose equal values. A function,
+    class or object of the user is only equal to itself, and only while what it
+    encloses, names and has as attributes is equal: numbers, texts, NumPy arrays and
+    containers of them, and other things of the user. Any other object is only equal to
+    itself.
     """
     return _key(part, {})
 
 
 def _key(part: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
     """As `key_of`; `seen` has the objects so far by their id, which it keeps alive."""
+
+    def keys(parts: Iterable[Any]) -> Iterator[Hashable]:
+        return (_key(each, seen) for each in parts)
+
     if part is None or isinstance(part, _PLAIN):
         return type(part), repr(part)  # 1 is not 1.0, and 0.0 is not -0.0
     if isinstance(part, np.generic):
         return type(part), part.tobytes()
+    if isinstance(part, _Same):
+        return part
     if id(part) in seen:  # such as a function that calls itself
         return "again", seen[id(part)][0]
     seen[id(part)] = len(seen), part
-    if isinstance(part, tuple):
-        return type(part), *(_key(each, seen) for each in part)
-    if not isinstance(part, types.FunctionType):
-        return _Same(part)
-    named = part.__kwdefaults__
-    inside = (
-        tuple(x.items()) if named and x is named else x for x in enclosed_by(part)
-    )
-    values = [_key(each, seen) for each in (*inside, *globals_of(part))]
-    trusted = (part.__module__ or "").partition(".")[0] in _TRUSTED
-    return part.__code__ if trusted else _Same(part), *values
+    if isinstance(part, tuple | list):
+        return type(part), *keys(part)
+    if isinstance(part, set | frozenset):
+        return type(part), frozenset(keys(part))
+    if isinstance(part, dict):
+        return type(part), *keys(part.items())
+    if isinstance(part, np.ndarray) and part.dtype != object:
+        found = hashlib.sha256(np.ascontiguousarray(part).tobytes()).digest()
+        return part.dtype.str, part.shape, found
+    if isinstance(part, functools.partial):
+        return functools.partial, *keys((part.func, part.args, part.keywords))
+    if isinstance(part, types.MethodType):
+        return types.MethodType, *keys((part.__func__, part.__self__))
+    if isinstance(part, types.FunctionType):
+        if _is_trusted(part):
+            return part.__code__, *keys(map(_fixed, enclosed_by(part)))
+        named = globals_of(part, containers=True)
+        own = {k: v for k, v in vars(part).items() if k != _ATTRIBUTE}
+        return _Same(part), *keys((*enclosed_by(part), *named, own))
+    if isinstance(part, type):
+        return _Same(part), *keys(parts_of_class(part))
+    if callable(wrapped := getattr(part, "__wrapped__", None)):  # such as by jax.jit
+        return _Same(part), _key(wrapped, seen)
+    if is_own(type(part).__module__) or isinstance(part, types.SimpleNamespace):
+        return _Same(part), *keys((type(part), getattr(part, "__dict__", ())))
+    return _Same(part)
+
+
+def _is_trusted(function: types.FunctionType) -> bool:
+    return (function.__module__ or "").partition(".")[0] in _TRUSTED
+
+
+def _fixed(enclosed: Any) -> Any:
+    """What a function of hetjax or optax encloses; its own lists may be counters."""
+    return _Same(enclosed) if isinstance(enclosed, list | set) else enclosed
 
 
 class _Same:
@@ -107,7 +147,7 @@ def _kept_of(task: Task) -> _Kept | None:
         return None
     # a function that encloses something is this task's own, and is freed with it
     owner = min(functions, key=lambda f: f.__closure__ is None)
-    return owner.__dict__.setdefault("_hetjax_programs", _Kept())
+    return owner.__dict__.setdefault(_ATTRIBUTE, _Kept())
 
 
 _recent: list[tuple[weakref.ref[_Kept], weakref.ref[Programs]]] = []  # used last: last
