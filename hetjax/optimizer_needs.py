@@ -4,6 +4,7 @@
 evaluate it at other parameters (`value_fn`, which Sophia calls `obj_fn`).
 """
 
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from hetjax.checkpoint.description import enclosed_by
 from hetjax.tree import OptState, Params, PyTree
 
 _BY_EXAMPLE = "needs the gradient of every example, and there is one for the batch"
@@ -162,8 +164,8 @@ def _functions(found: Any, seen: set[int]) -> Iterator[Callable]:
         own = getattr(found, "__self__", None)  # of a method, such as MultiSteps'
         if type(own).__module__.startswith("optax"):
             yield from _functions(vars(own), seen)
-        for cell in getattr(found, "__closure__", None) or ():
-            yield from _functions(cell.cell_contents, seen)
+        if isinstance(found, types.FunctionType):
+            yield from _functions(tuple(enclosed_by(found)), seen)
 
 
 def _takes(tx: optax.GradientTransformation, name: str) -> bool:

@@ -65,7 +65,7 @@ def fitting(name: str, value: Any, hints: dict[str, Any]) -> Any:
         return value  # perhaps of one of the other types
     wanted = " or ".join(dict.fromkeys(map(_words, options)))
     if isinstance(value, int) and int in options:
-        wanted += ", below 2**31"
+        wanted = wanted.replace(_WORDS[int], f"{_WORDS[int]} below 2**31", 1)
     raise ValueError(f"{name}={value!r}: give {wanted}")
 
 

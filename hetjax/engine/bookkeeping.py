@@ -109,10 +109,12 @@ class Bookkeeping:
         """Draw the rows of the training split for each step of a round."""
         wanted = local_round.examples
         drawn = self._strategy.sampler.draw(self.sampler, worker, wanted)
-        if not isinstance(drawn, tuple) or len(drawn) != 2 or len(drawn[1]) != wanted:
+        pair = isinstance(drawn, tuple | list) and len(drawn) == 2
+        if not pair or len(drawn[1]) != wanted:
+            found = f"{len(drawn[1])} rows" if pair else f"a {type(drawn).__name__}"
             raise ValueError(
-                f"the sampler {maker(self._strategy.sampler.draw)}: draw must return a "
-                f"pair (state, rows) with {wanted} rows, not {drawn!r}"
+                f"the sampler {maker(self._strategy.sampler.draw)}: draw returned "
+                f"{found}: return a pair (state, rows) with {wanted} rows"
             )
         self.sampler, indices = drawn
         size = local_round.size
@@ -253,12 +255,12 @@ class Bookkeeping:
         train_loss = self.losses.take_mean()
         told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
         unseen, coming = self.ledger.unseen(instant)
-        later = sum(changes_root(action) for _, action in unseen)
+        later = sum(counts_as_merge(action) for _, action in unseen)
         known = {
             "seconds": instant,
             "updates": self.ledger.updates,
             "examples": self.ledger.examples,
-            "merges": len(self.history.merge_times) - later,
+            "merges": self.history.merges - later,
             "bytes": self._bytes_moved() - coming,
             **told,
         }

@@ -96,10 +96,10 @@ def with_buffers(local_update: LocalUpdate, requires: Requires) -> LocalUpdate:
         seen = {}
 
         def watched(*inputs: Any) -> tuple:
-            losses, state, grads = grad_fn(*inputs)
-            seen.setdefault("grads", grads)  # line searches call it again
-            return losses, state, grads
+            losses, state, seen["grads"] = grad_fn(*inputs)
+            return losses, state, seen["grads"]
 
+        watched.unwatched = grad_fn  # for line searches, whose gradients do not count
         before = replica.params
         replica, losses = local_update.step(replica, batch, learning_rate, watched)
         carry, params = dict(replica.carry), replica.params

@@ -166,8 +166,10 @@ def _about_loss(
             return jnp.mean(losses)
         return jnp.sum(losses * batch.weight) / batch.count
 
+    look = getattr(grad_fn, "unwatched", grad_fn)
+
     def value_fn(params: Params) -> jax.Array:
-        return mean(grad_fn(params, replica.model_state, batch)[0])
+        return mean(look(params, replica.model_state, batch)[0])
 
     return {"value": mean(losses), "value_fn": value_fn}
 

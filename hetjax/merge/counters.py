@@ -29,20 +29,35 @@ class Counted(NamedTuple):
     counters: Counters
 
 
-def counters_of(model_state: ModelState) -> Counters:
-    """The integers and booleans of a model's own state, without its output layer's."""
-    return tuple(filter(_is_counter, jax.tree.leaves(own_state(model_state))))
+def places_of(model_state: ModelState) -> tuple[int, ...]:
+    """Where integers and booleans are among the leaves of a model's own state.
+
+    Those of its output layer are not among them: they stay with their worker.
+    """
+    leaves = jax.tree.leaves(own_state(model_state))
+    return tuple(i for i, leaf in enumerate(leaves) if _is_counter(leaf))
 
 
-def with_counters(model_state: ModelState, counters: Counters) -> ModelState:
-    """The model state with these values of `counters_of`, in its own dtypes."""
-    own, rest = own_state(model_state), iter(counters)
-    own = jax.tree.map(
-        lambda x: jnp.asarray(next(rest), jnp.result_type(x)) if _is_counter(x) else x,
-        own,
-    )
-    is_own = own_state(model_state) is model_state
-    return own if is_own else model_state._replace(model=own)
+def counters_of(
+    model_state: ModelState, places: tuple[int, ...] | None = None
+) -> Counters:
+    """The leaves at these places, by default `places_of` the model state."""
+    places = places_of(model_state) if places is None else places
+    leaves = jax.tree.leaves(own_state(model_state))
+    return tuple(jnp.asarray(leaves[i]) for i in places)
+
+
+def with_counters(
+    model_state: ModelState, counters: Counters, places: tuple[int, ...] | None = None
+) -> ModelState:
+    """The model state with these values of `counters_of`."""
+    places = places_of(model_state) if places is None else places
+    own = own_state(model_state)
+    leaves, structure = jax.tree.flatten(own)
+    for place, counter in zip(places, counters, strict=True):
+        leaves[place] = counter
+    new = jax.tree.unflatten(structure, leaves)
+    return new if own is model_state else model_state._replace(model=new)
 
 
 def _is_counter(leaf: Any) -> bool:
@@ -50,14 +65,17 @@ def _is_counter(leaf: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
 
 
-def counting(merge: Merge) -> Merge:
+def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
     """The merge, extended to the counters of the members' model states.
 
-    Members that take the merged model (`broadcasts`) take its counters.
+    `places` are those of the task's model state: a merge of one's own may have made
+    something else of them. Members that take the merged model (`broadcasts`) take its
+    counters.
     """
 
     def init(params: Params, model_state: ModelState = ()) -> Counted:
-        found = (jnp.array(x, copy=True) for x in counters_of(model_state))
+        counters = counters_of(model_state, places)
+        found = (jnp.array(x, copy=True) for x in counters)
         return Counted(merge.init(params, model_state), tuple(found))
 
     def apply(
@@ -71,28 +89,29 @@ def counting(merge: Merge) -> Merge:
         merged = state.counters
         if MergeOp.PUSH in op:
             merged = tuple(
-                _largest(group, i, here, stats) for i, here in enumerate(merged)
+                _largest(group, place, here, stats)
+                for place, here in zip(places, merged, strict=True)
             )
         takes = merge.broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
-        own = [counters_of(r.model_state) for r in group.members]
+        own = [counters_of(r.model_state, places) for r in group.members]
         members = tuple(
-            _replaced(r, merged if takes else before)
+            _replaced(r, merged if takes else before, places)
             for r, before in zip(after, own, strict=True)
         )
         return Counted(inner, merged), members
 
     def model(state: Counted) -> tuple[Params, ModelState]:
         params, model_state = merge.model(state.inner)
-        return params, with_counters(model_state, state.counters)
+        return params, with_counters(model_state, state.counters, places)
 
     def as_member(state: Counted) -> Replica:
         assert merge.as_member is not None
-        return _replaced(merge.as_member(state.inner), state.counters)
+        return _replaced(merge.as_member(state.inner), state.counters, places)
 
     def from_parent(state: Counted, replica: Replica) -> Counted:
         assert merge.from_parent is not None
         inner = merge.from_parent(state.inner, replica)
-        return Counted(inner, counters_of(replica.model_state))
+        return Counted(inner, counters_of(replica.model_state, places))
 
     apply.__qualname__ = merge.apply.__qualname__
     report = merge.report
@@ -107,15 +126,15 @@ def counting(merge: Merge) -> Merge:
 
 
 def _largest(
-    group: Group, number: int, here: jax.Array, stats: WorkerStats
+    group: Group, place: int, here: jax.Array, stats: WorkerStats
 ) -> jax.Array:
-    """The largest of the present members' counters of this number; `here` if none is.
+    """The largest of the present members' counters at a place; `here` if none is.
 
     `here`, the node's own, counts besides unless all workers of the run are present.
     """
     as_int = jnp.int32 if here.dtype == jnp.bool_ else here.dtype
     values = group.values(
-        lambda r: jnp.asarray(counters_of(r.model_state)[number], as_int)
+        lambda r: jnp.asarray(counters_of(r.model_state, (place,))[0], as_int)
     )  # [n, ...]
     present = stats.present.reshape(-1, *[1] * here.ndim)
     least = jnp.iinfo(as_int).min
@@ -126,5 +145,6 @@ def _largest(
     return jnp.where(jnp.any(stats.present), found, here)
 
 
-def _replaced(replica: Replica, counters: Counters) -> Replica:
-    return replica._replace(model_state=with_counters(replica.model_state, counters))
+def _replaced(replica: Replica, counters: Counters, places: tuple[int, ...]) -> Replica:
+    state = with_counters(replica.model_state, counters, places)
+    return replica._replace(model_state=state)

@@ -95,7 +95,7 @@ def collapses(histories: list[History]) -> list[str]:
         ends = ", ".join(f"{h.final():.3g} after {h.best():.3g}" for h in fallen)
         seeds = f" ({len(fallen)} of {len(mine)} seeds)" if len(mine) > 1 else ""
         lines.append(
-            f"{name} ended far below its best {fallen[0].metric}: {ends}{seeds}"
+            f"{name} ended far worse than its best {fallen[0].metric}: {ends}{seeds}"
         )
     return lines
 

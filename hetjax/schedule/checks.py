@@ -27,17 +27,20 @@ def react(policy: Policy, state: Any, event: Event) -> tuple[Any, Actions]:
 
 
 def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
-    pair = isinstance(result, tuple) and len(result) == 2
+    pair = isinstance(result, tuple | list) and len(result) == 2
     if not pair or not isinstance(result[1], Actions):
         found = f"{function} returned {_shown(result)}"
         raise _wrong(policy, f"{found}: return a pair (state, Actions(...))")
-    dispatch, merges = result[1].dispatch, result[1].merges
-    for name, values in {"dispatch": dispatch, "merges": merges}.items():
+    state, actions = result
+    for name in ("dispatch", "merges"):
+        values = getattr(actions, name)
         if not isinstance(values, Iterable):
             found = f"{function} returned Actions({name}={values!r})"
             raise _wrong(policy, f"{found}: give a tuple")
-    for given in dispatch:
-        right = isinstance(given, tuple) and len(given) == 2
+        if not isinstance(values, tuple):  # a generator is read only once
+            actions = actions._replace(**{name: tuple(values)})
+    for given in actions.dispatch:
+        right = isinstance(given, tuple | list) and len(given) == 2
         if not right or not _is_round(given[1]):
             raise _wrong(
                 policy,
@@ -45,17 +48,19 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
                 "LocalRound(local_steps, batch_size)) with a whole number of steps "
                 "and a finite batch size above 0",
             )
-    for given in merges:
+    for given in actions.merges:
         if not isinstance(given, MergeAction):
             found = f"{function} merges {_shown(given)}"
             raise _wrong(policy, f"{found}: give MergeAction(members)")
-    return result
+    return state, actions
 
 
 def _is_round(value: Any) -> bool:
     if not isinstance(value, LocalRound):
         return False
-    steps, size = value.local_steps, value.batch_size
+    given: tuple[Any, Any] = value.local_steps, value.batch_size
+    # scalars of NumPy and JAX, too
+    steps, size = (x.item() if getattr(x, "ndim", None) == 0 else x for x in given)
     whole = isinstance(steps, Integral) and steps >= 0  # pyright: ignore
     return whole and isinstance(size, Real) and 0 < size < math.inf  # pyright: ignore
 

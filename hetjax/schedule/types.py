@@ -28,7 +28,8 @@ class Policy(NamedTuple):
     `init(workers, num_examples) -> (state, actions)` and
     `react(state, event) -> (state, actions)`. A policy never gives a local round to a
     worker that has one, and ignores events that do not concern it. `topology(workers)`
-    is the tree of the nodes that its merges name; by default it is only the root.
+    is the tree of the nodes that its merges name; by default it is only the root. Both
+    functions are pure: `init` is also called before a run, to check what it returns.
 
     `bulk_synchronous`: do its actions depend on neither times nor the order of arrivals
     of the same round? All rounds under way, and the merges that follow their arrivals,

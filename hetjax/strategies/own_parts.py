@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import errors
 
 from hetjax import local
+from hetjax.checkpoint.description import is_own
 from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.local import LocalUpdate
@@ -39,11 +40,11 @@ def check_own_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
     hetjax's own parts are not traced.
     """
     update = strategy.local
-    own = [m for m in strategy.merges if is_own(m.apply) or is_own(m.model)]
-    if not own and not is_own(update.step):
+    own = [m for m in strategy.merges if _is_own(m.apply) or _is_own(m.model)]
+    if not own and not _is_own(update.step):
         return
     model = model_shapes(task)
-    if is_own(update.step):
+    if _is_own(update.step):
         what = f"the local update {maker(update.step)}: step"
 
         def step(model: Any, batch: Batch) -> None:
@@ -58,10 +59,9 @@ def check_own_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
         _check_merge(update, merge, model, table)
 
 
-def is_own(function: Any) -> bool:
-    """Whether this function is the user's, and not one of hetjax."""
-    # None, of a function that `exec` made
-    return not (getattr(function, "__module__", None) or "").startswith("hetjax.")
+def _is_own(function: Any) -> bool:
+    """Whether this function is the user's, and not one of a library."""
+    return is_own(getattr(function, "__module__", None))
 
 
 def _check_merge(

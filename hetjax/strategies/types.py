@@ -99,6 +99,11 @@ def _with_parts(
 
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Strategy:
+        if "batch_size" in kwargs and "policy" in parts:
+            raise ValueError(
+                "batch_size is given out by the policy, which was replaced: give a "
+                "function that makes both"
+            )
         here = {name: part for name, part in parts.items() if name not in kwargs}
         return make(*args, **kwargs)._replace(**here)
 

@@ -41,7 +41,10 @@ def _accuracy(train: Any, test: Any) -> float | None:
 def _precision(train: Any, test: Any) -> float | None:
     if not (sp.issparse(train) and sp.issparse(test)):
         return None
-    commonest = np.bincount(train.indices[train.data > 0]).argmax()
+    labels = train.indices[train.data > 0]
+    if not len(labels):
+        return None
+    commonest = np.bincount(labels).argmax()
     true = (test.indices == commonest) & (test.data > 0)
     return float(true.sum() / test.shape[0])
 

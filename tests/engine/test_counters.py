@@ -115,7 +115,7 @@ def test_a_worker_that_joins_begins_from_the_merged_count():
 @pytest.mark.parametrize("variant", [jax.jit, lambda f: f], ids=["jit", "plain"])
 def test_counters_of_present_members(variant):
     """The largest of those present; a part of the workers also counts the node's."""
-    rule = counting(merge.average())
+    rule = counting(merge.average(), (0, 1))
 
     def replica(steps, started):
         return Replica(jnp.ones(()), {"steps": jnp.int32(steps), "on": started})
@@ -141,7 +141,7 @@ def test_counters_of_present_members(variant):
 
 
 def test_members_that_keep_their_models_keep_their_counts():
-    rule = counting(merge.sma())
+    rule = counting(merge.sma(), (0,))
     state = rule.init(jnp.zeros(()), {"steps": jnp.int32(0)})
     new = [
         local.new_replica(
@@ -188,3 +188,33 @@ def test_a_merge_during_a_round_keeps_the_larger_count():
         )
         assert found.params == 1.0 + (2.0 - 0.5)
         assert found.model_state == {"steps": steps, "on": True}
+
+
+def test_a_merge_that_averages_counters_too():
+    """An own merge makes floats of all leaves; the counts stay counts, at their places.
+
+    Worker b only fetches, after a's two steps.
+    """
+
+    def floats(trees):
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), trees)
+
+    def apply(state, replicas, stats, op):
+        mean = jax.tree.map(lambda *x: sum(x) / len(x), *[floats(r) for r in replicas])
+        model = mean.params, mean.model_state
+        return model, tuple(
+            r._replace(params=model[0], model_state=model[1]) for r in replicas
+        )
+
+    def init(params, model_state=()):
+        return floats((params, model_state))
+
+    own = merge.Merge(init, apply, lambda state: state, broadcasts=True)
+    policy = schedule.asynchronous(batch_size=4, max_staleness=1)
+    strategy = averaging(policy=policy, merge=own, batch_size=4, learning_rate=0.1)
+    history = train(strategy, machine(1.0, 3.0), 12.0)
+    steps, started = history.model_state["steps"], history.model_state["started"]
+    assert steps.dtype == jnp.int32
+    assert started.dtype == jnp.bool_
+    assert started
+    assert 0 < steps <= sum(w.updates for w in history.workers)

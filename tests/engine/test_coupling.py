@@ -151,3 +151,26 @@ def test_it_is_checked_once_for_a_task():
     train(task, data)
     shapes = list(calls)
     assert shapes[traced:].count((4, 1)) == 0 < shapes[:traced].count((4, 1))
+
+
+def before_last(losses):
+    """Each example's loss also counts the one before it; the first one's does not."""
+    return losses.at[1:].add(jnp.abs(losses[1:] - losses[:-1]))
+
+
+HIDDEN = {
+    # all outputs are equal until the first step
+    "zeros": lambda: hj.task(
+        hj.from_functions(lambda key: jnp.zeros((FEATURES, 1)), lambda w, x: x @ w),
+        lambda o, y: (jax.nn.softmax(o[:, 0]) - y) ** 2,
+    ),
+    "the one before": lambda: hj.task(
+        linear(1), lambda o, y: before_last((o[:, 0] - y) ** 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_coupling_that_the_first_example_does_not_show(name):
+    with pytest.raises(ValueError, match="loss of an example in evaluation changes"):
+        train(HIDDEN[name](), column())

@@ -282,3 +282,15 @@ def test_dropped_steps_do_not_give_their_numbers_to_others():
         ledger.record_arrival(Arrival(0, LocalRound(2, 1), start, start + 1), 0)
     assert ledger.records[0].updates == ledger.updates == 2
     assert ledger.steps_of(0) == 6
+
+
+def test_a_dropped_round_that_was_not_finite_is_taken_back_once():
+    workers = SimulatedClock(machine(1.0), seed=0).workers
+    ledger = Ledger(workers, flat(workers), overwrites=True)
+    arrivals = [Arrival(0, LocalRound(1, 1), k, k + 1) for k in range(2)]
+    for arrival in arrivals:
+        ledger.record_dispatch(0, arrival.local_round, arrival.start, 0.1)
+        ledger.record_arrival(arrival, 0)
+    ledger.take_back(arrivals[0], 0)
+    assert ledger.records[0].updates == ledger.updates == 1
+    assert (ledger.records[0].nans, ledger.steps_of(0)) == (1, 2)

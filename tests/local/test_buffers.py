@@ -155,3 +155,21 @@ def test_buffers_begin_at_zero_except_the_round_start():
 def test_a_merge_s_own_buffers_are_not_touched(requires):
     assert local.with_buffers(local.sgd(), requires) is local.sgd()
     assert local.kept_buffers(local.sgd(), requires) == ()
+
+
+def test_the_sum_is_of_the_last_gradient_of_a_step():
+    """Sharpness-aware steps look at a second point; the first gradient is not taken."""
+
+    def step(replica, batch, learning_rate, grad_fn):
+        _, state, first = grad_fn(replica.params, replica.model_state, batch)
+        away = jax.tree.map(jnp.add, replica.params, first)
+        losses, _, grads = grad_fn(away, replica.model_state, batch)
+        params = jax.tree.map(lambda w, g: w - learning_rate * g, replica.params, grads)
+        return replica._replace(params=params, model_state=state), losses
+
+    update = local.LocalUpdate(lambda params: (), step)
+    before = random_tree(0)
+    carry = {"grad_sum": jax.tree.map(jnp.zeros_like, before)}
+    replica = train(local.with_buffers(update, ("grad_sum",)), [ETA], carry=carry)
+    moved = jax.tree.map(lambda w, x: (w - x) / ETA, before, replica.params)
+    chex.assert_trees_all_close(replica.carry["grad_sum"], moved, **CLOSE)

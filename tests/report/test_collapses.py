@@ -28,6 +28,8 @@ LUCKY = (0.1, 0.2, 0.95, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9, 0.9)
         # 3 % of the distance from the start: chance is at 0.88 here
         ((0.88, 0.9, 0.89, 0.89, 0.89), math.inf),
         ((0.9, 0.95, 0.9), 0.0),
+        # the last tenth, 6 values, has a mean of 0.67
+        ((0.1, *[0.95] * 57, 0.1, 0.1), math.inf),
         ((), math.inf),
     ],
 )
@@ -75,15 +77,17 @@ def test_the_collapsed_run_does_not_win(make, tmp_path):
     assert (steady["final"], fallen["final"]) == (0.9, 0.1)
     assert (steady["collapsed"], fallen["collapsed"]) == ([], [0])
     assert (steady["seconds_to_target"], fallen["seconds_to_target"]) == (3.0, None)
-    line = "fallen ended far below its best accuracy: 0.1 after 0.96"
+    line = "fallen ended far worse than its best accuracy: 0.1 after 0.96"
     assert line in str(runs.table()).splitlines()
     figure = runs.plot()
     texts = [text.get_text() for text in figure.axes[0].texts]
-    assert "fallen\n(ended far below its best)" in texts
+    assert "fallen\n(ended far worse than its best)" in texts
     assert "steady" in texts
     runs.report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "fallen, seed 0, ended far below its best accuracy: 0.1 after 0.96" in page
+    assert (
+        "fallen, seed 0, ended far worse than its best accuracy: 0.1 after 0.96" in page
+    )
     assert "steady: 0.900" in page
 
 

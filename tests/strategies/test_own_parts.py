@@ -2,16 +2,20 @@
 
 from contextlib import contextmanager
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compile_events import compile_events
-from tiny_runs import counting_data, counting_task, machine
+from tiny_runs import averaging, counting_data, counting_task, machine, train
 
 import hetjax as hj
 from hetjax import local, merge, schedule
-from hetjax.schedule import Actions, LocalRound
+from hetjax.machine import Arrival, MergeAction
+from hetjax.schedule import Actions, LocalRound, Policy
 
 TASK = counting_task()
+jax.random.key(0)  # JAX compiles its own programs for keys once in a process
 AVERAGE, ROUNDS = merge.average(), schedule.rounds(batch_size=8)
 
 
@@ -149,7 +153,7 @@ def test_a_samplers_rows():
     short = one_short._replace(
         draw=lambda state, worker, n: one_short.draw(state, worker, n - 1)
     )
-    message = r"draw must return a pair \(state, rows\) with 8 rows"
+    message = r"draw returned 7 rows: return a pair \(state, rows\) with 8 rows"
     with pytest.raises(ValueError, match=message):
         run(sampler=short)
 
@@ -163,3 +167,26 @@ def test_an_exception_of_an_own_part_is_its_own():
         return state, replicas
 
     assert run(merge=applying(alone)).evals
+
+
+def test_lists_and_generators_of_actions():
+    """A generator is read once; pairs may be lists, and numbers NumPy's or JAX's."""
+
+    def policy(kind):
+        one = LocalRound(np.int64(1), jnp.float32(2))
+
+        def init(workers, num_examples):
+            dispatch = kind([[k, one] for k, _ in enumerate(workers)])
+            return [0, Actions(dispatch=dispatch)]
+
+        def react(state, event):
+            if not isinstance(event, Arrival):
+                return [state, Actions()]
+            merges = kind([MergeAction((event.worker,))])
+            return [state, Actions(merges=merges, dispatch=kind([(event.worker, one)]))]
+
+        return Policy(init, react)
+
+    for kind in (list, iter, lambda given: (x for x in given)):
+        history = train(machine(1.0), averaging(policy=policy(kind)), 3.0)
+        assert history.workers[0].updates == 3

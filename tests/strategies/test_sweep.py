@@ -155,3 +155,10 @@ def test_another_batch_size_needs_another_policy():
     other = base._replace(batch_size=16, policy=policy)
     assert other.settings["batch_size"] == 16
     assert other.settings["policy"] == "rounds"
+
+
+def test_a_batch_size_beside_a_replaced_policy_is_refused():
+    policy = hj.schedule.rounds(batch_size=8)
+    base = hj.local_sgd(**BASE)._replace(policy=policy)
+    with pytest.raises(ValueError, match="given out by the policy, which was replaced"):
+        hj.sweep(base, {"batch_size": [4, 16]})

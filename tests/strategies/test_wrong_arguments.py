@@ -91,7 +91,7 @@ def test_a_number_is_refused_by_name_or_trains(name):
         (
             "async_sgd",
             {"max_staleness": 2**31},
-            "a whole number or None, below 2\\*\\*31",
+            "a whole number below 2\\*\\*31 or None",
         ),
         ("sma", {"patience": 0}, "patience=0: give a number above 0"),
         ("sma", {"overlap": "no"}, "overlap='no': give True or False"),

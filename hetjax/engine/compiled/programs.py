@@ -13,7 +13,7 @@ from hetjax.engine.compiled.compilations import FirstCalls
 from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
-from hetjax.merge.counters import counters_of, counting, with_counters
+from hetjax.merge.counters import counters_of, counting, places_of, with_counters
 from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
@@ -53,10 +53,11 @@ class Programs:
 
     def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
         """The strategy's merges, which count where the model state has counters."""
-        if not counters_of(self._model_state):
+        places = places_of(self._model_state)
+        if not places:
             return strategy.merges
         return tuple(
-            self.once(("counting", merge), lambda merge=merge: counting(merge))
+            self.once(("counting", merge), lambda merge=merge: counting(merge, places))
             for merge in strategy.merges
         )
 

@@ -44,7 +44,8 @@ def held_from(values: Sequence[float], target: float, mode: str) -> int | None:
     From there on, the median of any w consecutive values (of what is left, if fewer) is
     no more than 3 % below the target: 3 % of the target, or of its distance from the
     first value, whichever is less. w is a tenth of all values, and at least three, so
-    that a single value of any size decides nothing. None if there is no such value.
+    that a single value of any size decides nothing. The end, `final`, is no
+    more than that below it, either. None if there is no such value.
     """
     scores = np.array([score(v, mode) for v in values], float)
     scores[np.isnan(scores)] = -math.inf
@@ -54,6 +55,8 @@ def held_from(values: Sequence[float], target: float, mode: str) -> int | None:
         return None
     distance = abs(target - values[0])
     least -= SLACK * (min(abs(target), distance) if distance == distance else 0.0)
+    if not score(final(values), mode) >= least:
+        return None
     width, begin = max(3, len(scores) // TENTH), 0
     if len(scores) >= width:
         windows = np.lib.stride_tricks.sliding_window_view(scores, width)

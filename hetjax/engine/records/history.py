@@ -344,7 +344,7 @@ class History:
         those that are left, if fewer) is no more than 3 % below the target. w is a
         tenth of all evaluations, and at least three, so that neither a single good
         evaluation nor a single bad one counts. The 3 % are of the target, or of its
-        distance from the first evaluation if that is less.
+        distance from the first evaluation if that is less. `final` holds it, too.
 
         If `interpolated`, the seconds at which the straight line from the evaluation
         before it reaches the target.

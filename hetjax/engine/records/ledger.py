@@ -85,11 +85,10 @@ class Ledger(Saved):
             m: n for n, node in topology.nodes.items() for m in node.children
         }
         self._pushed: dict[str, dict[int | str, _Pushed]] = {}
-        self._last: dict[int | str, _Last] = {}
         # batch size and learning rate of the last round
-        self._under_way: dict[
-            int, float
-        ] = {}  # working worker -> start of its round [s]
+        self._last: dict[int | str, _Last] = {}
+        # working worker -> start of its round [s]
+        self._under_way: dict[int, float] = {}
         self._merging_until = [0.0] * n  # [s] end of each worker's last merge
         self._versions: dict[str, int] = {}  # of a node's model
         # the version of the node's model that a member has, and that is in its mailbox
@@ -97,7 +96,8 @@ class Ledger(Saved):
         self._mail: dict[int | str, int] = {}
         # merges that the run may not see: visible when, and bytes of a model
         self._unseen: list[tuple[float, int, MergeAction]] = []
-        self._dropped: dict[int, int] = {}  # steps that do not count as updates
+        # steps that do not count as updates, and the rounds of the last of these
+        self._dropped: dict[int, tuple[int, tuple[Arrival, ...]]] = {}
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue the totals of a run that had other workers.
@@ -116,6 +116,7 @@ class Ledger(Saved):
         table = np.array(saved["timeline"].numbers).reshape(-1, 4)
         table[:, 0] = [index[before[int(k)]] for k in table[:, 0]]
         self.timeline = Timeline(array("d", table.ravel()))
+        self._dropped = {index[before[k]]: x for k, x in saved["_dropped"].items()}
 
     def record_dispatch(
         self, worker: int, local_round: LocalRound, start: float, learning_rate: float
@@ -209,8 +210,10 @@ class Ledger(Saved):
 
     def _drop(self, worker: int) -> None:
         """No longer count the updates of a worker that were never merged."""
-        steps = sum(a.local_round.local_steps for a in self._rounds.pop(worker, ()))
-        self._dropped[worker] = self._dropped.get(worker, 0) + steps
+        last = self._rounds.pop(worker, [])
+        steps = sum(a.local_round.local_steps for a in last)
+        total, _ = self._dropped.get(worker, (0, ()))
+        self._dropped[worker] = total + steps, tuple(last)
         for counter in (self.records[worker], self):
             counter.updates -= steps
 
@@ -219,7 +222,8 @@ class Ledger(Saved):
 
         The random key of a step is made from their number: no two have the same.
         """
-        return self.records[worker].updates + self._dropped.get(worker, 0)
+        dropped, _ = self._dropped.get(worker, (0, ()))
+        return self.records[worker].updates + dropped
 
     def take_back(self, arrival: Arrival, padded: int) -> None:
         """No longer count a round that turns out not to have been finite.
@@ -230,9 +234,12 @@ class Ledger(Saved):
         record = self.records[worker]
         record.nans += 1
         record.padded -= padded
+        dropped = arrival in self._dropped.get(worker, (0, ()))[1]
         for counter in (record, self):
-            counter.updates -= local_round.local_steps
+            counter.updates -= 0 if dropped else local_round.local_steps
             counter.examples -= local_round.examples
+        if dropped:
+            return
         rounds, above = self._rounds.get(worker, []), self._above.get(worker)
         if arrival in rounds:  # not merged yet: what came before is lost with it
             del rounds[: rounds.index(arrival) + 1]

@@ -262,7 +262,7 @@ def _note(runs: Sequence[History]) -> str:
         return "(a run was never evaluated)"
     counts = {
         "stopped early": sum(h.ended_early for h in runs),
-        "ended far below its best": sum(h.collapsed for h in runs),
+        "ended far worse than its best": sum(h.collapsed for h in runs),
     }
     of = f" of {len(runs)} seeds"
     notes = [

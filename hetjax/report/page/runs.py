@@ -52,8 +52,8 @@ def _unusual(histories: Sequence[History]) -> Iterator[str]:
         name = f"{h.strategy}, seed {h.seed}"
         if h.collapsed:
             yield (
-                f"{name}, ended far below its best {h.metric}: {number(h.final())} "
-                f"after {number(h.best())}"
+                f"{name}, ended far worse than its best {h.metric}: "
+                f"{number(h.final())} after {number(h.best())}"
             )
         if h.stopped and not h.ended_early:
             yield f"{name}: {h.stopped}"
