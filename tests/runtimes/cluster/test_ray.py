@@ -281,7 +281,8 @@ class Rows:
 
 
 def test_a_step_that_raises_loses_its_worker(machine):
-    data = hj.data.from_source(Rows(breaks_after=1000), Rows(), x=0, y=1)
+    # more reads than the measurements before the run take
+    data = hj.data.from_source(Rows(breaks_after=6000), Rows(), x=0, y=1)
     history = hj.train(
         TASK, data, machine, rounds(), seconds=300.0, num_evals=300, progress=False
     )
