@@ -152,20 +152,24 @@ def _functions(found: Any, seen: set[int]) -> Iterator[Callable]:
     if id(found) in seen:
         return
     seen.add(id(found))
-    if isinstance(found, tuple | list):
-        for part in found:
-            yield from _functions(part, seen)
-    elif isinstance(found, dict):
-        yield from _functions(tuple(found.values()), seen)
-    elif isinstance(found, partial):
-        yield from _functions((found.func, found.args, found.keywords), seen)
-    elif callable(found):
+    if callable(found) and not isinstance(found, partial):
         yield found
-        own = getattr(found, "__self__", None)  # of a method, such as MultiSteps'
-        if type(own).__module__.startswith("optax"):
-            yield from _functions(vars(own), seen)
-        if isinstance(found, types.FunctionType):
-            yield from _functions(tuple(enclosed_by(found)), seen)
+    for part in parts_of(found):
+        yield from _functions(part, seen)
+    if isinstance(found, types.FunctionType):
+        yield from _functions(tuple(enclosed_by(found)), seen)
+
+
+def parts_of(found: Any) -> tuple[Any, ...]:
+    """What a container, a partial function or a method of optax's object holds."""
+    if isinstance(found, tuple | list):
+        return tuple(found)
+    if isinstance(found, dict):
+        return tuple(found.values())
+    if isinstance(found, partial):
+        return found.func, found.args, found.keywords
+    own = getattr(found, "__self__", None)  # such as MultiSteps'
+    return (vars(own),) if type(own).__module__.startswith("optax") else ()
 
 
 def _takes(tx: optax.GradientTransformation, name: str) -> bool:

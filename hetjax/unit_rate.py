@@ -6,7 +6,6 @@ change at every step. An optimizer with a learning rate of its own, such as
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from hetjax.optimizer_needs import OF_ONES, check_is_optimizer, first_update
+from hetjax.optimizer_needs import (
+    OF_ONES,
+    check_is_optimizer,
+    first_update,
+    parts_of,
+)
 
 # Steps at which a schedule is evaluated: all up to 1000, then 100 per power of ten.
 COUNTS = np.unique(
@@ -76,17 +80,9 @@ def _rates(found: Any, seen: set[int]) -> Iterator[np.ndarray]:
     if id(found) in seen:
         return
     seen.add(id(found))
-    if isinstance(found, (tuple, list)):
-        for part in found:
-            yield from _rates(part, seen)
-    elif isinstance(found, dict):
-        yield from _rates(list(found.values()), seen)
-    elif isinstance(found, partial):
-        yield from _rates((found.func, found.args, found.keywords), seen)
-    elif callable(found):
-        maker = getattr(found, "__self__", None)  # of a method, such as MultiSteps'
-        if type(maker).__module__.startswith("optax"):
-            yield from _rates(vars(maker), seen)
+    for part in parts_of(found):
+        yield from _rates(part, seen)
+    if callable(found):
         yield from _rates_of_closure(found, seen)
 
 
