@@ -199,25 +199,33 @@ def until(stream, word):
     return text
 
 
-@pytest.mark.full  # a process that waits for a signal
-@pytest.mark.parametrize("name", ["step", "apply"])
-def test_ctrl_c_while_a_real_machine_prepares(tmp_path, name):
-    """It comes while this program is compiled, in a thread or in the main one."""
+def interrupted_at(text, arguments, **variables):
+    """(status, stdout, stderr) of a process that gets SIGINT once it writes a text."""
     with subprocess.Popen(
-        [sys.executable, str(COMPARE), *BOTH, "--machine=local", "--cpu_devices=2"]
-        + [f"--out={tmp_path}"],
-        env=environment() | {"JAX_LOG_COMPILES": "1"},
+        [sys.executable, str(COMPARE), *arguments],
+        env=environment() | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            until(process.stderr, f"Compiling jit({name})")
+            until(process.stderr, text)
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert process.returncode == 130
+    return process.returncode, out, err
+
+
+@pytest.mark.full  # a process that waits for a signal
+@pytest.mark.parametrize("name", ["step", "apply"])
+def test_ctrl_c_while_a_real_machine_prepares(tmp_path, name):
+    """It comes while this program is compiled, in a thread or in the main one."""
+    arguments = [*BOTH, "--machine=local", "--cpu_devices=2", f"--out={tmp_path}"]
+    status, _, err = interrupted_at(
+        f"Compiling jit({name})", arguments, JAX_LOG_COMPILES="1"
+    )
+    assert status == 130
     assert "Traceback" not in err
     assert "interrupted before there was a result" in err
 
@@ -226,20 +234,8 @@ def test_ctrl_c_while_a_real_machine_prepares(tmp_path, name):
 def test_ctrl_c_writes_the_results_so_far(tmp_path):
     """The run would never end; the progress bar shows that it began."""
     arguments = [*BOTH, "--seconds=10000", "--num_evals=200000", f"--out={tmp_path}"]
-    with subprocess.Popen(
-        [sys.executable, str(COMPARE), *arguments],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            until(process.stderr, "accuracy")
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode == 130
+    status, out, err = interrupted_at("accuracy", arguments)
+    assert status == 130
     assert "Traceback" not in err
     assert "adaptive_sgd, seed 0, stopped early: interrupted" in out
     (run,) = document(tmp_path)["runs"]
