@@ -162,7 +162,10 @@ class Ledger(Saved):
         `time` is that of the next evaluation, or of the last one.
         """
         found = [m for m in self._unseen if m[0] > time]
-        moved = sum(sum(_ways(action)) * size for _, size, action in found)
+        moved = 0
+        for _, num_bytes, action in found:
+            workers, sends, gets = _models_of(action)
+            moved += len(workers) * (sends + gets) * num_bytes
         return [(visible, action) for visible, _, action in found], moved
 
     def drop_unseen(self, end: float) -> None:
@@ -172,11 +175,10 @@ class Ledger(Saved):
                 self._move(action, -num_bytes)
 
     def _move(self, action: MergeAction, num_bytes: int) -> None:
-        received, sent = _each_way(action)
-        for member in (*action.members, *action.partners):
-            if isinstance(member, int):
-                self.records[member].bytes_received += received * num_bytes
-                self.records[member].bytes_sent += sent * num_bytes
+        workers, sends, gets = _models_of(action)
+        for worker in workers:
+            self.records[worker].bytes_received += sends * num_bytes
+            self.records[worker].bytes_sent += gets * num_bytes
 
     def record_fetch(self, worker: int) -> None:
         """Record that a worker got a copy of the root's current model."""
@@ -390,19 +392,14 @@ class Ledger(Saved):
         return self.records
 
 
-def _each_way(action: MergeAction) -> tuple[bool, bool]:
-    """Whether a merge receives its members' models, and whether it sends them one."""
-    if not action.transfers:  # it needs no link
-        return False, False
-    sends = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
-    return MergeOp.PUSH in action.op, sends
+def _models_of(action: MergeAction) -> tuple[list[int], bool, bool]:
+    """The workers of a merge, whether they send their models, and whether they get one.
 
-
-def _ways(action: MergeAction) -> tuple[int, ...]:
-    """How many models a merge receives from workers, and sends to them."""
-    everyone = (*action.members, *action.partners)
-    workers = sum(isinstance(m, int) for m in everyone)
-    return tuple(workers * way for way in _each_way(action))
+    A merge without transfers needs no link.
+    """
+    members = (*action.members, *action.partners) if action.transfers else ()
+    gets = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
+    return [m for m in members if isinstance(m, int)], MergeOp.PUSH in action.op, gets
 
 
 def _of(rounds: Iterable[Arrival]) -> Recent:
