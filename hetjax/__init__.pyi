@@ -29,6 +29,7 @@ from .api import (
 from .callbacks import STOP
 from .checkpoint.settings import Checkpoint
 from .data.batching import make_batch, make_buckets
+from .engine.tape import decisions
 from .replica import Replica
 from .report import Comparison, History, plot
 from .schedule import LearningRate
@@ -95,6 +96,7 @@ __all__ = [
     "callbacks",
     "classification",
     "compare",
+    "decisions",
     "data",
     "downpour",
     "eamsgd",

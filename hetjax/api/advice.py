@@ -16,7 +16,7 @@ import jax
 
 from hetjax import tree
 from hetjax.api.calibration import calibrate
-from hetjax.api.policy_events import policy_events
+from hetjax.api.planning import virtual_run
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_advise
 from hetjax.api.session import Session
@@ -282,7 +282,7 @@ def _simulate_choice(
     or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
     the end do not count.
     """
-    run = policy_events(strategy, machine, data, tree.num_bytes(_params(task)))
+    run = virtual_run(strategy, machine, data, tree.num_bytes(_params(task)))
     examples, merges, busy, duration = 0, 0, 0.0, 0.0
     at_merge = (0, 0.0)  # examples and busy seconds at the last merge
     local_rounds: list[Counter] = [Counter() for _ in machine.workers]

@@ -7,7 +7,7 @@ largest batch run on a device of this host; XLA says how much memory they take.
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -17,19 +17,21 @@ from tqdm import tqdm
 
 from hetjax import tree
 from hetjax.api.arguments import check_epochs
-from hetjax.api.policy_events import policy_events
 from hetjax.api.progress import takes_bars
 from hetjax.api.requests import check_plan
 from hetjax.api.session import Session
+from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.steps import StepSettings
-from hetjax.machine import Arrival, Machine
+from hetjax.engine.tape import decisions
+from hetjax.machine import Arrival, Event, Machine, SimulatedClock
 from hetjax.report.table import Table
 from hetjax.runtimes.devices import device_name, simulation_devices
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.schedule import Actions
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -275,6 +277,23 @@ def virtual_times(
     }
 
 
+def virtual_run(
+    strategy: Strategy, machine: Machine, data: Dataset, num_bytes: float
+) -> Iterator[tuple[Event | None, Actions]]:
+    """Each event of a run without a model of `num_bytes`, and what is decided then.
+
+    The clock's seed is 0, so that they are the same each time.
+    """
+    nonzeros = nonzeros_per_example(data.train)
+    return decisions(
+        strategy.policy,
+        SimulatedClock(machine, seed=0, nonzeros_per_example=nonzeros),
+        num_examples=len(data.train),
+        num_bytes=num_bytes,
+        nonzeros=nonzeros,
+    )
+
+
 def _virtual_time(
     data: Dataset,
     machine: Machine,
@@ -286,7 +305,7 @@ def _virtual_time(
     examples = updates = 0
     middle = (0.0, 0, 0)
     last = 0.0
-    events = policy_events(strategy, machine, data, num_bytes)
+    events = virtual_run(strategy, machine, data, num_bytes)
     for number, (event, _) in enumerate(events):
         if number == EVENTS // 2:
             middle = (last, examples, updates)

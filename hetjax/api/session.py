@@ -266,7 +266,7 @@ class Session:
         try:
             callbacks.begin(before)
             runtime = self._open(strategy, job, kept=folder is not None)
-            recording = runtime.recording
+            recording = runtime.recorder and runtime.recorder.recording
             loop = Loop(
                 job.name, strategy, job, runtime, each, saver=saver, saved=saved
             )
@@ -296,9 +296,9 @@ class Session:
         if pressed():
             error = KeyboardInterrupt(pressed())
             runtime.leave(error)
-            runtime.executor.close()
-            if runtime.recording is not None:
-                runtime.recording.close()
+            runtime.player.close()
+            if runtime.recorder is not None:
+                runtime.recorder.recording.close()
             raise error
         return runtime
 

@@ -13,7 +13,7 @@ did.
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hetjax.engine.protocols import Kept, Outcome, RoundResult, Unreachable
+from hetjax.engine.protocols import Kept, RoundResult, Unreachable
 from hetjax.machine import Arrival
 
 
@@ -51,19 +51,20 @@ class Cuts:
         self,
         saver: Saver,
         kept: Kept,
+        player: Any,
         save: Callable[[], dict[str, Any]],
-        leaves_of: Callable[[Any], list[Any]],
         *,
         rests: bool,
     ):
-        """`save()` is the run without the outcomes of the rounds under way.
+        """`save()` is the run without the outcomes of the rounds in flight.
 
         `rests`: will there be moments in which no worker has a round?
         """
-        self._saver, self._executor, self._at_rest = saver, kept.executor, kept.at_rest
+        self._saver, self._player, self._at_rest = saver, player, kept.at_rest
         self._prefers_rest = kept.at_rest or (rests and saver.prefers_rest)
         self._is_due = kept.hear_due(saver.is_due)
-        self._save, self._leaves_of = save, leaves_of
+        self._save = save
+        player.on_outcome = self.arrived
         self._open: OpenCut | None = None
         self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
         self._last = ""  # the cut before the run ends: "wanted", then "taken"
@@ -105,7 +106,7 @@ class Cuts:
         self._open.add("run", self._save())
         self._awaited = set(working)
         for worker in sorted(working):
-            outcome = self._executor.outcome(worker)
+            outcome = self._player.outcome(worker)
             if outcome is not None:
                 self._add(worker, None, outcome)
         self._commit_if_complete()
@@ -121,14 +122,7 @@ class Cuts:
 
     def _add(self, worker: int, arrival: Arrival | None, outcome: RoundResult) -> None:
         assert self._open is not None
-        fields = {
-            "arrival": arrival,
-            "replica": self._leaves_of(outcome.replica),
-            "losses": list(outcome.losses),
-            "mean": outcome.mean,
-            "padded": outcome.padded,
-            "finite": outcome.finite,
-        }
+        fields = {"arrival": arrival, **self._player.saved_outcome(outcome)}
         self._open.add(f"outcome {worker}", fields)
         self._awaited.discard(worker)
 
@@ -141,9 +135,3 @@ class Cuts:
         if self._open is not None and not self._awaited:
             self._open.commit()
             self._open = None
-
-
-def outcome_of(fields: dict[str, Any], replica_of: Callable[[list], Any]) -> Outcome:
-    """The outcome that a cut has saved."""
-    saved = {k: v for k, v in fields.items() if k in Outcome._fields}
-    return Outcome(**{**saved, "replica": replica_of(fields["replica"])})

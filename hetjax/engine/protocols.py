@@ -1,28 +1,34 @@
-"""What the loop needs from a kind of machine: a clock, an executor and a placement.
+"""What a run needs from a kind of machine: a clock, and a player of its tape.
 
 `hetjax.runtimes` implements each kind of machine. To add one, write a module that
-returns a `Runtime`; nothing else has to change.
+returns a `Runtime`; nothing else has to change. A clock says when things happen and
+runs nothing; a player (`hetjax.engine.play` has one, made of a store and an executor)
+runs things and does not know when. `hetjax.engine.tape` tells both what to do. Host
+world, no JAX.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 
 from hetjax.engine.correction import Correction
-from hetjax.engine.placement import Placement
-from hetjax.engine.replicas import ReplicaStore
-from hetjax.machine import (
+from hetjax.machine.roster import Roster
+from hetjax.machine.types import (
     Arrival,
     Event,
     LocalRound,
+    MergeAction,
+    MergeRequest,
+    MergeTimes,
     PlannedMerge,
     Stamps,
     WorkerInfo,
 )
-from hetjax.replica import Replica
+from hetjax.schedule.types import Policy
+
+# -- when --------------------------------------------------------------------------
 
 
 class Clock(Protocol):
@@ -39,12 +45,13 @@ class Clock(Protocol):
         ...
 
     @property
-    def has_pending_joins(self) -> bool:
-        """May a worker that is not active still join?"""
+    def roster(self) -> Roster:
+        """Which workers are active, working, or lost."""
         ...
 
-    def begin(self) -> None:
-        """Start the clock."""
+    @property
+    def has_pending_joins(self) -> bool:
+        """May a worker that is not active still join?"""
         ...
 
     def dispatch(
@@ -56,15 +63,11 @@ class Clock(Protocol):
         """
         ...
 
-    def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Call `planned.run(time)` once, with the time from which the merge is visible.
+    def plan(self, merge: MergeRequest) -> PlannedMerge:
+        """Say when a merge takes place; a Merged event follows.
 
-        Return the times of the merge's parts; a Merged event follows.
+        A clock that measures merges does not know yet: it learns it by `merged`.
         """
-        ...
-
-    def paused(self) -> AbstractContextManager[Any]:
-        """Stop the clock within the context."""
         ...
 
     def start(self, worker: int) -> None:
@@ -95,19 +98,39 @@ class KeptClock(Clock, Protocol):
         ...
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned; called before `begin`."""
+        """Continue from what `save` returned."""
         ...
 
     def start_at(self, time: float) -> None:
-        """Start at `time` [s], with nothing but that; called before `begin`."""
+        """Start at `time` [s], with nothing but that."""
         ...
 
-    def take_up(self, worker: int, arrival: Arrival | None) -> None:
-        """A round was under way, which arrived so; None: its outcome was not saved.
 
-        Clocks that saved its arrival themselves do nothing.
-        """
+class TimedClock(Clock, Protocol):
+    """A clock whose seconds pass by themselves: those of real machines."""
+
+    def begin(self) -> None:
+        """Start the clock."""
         ...
+
+    def paused(self) -> AbstractContextManager[Any]:
+        """Stop the clock within the context."""
+        ...
+
+
+class MeasuringClock(TimedClock, Protocol):
+    """A clock that learns how long rounds and merges took when they are done."""
+
+    def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
+        """Return the times of a merge, which was measured; a Merged event follows."""
+        ...
+
+    def resume_round(self, worker: int, arrival: Arrival | None) -> None:
+        """A round was in flight, which arrived so; None: its outcome is lost."""
+        ...
+
+
+# -- what ---------------------------------------------------------------------------
 
 
 class Unreachable(ConnectionError):
@@ -125,7 +148,7 @@ class Assignment(NamedTuple):
 
 
 class RoundResult(Protocol):
-    """The result of an assignment, as the loop sees it; `Outcome` is one.
+    """The result of a local round; `hetjax.engine.steps.Outcome` is one.
 
     Where the host runs ahead of the devices, a result is not `known` yet when its
     arrival is handled: `mean`, `finite` and `losses` then wait for it, and the program
@@ -135,11 +158,6 @@ class RoundResult(Protocol):
     @property
     def known(self) -> bool:
         """Can the numbers below be read without launching a program?"""
-        ...
-
-    @property
-    def replica(self) -> Any:
-        """The replica, as the run's store takes it back."""
         ...
 
     @property
@@ -159,28 +177,15 @@ class RoundResult(Protocol):
 
     @property
     def finite(self) -> Any:
-        """Are all numbers of the replica finite?"""
+        """Are all numbers of the replica finite? If not, the player has reset it."""
         ...
 
 
-class Outcome(NamedTuple):
-    """The result of an assignment."""
+class Seen(NamedTuple):
+    """A model at an evaluation, and its metrics on the test split."""
 
-    replica: Replica
-    losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses of one step, or of all
-    mean: jax.Array | np.ndarray  # mean loss of the last step
-    padded: int  # number of padding examples that were computed too
-    finite: Any = True  # are all numbers of the replica finite?
-
-    @property
-    def known(self) -> bool:
-        """Its program was launched."""
-        return True
-
-    def wait(self) -> "Outcome":
-        """Wait until the arrays are computed; return the outcome itself."""
-        jax.block_until_ready((self.replica, self.mean, self.finite))
-        return self
+    model: Any  # (params, model_state)
+    metrics: dict[str, float]
 
 
 TakeTurns = Callable[[Callable[[], bool]], bool]
@@ -189,8 +194,146 @@ event is due, or `yields()`, which is called after each event, returns True. It 
 whether there is more to do. Only one thread calls it at a time."""
 
 
+class Traits(NamedTuple):
+    """What the writer of a tape has to know of the player that it writes for."""
+
+    num_bytes: float = 0.0  # of a model, as a merge moves it
+    counts_bytes: bool = False  # does it count what moves? Else the ledger does
+    merges_wait: bool = False  # do members wait also for merges that do not block?
+    # nodes whose merges need the members' held-out metrics, which are asked for first
+    measured: Callable[[str], bool] = lambda node: False
+    may_miss: bool = False  # may a member be out of reach, as a merge finds out?
+    # are results known late? Then nodes merge only when those of their workers are
+    runs_ahead: bool = False
+
+
+Plays = Mapping[type, Callable[[Any], Any]]
+"""By kind of instruction: what carries one out, and returns what was observed."""
+
+
+class Player(Protocol):
+    """Carries out the instructions of a tape (see `hetjax.engine.tape`)."""
+
+    traits: Traits  # known once it is open
+    plays: Plays  # all kinds of instructions that it may get
+
+    def open(self) -> None:
+        """Make the first model."""
+        ...
+
+    def lead(self, take_turns: TakeTurns) -> None:
+        """Call `take_turns`, on any thread, until it returns False."""
+        ...
+
+    def flush(self) -> None:
+        """End a turn: begin all rounds that were started but still wait."""
+        ...
+
+    def close(self) -> list[int]:
+        """End everything; return the workers whose threads are stuck."""
+        ...
+
+    def model(self) -> Any:
+        """Return the root's current model: (params, model_state)."""
+        ...
+
+    def look_at_all(self, model: Any) -> dict[str, float]:
+        """A model's metrics on the whole test split, of which others see a part."""
+        ...
+
+    def traffic(self) -> Sequence[tuple[int, int]]:
+        """Bytes from and to each worker, if it `counts_bytes`; else nothing."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """Return all arrays that decide how the run continues."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        ...
+
+    def load_root(self, saved: dict[str, Any]) -> None:
+        """Continue from the root's model alone, of what `save` returned."""
+        ...
+
+    def model_of(self, leaves: list[Any]) -> Any:
+        """Return a model from a saved one's arrays."""
+        ...
+
+
+class Store(Protocol):
+    """The replicas of workers and states of nodes that the reference player changes.
+
+    `hetjax.engine.replicas.ReplicaStore` is one.
+    """
+
+    num_bytes: int  # of a model
+    shared: bool  # may merges change a replica during its round?
+
+    def model(self) -> Any:
+        """Return the root's current model: (params, model_state)."""
+        ...
+
+    def report(self) -> dict[str, float]:
+        """Return the counters of the root's merge."""
+        ...
+
+    def begin(self, worker: int) -> None:
+        """Make a worker's replica, from the root's current model."""
+        ...
+
+    def forget(self, worker: int) -> None:
+        """Drop a worker's replica."""
+        ...
+
+    def reset(self, worker: int) -> None:
+        """Begin a worker's replica again, but for the merge's buffers."""
+        ...
+
+    def check_out(self, worker: int) -> Any:
+        """Return the replica with which a worker begins its round."""
+        ...
+
+    def check_in(self, worker: int, replica: Any) -> None:
+        """Take a worker's replica back after its round."""
+        ...
+
+    def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
+        """Carry out a merge or a fetch; return stamps of `time.perf_counter`."""
+        ...
+
+    def seen(self, member: int | str) -> Any:
+        """Return a member's model."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """Return the leaves of all states and replicas."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        ...
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue with the root alone."""
+        ...
+
+    def leaves_of(self, replica: Any) -> list[Any]:
+        """Return a replica's arrays, for `replica_of`."""
+        ...
+
+    def replica_of(self, worker: int, leaves: list[Any]) -> Any:
+        """Return a worker's replica from the arrays of a saved one."""
+        ...
+
+    def model_of(self, leaves: list[Any]) -> Any:
+        """Return a model from a saved one's arrays."""
+        ...
+
+
 class Executor(Protocol):
-    """Runs assignments; a worker has at most one at a time."""
+    """Runs the reference player's assignments; a worker has at most one at a time."""
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Call `take_turns`, on any thread, until it returns False."""
@@ -204,8 +347,8 @@ class Executor(Protocol):
         """End a turn: begin all assignments that were started but still wait."""
         ...
 
-    def finish(self, worker: int) -> RoundResult:
-        """Return the outcome of a worker's assignment, which has arrived."""
+    def finish(self, worker: int) -> Any:
+        """Return the `Outcome` of a worker's assignment, which has arrived."""
         ...
 
     def drop(self, worker: int) -> None:
@@ -216,18 +359,16 @@ class Executor(Protocol):
         """End everything; return the workers whose threads are stuck."""
         ...
 
-
-class KeptExecutor(Executor, Protocol):
-    """An executor whose runs can be kept (`train(checkpoint=...)`)."""
-
-    def outcome(self, worker: int) -> RoundResult | None:
+    def outcome(self, worker: int) -> Any:
         """Return what `finish` will; None if it is not known before the arrival."""
         ...
 
-    def load(self, worker: int, outcome: Outcome) -> None:
+    def load(self, worker: int, outcome: Any) -> None:
         """Take up a worker's assignment that was saved with its outcome."""
         ...
 
+
+# -- both ---------------------------------------------------------------------------
 
 IsDue = Callable[[int], bool]
 """Should a run be cut, after so many evaluations?"""
@@ -237,8 +378,6 @@ class Kept(NamedTuple):
     """How runs on a machine are kept (`train(checkpoint=...)`)."""
 
     kind: str  # of machine: a cut of another one has its root and totals alone
-    clock: KeptClock
-    executor: KeptExecutor
     # are runs cut only when no worker has a local round, between an arrival's merges
     # and the rounds after it?
     at_rest: bool = False
@@ -249,14 +388,13 @@ class Kept(NamedTuple):
 class Runtime(NamedTuple):
     """A machine that is ready to run a strategy."""
 
-    clock: Clock
-    executor: Executor
-    placement: Placement  # the devices of replicas and nodes
+    clock: Any  # a Clock
+    player: Any  # a Player
     step_modes: dict[str, str]  # how K local steps run, by kind of device
     real: bool = False  # are its seconds wall-clock time?
-    recording: Any = None  # a `hetjax.tracing.Recording` of the run
-    # makes the store of replicas; another one than `ReplicaStore` has its methods
-    open_store: Callable[..., Any] = ReplicaStore
+    # decides in place of the strategy's policy: the recorded actions of a replay
+    policy: Policy | None = None
+    recorder: Any = None  # a `hetjax.tracing.Recorder`, which writes the tape on disk
     # the clock's times, corrected when the run is over; None: they were final
     corrected: Correction | None = None
     # of several processes that run the same loop: the value that process 0 has, and

@@ -1,11 +1,10 @@
 """The replicas of workers and states of nodes, and the programs that change them.
 
-This is the device side of the loop: it knows no clock and no policy, only replicas,
-states and the compiled functions between them.
+This is the store of the reference player: it knows no clock and no policy, only
+replicas, states and the compiled functions between them.
 """
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,11 +24,7 @@ Model = tuple[Any, Any]  # params, model_state
 
 
 class ReplicaStore:
-    """Replicas by worker and states by node, each made when it is first needed."""
-
-    merges_block = False  # do members wait for merges that need not block them, too?
-    measures_members = False  # the loop measures what a merge requires of members
-    measures_traffic = False  # the ledger counts the models that merges move
+    """Replicas by worker, and states by node, each made when it is first needed."""
 
     def __init__(
         self,
@@ -37,17 +32,14 @@ class ReplicaStore:
         job: Job,
         placement: Placement,
         topology: Topology,
-        *,
-        on_fetch: Callable[[int], None],
     ):
         """Initialize the model with the job's seed.
 
-        `on_fetch` is called with each worker that gets a copy of the root's model. If
-        the placement is timed, merges are waited for and their parts are stamped.
+        If the placement is timed, merges are waited for and their parts are stamped.
         """
         self._placement, self._topology = placement, topology
         self._strategy, self._programs = strategy, job.programs
-        self._compilations, self._on_fetch = job.compilations, on_fetch
+        self._compilations = job.compilations
         self._merges = job.programs.merges_of(strategy)
         self._requires = (*self._merges[0].requires, *strategy.local.requires)
         self._model = job.programs.model(self._merges[-1])
@@ -75,35 +67,28 @@ class ReplicaStore:
         """Return the merge of a node's level; the root has the last one."""
         return self._merges[self._topology.merge_level(node, len(self._merges))]
 
-    def replica(self, worker: int) -> Replica:
-        """Return a worker's replica; a new one copies the root's current model."""
-        if worker not in self._replicas:
-            with self._compilations.of("init"):
-                begin = self._programs.replica(self._strategy.local, self._requires)
-                replica = begin(*self.model())
-                self._replicas[worker] = self._placement.to_worker(worker, replica)
-            self._on_fetch(worker)
-        return self._replicas[worker]
+    def begin(self, worker: int) -> None:
+        """Make a worker's replica, from the root's current model."""
+        with self._compilations.of("init"):
+            begin = self._programs.replica(self._strategy.local, self._requires)
+            replica = begin(*self.model())
+            self._replicas[worker] = self._placement.to_worker(worker, replica)
 
     def forget(self, worker: int) -> None:
         """Drop a worker's replica: its next round begins from the root's model."""
         self._replicas.pop(worker, None)
         self._checked_out.pop(worker, None)
 
-    def settle(self) -> bool:
-        """Do nothing, and say so: a round's numbers are known when it has arrived."""
-        return False
-
-    def reset_to_center(self, worker: int) -> None:
-        """Reset a worker's replica to the root's model, but for the merge's buffers."""
+    def reset(self, worker: int) -> None:
+        """Begin a worker's replica again, but for the merge's buffers."""
         before = self._replicas[worker]
-        self.forget(worker)
-        replica = self.replica(worker)
+        self.begin(worker)
+        replica = self._replicas[worker]
         self._replicas[worker] = with_own_buffers(replica, before, self._requires)
 
     def check_out(self, worker: int) -> Replica:
         """Return the replica with which a worker begins its round."""
-        replica = self.replica(worker)
+        replica = self._replicas[worker]
         if not self.shared:
             del self._replicas[worker]  # the steps donate its buffers
         self._checked_out[worker] = replica if self.shared else None
@@ -186,19 +171,6 @@ class ReplicaStore:
 
     # -- merges --------------------------------------------------------------------
 
-    def gather(self, action: MergeAction) -> Sequence[int]:
-        """Return the workers among the members that cannot be reached: none.
-
-        Called before each merge, which the others then carry out without them.
-        """
-        del action
-        return ()
-
-    def traffic(self, worker: int) -> tuple[int, int]:
-        """Bytes that came from a worker, and went to it: not measured here."""
-        del worker
-        return 0, 0
-
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
         """Carry out a merge or a fetch; return stamps of `time.perf_counter`.
 
@@ -239,7 +211,7 @@ class ReplicaStore:
     def member(self, member: int | str) -> Replica:
         """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
-            return self.replica(member)
+            return self._replicas[member]
         return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 
     def _wait_for(self, trees: Any) -> float:

@@ -16,7 +16,7 @@ from hetjax.data.batching import Batch, make_batch, make_batches
 from hetjax.data.columns import row_bytes
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.engine.protocols import Assignment, Outcome
+from hetjax.engine.protocols import Assignment
 from hetjax.local import LocalUpdate
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy
@@ -25,6 +25,26 @@ ALONE = ("dispatch", "fused", "unrolled")  # step modes of a single worker
 STEP_MODES = (*ALONE, "vmapped")  # "vmapped": workers that share a device, together
 AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is used
 LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
+
+
+class Outcome(NamedTuple):
+    """The result of an assignment."""
+
+    replica: Replica
+    losses: Sequence[tuple[np.ndarray, Any]]  # rows and losses of one step, or of all
+    mean: jax.Array | np.ndarray  # mean loss of the last step
+    padded: int  # number of padding examples that were computed too
+    finite: Any = True  # are all numbers of the replica finite?
+
+    @property
+    def known(self) -> bool:
+        """Its program was launched."""
+        return True
+
+    def wait(self) -> "Outcome":
+        """Wait until the arrays are computed; return the outcome itself."""
+        jax.block_until_ready((self.replica, self.mean, self.finite))
+        return self
 
 
 class StepSettings(NamedTuple):

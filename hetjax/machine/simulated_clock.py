@@ -7,7 +7,6 @@ for their links. Events come from an `EventQueue`; time jumps from one to the ne
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import MergeQueues, Transfer
 from hetjax.machine.profile import check_seed
+from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
     Event,
@@ -26,6 +26,7 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     Merged,
+    MergeRequest,
     PlannedMerge,
     Slow,
     Stamps,
@@ -80,12 +81,10 @@ class SimulatedClock(Saved):
         """May a worker that is not active still join?"""
         return self._events.has_scripted_joins
 
-    def begin(self) -> None:
-        """Do nothing: virtual time is at 0 s and moves from event to event."""
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Do nothing: virtual time only moves in `next`."""
-        return nullcontext()
+    @property
+    def roster(self) -> Roster:
+        """Which workers are active, working, or lost."""
+        return self._events.roster
 
     # -- actions -----------------------------------------------------------------
 
@@ -157,13 +156,10 @@ class SimulatedClock(Saved):
         self._events.push(transfer.finish, merged)
         return transfer
 
-    def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Carry out a merge at the time that its queues allow."""
-        start, finish = self.merge(
-            planned.action, planned.num_bytes, planned.seconds, planned.below
-        )
-        planned.run(finish)
-        return Stamps(start, start, finish, finish)
+    def plan(self, merge: MergeRequest) -> PlannedMerge:
+        """Schedule a merge at the time that its queues allow."""
+        start, finish = self.merge(*merge)
+        return PlannedMerge(finish, Stamps(start, start, finish, finish))
 
     def start(self, worker: int) -> None:
         """Make a worker active from now on; its Join is a coming event."""
@@ -184,9 +180,6 @@ class SimulatedClock(Saved):
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = time
-
-    def take_up(self, worker: int, arrival: Arrival | None) -> None:
-        """Do nothing: the arrivals of rounds under way were saved with the queue."""
 
     # -- events --------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ the start of the run; workers are numbered from 0.
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import NamedTuple
 
@@ -188,23 +188,28 @@ class Stamps(NamedTuple):
 
 
 class MergeTimes(NamedTuple):
-    """The measured times of a real merge, and the seconds of compiling within them."""
+    """The stamps of a merge that was measured, and the seconds of compiling within."""
 
-    stamps: Stamps
+    stamps: Stamps  # of `time.perf_counter`
     compiling: float = 0.0
-    missing: tuple[int, ...] = ()  # members that could not be reached: they are absent
 
 
-class PlannedMerge(NamedTuple):
-    """A merge for a clock to carry out, with everything that its time depends on."""
+class MergeRequest(NamedTuple):
+    """A merge, with everything that its time depends on."""
 
     action: MergeAction
     num_bytes: float  # of a member's model
     seconds: float  # [s] of the members' own time, as for evaluating held-out data
     below: tuple[int, ...]  # the workers that are members or below a member node
-    # run(time, missing=()): merge, visible from `time` on; a clock that replays a run
-    # says which members could not be reached
-    run: Callable[..., MergeTimes]
+
+
+class PlannedMerge(NamedTuple):
+    """When a merge takes place, as a clock knows before it is carried out."""
+
+    visible: float  # [s] from which the node's new model is seen
+    stamps: Stamps | None = None  # None: they are measured when it is carried out
+    # members that could not be reached, in the run that is replayed: they are absent
+    missing: tuple[int, ...] = ()
 
 
 class RunEnded(Exception):

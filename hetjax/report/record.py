@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from hetjax.engine.records.history import History, WorkerRecord
+from hetjax.engine.records.history import History
+from hetjax.engine.records.timeline import WorkerRecord
 
 COMMON = ("seconds", "updates", "examples", "loss")  # columns of every evaluation
 

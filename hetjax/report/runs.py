@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hetjax.engine.records.history import History, Timeline
+from hetjax.engine.records.history import History
+from hetjax.engine.records.timeline import Timeline
 from hetjax.report.record import plain
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
+from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.engine.steps import Outcome
 
 FIRST = 3  # assignments that are timed to decide; one of them compiles
 LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread

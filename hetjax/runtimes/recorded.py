@@ -1,16 +1,17 @@
-"""Replay of a recorded run: its trace is the clock, on the same kinds of device."""
+"""Replay of a recorded run: its trace is the tape, on the same kinds of device."""
 
 from collections.abc import Sequence
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Assignment, Outcome, Runtime
-from hetjax.engine.steps import Steps, StepSettings
+from hetjax.engine.play import Player
+from hetjax.engine.protocols import Assignment, Runtime
+from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import Grouped
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_same
-from hetjax.tracing.recorded_clock import RecordedClock
+from hetjax.tracing.stored_tape import StoredTape
 from hetjax.tracing.trace import Trace
 
 
@@ -34,7 +35,9 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     # where merges ran on a device of no worker, its kind is noted
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
-    return Runtime(RecordedClock(trace), Grouped(run, benches), placement, step_modes)
+    tape = StoredTape(trace)
+    player = Player(strategy, job, workers, Grouped(run, benches), placement)
+    return Runtime(tape, player, step_modes, policy=tape.policy(strategy.policy))
 
 
 def missing_kinds(trace: Trace) -> list[str]:

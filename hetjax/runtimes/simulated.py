@@ -5,8 +5,9 @@ import os
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.protocols import Assignment, Kept, KeptExecutor, Outcome, Runtime
-from hetjax.engine.steps import Steps, StepSettings
+from hetjax.engine.play import Player
+from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
+from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import Inline, Pooled
@@ -37,8 +38,8 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     step_modes = {devices[0].device_kind: step_mode}
     note = f"on {', '.join(map(device_name, devices))}"
-    kept = Kept("simulated", clock, executor)
-    return Runtime(clock, executor, placement, step_modes, note=note, kept=kept)
+    player = Player(strategy, job, clock.workers, executor, placement)
+    return Runtime(clock, player, step_modes, note=note, kept=Kept("simulated"))
 
 
 def _devices(
@@ -70,7 +71,7 @@ def _executor(
     devices: tuple[Device, ...],
     placement: Placement,
     workers: int,
-) -> KeptExecutor:
+) -> Executor:
     """Return an executor of steps on the workers' devices."""
 
     def run(assignment: Assignment) -> Outcome:

@@ -9,13 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from hetjax.engine.placement import Device
-from hetjax.engine.protocols import (
-    Assignment,
-    KeptExecutor,
-    Outcome,
-    RoundResult,
-    TakeTurns,
-)
+from hetjax.engine.protocols import Assignment, Executor, TakeTurns
+from hetjax.engine.steps import Outcome
 
 Shape = tuple[int, int]  # steps of a local round, and the batch size of its first step
 
@@ -33,7 +28,7 @@ class Spread:
         self,
         run: Callable[[Assignment], Outcome],
         devices: Sequence[Device],
-        others: KeptExecutor,
+        others: Executor,
     ):
         """`devices` are those of all workers; `others` runs what is compiled."""
         self._run, self._devices, self._others = run, devices, others
@@ -72,11 +67,11 @@ class Spread:
         """End the turn of the other executor."""
         self._others.flush()
 
-    def finish(self, worker: int) -> RoundResult:
+    def finish(self, worker: int) -> Outcome:
         """Return the outcome; raise what was raised on a device's own thread."""
         return self._results.pop(worker, partial(self._others.finish, worker))()
 
-    def outcome(self, worker: int) -> RoundResult | None:
+    def outcome(self, worker: int) -> Outcome:
         """Return the outcome, which stays."""
         return self._results.get(worker, partial(self._others.outcome, worker))()
 

@@ -38,7 +38,6 @@ from hetjax.schedule.scaling import (
     linear_scaling,
     measured_scaling,
 )
-from hetjax.schedule.simulate import simulate
 from hetjax.schedule.types import Actions, Policy
 
 __all__ = [
@@ -79,7 +78,6 @@ __all__ = [
     "on_plateau",
     "on_rate_drop",
     "one_per_device",
-    "simulate",
     "random_partner",
     "learning_rate_at",
     "sma_restarts",

@@ -12,7 +12,8 @@ from typing import Any, TextIO
 
 from hetjax.machine.types import MergeOp, Stamps
 
-VERSION = 2  # of the format
+VERSION = 3  # of the format
+READ = (2, VERSION)  # versions that are read
 # the fields of a line by its kind: the first field has the name of the kind
 _FIELDS: dict[str, dict[str, Any]] = {
     "dispatch": {
@@ -38,13 +39,19 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "leave": {"leave": int, "time": float, "lost": bool, "why": str},
     "join": {"join": int, "time": float, "why": str},
     "slow": {"slow": int, "time": float, "factor": float},
+    # a worker that was stopped takes part again; a point of the history
+    "start": {"start": int},
+    "evaluation": {"evaluation": float},
     # from here on, the run was continued from a checkpoint
     "cut": {"cut": float},
+}
+_SINCE_3: dict[str, dict[str, Any]] = {
+    "merge": {"blocking": bool, "transfers": int, "server_steps": int | None}
 }
 # fields that a line has only where there is something to say: members of a merge that
 # could not be reached
 _OPTIONAL: dict[str, dict[str, Any]] = {"merge": {"missing": list[int]}}
-_OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow")
+_OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow", "start")
 _HEADER: dict[str, Any] = {
     "strategy": str,
     "seed": int,
@@ -81,6 +88,7 @@ _TYPE_NAMES = {
     int: "a whole number",
     float: "a finite number",
     str: "a text",
+    bool: "true or false",
     dict: "an object",
     list[int]: "a list of whole numbers",
     list[float]: "a list of finite numbers",
@@ -107,10 +115,10 @@ def check_header(name: str, header: Line) -> None:
         raise ValueError(
             f"{place}: this is not a trace of hetjax: it lacks {', '.join(missing)}"
         )
-    if header["trace"] != VERSION:
+    if header["trace"] not in READ:
         raise ValueError(
             f"{place}: a trace of version {_text(header['trace'])}; this hetjax reads "
-            f"version {VERSION}"
+            f"versions {' and '.join(map(str, READ))}"
         )
     given = {k: v for k, v in _MORE_HEADER.items() if k in header}
     _check_fields(place, header, _HEADER | given)
@@ -155,6 +163,8 @@ def check_lines(name: str, lines: Sequence[tuple[int, Line]], header: Line) -> N
             raise ValueError(f"{place}: unknown kind of line: {_text(line)}")
         more_fields = {k: v for k, v in _OPTIONAL.get(kind, {}).items() if k in line}
         fields = _FIELDS[kind] | more_fields
+        if header["trace"] > 2:
+            fields |= _SINCE_3.get(kind, {})
         _check_fields(place, line, fields)
         if set(line) != set(fields):
             more = ", ".join(sorted(set(line) - set(fields)))

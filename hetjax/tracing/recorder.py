@@ -1,26 +1,24 @@
-"""Recording: a clock that writes what another clock does, as lines of a trace."""
+"""Recording: the tape of a run on disk, as lines of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hetjax.engine.tape import MergeDone, Point, Round
 from hetjax.machine.types import (
     Arrival,
     Event,
     Join,
     Leave,
-    LocalRound,
+    MergeAction,
     Merged,
     MergeOp,
-    MergeTimes,
-    PlannedMerge,
     Slow,
-    Stamps,
     Timer,
     WorkerInfo,
 )
+from hetjax.schedule.types import Actions
 from hetjax.tracing.format import VERSION, Line
 from hetjax.tracing.trace import Recording
 
@@ -49,106 +47,47 @@ def _op(text: str) -> MergeOp:
 
 
 class Recorder:
-    """A clock that writes a line for each action and event of another clock."""
+    """Writes a line for each round, merge and event of a tape."""
 
     def __init__(
         self,
-        clock: Any,
+        workers: Sequence[WorkerInfo],
         header: Line,
         path: str | Path | None = None,
         *,
         continues: bool = False,
     ):
         """Write the first line, unless the file `continues` where `load` says."""
-        self._clock = clock
         self.recording = Recording(path, continues=continues)
-        workers = [info._asdict() for info in clock.workers]
-        self._first = {"trace": VERSION, **header, "workers": workers}
+        described = [info._asdict() for info in workers]
+        self._first = {"trace": VERSION, **header, "workers": described}
         if not continues:
             self.recording.write(self._first)
 
-    @property
-    def workers(self) -> tuple[WorkerInfo, ...]:
-        """All workers of the recorded clock."""
-        return self._clock.workers
+    def write(self, entry: Any) -> None:
+        """Write an entry of the tape, if it is one of those that a trace has."""
+        lines_of = _LINES.get(type(entry))
+        if lines_of is not None:
+            for line in lines_of(entry):
+                self.recording.write(line)
 
-    @property
-    def now(self) -> float:
-        """The time of the recorded clock."""
-        return self._clock.now
+    def flush(self) -> None:
+        """Write what waits to the file."""
+        self.recording.flush()
 
-    @property
-    def has_pending_joins(self) -> bool:
-        """May a worker still join on the recorded clock?"""
-        return self._clock.has_pending_joins
+    def save(self) -> int:
+        """Return the length of the file."""
+        return self.recording.length
 
-    def begin(self) -> None:
-        """Start the recorded clock."""
-        self._clock.begin()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the recorded clock; the file is written meanwhile."""
-        with self._clock.paused():
-            self.recording.flush()
-            yield
-
-    def dispatch(
-        self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
-    ) -> Arrival:
-        """Write the local round, its worker and its start."""
-        arrival = self._clock.dispatch(worker, local_round, nonzeros)
-        self.recording.write(
-            {
-                "dispatch": worker,
-                "local_steps": local_round.local_steps,
-                "batch_size": local_round.batch_size,
-                "lr_scale": local_round.lr_scale,
-                "seconds": local_round.seconds,
-                "nonzeros": sum(nonzeros),
-                "start": arrival.start,
-            }
-        )
-        return arrival
-
-    def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Write the merge's node, members and times, and who could not be reached."""
-        missing: tuple[int, ...] = ()
-
-        def run(visible: float) -> MergeTimes:
-            nonlocal missing
-            times = planned.run(visible)
-            missing = times.missing
-            return times
-
-        done = self._clock.carry_out(planned._replace(run=run))
-        action = planned.action
-        line = {
-            "merge": action.node,
-            "members": list(action.members),
-            "op": op_text(action.op),
-            "partners": list(action.partners),
-            "stamps": list(done),
-            "bytes": planned.num_bytes,
-        }
-        self.recording.write(line | ({"missing": list(missing)} if missing else {}))
-        return done
-
-    def save(self) -> dict[str, Any]:
-        """Return what the recorded clock saves, and the length of the file."""
-        return {**self._clock.save(), "trace": self.recording.length}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue the recorded clock, and the file where it was cut."""
-        self._clock.load(saved)
-        if self.recording.cut(saved["trace"], self._first):
-            self.recording.write({"cut": saved["now"]})
+    def load(self, length: int, now: float) -> None:
+        """Continue the file where a run was cut, at `now` [s]."""
+        if self.recording.cut(length, self._first):
+            self.recording.write({"cut": now})
         else:  # what was recorded before is lost, or does not fit what follows
-            self._begin_at(saved["now"])
+            self._begin_at(now)
 
     def start_at(self, time: float) -> None:
-        """Start the recorded clock, and the file anew: its workers are others."""
-        self._clock.start_at(time)
+        """Begin the file anew at `time` [s]: the workers are others."""
         self.recording.cut(0)
         self._begin_at(time)
 
@@ -156,39 +95,78 @@ class Recorder:
         """Write the first line of a file without the beginning of the run."""
         self.recording.write({**self._first, "begins": time})
 
-    def take_up(self, worker: int, arrival: Arrival | None) -> None:
-        """Tell the recorded clock of a round that was under way."""
-        self._clock.take_up(worker, arrival)
 
-    def start(self, worker: int) -> None:
-        """Start a worker; its Join is written when it occurs."""
-        self._clock.start(worker)
+def _of_actions(actions: Actions) -> Iterator[Line]:
+    """Of actions, those which are seen in no other line."""
+    for worker in actions.start:
+        yield {"start": worker}
 
-    def stop(self, worker: int) -> None:
-        """Stop a worker; its Leave is written when it occurs."""
-        self._clock.stop(worker)
 
-    def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer; it is written when it occurs."""
-        self._clock.set_timer(name, time)
+def _of_point(point: Point) -> Iterator[Line]:
+    yield {"evaluation": point.time}
 
-    def next(self) -> Event | None:
-        """Write the next event."""
-        event = self._clock.next()
-        if isinstance(event, Arrival):
-            self.recording.write(
-                {
-                    "arrival": event.worker,
-                    "start": event.start,
-                    "finish": event.finish,
-                }
-            )
-        elif event is not None:
-            # the kind of event replaces the name of its first field
-            names = (_NAMES[type(event)], *event._fields[1:])
-            values = [op_text(v) if isinstance(v, MergeOp) else v for v in event]
-            self.recording.write(dict(zip(names, values, strict=True)))
-        return event
+
+def _of_round(entry: Round) -> Iterator[Line]:
+    local_round = entry.local_round
+    yield {
+        "dispatch": entry.worker,
+        "local_steps": local_round.local_steps,
+        "batch_size": local_round.batch_size,
+        "lr_scale": local_round.lr_scale,
+        "seconds": local_round.seconds,
+        "nonzeros": sum(entry.nonzeros),
+        "start": entry.start,
+    }
+
+
+def _of_merge(entry: MergeDone) -> Iterator[Line]:
+    action, missing = entry.action, entry.missing
+    line = {
+        "merge": action.node,
+        "members": list(action.members),
+        "op": op_text(action.op),
+        "partners": list(action.partners),
+        "blocking": action.blocking,
+        "transfers": action.transfers,
+        "server_steps": action.server_steps,
+        "stamps": list(entry.stamps),
+        "bytes": entry.num_bytes,
+    }
+    yield line | ({"missing": list(missing)} if missing else {})
+
+
+def _of_arrival(event: Arrival) -> Iterator[Line]:
+    yield {"arrival": event.worker, "start": event.start, "finish": event.finish}
+
+
+def _of_event(event: Any) -> Iterator[Line]:
+    """The kind of event replaces the name of its first field."""
+    names = (_NAMES[type(event)], *event._fields[1:])
+    values = [op_text(v) if isinstance(v, MergeOp) else v for v in event]
+    yield dict(zip(names, values, strict=True))
+
+
+_LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
+    Actions: _of_actions,
+    Point: _of_point,
+    Round: _of_round,
+    MergeDone: _of_merge,
+    Arrival: _of_arrival,
+    **dict.fromkeys(_NAMES, _of_event),
+}
+
+
+def action_of(line: Line) -> MergeAction:
+    """Return the action of a merge's line."""
+    return MergeAction(
+        members=tuple(line["members"]),
+        node=line["merge"],
+        op=_op(line["op"]),
+        blocking=line["blocking"],
+        partners=tuple(line["partners"]),
+        transfers=line["transfers"],
+        server_steps=line["server_steps"],
+    )
 
 
 def event_of(line: Line) -> Event | None:

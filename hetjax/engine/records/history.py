@@ -5,7 +5,7 @@ files read them.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,110 +16,9 @@ from hetjax.direction import best_of
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.records import curve
 from hetjax.engine.records.log import Log, log_of
+from hetjax.engine.records.timeline import Timeline, WorkerRecord
 
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
-
-
-class Segment(NamedTuple):
-    """An interval of one worker's time."""
-
-    worker: int
-    kind: str  # "busy", "merging" or "transfer"
-    start: float  # [s]
-    finish: float  # [s]
-
-
-@dataclass(repr=False)
-class Timeline:
-    """All segments of a run, 32 bytes each."""
-
-    kinds = ("busy", "merging", "transfer")
-    numbers: array = field(default_factory=lambda: array("d"))
-    # of each segment: worker, index of its kind (above these, of a local round that
-    # did not arrive), start, finish
-
-    def __repr__(self) -> str:
-        if not len(self):
-            return "<Timeline without segments>"
-        table = np.array(self.numbers).reshape(-1, 4)
-        workers, finish = len(np.unique(table[:, 0])), table[:, 3].max()
-        return (
-            f"<Timeline: {len(self):,} segments of {workers} workers over {finish:g} "
-            "s; history.log lists them, hj.plot.timeline(history) draws them>"
-        )
-
-    def add(
-        self,
-        worker: int,
-        kind: str,
-        start: float,
-        finish: float,
-        *,
-        arrived: bool = True,
-    ) -> None:
-        """Append a segment unless it is empty."""
-        if finish > start:
-            index = self.kinds.index(kind) + (0 if arrived else len(self.kinds))
-            self.numbers.extend((worker, index, start, finish))
-
-    def cut(self, worker: int, time: float) -> None:
-        """Cut off a worker's segments at `time` [s]."""
-        table = np.array(self.numbers).reshape(-1, 4)
-        mine = table[:, 0] == worker
-        table[mine, 3] = np.minimum(table[mine, 3], time)
-        self.numbers = array("d", table[table[:, 3] > table[:, 2]].ravel())
-
-    def correct(self, corrected: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Replace all times by what they turned out to be."""
-        table = np.array(self.numbers).reshape(-1, 4)
-        table[:, 2:] = corrected(table[:, 2:])
-        self.numbers = array("d", table.ravel())
-
-    def __iter__(self) -> Iterator[Segment]:
-        for worker, kind, start, finish, _ in self.marked():
-            yield Segment(worker, kind, start, finish)
-
-    def marked(self) -> Iterator[tuple[int, str, float, float, bool]]:
-        """Yield the segments, each with whether it is no round that was cut off."""
-        n, kinds = self.numbers, self.kinds
-        for i in range(0, len(n), 4):
-            late, kind = divmod(int(n[i + 1]), len(kinds))
-            yield int(n[i]), kinds[kind], n[i + 2], n[i + 3], not late
-
-    def __len__(self) -> int:
-        return len(self.numbers) // 4
-
-
-@dataclass
-class WorkerRecord:
-    """One worker's share of a run; the five kinds of seconds sum to the duration."""
-
-    name: str
-    node: str = ""  # the machine that it was on last, where a cluster has several
-    busy: float = 0.0  # [s] computing
-    waiting: float = 0.0  # [s] for other workers
-    merging: float = 0.0  # [s] in a merge, including its queue on the link
-    transfer: float = 0.0  # [s] in which its replica moved between real devices
-    idle: float = 0.0  # [s] the whole run, if the strategy never used the worker
-    updates: int = 0  # local steps
-    examples: int = 0
-    padded: int = 0  # padding examples that were computed too
-    lost: int = 0  # local rounds that never arrived because the worker was lost
-    nans: int = 0  # local rounds after which the replica was not finite
-    # of the models that it pushed in merges, and that it fetched; on a cluster, all
-    # that came over the network from the worker, and went to it
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    batch_size_over_time: list[tuple[float, float]] = field(default_factory=list)
-    # (seconds, real-valued size): an entry for each change of the size
-    staleness: dict[int, int] = field(default_factory=dict)
-    # number of versions of the center between fetch and merge -> how often
-
-    def __getitem__(self, name: str) -> Any:
-        """A field by its name, as of evaluations: worker["busy"]."""
-        if name not in self.__dataclass_fields__:
-            raise KeyError(name)
-        return getattr(self, name)
 
 
 class WorkerEvent(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.engine.records.history import Timeline, WorkerRecord
+from hetjax.engine.records.timeline import Timeline, WorkerRecord
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
     ROOT,

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.protocols import Assignment, Outcome, TakeTurns, Unreachable
+from hetjax.engine.protocols import Assignment, TakeTurns, Unreachable
+from hetjax.engine.steps import Outcome
 from hetjax.runtimes.cluster.calls import HEALTH, Remote
 from hetjax.runtimes.cluster.crew import ANSWER, Crew
 from hetjax.runtimes.cluster.messages import Report, Round
@@ -62,7 +63,7 @@ class ClusterExecutor:
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
-        self._recruiter.begin(self._clock.lost)
+        self._recruiter.begin(self._clock.roster.lost)
         while take_turns(lambda: False):
             self._clock.rest()
             self._clock.wait()

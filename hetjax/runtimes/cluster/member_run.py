@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment, Outcome
-from hetjax.engine.steps import StepSettings
+from hetjax.engine.protocols import Assignment
+from hetjax.engine.steps import Outcome, StepSettings
 from hetjax.local import with_own_buffers
 from hetjax.replica import Replica
 from hetjax.runtimes.cluster.exchange import Change

@@ -20,6 +20,7 @@ from hetjax.runtimes.cluster.crew import Crew, answer
 from hetjax.runtimes.cluster.executor import ClusterExecutor
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.cluster.messages import Opening
+from hetjax.runtimes.cluster.player import ClusterPlayer
 from hetjax.runtimes.cluster.recruiter import Recruiter
 from hetjax.runtimes.cluster.store import ClusterStore
 from hetjax.runtimes.devices import default_device
@@ -31,6 +32,7 @@ from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder
 
+TIMED = Placement(timed=True)
 SLOWEST = 25e6  # [bytes/s] of a network on which a model may take its time
 
 
@@ -77,21 +79,20 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
 
     crew.on_failed = failed
     about["nodes_kind"] = default_device().device_kind
-    recorder = Recorder(clock, about, path, continues=job.continues)
+    recorder = Recorder(clock.workers, about, path, continues=job.continues)
     recorder.recording.context = (job.programs.task, job.data, strategy)
     by_worker = [step_modes[w.kind] for w in machine.workers]
     executor = ClusterExecutor(crew, clock, by_worker, job.compilations, recruiter)
+    open_store = partial(ClusterStore, crew=crew, lose=lose)
     return Runtime(
-        recorder,
-        executor,
-        Placement(timed=True),
+        clock,
+        ClusterPlayer(strategy, job, clock.workers, executor, TIMED, open_store),
         step_modes,
         real=True,
-        recording=recorder.recording,
-        open_store=partial(ClusterStore, crew=crew, lose=lose),
+        recorder=recorder,
         note=machine.described,
         nodes=lambda: [machine.pool.moved.get(w.name, w.node) for w in machine.workers],
-        kept=Kept("cluster", recorder, executor),
+        kept=Kept("cluster"),
     )
 
 
@@ -150,9 +151,7 @@ class _Preparation:
         # every merge once, as if no member could be reached
         nowhere = Crew(self._machine.pool.cluster, [None] * len(self.infos))
         open_store = partial(ClusterStore, crew=nowhere, lose=lambda worker, why: None)
-        compile_merges(
-            strategy, job, self.infos, Placement(timed=True), self._found, open_store
-        )
+        compile_merges(strategy, job, self.infos, TIMED, self._found, open_store)
         for worker, future in asked.items():
             self._or_lose(worker, partial(self._crew.answer, worker, future))
         return self._step_modes

@@ -41,8 +41,6 @@ class Arrived(NamedTuple):
 class ClusterStore(ReplicaStore):
     """States of nodes, and what is known of the replicas of members."""
 
-    measures_traffic = True
-
     def __init__(
         self,
         strategy: Strategy,
@@ -52,10 +50,9 @@ class ClusterStore(ReplicaStore):
         *,
         crew: Crew,
         lose: Callable[[int, str], None],
-        on_fetch: Callable[[int], None],
     ):
         """`lose(worker, why)` tells that a worker cannot be reached."""
-        super().__init__(strategy, job, placement, topology, on_fetch=on_fetch)
+        super().__init__(strategy, job, placement, topology)
         self._crew, self._lose = crew, lose
         self._queue = queue_of(self.shared)
         self._begin_replica = job.programs.replica(strategy.local, self._requires)
@@ -65,27 +62,27 @@ class ClusterStore(ReplicaStore):
         model = numbers.params, numbers.model_state
         # the numbers of the leaves of a replica that are its model
         self._of_model, self._model_structure = jax.tree.flatten(model)
-        self._begun: set[int] = set()  # workers that have a replica
         self._working: set[int] = set()
         self._moved: set[int] = set()  # working workers whose replicas merges changed
-        self._known: dict[int, dict[int, Any]] = {}  # leaves by worker and number
+        # of each worker that has a replica, the known leaves by number
+        self._known: dict[int, dict[int, Any]] = {}
         self._coming: dict[int, Arrived] = {}  # leaves that come with a report
         # by worker, the leaves that merges read after each of its last rounds
         self._reads: dict[int, tuple[set[int], ...]] = {}
         self._missing: dict[int, str] = {}  # members that the next merge does without
         self._parcel: Any = None  # of the root's model, until a merge changes it
         self._gone_at_cut: set[int] = set()  # that did not answer at the last cut
-        self._since = 0.0  # stamp of the begin of the merge under way
+        self._since = 0.0  # stamp of the begin of the merge in flight
+        self._gathered: MergeAction | None = None  # whose leaves were fetched
 
     # -- replicas --------------------------------------------------------------------
 
-    def replica(self, worker: int) -> None:
-        """A worker that has no replica yet begins from the root's current model."""
-        if worker not in self._begun:
-            self._begin(worker, "begin")
+    def begin(self, worker: int) -> None:
+        """Let a worker begin a replica, from the root's current model."""
+        self._begin(worker, "begin")
 
-    def reset_to_center(self, worker: int) -> None:
-        """Reset a worker's replica to the root's model, but for the merge's buffers."""
+    def reset(self, worker: int) -> None:
+        """Let a worker begin its replica again, but for the merge's buffers."""
         self.forget(worker)
         self._begin(worker, "reset")
 
@@ -95,13 +92,10 @@ class ClusterStore(ReplicaStore):
             self._parcel = self._crew.parcel(model)
         self._crew.tell(worker, method, self._parcel, queue=self._queue)
         self._crew.count_sent(worker, model)
-        self._begun.add(worker)
         self._known[worker] = dict(zip(self._of_model, model, strict=True))
-        self._on_fetch(worker)
 
     def forget(self, worker: int) -> None:
         """A worker's next round begins from the root's model."""
-        self._begun.discard(worker)
         self._working.discard(worker)
         self._moved.discard(worker)
         self._known.pop(worker, None)
@@ -111,7 +105,6 @@ class ClusterStore(ReplicaStore):
 
     def check_out(self, worker: int) -> None:
         """A worker begins its round, with the replica that it has."""
-        self.replica(worker)
         self._working.add(worker)
         if self.shared:
             self._crew.tell(worker, "check_out", queue=self._queue)
@@ -140,7 +133,7 @@ class ClusterStore(ReplicaStore):
 
     def gather(self, action: MergeAction) -> Sequence[int]:
         """Fetch what the merge reads; return the members that cannot be reached."""
-        self._since = time.perf_counter()
+        self._since, self._gathered = time.perf_counter(), action
         members = (*action.members, *action.partners)
         reads = self._exchange(action).reads
         self._fetch(
@@ -154,7 +147,7 @@ class ClusterStore(ReplicaStore):
         for worker, numbers in wanted.items():
             if worker in self._reads and numbers:
                 self._reads[worker][-1].update(numbers)
-            known = self._known.setdefault(worker, {})
+            known = self._known[worker]
             coming = self._coming.get(worker)
             if coming is not None and set(numbers) <= {*known, *coming.numbers}:
                 del self._coming[worker]
@@ -176,7 +169,9 @@ class ClusterStore(ReplicaStore):
             self._known[worker].update(zip(asked[worker][0], leaves, strict=True))
 
     def merge(self, action: MergeAction, stats: np.ndarray) -> Stamps:
-        """Carry out a merge; `gather` has fetched what it reads."""
+        """Carry out a merge, of what `gather` has fetched."""
+        if self._gathered is not action:
+            self.gather(action)
         exchange, node = self._exchange(action), action.node
         if node not in self._nodes:
             self._nodes[node] = self._begin_node(self.merge_of(node))
@@ -262,7 +257,6 @@ class ClusterStore(ReplicaStore):
         """Return a member's model; that of one which is missing is the root's."""
         if isinstance(member, str):
             return super().seen(member)
-        self.replica(member)
         self._fetch({member: self._of_model})
         if member in self._missing:
             return self.model()
@@ -308,16 +302,16 @@ class ClusterStore(ReplicaStore):
         local = [kind is not None for kind in kinds]
         return exchange_of(merged, state_of(merge), replicas, stats, local)
 
-    def traffic(self, worker: int) -> tuple[int, int]:
-        """Bytes that came from a worker, and went to it."""
-        return self._crew.received[worker], self._crew.sent[worker]
+    def traffic(self) -> list[tuple[int, int]]:
+        """Bytes that came from each worker, and went to it."""
+        return list(zip(self._crew.received, self._crew.sent, strict=True))
 
     # -- saved and taken up again ------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return the leaves of all states, and of all replicas that can be reached."""
         self._gone_at_cut.clear()
-        at_hand = [k for k in self._begun if self.shared or k not in self._working]
+        at_hand = [k for k in self._known if self.shared or k not in self._working]
         moved = [k for k in self._working if k in self._moved]
         replicas = self._all_leaves("leaves", at_hand)
         before = self._all_leaves("leaves_before", moved)
@@ -326,7 +320,7 @@ class ClusterStore(ReplicaStore):
             "nodes": {n: Leaves(jax.tree.leaves(s)) for n, s in self._nodes.items()},
             "replicas": replicas,
             "before": before,
-            "working": sorted(self._working & self._begun),
+            "working": sorted(self._working & set(self._known)),
             "gone": sorted(self._gone_at_cut),
             "traffic": [self._crew.received, self._crew.sent],
         }
@@ -351,7 +345,6 @@ class ClusterStore(ReplicaStore):
             replica = saved["replicas"].get(worker)
             before = saved["before"].get(worker)
             self._crew.tell(worker, "take_up", replica, before, queue=self._queue)
-            self._begun.add(worker)
             self._known[worker] = {}
         for worker in saved["gone"]:  # what it had not merged is not there
             self._lose(worker, "it could not be reached when the run was kept")

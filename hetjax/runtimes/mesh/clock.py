@@ -24,14 +24,15 @@ from hetjax.machine import (
     Event,
     LocalRound,
     Merged,
+    MergeRequest,
     PlannedMerge,
+    Roster,
     Stamps,
     Timer,
     WorkerInfo,
 )
 from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave, Word
-from hetjax.runtimes.mesh.waves import Waves
 from hetjax.saved import Saved
 
 AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
@@ -52,6 +53,7 @@ class MeshClock(Saved):
         "now",
         "_at_once",
         "_several",
+        "at_once",
         "_shortest",
         "_events",
         "_timers",
@@ -62,18 +64,17 @@ class MeshClock(Saved):
 
     has_pending_joins = False
 
-    def __init__(
-        self, infos: Sequence[WorkerInfo], waves: Waves, *, several: bool = False
-    ):
+    def __init__(self, infos: Sequence[WorkerInfo], *, several: bool = False):
         """`infos` hold the measured seconds of every worker's steps.
 
         `several`: may waves be launched several at a time, in a loop?
         """
         self.workers = tuple(infos)
+        self.roster = Roster.of(self.workers)
         self.now = 0.0  # [s] planned time of the last event
-        self.wave: Wave | None = None  # whose arrivals are handled
-        self._waves, self._several = waves, several
+        self._several = several
         self._at_once = 1
+        self.at_once = 1  # waves that all processes launch at a time
         self._shortest = math.inf  # [s] of a wave so far
         self._events: deque[Event] = deque()
         self._rounds: dict[int, LocalRound] = {}  # of the wave that is forming
@@ -91,9 +92,7 @@ class MeshClock(Saved):
         self._evals = 0
         self._pressed: Callable[[], str] = lambda: ""  # the signal that came
         self.corrected = Correction()  # of begins and ends of waves
-        launches = waves.launches
-        launches.seconds, launches.paused = self._seconds, self.paused
-        launches.on_done, launches.word = self._learn, self._word
+        self._number = 0  # of waves that were planned
 
     # -- time --------------------------------------------------------------------------
 
@@ -101,7 +100,8 @@ class MeshClock(Saved):
         """Let time run, from 0 s or from where the run was cut."""
         self._origin, self._paused = time.perf_counter() - self.corrected.end, 0.0
 
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
+        """The time by now [s]."""
         return time.perf_counter() - self._origin - self._paused
 
     @contextmanager
@@ -113,10 +113,10 @@ class MeshClock(Saved):
         finally:
             self._paused += time.perf_counter() - began
 
-    def _learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
+    def learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
         """Waves are done: note when they ended, and what process 0 said at launch."""
-        planned = []
-        while self._under_way and self._under_way[0].wave in waves:
+        planned, numbers = [], [wave.number for wave in waves]
+        while self._under_way and self._under_way[0].number in numbers:
             planned.append(self._under_way.popleft())
         if not planned:  # more merges of a wave that was launched in parts
             self.corrected.end = done
@@ -138,11 +138,11 @@ class MeshClock(Saved):
         self._shortest = min(self._shortest, each * planned[0].seconds)
         # all processes have to launch the same waves together
         own = self._choose_at_once(self._shortest)
-        self._waves.at_once = own if word is None else word.at_once
+        self.at_once = own if word is None else word.at_once
 
-    def _word(self) -> Word:
+    def word(self) -> Word:
         """What this process says with a launch, if it is process 0."""
-        seconds, micro = divmod(int(_MICRO * self._seconds()), _MICRO)
+        seconds, micro = divmod(int(_MICRO * self.seconds()), _MICRO)
         pressed, due = bool(self._pressed()), self._is_due(self._evals)
         return Word(seconds, micro, int(pressed), self._at_once, int(due))
 
@@ -177,24 +177,13 @@ class MeshClock(Saved):
 
     def save(self) -> dict[str, Any]:
         """Return the clock when no worker has a round, and all waves are done."""
-        self._waves.wait()  # what was said with the last one is heard now
-        self._due = False
-        # as process 0 said it, not as this one would choose
-        return {**super().save(), "in force": self._waves.at_once}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        super().load(saved)
-        self._waves.at_once = saved["in force"]
+        self._due = False  # what was said with the last one was heard
+        return super().save()
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = self._last_end = self._pace.done = time
         self.corrected.start_at(time)
-
-    def take_up(self, worker: int, arrival: Arrival | None) -> None:
-        """Refuse: a run is cut when no round is under way."""
-        raise ValueError(f"worker {worker} has a round in a checkpoint of a mesh")
 
     # -- actions -----------------------------------------------------------------------
 
@@ -209,15 +198,15 @@ class MeshClock(Saved):
         device = self._device[worker]
         self._busy[device] = self._busy.get(device, 0.0) + max(seconds, _SHORTEST)
         self._rounds[worker] = local_round
+        self.roster = self.roster.dispatched((worker,))
         return Arrival(worker, local_round, self._last_end, math.inf)
 
-    def carry_out(self, planned: PlannedMerge) -> Stamps:
+    def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Let a merge join the wave; it takes what is left of it."""
-        planned.run(self.now)
-        action, end = planned.action, max(self.now, self._last_end)
+        action, end = merge.action, max(self.now, self._last_end)
         merged = Merged(action.node, self.now, action.members, action.op)
         self._events.append(merged)
-        return Stamps(self.now, self.now, end, end)
+        return PlannedMerge(self.now, Stamps(self.now, self.now, end, end))
 
     def start(self, worker: int) -> None:
         """Refuse: the workers of a run on a mesh are fixed."""
@@ -237,36 +226,44 @@ class MeshClock(Saved):
     def next(self) -> Event | None:
         """The next event of the wave, a timer, or the first event of the next wave."""
         if not self._events:
-            self._waves.complete()
             if self._timer_is_due():
                 seconds, _, name = heapq.heappop(self._timers)
                 return Timer(name, seconds)
-            self._begin_wave()
+            if self._rounds:
+                self._plan_wave()
         if not self._events:
             return None
         event = self._events.popleft()
         self.now = max(self.now, event.time)
+        self.roster = self.roster.after(event)
         return event
 
+    @property
+    def superstep_is_over(self) -> bool:
+        """Are all events of the wave handled?"""
+        return not self._events
+
+    @property
+    def has_to_know(self) -> bool:
+        """Must waves in flight be waited for, as the next event may be a timer?
+
+        A timer is due before the wave that is forming ends, and then no wave runs on;
+        when they are done, it is better known when that will be.
+        """
+        return bool(self._under_way) and self._timer_is_due()
+
     def _timer_is_due(self) -> bool:
-        """Is a timer due before the wave that is forming ends? Then no wave runs on."""
-        while self._timers and self._timers[0][0] < self._expected_end():
-            if not self._under_way:
-                return True
-            self._waves.wait()  # which tells better when the next wave will end
-        return False
+        return bool(self._timers) and self._timers[0][0] < self._expected_end()
 
     def _expected_end(self) -> float:
         if not self._rounds:
             return math.inf
         return self._expected_start() + self._pace.ratio * max(self._busy.values())
 
-    def _begin_wave(self) -> None:
+    def _plan_wave(self) -> None:
         """Plan the times of the wave that was forming."""
         busy, expected = self._busy, self._expected_start()
-        self.wave = self._waves.next()
-        if self.wave is None:
-            return
+        self._number += 1
         ratio, longest = self._pace.ratio, max(busy.values())
         # where the plan is ahead of the devices, it slows down until they catch up
         start = max(self._last_end, expected)
@@ -276,7 +273,7 @@ class MeshClock(Saved):
         share = took / longest * min(1.0, 1 / ratio)
         finish = {k: start + share * busy[self._device[k]] for k in self._rounds}
         steps = any(r.local_steps for r in self._rounds.values())
-        planned = _Planned(self.wave, start, end, max(busy.values()), steps)
+        planned = _Planned(self._number, start, end, max(busy.values()), steps)
         self._under_way.append(planned)
         self._last_end = end
         self._events += [
@@ -288,7 +285,7 @@ class MeshClock(Saved):
 class _Planned(NamedTuple):
     """The planned times of a wave."""
 
-    wave: Wave
+    number: int
     start: float
     end: float
     seconds: float  # that the longest round was measured to need

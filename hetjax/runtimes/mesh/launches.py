@@ -54,7 +54,7 @@ class Launches:
         self._replicas: Any = None
         self._states: Any = None
         self.failed = False  # has a program failed? Then nothing runs any more
-        # these are set by the clock
+        # these are the clock's
         self.seconds: Callable[[], float] = lambda: 0.0
         self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None

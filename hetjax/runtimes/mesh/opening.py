@@ -10,19 +10,17 @@ import numpy as np
 
 from hetjax import tree
 from hetjax.engine.job import Job
-from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Kept, Runtime
 from hetjax.engine.steps import StepSettings
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.clock import MeshClock
-from hetjax.runtimes.mesh.executor import MeshExecutor
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.mode_choice import choose_step_mode
 from hetjax.runtimes.mesh.placing import check_fits, layout_of
 from hetjax.runtimes.mesh.plan import Planner
+from hetjax.runtimes.mesh.player import MeshPlayer
 from hetjax.runtimes.mesh.processes import blame, here, leave
-from hetjax.runtimes.mesh.store import MeshStore
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.runtimes.step_modes import loops_are_fast
 from hetjax.runtimes.threads.machine import RealMachine
@@ -127,19 +125,19 @@ def mesh_runtime(
     # where losses are observed, the next round cannot be drawn before they are known
     fast = loops_are_fast(job, device.platform)
     several = fast and not algorithm.keeps and step_mode != "dispatch"
-    clock = MeshClock(infos, waves, several=several)
-    executor = MeshExecutor(waves, clock)
+    clock = MeshClock(infos, several=several)
+    waves.hear(clock)
+    shared = _shared(clock, layout)
+    share = shared.get("shared", lambda value: value)
     hear_due = {} if layout.is_alone else {"hear_due": clock.hear_due}
     return Runtime(
         clock,
-        executor,
-        Placement(),
+        MeshPlayer(strategy, job, waves, clock, share),
         {device.device_kind: step_mode},
         real=True,
-        open_store=partial(MeshStore, waves=waves, planner=planner),
         corrected=clock.corrected,
-        **_shared(clock, layout),
-        kept=Kept("mesh", clock, executor, at_rest=True, **hear_due),
+        **shared,
+        kept=Kept("mesh", at_rest=True, **hear_due),
         estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers"
         + _gathered(algorithm, layout),

@@ -63,7 +63,8 @@ class Waves:
         self._late: set[int] = set()  # of the wave that is forming
         self._current: Wave | None = None  # its arrivals are being handled
         self._held: list[Part] = []  # complete, but not launched
-        self.at_once = 1  # waves of a launch; set by the clock
+        self._number = 0  # of waves so far
+        self.at_once: Callable[[], int] = lambda: 1  # waves of a launch
         held_out = self._feed.held_out()
         self.launches = Launches(
             algorithm, layout, job, held_out, ahead=ahead, explain=explain
@@ -75,6 +76,12 @@ class Waves:
             self.flush()
         self.wait()
         return self.launches.root_state()
+
+    def hear(self, clock: Any) -> None:
+        """Let a `MeshClock` learn when waves are done, and say how many to launch."""
+        launches, self.at_once = self.launches, lambda: clock.at_once
+        launches.seconds, launches.paused = clock.seconds, clock.paused
+        launches.on_done, launches.word = clock.learn, clock.word
 
     # -- collecting --------------------------------------------------------------------
 
@@ -93,7 +100,8 @@ class Waves:
         """The wave that was forming: its arrivals are handled from now on."""
         if not self._forming:
             return None
-        self._current = self._feed.wave(self._forming)
+        self._number += 1
+        self._current = self._feed.wave(self._number, self._forming)
         self._current.late = frozenset(self._late)
         self._forming, self._late = {}, set()
         return self._current
@@ -122,7 +130,7 @@ class Waves:
         if self._held and not self._held[-1].is_like(part):
             self._launch_held()
         self._held.append(part)
-        if len(self._held) >= self.at_once or part.spec.step_mode == "dispatch":
+        if len(self._held) >= self.at_once() or part.spec.step_mode == "dispatch":
             self._launch_held()
 
     def flush(self) -> None:
@@ -182,7 +190,7 @@ class Waves:
     def _launch_held(self) -> None:
         """Launch what is held: together if it is as many as planned, or one by one."""
         held, self._held = self._held, []
-        if len(held) > 1 and len(held) == self.at_once:
+        if len(held) > 1 and len(held) == self.at_once():
             self._launch(held)
             return
         for part in held:

@@ -1,6 +1,6 @@
 """Dry runs: predict the shapes that a run will need, and compile them in advance.
 
-The policy is simulated on a noisy machine that is as fast as the real workers were just
+The tape is written for a noisy machine that is as fast as the real workers were just
 measured to be. Every shape of local round and every kind of merge that occurs is run
 once, on throw-away replicas. Programs that the real run needs besides are compiled when
 they occur: no worker is charged for that, but the clock runs on while steps compile.
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
@@ -21,10 +20,9 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.replicas import ReplicaStore
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Cost,
-    EvaluationDue,
-    Event,
     Link,
     Machine,
     MergeAction,
@@ -36,12 +34,11 @@ from hetjax.machine import (
 )
 from hetjax.machine.types import PUSH_FETCH
 from hetjax.runtimes.threads.step_timer import StepTimer
-from hetjax.schedule import Actions, Policy, simulate
 from hetjax.strategies.types import Strategy
 
 EVENTS = 20_000  # of a dry run, at most
 SECONDS = 1.0  # wall-clock time of a dry run, at most
-EVALUATED = 100  # events after which the policy is asked about an evaluation
+EVALUATED = 100  # evaluations, a step apart, before which the policy may merge
 NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
 
 Shape = tuple[int, int]  # steps, batch size
@@ -49,16 +46,11 @@ Shape = tuple[int, int]  # steps, batch size
 
 @dataclass
 class DryRun:
-    """The actions of a dry run."""
+    """What the tape of a dry run asks for."""
 
     shapes: list[Counter[Shape]]  # of each worker's local rounds
     merges: dict[tuple, MergeAction] = field(default_factory=dict)  # one of each kind
     complete: bool = False  # did the policy end the run?
-
-    def add_merges(self, actions: Actions) -> None:
-        """Keep the merges of kinds that did not occur yet."""
-        for action in actions.merges:
-            self.merges.setdefault(_kind(action), action)
 
 
 def dry_run(
@@ -69,7 +61,7 @@ def dry_run(
     num_examples: int,
     seconds: float,
 ) -> DryRun:
-    """Simulate the policy for `seconds`, or up to the limits EVENTS and SECONDS."""
+    """Read the tape of `seconds`, or up to the limits EVENTS and SECONDS."""
     workers = tuple(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
@@ -77,35 +69,23 @@ def dry_run(
     links = {"": Link(latency=1e-5, bandwidth=1e10)}
     machine = Machine("dry run", workers, links, NOISE, faults=faults)
     found = DryRun([Counter() for _ in infos])
-    policy = _with_evaluations(strategy.policy, found.add_merges)
-    run = simulate(policy, SimulatedClock(machine, seed=0), num_examples=num_examples)
+    step = max(i.seconds(strategy.batch_size) for i in infos)
+    run = decisions(
+        strategy.policy,
+        SimulatedClock(machine, seed=0),
+        num_examples=num_examples,
+        instants=[k * step for k in range(1, EVALUATED)],
+    )
     began = time.perf_counter()
     for number, (event, actions) in enumerate(_until_the_end(run, found)):
         for worker, local_round in actions.dispatch:
             found.shapes[worker][local_round.local_steps, local_round.size] += 1
-        found.add_merges(actions)
+        for action in actions.merges:
+            found.merges.setdefault(_kind(action), action)
         over = event is not None and event.time > seconds
         if over or number > EVENTS or time.perf_counter() - began > SECONDS:
             break
     return found
-
-
-def _with_evaluations(policy: Policy, hear: Callable[[Actions], None]) -> Policy:
-    """The policy, also asked what it would do if an evaluation were due.
-
-    The simulation has none. Policies are pure functions: asking them changes nothing.
-    """
-    asked = 0
-
-    def react(state: Any, event: Event) -> tuple[Any, Actions]:
-        nonlocal asked
-        state, actions = policy.react(state, event)
-        asked += 1
-        if asked <= EVALUATED:
-            hear(policy.react(state, EvaluationDue(event.time))[1])
-        return state, actions
-
-    return policy._replace(react=react)
 
 
 def _until_the_end(run: Iterator[tuple], found: DryRun) -> Iterator[tuple]:
@@ -182,13 +162,14 @@ def compile_merges(
     """Carry out one merge of every kind, then an evaluation."""
     topology = strategy.policy.topology(tuple(infos))
     ledger = Ledger(infos, topology)
-    store = open_store(strategy, job, placement, topology, on_fetch=ledger.record_fetch)
+    store = open_store(strategy, job, placement, topology)
+    begun: set[int] = set()
     for action in found.merges.values():
         job.compilations.between_programs()
-        for member in (*action.members, *action.partners):
+        for member in {*action.members, *action.partners} - begun:
             if isinstance(member, int):
-                store.replica(member)
-        store.gather(action)
+                begun.add(member)
+                store.begin(member)
         # PUSH_FETCH: the ledger knows of no earlier REQUEST that DELIVER would need
         stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
         store.merge(action, stats)
@@ -197,6 +178,9 @@ def compile_merges(
             mean_metrics(job.programs, store.model(), batches[:1])
     if store.shared:  # a replica that merges moved during its round may come back
         for device in dict.fromkeys(placement.workers):
-            replica = store.replica(placement.workers.index(device))
+            worker = placement.workers.index(device)
+            if worker not in begun:
+                store.begin(worker)
+            replica = store.member(worker)
             now = jax.device_put(job.programs.copies(replica), device)
             job.programs.check_in(now, replica, replica)

@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hetjax.engine.protocols import Assignment, Outcome, TakeTurns
-from hetjax.engine.steps import Steps
+from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.engine.steps import Outcome, Steps
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import grouped
 from hetjax.runtimes.threads.crew import Crew

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
+from hetjax.engine.play import Player
 from hetjax.engine.protocols import Kept, Runtime
 from hetjax.engine.steps import Steps, StepSettings
 from hetjax.runtimes.threads.crew import Crew, DeviceWorker
@@ -67,19 +68,18 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     )
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
-    recorder = Recorder(clock, about, path, continues=job.continues)
+    recorder = Recorder(infos, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
     executor = Threads(Steps(settings, job), crew, clock)
     return Runtime(
-        recorder,
-        executor,
-        placement,
+        clock,
+        Player(strategy, job, infos, executor, placement),
         step_modes,
         real=True,
-        recording=recorder.recording,
+        recorder=recorder,
         note="threads",
-        kept=Kept("threads", recorder, executor),
+        kept=Kept("threads"),
     )
 
 

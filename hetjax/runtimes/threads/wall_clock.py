@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 from hetjax.machine.event_queue import EventQueue
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
     Event,
     Join,
     Leave,
     LocalRound,
+    MergeAction,
     Merged,
+    MergeRequest,
+    MergeTimes,
     PlannedMerge,
     Slow,
     Stamps,
@@ -109,6 +113,11 @@ class WallClock:
         self._watch = Stopwatch(time.perf_counter())
 
     @property
+    def roster(self) -> Roster:
+        """Which workers are active, working, or lost."""
+        return self._events.roster
+
+    @property
     def has_pending_joins(self) -> bool:
         """May an inactive worker still join?"""
         returning = self._rounds.silent or self._returning
@@ -147,8 +156,8 @@ class WallClock:
         """Start at `time` [s]."""
         self.now = time
 
-    def take_up(self, worker: int, arrival: Arrival | None) -> None:
-        """Let a round that was under way arrive, or lose it."""
+    def resume_round(self, worker: int, arrival: Arrival | None) -> None:
+        """Let a round that was in flight arrive, or lose it."""
         if arrival is not None:
             self._events.push(arrival.finish, arrival)
             return
@@ -176,15 +185,18 @@ class WallClock:
         self._rounds.begin(worker, local_round, start, stamp)
         return Arrival(worker, local_round, start, math.inf)
 
-    def carry_out(self, planned: PlannedMerge) -> Stamps:
-        """Carry out a merge now; seconds of compilation do not count."""
-        action = planned.action
-        if not action.members:
+    def plan(self, merge: MergeRequest) -> PlannedMerge:
+        """A merge takes place now; how long it takes is measured."""
+        if not merge.action.members:
             raise ValueError("a merge needs at least one member")
-        for member in action.members:
+        for member in merge.action.members:
             if isinstance(member, int):
                 self._events.check_at_rest(member)
-        stamps, compiling, _ = planned.run(self.now)
+        return PlannedMerge(self.now)
+
+    def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
+        """Return the times of a merge; seconds of compilation do not count."""
+        stamps, compiling = times
         if compiling > 0:
             since = max(stamps.gathered, stamps.merged - compiling)
             self._watch.add_pause(since, stamps.merged)
@@ -258,11 +270,6 @@ class WallClock:
         `adopt()` is called when it joins, on the thread that asks for events.
         """
         self._completions.put(Appeared(worker, why, adopt))
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """Workers that are lost, or have not joined yet."""
-        return self._events.roster.lost
 
     @property
     def left(self) -> float:
@@ -375,7 +382,7 @@ class WallClock:
             self._take_completion(completion)
         elif isinstance(completion, Vanished):
             self._take_loss(completion)
-        elif completion.worker not in self.lost or self._events.has_leave(
+        elif completion.worker not in self.roster.lost or self._events.has_leave(
             completion.worker
         ):
             self._later.setdefault(completion.worker, []).append(completion)
@@ -391,7 +398,7 @@ class WallClock:
             if again:
                 later.append(vanished)
             return
-        if worker in self.lost and not again:
+        if worker in self.roster.lost and not again:
             return
         self._rounds.silent.pop(worker, None)
         if worker in self._rounds.waited_for:  # its round will not be reported

@@ -1,11 +1,11 @@
-"""The records of a run: replicas, the ledger, losses, evaluations, the history.
+"""The records of a run: its losses, evaluations, worker events, and history.
 
-The loop tells it what happened. Its only decision is whether the run has to stop.
+They are told what is written on the tape and what was observed. Their only decision is
+whether the run has to stop.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,23 +15,20 @@ from hetjax.data.finite import named, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
 from hetjax.direction import better
 from hetjax.engine.correction import Correction
-from hetjax.engine.evaluation import Evaluations
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
-from hetjax.engine.merging import changes_root, counts_as_merge
-from hetjax.engine.protocols import Assignment, RoundResult, Runtime
+from hetjax.engine.protocols import RoundResult, Runtime
 from hetjax.engine.records.history import Evaluation, History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
-from hetjax.machine import Arrival, Event, Leave, LocalRound, MergeAction
+from hetjax.engine.tape import MergeDone, Point, Round, changes_root, counts_as_merge
+from hetjax.machine import Arrival, Join, Leave, Slow
 from hetjax.saved import Leaves
-from hetjax.schedule.learning_rates import Progress, learning_rate_at
 from hetjax.strategies.types import OWN, Strategy
-from hetjax.summaries import maker
 
 
-class Bookkeeping:
-    """The replicas, records and history of one run."""
+class RunRecords:
+    """The losses and the history of one run."""
 
     def __init__(
         self,
@@ -39,40 +36,20 @@ class Bookkeeping:
         strategy: Strategy,
         job: Job,
         runtime: Runtime,
+        ledger: Ledger,
         on_eval: Callable[[dict[str, float]], str],
     ):
-        """Set up empty records."""
-        self._strategy, self._job, self._on_eval = strategy, job, on_eval
-        self._clock = clock = runtime.clock
-        self.topology = strategy.policy.topology(clock.workers)
-        overwrites = "grad_sum" in strategy.local.provides
-        self.ledger = Ledger(
-            clock.workers,
-            self.topology,
-            overwrites=overwrites,
-            accrues=any("grad_sum" in merge.requires for merge in strategy.merges)
-            and not overwrites,
-        )
-        self.store = runtime.open_store(
-            strategy,
-            job,
-            runtime.placement,
-            self.topology,
-            on_fetch=self.ledger.record_fetch,
-        )
-        self.losses = Losses(keeps=strategy.sampler.observe is not None)
-        # the rows of rounds under way, by worker, and of those whose loss is not known;
-        # not saved: they only name rows that are not finite
-        self._rows: dict[int, list[np.ndarray]] = {}
-        self._unchecked: deque[tuple[Arrival, list[np.ndarray]]] = deque()
+        """Set up empty records; the ledger is the writer's."""
+        self._job, self._on_eval, self._ledger = job, on_eval, ledger
+        self._workers, self._player = runtime.clock.workers, runtime.player
         self._shared = runtime.shared
-        self.evaluations = Evaluations(
-            name, job, clock, runtime.placement, self.store, self._shared
-        )
         self._corrected, self._nodes_of = runtime.corrected, runtime.nodes
+        self.losses = Losses()
+        # the rows of rounds in flight, by worker; not saved: they only name rows that
+        # are not finite
+        self._rows: dict[int, Sequence[np.ndarray]] = {}
         self._best: tuple[float, Any] | None = None  # metric and model
         self._visible: Any = None  # the model of the last evaluation
-        self.sampler = strategy.sampler.init(clock.workers, len(job.train), job.seed)
         task = job.programs.task
         self.history = History(
             name,
@@ -84,15 +61,10 @@ class Bookkeeping:
             output=task.output,
             real=runtime.real,
             step_modes=runtime.step_modes,
-            trace=runtime.recording,
+            trace=runtime.recorder and runtime.recorder.recording,
             placement=runtime.note,
             estimates_busy=runtime.estimates_busy,
         )
-
-    @property
-    def over(self) -> bool:
-        """Was the run stopped, or has it reached the last instant?"""
-        return bool(self.history.stopped) or not self.evaluations.due
 
     def stop(self, reason: str) -> None:
         """Stop the run early; of several reasons the first is kept."""
@@ -105,72 +77,31 @@ class Bookkeeping:
 
     # -- rounds ---------------------------------------------------------------------
 
-    def draw(self, worker: int, local_round: LocalRound) -> list[np.ndarray]:
-        """Draw the rows of the training split for each step of a round."""
-        wanted = local_round.examples
-        drawn = self._strategy.sampler.draw(self.sampler, worker, wanted)
-        pair = isinstance(drawn, tuple | list) and len(drawn) == 2
-        if not pair or len(drawn[1]) != wanted:
-            found = f"{len(drawn[1])} rows" if pair else f"a {type(drawn).__name__}"
-            raise ValueError(
-                f"the sampler {maker(self._strategy.sampler.draw)}: draw returned "
-                f"{found}: return a pair (state, rows) with {wanted} rows"
-            )
-        self.sampler, indices = drawn
-        size = local_round.size
-        steps = range(local_round.local_steps)
-        return [indices[i * size : (i + 1) * size] for i in steps]
+    def started(self, local_round: Round) -> None:
+        """Note the rows of a round."""
+        self._rows[local_round.worker] = local_round.rows
 
-    def learning_rate(self) -> float:
-        """The schedule's value now, at the largest batch size."""
-        if isinstance(self._strategy.learning_rate, float):  # asked at every arrival
-            return self._strategy.learning_rate
-        examples, updates = self.ledger.examples, self.ledger.updates
-        epochs = examples / len(self._job.train)
-        progress = Progress(examples, epochs, updates, self._clock.now)
-        return learning_rate_at(self._strategy.learning_rate, progress)
+    def arrived(self, arrival: Arrival, result: RoundResult) -> None:
+        """Note the loss of a round; those of the rounds before are looked at.
 
-    def check_out(
-        self,
-        worker: int,
-        local_round: LocalRound,
-        start: float,
-        rows: list[np.ndarray],
-        learning_rate: np.float32,
-    ) -> Assignment:
-        """Return the assignment of a worker's round, which begins at `start`."""
-        replica = self.store.check_out(worker)
-        self._rows[worker] = rows
-        first_step = self.ledger.steps_of(worker)
-        self.ledger.record_dispatch(worker, local_round, start, float(learning_rate))
-        return Assignment(worker, replica, rows, learning_rate, first_step)
-
-    def check_in(self, arrival: Arrival, outcome: RoundResult) -> None:
-        """Take back a worker's replica after its round; reset it if not finite.
-
-        Where it is not known yet whether it is finite, the program resets it, and
-        `check_losses` tells later.
+        Where it is not known yet whether it is finite, `check_losses` tells later.
         """
-        worker = arrival.worker
-        resets = self._job.on_nan == "reset" and outcome.known
-        finite = not resets or bool(np.asarray(outcome.finite))
-        self.store.check_in(worker, outcome.replica)
-        self.ledger.record_arrival(arrival, outcome.padded, finite=finite)
-        if not finite:
-            self.store.reset_to_center(worker)
-            rows = self._rows.pop(worker, [])
-            self._note_nan(arrival, float(outcome.mean), rows)
+        rows = self._rows.pop(arrival.worker, ())
+        resets = self._job.on_nan == "reset" and result.known
+        if resets and not bool(np.asarray(result.finite)):
+            self._note_nan(arrival, float(result.mean), rows)
             return
         self.check_losses()
-        self.losses.add(arrival, outcome)
-        self._unchecked.append((arrival, self._rows.pop(worker, [])))
+        self.losses.add(arrival, result, rows)
 
-    def _note_nan(self, arrival: Arrival, loss: float, rows: list[np.ndarray]) -> None:
+    def _note_nan(
+        self, arrival: Arrival, loss: float, rows: Sequence[np.ndarray]
+    ) -> None:
         found = self._not_finite(rows)
         why = f"its loss was {loss:.6g}; it is reset to the center"
-        self.note(arrival, "nan", f"{why}; {found}" if found else why)
+        self._note(arrival, "nan", f"{why}; {found}" if found else why)
 
-    def _not_finite(self, rows: list[np.ndarray]) -> str:
+    def _not_finite(self, rows: Sequence[np.ndarray]) -> str:
         """Which rows of a round hold NaN or infinity, for a message, or ""."""
         job = self._job
         if not rows:  # of a round without steps, or before the run was resumed
@@ -185,46 +116,12 @@ class Bookkeeping:
             f"{'s' * (len(bad) == 1)} NaN or infinity: correct or remove such rows"
         )
 
-    def forget(self, leave: Leave) -> None:
-        """Drop a lost worker's replica and what it did since its last merge."""
-        worker = leave.worker
-        self.ledger.record_loss(worker, leave.time)
-        self.store.forget(worker)
-        self.losses.forget(worker)
-        if self._job.on_lost_worker == "stop":
-            self.stop(f"worker {self.name_of(worker)} was lost: {leave.why}")
-
-    def miss(self, worker: int) -> None:
-        """A worker is absent from a merge: drop what it did since its last one.
-
-        It takes part like a worker that has just begun from the root's model.
-        """
-        self.ledger.record_loss(worker, self._clock.now)
-        self.ledger.record_fetch(worker)
-        self.losses.forget(worker)
-
-    def share(self) -> np.ndarray | None:
-        """Each worker's share of the data; None if all workers draw from all of it."""
-        share = self._strategy.sampler.share
-        return share(self.sampler) if share else None
-
-    def observe(self, worker: int) -> None:
-        """Show a worker's losses to the sampler, at the worker's merge."""
-        observe = self._strategy.sampler.observe
-        if observe:
-            for rows, losses in self.losses.take_steps(worker):
-                self.sampler = observe(self.sampler, worker, rows, losses)
-
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
-        for arrival, loss, late in self.losses.take_known():
-            rows: list[np.ndarray] = []
-            # those before the run was resumed have none, and come first
-            if self._unchecked and self._unchecked[0][0] is arrival:
-                _, rows = self._unchecked.popleft()
+        for arrival, loss, late, rows in self.losses.take_known():
             resets = self._job.on_nan == "reset"
             if late is not None and resets and not bool(np.asarray(late.finite)):
-                self.ledger.take_back(arrival, late.padded)
+                self._ledger.take_back(arrival, late.padded)
                 self._note_nan(arrival, loss, rows)
                 continue
             self.losses.count(arrival, loss)
@@ -236,49 +133,50 @@ class Bookkeeping:
                     f"{arrival.time:.6g} s; {why}"
                 )
 
-    def settle(self, action: MergeAction) -> None:
-        """Before nodes merge: take back the rounds of workers that were not finite.
+    # -- merges ---------------------------------------------------------------------
 
-        Of workers that merge, the program itself knows that.
-        """
-        nodes = any(isinstance(m, str) for m in action.members)
-        if nodes and self._job.on_nan == "reset" and self.store.settle():
-            self.check_losses()
+    def merged(self, done: MergeDone) -> None:
+        """Count a merge."""
+        history, action = self.history, done.action
+        if changes_root(action):
+            times = history.merge_times  # never before the previous merge
+            times.append(max(done.stamps.finish, times[-1] if times else 0.0))
+        if counts_as_merge(action):
+            history.last_members = action.members
+            history.merges += 1
 
     # -- evaluations ----------------------------------------------------------------
 
-    def evaluate(self, instant: float) -> dict[str, float]:
-        """Record the evaluation at this instant; stop the run if it has to end."""
-        self._visible, metrics = self.evaluations.at(instant)
+    def evaluate(self, point: Point) -> dict[str, float]:
+        """Record an evaluation, and return it; stop the run if it has to end."""
+        instant, (self._visible, metrics) = point
         self._look_at_best(metrics[self.history.metric])
         self.check_losses()  # first: a worker's loss tells more than the test loss
         train_loss = self.losses.take_mean()
         told = metrics if train_loss is None else {"train_loss": train_loss, **metrics}
-        unseen, coming = self.ledger.unseen(instant)
+        unseen, coming = self._ledger.unseen(instant)
         later = sum(counts_as_merge(action) for _, action in unseen)
         known = {
             "seconds": instant,
-            "updates": self.ledger.updates,
-            "examples": self.ledger.examples,
+            "updates": self._ledger.updates,
+            "examples": self._ledger.examples,
             "merges": self.history.merges - later,
             "bytes": self._bytes_moved() - coming,
             **told,
         }
-        point = Evaluation(known)
-        self.history.evals.append(point)
+        self.history.evals.append(Evaluation(known))
         if not math.isfinite(metrics["loss"]):
             self.stop(self._why_not_finite(instant, metrics["loss"]))
-        if not self.history.stopped and (why := self._asks_to_stop(point)):
+        if not self.history.stopped and (why := self._asks_to_stop()):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
         self.history.stopped = self._shared(self.history.stopped)
         return told
 
     def _bytes_moved(self) -> int:
         """Bytes that have moved so far from and to all workers."""
-        records = self.ledger.records
-        moved = (self.store.traffic(k) for k, _ in enumerate(self._clock.workers))
+        records = self._ledger.records
         before = sum(r.bytes_received + r.bytes_sent for r in records)
-        return before + sum(map(sum, moved))
+        return before + sum(map(sum, self._player.traffic()))
 
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """What is said of a test loss that is NaN or infinite."""
@@ -308,10 +206,10 @@ class Bookkeeping:
         if self._job.keeps_best and better(metric, before, self.history.mode):
             self._best = metric, self._visible
 
-    def _asks_to_stop(self, point: dict[str, float]) -> str:
+    def _asks_to_stop(self) -> str:
         """Ask the user why to stop, or ""; an exception ends it, as Ctrl-C does."""
         try:
-            return self._on_eval(point)
+            return self._on_eval(self.history.evals[-1])
         except Exception as error:
             self.fail(error, "on_eval raised ")
             return ""
@@ -325,27 +223,33 @@ class Bookkeeping:
 
     def name_of(self, worker: int) -> str:
         """The name of a worker."""
-        return self._clock.workers[worker].name
+        return self._workers[worker].name
 
-    def note(self, event: Event, what: str, why: str) -> None:
-        """Add a worker event to the history."""
-        name = self.name_of(event.worker)  # pyright: ignore[reportAttributeAccessIssue]
+    def joined(self, join: Join) -> None:
+        """A worker joined."""
+        self._note(join, "joined", join.why)
+
+    def left(self, leave: Leave) -> None:
+        """A worker was stopped or lost."""
+        self._note(leave, "lost" if leave.lost else "left", leave.why)
+
+    def slowed(self, slow: Slow) -> None:
+        """A worker became slow."""
+        why = f"its steps take {slow.factor:g} times as long, as scripted"
+        self._note(slow, "slow", why)
+
+    def _note(self, event: Arrival | Join | Leave | Slow, what: str, why: str) -> None:
+        name = self.name_of(event.worker)
         self.history.events.append(WorkerEvent(event.time, name, what, why))
 
-    # -- saved and taken up again ---------------------------------------------------
+    # -- saved and resumed ------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Return all records and replicas."""
+        """Return all records."""
         history = self.history
-        if self.store.settle():
-            self.check_losses()
         best = self._best and (self._best[0], Leaves(jax.tree.leaves(self._best[1])))
         return {
-            "sampler": self.sampler,
-            "ledger": self.ledger.save(),
             "losses": self.losses.save(),
-            "evaluations": self.evaluations.save(),
-            "store": self.store.save(),
             "best": best,
             "corrected": None if self._corrected is None else self._corrected.save(),
             "history": {
@@ -355,12 +259,8 @@ class Bookkeeping:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        self.store.load(saved["store"])
-        self.sampler = saved["sampler"]
-        self.ledger.load(saved["ledger"])
+        """Continue from what `save` returned; the player and ledger are loaded."""
         self.losses.load(saved["losses"])
-        self.evaluations.load(saved["evaluations"])
         if self._corrected is not None:
             self._corrected.load(saved["corrected"])
         self._load_history(saved)
@@ -368,23 +268,16 @@ class Bookkeeping:
     def load_for_others(self, saved: dict[str, Any], before: list[str]) -> None:
         """Continue with other workers than those that were called `before`.
 
-        The root, the totals and the history go on; replicas begin from the root's
-        model, and what was not merged is lost.
+        The totals and the history go on; what was not merged is lost.
         """
-        self.store.load_root(saved["store"]["root"])
-        sampler, workers = self._strategy.sampler, self._clock.workers
-        if sampler.for_workers is not None:
-            self.sampler = sampler.for_workers(saved["sampler"], workers)
-        self.ledger.load_for_others(saved["ledger"])
         self.losses.load_for_others(saved["losses"])
-        self.evaluations.due = saved["evaluations"]["due"]
         self._load_history(saved)
         if saved["corrected"] is not None:
             before_now = Correction()
             before_now.load(saved["corrected"])
             self._correct(before_now)
         self.history.last_members = ()  # workers have other numbers now
-        now, here = self.history.duration, [w.name for w in workers]
+        now, here = self.history.duration, [w.name for w in self._workers]
         changes = [(name, "left", "went on without it") for name in before]
         changes += [(name, "joined", "went on with it") for name in here]
         for name, what, why in changes:
@@ -398,16 +291,16 @@ class Bookkeeping:
         history.correct(corrected)
         if not history.ends_at_evaluation:
             history.duration = float(corrected(np.array(history.duration)))
-        self.ledger.correct(corrected)
+        self._ledger.correct(corrected)
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
             setattr(self.history, name, saved["history"][name])
         self.history.evals = list(map(Evaluation, self.history.evals))
-        self._visible = self.store.model()
+        self._visible = self._player.model()
         if saved["best"]:
             metric, leaves = saved["best"]
-            self._best = metric, self.store.model_of(leaves)
+            self._best = metric, self._player.model_of(leaves)
 
     # -- the end --------------------------------------------------------------------
 
@@ -424,22 +317,23 @@ class Bookkeeping:
             self._drop_unseen(history.duration)
         if self._corrected is not None:
             self._correct(self._corrected)
-        history.workers = self.ledger.close(history.duration)
-        nodes = self._nodes_of()
-        for k, _ in enumerate(self._clock.workers):
-            came, went = self.store.traffic(k)
-            history.workers[k].bytes_received += came
-            history.workers[k].bytes_sent += went
-            history.workers[k].node = nodes[k] if nodes else ""
-        history.timeline = self.ledger.timeline
-        model = self._visible if last else self.store.model()
+        history.workers = self._ledger.close(history.duration)
+        for worker, (came, went) in zip(
+            history.workers, self._player.traffic(), strict=False
+        ):
+            worker.bytes_received += came
+            worker.bytes_sent += went
+        for worker, node in zip(history.workers, self._nodes_of(), strict=False):
+            worker.node = node
+        history.timeline = self._ledger.timeline
+        model = self._visible if last else self._player.model()
         history.params, history.model_state = model
         history.model = self._job.programs.task.restore(*model)
         if self._job.whole_test:
             history.eval_examples = self._job.num_test
             # a look at all of it takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
-                history.at_end = self.evaluations.of_all(model)
+                history.at_end = self._player.look_at_all(model)
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())
@@ -450,8 +344,8 @@ class Bookkeeping:
     def _drop_unseen(self, end: float) -> None:
         """No longer count merges that are visible after `end` [s]: in no evaluation."""
         history, times = self.history, self.history.merge_times
-        unseen, _ = self.ledger.unseen(end)
-        self.ledger.drop_unseen(end)
+        unseen, _ = self._ledger.unseen(end)
+        self._ledger.drop_unseen(end)
         for visible, action in reversed(unseen):
             history.merges -= counts_as_merge(action)
             if changes_root(action):

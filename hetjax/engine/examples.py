@@ -1,0 +1,114 @@
+"""Which examples the workers draw, and the losses that a sampler is shown (host)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetjax.engine.protocols import RoundResult
+from hetjax.machine.types import LocalRound, WorkerInfo
+from hetjax.sampling.types import Sampler
+from hetjax.saved import Saved
+from hetjax.summaries import maker
+
+Drawn = tuple[Sequence[np.ndarray], Sequence[int]]  # rows and non-zeros of each step
+
+
+class Examples(Saved):
+    """The sampler of one run, and its state."""
+
+    changes = ("_state", "_unobserved")
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        workers: tuple[WorkerInfo, ...],
+        num_examples: int,
+        seed: int,
+        nonzeros: Callable[[Sequence[np.ndarray]], Sequence[int]],
+    ):
+        """`nonzeros(rows)` counts those in the inputs of each array of rows."""
+        self._sampler, self._workers, self._nonzeros = sampler, workers, nonzeros
+        self._state = sampler.init(workers, num_examples, seed)
+        self._unobserved: dict[int, list] = {}  # losses of steps, by worker
+
+    def draw(self, worker: int, local_round: LocalRound) -> Drawn:
+        """Draw the rows of the training split for each step of a round."""
+        wanted = local_round.examples
+        drawn = self._sampler.draw(self._state, worker, wanted)
+        pair = isinstance(drawn, tuple | list) and len(drawn) == 2
+        if not pair or len(drawn[1]) != wanted:
+            found = f"{len(drawn[1])} rows" if pair else f"a {type(drawn).__name__}"
+            raise ValueError(
+                f"the sampler {maker(self._sampler.draw)}: draw returned "
+                f"{found}: return a pair (state, rows) with {wanted} rows"
+            )
+        self._state, indices = drawn
+        size = local_round.size
+        steps = range(local_round.local_steps)
+        rows = [indices[i * size : (i + 1) * size] for i in steps]
+        return rows, self._nonzeros(rows)
+
+    def share(self) -> np.ndarray | None:
+        """Each worker's share of the data; None if all workers draw from all of it."""
+        share = self._sampler.share
+        return share(self._state) if share else None
+
+    def arrived(self, worker: int, result: RoundResult) -> None:
+        """Keep a round's losses, if the sampler looks at them."""
+        if self._sampler.observe is not None:
+            self._unobserved.setdefault(worker, []).append(result.losses)
+
+    def observe(self, worker: int) -> None:
+        """Show a worker's losses since its last merge to the sampler."""
+        observe = self._sampler.observe
+        if observe is not None:
+            for rows, losses in self._take_steps(worker):
+                self._state = observe(self._state, worker, rows, losses)
+
+    def forget(self, worker: int) -> None:
+        """Drop the losses of a worker since its last merge."""
+        self._unobserved.pop(worker, None)
+
+    def _take_steps(self, worker: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for losses in self._unobserved.pop(worker, ()):
+            for indices, values in losses:
+                # of one step, or of several steps that ran in one program
+                several = zip(
+                    np.atleast_2d(indices), np.atleast_2d(values), strict=True
+                )
+                yield from ((rows, found[: len(rows)]) for rows, found in several)
+
+    def save(self) -> dict[str, Any]:
+        """Return the state and the losses, which are read first if they come late."""
+        for several in self._unobserved.values():
+            several[:] = [list(losses) for losses in several]
+        return super().save()
+
+    def load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue with other workers, if the sampler can."""
+        if self._sampler.for_workers is not None:
+            self._state = self._sampler.for_workers(saved["_state"], self._workers)
+
+
+class MeanExamples(Saved):
+    """Examples of which nothing is known but their mean number of non-zeros."""
+
+    def __init__(self, nonzeros: float = 0.0):
+        """`nonzeros` per example."""
+        self._nonzeros = nonzeros
+
+    def draw(self, worker: int, local_round: LocalRound) -> Drawn:
+        """No rows, and the non-zeros of each step."""
+        del worker
+        each = int(self._nonzeros * local_round.size)
+        return (), [each] * local_round.local_steps
+
+    def share(self) -> None:
+        """All workers draw from all of the data."""
+
+    def observe(self, worker: int) -> None:
+        """There are no losses."""
+
+    def forget(self, worker: int) -> None:
+        """There are no losses."""

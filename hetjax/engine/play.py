@@ -1,0 +1,166 @@
+"""The reference player: carries out the instructions of a tape one by one.
+
+It runs local rounds on an executor and changes replicas and states in a store. It knows
+no policy, no clock, and no ledger.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetjax.engine import tape
+from hetjax.engine.evaluation import Evaluator
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import (
+    Assignment,
+    Executor,
+    Plays,
+    RoundResult,
+    Seen,
+    Store,
+    Traits,
+)
+from hetjax.engine.replicas import ReplicaStore
+from hetjax.engine.steps import Outcome
+from hetjax.machine.types import Arrival, MergeTimes, WorkerInfo
+from hetjax.strategies.types import Strategy
+
+
+class Player:
+    """Plays the tape of one run on an executor and a store."""
+
+    traits: Traits
+    plays: Plays
+    store: Store
+    # called with each outcome, before its replica is taken in
+    on_outcome: Callable[[Arrival, Outcome], None] | None = None
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        workers: tuple[WorkerInfo, ...],
+        executor: Executor,
+        placement: Placement = Placement(),
+        open_store: Callable[..., Any] = ReplicaStore,
+    ):
+        """`open_store(strategy, job, placement, topology)` makes the store.
+
+        If the placement is timed, merges are waited for and their parts are stamped.
+        """
+        self._job, self._executor = job, executor
+        self._evaluator = Evaluator(job, placement.nodes)
+        topology = strategy.policy.topology(workers)
+        self._open = partial(open_store, strategy, job, placement, topology)
+        self._merges, self._topology = strategy.merges, topology
+        self._resets = job.on_nan == "reset"
+        self.lead, self.flush = executor.lead, executor.flush
+        self.close = executor.close
+
+    def open(self) -> None:
+        """Make the first model."""
+        self.store = store = self._open()
+        self.traits = Traits(store.num_bytes, measured=self._is_measured)
+        self.plays = {
+            tape.Begin: lambda e: store.begin(e.worker),
+            tape.Round: self._start,
+            Arrival: self._finish,
+            tape.Measure: self._measure,
+            tape.Merge: self._merge,
+            tape.Look: self._look,
+            tape.Forget: lambda e: store.forget(e.worker),
+            tape.Drop: lambda e: self._executor.drop(e.worker),
+        }
+
+    def _is_measured(self, node: str) -> bool:
+        level = self._topology.merge_level(node, len(self._merges))
+        return bool(self._merges[level].required_metrics)
+
+    # -- rounds ------------------------------------------------------------------------
+
+    def _start(self, r: tape.Round) -> None:
+        replica = self.store.check_out(r.worker)
+        assignment = Assignment(
+            r.worker, replica, r.rows, r.learning_rate, r.first_step
+        )
+        self._executor.start(assignment)
+
+    def _finish(self, arrival: Arrival) -> RoundResult:
+        """Take in a replica; reset it if it is not finite."""
+        outcome: Outcome = self._executor.finish(arrival.worker)
+        if self.on_outcome is not None:
+            self.on_outcome(arrival, outcome)
+        self.store.check_in(arrival.worker, outcome.replica)
+        if self._resets and not bool(np.asarray(outcome.finite)):
+            self.store.reset(arrival.worker)
+        return outcome
+
+    # -- merges and evaluations --------------------------------------------------------
+
+    def _measure(self, e: tape.Measure) -> list[float]:
+        models = [self.store.seen(m) for m in (*e.action.members, *e.action.partners)]
+        return self._evaluator.of_members(models)
+
+    def _merge(self, merge: tape.Merge) -> MergeTimes:
+        compilations = self._job.compilations
+        before = compilations.own_seconds
+        stamps = self.store.merge(merge.action, merge.stats)
+        return MergeTimes(stamps, compilations.own_seconds - before)
+
+    def _look(self, look: tape.Look) -> Seen:
+        del look
+        with self._job.compilations.of("evaluate"):
+            model = self.store.model()
+            metrics = self._evaluator.of_test(model)
+            return Seen(model, metrics | self.store.report())
+
+    def look_at_all(self, model: Any) -> dict[str, float]:
+        """A model's metrics on the whole test split, of which others see a part."""
+        return self._evaluator.of_all(model)
+
+    def model(self) -> Any:
+        """Return the root's current model: (params, model_state)."""
+        return self.store.model()
+
+    def traffic(self) -> Sequence[tuple[int, int]]:
+        """Return nothing: the ledger counts the models that merges move."""
+        return ()
+
+    # -- saved and resumed -------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Return the leaves of all states and replicas."""
+        return self.store.save()
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.store.load(saved)
+
+    def load_root(self, saved: dict[str, Any]) -> None:
+        """Continue from the root's model alone, of what `save` returned."""
+        self.store.load_root(saved["root"])
+
+    def model_of(self, leaves: list[Any]) -> Any:
+        """Return a model from a saved one's arrays."""
+        return self.store.model_of(leaves)
+
+    def outcome(self, worker: int) -> Outcome | None:
+        """The outcome of a round in flight; None if it is not known yet."""
+        return self._executor.outcome(worker)
+
+    def saved_outcome(self, outcome: Outcome) -> dict[str, Any]:
+        """The values of an outcome, for `load_outcome`."""
+        return {
+            **outcome._asdict(),
+            "replica": self.store.leaves_of(outcome.replica),
+            "losses": list(outcome.losses),
+        }
+
+    def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
+        """Let a round that was in flight arrive with this outcome."""
+        replica = self.store.replica_of(worker, saved["replica"])
+        fields = {k: saved[k] for k in Outcome._fields}
+        self._executor.load(worker, Outcome(**{**fields, "replica": replica}))

@@ -1,0 +1,528 @@
+"""The tape: what a run does, written by a policy and a clock before it is done.
+
+A run is decided here and carried out elsewhere. The writer owns the policy, the clock,
+the draw of examples, the ledger with its statistics, and the learning rate. It yields
+
+- the events of the clock, and the `Actions` of the policy: what happened, what was
+  decided;
+- instructions for a player (`hetjax.engine.play`), which are the classes below;
+- what the records of the run are told: `Point`, `MergeDone`, `Stop`.
+
+What was observed is sent back to it: the result of a round after its Arrival, the
+`Seen` of a `Look`, the stamps of a `Merge` where a clock measures them. Whoever needs
+times alone (a plan, a test of a policy) reads the tape and plays nothing. Host world,
+no JAX.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.engine.examples import Examples, MeanExamples
+from hetjax.engine.protocols import Clock, Seen, Traits
+from hetjax.engine.records.ledger import Ledger
+from hetjax.machine.topology import Topology
+from hetjax.machine.types import (
+    ROOT,
+    Arrival,
+    Evaluated,
+    EvaluationDue,
+    Event,
+    Leave,
+    LocalRound,
+    MergeAction,
+    Merged,
+    MergeOp,
+    MergeRequest,
+    Slow,
+    Stamps,
+    Timer,
+)
+from hetjax.saved import Saved
+from hetjax.schedule.checks import begin, react
+from hetjax.schedule.learning_rates import (
+    LearningRateLike,
+    Progress,
+    learning_rate_at,
+)
+from hetjax.schedule.types import Actions, Policy
+
+EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
+_FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
+
+
+# -- instructions ------------------------------------------------------------------
+
+
+class Begin(NamedTuple):
+    """A worker without a replica begins one, from the root's current model."""
+
+    worker: int
+
+
+class Round(NamedTuple):
+    """Start a local round, from the replica that its worker holds now.
+
+    Its result is visible to everything else from its Arrival on, after which the
+    player takes it in and resets a replica that is not finite, if the run does.
+    """
+
+    worker: int
+    local_round: LocalRound
+    rows: Sequence[np.ndarray]  # of the training split, one array per step
+    nonzeros: Sequence[int]  # in the inputs of each step
+    learning_rate: np.float32
+    first_step: int  # its number, counted over all rounds of the worker
+    start: float  # [s]
+
+
+class Gather(NamedTuple):
+    """Fetch what a merge reads; the answer is the members out of reach."""
+
+    action: MergeAction
+
+
+class Measure(NamedTuple):
+    """The answer is the main metric of every member on the held-out examples."""
+
+    action: MergeAction
+
+
+class Merge(NamedTuple):
+    """Carry out a merge or a fetch; the answer is its `MergeTimes`."""
+
+    action: MergeAction
+    stats: np.ndarray  # packed, as `Ledger.take_stats` returns them
+
+
+class Forget(NamedTuple):
+    """A worker has no replica any more: it will begin from the root's model."""
+
+    worker: int
+
+
+class Drop(NamedTuple):
+    """A worker is lost: its round will not arrive."""
+
+    worker: int
+
+
+class Look(NamedTuple):
+    """Evaluate the root's current model; the answer is a `Seen`."""
+
+
+class Settle(NamedTuple):
+    """Wait until it is known which of the rounds so far were finite."""
+
+
+# -- what the records are told --------------------------------------------------------
+
+
+class Point(NamedTuple):
+    """An evaluation; the answer is what the policy is told of it."""
+
+    time: float
+    seen: Seen
+
+
+class MergeDone(NamedTuple):
+    """The times of a merge that was carried out."""
+
+    action: MergeAction
+    num_bytes: float
+    stamps: Stamps
+    missing: tuple[int, ...]  # members that could not be reached
+
+
+class Stop(NamedTuple):
+    """The run ends here."""
+
+    why: str
+
+
+class Rest(NamedTuple):
+    """The merges of an arrival are done, and no round that follows has begun."""
+
+    actions: Actions  # the policy's at this arrival
+
+
+Tape = Generator[Any, Any, None]
+
+
+class Writer(Saved):
+    """Writes the tape of one run."""
+
+    changes = (
+        "ledger",
+        "examples",
+        "due",
+        "_state",
+        "_awaited",
+        "_last",
+        "_begun",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Clock,
+        examples: Examples | MeanExamples,
+        ledger: Ledger,
+        topology: Topology,
+        *,
+        num_examples: int,
+        learning_rate: LearningRateLike = 0.0,
+        traits: Traits = Traits(),
+        instants: Sequence[float] = (),
+        num_held_out: int = 0,
+        resets: bool = False,
+        stops_if_lost: bool = False,
+        stopped: Callable[[], object] = lambda: False,
+    ):
+        """`num_examples` of the training split, and `num_held_out` of it.
+
+        `instants` [s] of the evaluations rise. `resets`: are replicas that are not
+        finite reset? `stops_if_lost`: does the run end when a worker is lost?
+        `stopped()` tells that it ends before the policy hears of the present event.
+        """
+        self._policy, self._clock, self._topology = policy, clock, topology
+        self.examples, self.ledger = examples, ledger
+        self._num_examples, self._num_held_out = num_examples, num_held_out
+        self._learning_rate, self._traits = learning_rate, traits
+        self._resets, self._stops_if_lost = resets, stops_if_lost
+        self._stopped = stopped
+        self.due = deque(instants)  # that are not evaluated yet
+        # (time, evaluation of the model that is visible until then)
+        self.held: deque[tuple[float, Seen]] = deque()
+        self._begun: set[int] = set()  # workers that have a replica
+        self._state: Any = None  # the policy's
+        self._awaited = 0  # merges and timers of which the policy will be told
+        self._last: Event | None = None  # the last one that the policy was told
+        self.pending = Actions()  # decided, but not written when the run was saved
+        self._lost: frozenset[int] = frozenset()  # before the present event
+
+    def write(self) -> Tape:
+        """The whole tape, until nothing is pending any more; most never end."""
+        yield from self.begin()
+        while (event := self.next()) is not None:
+            yield from self.handle(event)
+
+    def begin(self) -> Tape:
+        """Write what the policy begins with."""
+        for instant in self.due:
+            self._clock.set_timer(EVALUATE, instant)
+        workers = self._clock.workers
+        self._state, actions = begin(self._policy, workers, self._num_examples)
+        yield actions
+        yield from self._merge_all(actions)
+        yield from self._go_on(actions)
+
+    def resume(self) -> Tape:
+        """Write what the policy had decided when the run was saved."""
+        yield from self._go_on(self.pending)
+        self.pending = Actions()
+
+    def next(self) -> Event | None:
+        """The next event of the clock, if one is due."""
+        self._lost = self._clock.roster.lost
+        return self._clock.next()
+
+    # -- events ------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> Tape:
+        """Write an event, and what the policy decides then."""
+        result = yield event
+        if isinstance(event, Arrival):
+            self._take_in(event, result)
+        elif isinstance(event, Timer) and event.name == EVALUATE:
+            yield from self._evaluate(event.time)
+            return
+        elif isinstance(event, Merged | Timer):
+            self._awaited -= 1
+        elif isinstance(event, Leave) and event.lost:
+            yield from self._lose(event)
+            return
+        elif isinstance(event, Slow):  # a policy only sees it in measured times
+            return
+        if not self._stopped():
+            yield from self._tell(event)
+
+    def _take_in(self, arrival: Arrival, result: Any) -> None:
+        """Book a round; nothing counts of one that is known not to be finite."""
+        if result is None:  # nobody plays
+            self.ledger.record_arrival(arrival, 0)
+            return
+        resets = self._resets and result.known
+        finite = not resets or bool(np.asarray(result.finite))
+        self.ledger.record_arrival(arrival, result.padded, finite=finite)
+        if finite:
+            self.examples.arrived(arrival.worker, result)
+        else:
+            self.ledger.record_fetch(arrival.worker)
+
+    def _lose(self, leave: Leave) -> Tape:
+        """Drop a lost worker and what it did not merge.
+
+        If it was known to be lost, this Leave only adds the reason.
+        """
+        worker, clock = leave.worker, self._clock
+        if worker not in self._lost:
+            yield Drop(worker)
+            self._lose_work(worker, leave.time)
+            yield from self._forget(worker)
+            if self._stops_if_lost:
+                yield Stop(f"worker {self._name(worker)} was lost: {leave.why}")
+            if not self._stopped():  # else other rounds may still be merged
+                yield from self._tell(leave)
+        if not clock.roster.active and not clock.has_pending_joins:
+            name = self._name(worker)
+            yield Stop(f"worker {name}, the last one, was lost: {leave.why}")
+
+    def _lose_work(self, worker: int, time: float) -> None:
+        """A worker's rounds since its last merge are lost."""
+        self.ledger.record_loss(worker, time)
+        self.examples.forget(worker)
+
+    def _name(self, worker: int) -> str:
+        return self._clock.workers[worker].name
+
+    def _tell(self, event: Event) -> Tape:
+        """Tell the policy of an event, and write its actions."""
+        if not isinstance(event, EvaluationDue | Evaluated):
+            self._last = event
+        self._state, actions = react(self._policy, self._state, event)
+        yield actions
+        yield from self._merge_all(actions)
+        if isinstance(event, Arrival):
+            yield Rest(actions)
+        yield from self._go_on(actions)
+
+    # -- evaluations -------------------------------------------------------------------
+
+    def _evaluate(self, instant: float) -> Tape:
+        """Evaluate the model that is visible at this instant, the next one due."""
+        yield from self._tell(EvaluationDue(instant))
+        self.due.popleft()
+        while self.held and self.held[0][0] <= instant:
+            self.held.popleft()
+        seen = self.held[0][1] if self.held else (yield Look())
+        told = yield Point(instant, seen)
+        if told is not None and self.due and not self._stopped():
+            yield from self._tell(Evaluated(told, instant))
+        yield from self._check_progress()
+
+    def _hold(self, visible: float) -> Tape:
+        """Keep the current evaluation for instants before a merge is `visible`."""
+        # instants before an earlier merge is visible see the evaluation kept for it
+        since = self.held[-1][0] if self.held else -math.inf
+        if next((t for t in self.due if t >= since), math.inf) < visible:
+            self.held.append((visible, (yield Look())))
+
+    def _check_progress(self) -> Tape:
+        """Stop a run in which no worker has a local round, or will ever get one."""
+        clock, roster = self._clock, self._clock.roster
+        if self._awaited or clock.has_pending_joins or roster.working:
+            return
+        if self._last is None:
+            since, what = 0.0, "when the run began"
+        else:
+            since, what = self._last.time, f"on {type(self._last).__name__}"
+        if roster.active:
+            yield Stop(
+                f"no worker has a local round since {since:.6g} s: the policy returned "
+                f"no actions {what}"
+            )
+        elif not roster.lost:  # else one may come back; `_lose` sees to the end
+            yield Stop(
+                f"no worker is active since {since:.6g} s: the policy stopped the last "
+                "one"
+            )
+
+    # -- actions -----------------------------------------------------------------------
+
+    def _go_on(self, actions: Actions) -> Tape:
+        """Write starts, local rounds, timers and stops."""
+        clock = self._clock
+        for worker in actions.start:
+            clock.start(worker)
+            if self.ledger.has_merged(worker):  # it starts from the center again
+                yield from self._forget(worker)
+        for worker, local_round in actions.dispatch:
+            yield from self._dispatch(worker, local_round)
+        for name, when in actions.timers:
+            if name == EVALUATE:
+                raise ValueError(f"the timer {name!r} is the loop's own: rename yours")
+            clock.set_timer(name, when)
+            self._awaited += 1
+        for worker in actions.stop:
+            clock.stop(worker)
+
+    def _dispatch(self, worker: int, local_round: LocalRound) -> Tape:
+        """Draw the examples of a round, and start it."""
+        local_round.check()
+        rows, nonzeros = self.examples.draw(worker, local_round)
+        rate = np.float32(self._rate() * local_round.lr_scale)
+        start = self._clock.dispatch(worker, local_round, nonzeros).start
+        if worker not in self._begun:
+            yield from self._begin(worker)
+        first = self.ledger.steps_of(worker)
+        self.ledger.record_dispatch(worker, local_round, start, float(rate))
+        yield Round(worker, local_round, rows, nonzeros, rate, first, start)
+
+    def _rate(self) -> float:
+        """The learning rate now, at the largest batch size."""
+        if isinstance(self._learning_rate, float):  # asked at every arrival
+            return self._learning_rate
+        examples, updates = self.ledger.examples, self.ledger.updates
+        epochs = examples / self._num_examples
+        progress = Progress(examples, epochs, updates, self._clock.now)
+        return learning_rate_at(self._learning_rate, progress)
+
+    def _begin(self, worker: int) -> Tape:
+        yield Begin(worker)
+        self._begun.add(worker)
+        self.ledger.record_fetch(worker)
+
+    def _forget(self, worker: int) -> Tape:
+        if worker in self._begun:
+            self._begun.remove(worker)
+            yield Forget(worker)
+
+    # -- merges ------------------------------------------------------------------------
+
+    def _merge_all(self, actions: Actions) -> Tape:
+        """Write merges, which come before everything else."""
+        for action in actions.merges:
+            yield from self._merge(action)
+            self._awaited += 1
+
+    def _merge(self, action: MergeAction) -> Tape:
+        """Write one merge or fetch, at the times that the clock sets."""
+        asked_at, traits, ledger = self._clock.now, self._traits, self.ledger
+        members = (*action.members, *action.partners)
+        accuracy, seconds = None, 0.0
+        if MergeOp.PUSH in action.op and traits.measured(action.node):
+            yield from self._begin_all(members)
+            accuracy = yield Measure(action)
+            seconds = self._seconds_to_measure(action)
+        below = self._topology.workers_below(action.members)
+        request = MergeRequest(action, traits.num_bytes, seconds, below)
+        visible, stamps, missing = self._clock.plan(request)
+        if action.node == ROOT and action.op == MergeOp.STEP:
+            self.held.clear()  # the new model is visible at once
+        elif changes_root(action):
+            yield from self._hold(visible)
+        yield from self._begin_all(members)  # a first copy must predate the merge
+        if traits.runs_ahead and any(isinstance(m, str) for m in action.members):
+            yield Settle()
+        missing = yield from self._miss(action, missing)
+        stats = ledger.take_stats(
+            action,
+            share=self.examples.share(),
+            accuracy=accuracy,
+            learning_rate=self._rate(),
+        )
+        times = yield Merge(action, stats)
+        if stamps is None:
+            stamps = self._clock.merged(action, times)  # pyright: ignore
+        due = self.due[0] if self.due else visible
+        num_bytes = 0 if traits.counts_bytes else int(traits.num_bytes)
+        ledger.record_models(action, num_bytes, visible, next_look=due)
+        yield MergeDone(action, traits.num_bytes, stamps, missing)
+        if not (action.blocking or traits.merges_wait):
+            stamps = Stamps(*[stamps.start] * 4)
+        for member in action.members:
+            if isinstance(member, int):
+                ledger.record_merge(member, asked_at, stamps)
+                self.examples.observe(member)
+
+    def _begin_all(self, members: Sequence[int | str]) -> Tape:
+        for member in members:
+            if isinstance(member, int) and member not in self._begun:
+                yield from self._begin(member)
+
+    def _miss(
+        self, action: MergeAction, missing: tuple[int, ...]
+    ) -> Generator[Any, Any, tuple[int, ...]]:
+        """Return the members that are out of reach, and drop what they did.
+
+        They take part like workers that have just begun from the root's model.
+        """
+        for worker in missing:
+            yield from self._forget(worker)
+            yield from self._begin(worker)
+        if self._traits.may_miss:
+            missing = tuple((yield Gather(action)))
+        for worker in missing:
+            self._lose_work(worker, self._clock.now)
+            self.ledger.record_fetch(worker)
+        return missing
+
+    def _seconds_to_measure(self, action: MergeAction) -> float:
+        """Seconds in which the members' models are evaluated on the held-out examples.
+
+        An evaluation costs a third of a training step. Either each worker evaluates its
+        own model at the same time, or the fastest worker evaluates all models one after
+        the other, whichever is sooner.
+        """
+        workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
+        looks = [w.seconds(self._num_held_out) * _FORWARD for w in workers]
+        return min(max(looks), len(looks) * min(looks)) if looks else 0.0
+
+    # -- saved and resumed -------------------------------------------------------------
+
+    def load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue with other workers: the policy begins anew at the root's model."""
+        self.examples.load_for_others(saved["examples"])
+        self.ledger.load_for_others(saved["ledger"])
+        self.due = saved["due"]
+
+
+def changes_root(action: MergeAction) -> bool:
+    """Does this merge change the run's model?"""
+    return action.node == ROOT and counts_as_merge(action)
+
+
+def counts_as_merge(action: MergeAction) -> bool:
+    """Does it merge members, and not only hand out a model, or step by itself?"""
+    return action.op not in (MergeOp.FETCH, MergeOp.STEP)
+
+
+def decisions(
+    policy: Policy,
+    clock: Clock,
+    *,
+    num_examples: int,
+    num_bytes: float = 0.0,
+    nonzeros: float = 0.0,
+    instants: Sequence[float] = (),
+) -> Iterator[tuple[Event | None, Actions]]:
+    """Each event of a run without a model, and what the policy decides then.
+
+    The first pair is (None, the initial actions). `num_bytes` is the size of the model,
+    `nonzeros` the number of non-zeros per example. A run ends when no event is pending
+    any more; most never end, so take as many pairs as you need.
+    """
+    topology = policy.topology(clock.workers)
+    writer = Writer(
+        policy,
+        clock,
+        MeanExamples(nonzeros),
+        Ledger(clock.workers, topology),
+        topology,
+        num_examples=num_examples,
+        traits=Traits(num_bytes),
+        instants=instants,
+    )
+    event: Event | None = None
+    for entry in writer.write():
+        if isinstance(entry, Actions):
+            yield event, entry
+        elif isinstance(entry, Slow):  # the policy is not told
+            yield entry, Actions()
+        elif isinstance(entry, Event):
+            event = entry
