@@ -7,7 +7,7 @@ import numpy as np
 
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
-from hetjax.sampling.types import Sampler
+from hetjax.sampling import Sampler, uniform
 from hetjax.saved import Saved
 from hetjax.summaries import maker
 
@@ -91,24 +91,16 @@ class Examples(Saved):
             self._state = self._sampler.for_workers(saved["_state"], self._workers)
 
 
-class MeanExamples(Saved):
+class MeanExamples(Examples):
     """Examples of which nothing is known but their mean number of non-zeros."""
 
-    def __init__(self, nonzeros: float = 0.0):
+    def __init__(self, nonzeros: float):
         """`nonzeros` per example."""
-        self._nonzeros = nonzeros
+        super().__init__(uniform(), (), 1, 0, lambda rows: ())
+        self._mean = nonzeros
 
     def draw(self, worker: int, local_round: LocalRound) -> Drawn:
-        """No rows, and the non-zeros of each step."""
+        """Draw no rows; return the non-zeros of each step."""
         del worker
-        each = int(self._nonzeros * local_round.size)
+        each = int(self._mean * local_round.size)
         return (), [each] * local_round.local_steps
-
-    def share(self) -> None:
-        """All workers draw from all of the data."""
-
-    def observe(self, worker: int) -> None:
-        """There are no losses."""
-
-    def forget(self, worker: int) -> None:
-        """There are no losses."""

@@ -20,7 +20,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime, Seen
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.records.run_records import RunRecords
+from hetjax.engine.run_records import RunRecords
 from hetjax.machine import Arrival, Event, Join, Leave, RunEnded, Slow
 from hetjax.saved import Leaves
 from hetjax.schedule.types import Actions
@@ -153,14 +153,15 @@ class Loop:
         if self._saver is not None and kept is not None:
             rests = self._strategy.policy.bulk_synchronous
             self._cuts = Cuts(self._saver, kept, self._player, self.save, rests=rests)
-        continues = saved is not None and saved["run"]["machine"] == self._machine
-        if continues:
+        begin = self._writer.begin
+        if saved is not None and saved["run"]["machine"] == self._machine:
             self._load(saved)
+            begin = self._writer.resume
         elif saved is not None:
             self._load_for_others(saved["run"])
         if self._runtime.real:
             self._clock.begin()
-        self._hear(self._writer.resume() if continues else self._writer.begin())
+        self._hear(begin())
 
     @property
     def _over(self) -> bool:

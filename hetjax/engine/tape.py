@@ -170,7 +170,7 @@ class Writer(Saved):
         self,
         policy: Policy,
         clock: Clock,
-        examples: Examples | MeanExamples,
+        examples: Examples,
         ledger: Ledger,
         topology: Topology,
         *,

@@ -22,14 +22,14 @@ from hetjax.schedule.types import Actions
 from hetjax.tracing.format import VERSION, Line
 from hetjax.tracing.trace import Recording
 
-_EVENTS: dict[str, Callable[..., Event]] = {
+_EVENTS: dict[str, Any] = {
     "merged": Merged,
     "timer": Timer,
     "leave": Leave,
     "join": Join,
     "slow": Slow,
 }
-_NAMES = {kind: name for name, kind in _EVENTS.items()}
+_NAMES: dict[type, str] = {kind: name for name, kind in _EVENTS.items()}
 
 
 @lru_cache  # written at every merge
