@@ -1,4 +1,4 @@
-"""Benchmarks of real runs and local SGD, on tiny settings: the JSON that they promise.
+"""Benchmarks of simulated and real runs, on tiny settings: the JSON that they promise.
 
 The numbers are not tested: they depend on the machine.
 """
@@ -60,6 +60,26 @@ def test_local_sgd():
         assert ratio == pytest.approx(speeds["hetjax"] / max(installed), rel=1e-2)
     else:
         assert ratio is None
+
+
+def test_virtual():
+    """Both ways by hand compute the same thing: the script itself checks it."""
+    names = {"async_sgd": True, "local_sgd": True, "hier_sgd": False}  # by hand, too?
+    chosen = f"--strategies={','.join(names)}"
+    result = printed("virtual.py", "--updates=64", "--turns=1", chosen)
+    found = result["us_per_update"]
+    assert list(found) == ["v100x3+k80", "uniform:64"]
+    for machine, took in found.items():
+        assert list(took) == list(names)
+        for name, by_hand in names.items():
+            others = ["dispatch", "scan"] if by_hand else []
+            assert list(took[name]) == ["hetjax", *others]
+            assert all(us > 0 and math.isfinite(us) for us in took[name].values())
+            if by_hand:
+                ratio = took[name]["hetjax"] / took[name]["scan"]
+                ours = result["ratios"].pop(f"{machine}/{name}")
+                assert ours == pytest.approx(ratio, rel=1e-2, abs=1e-2)
+    assert not result["ratios"]
 
 
 def test_models():
