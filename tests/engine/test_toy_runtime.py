@@ -1,7 +1,6 @@
 """A user's own kind of machine: one page of code, without changes elsewhere."""
 
 import heapq
-from contextlib import nullcontext
 from functools import partial
 
 import chex
@@ -9,10 +8,18 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.engine.placement import Placement
+from hetjax.engine.play import Player
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.steps import Steps, StepSettings
-from hetjax.machine import Arrival, Merged, Stamps, Timer, WorkerInfo
+from hetjax.machine import (
+    Arrival,
+    Merged,
+    PlannedMerge,
+    Roster,
+    Stamps,
+    Timer,
+    WorkerInfo,
+)
 from hetjax.runtimes.inline import Inline
 
 
@@ -25,37 +32,33 @@ class OneSecondClock:
         self.workers = tuple(
             WorkerInfo(k, f"toy{k}", "toy", (), 1.0, 0.0) for k in range(workers)
         )
+        self.roster = Roster.of(self.workers)
         self.now, self._heap, self._count = 0.0, [], 0
 
     def _push(self, time, rank, event):
         heapq.heappush(self._heap, (time, rank, self._count, event))
         self._count += 1
 
-    def begin(self):
-        pass
-
     def dispatch(self, worker, local_round, nonzeros):
+        self.roster = self.roster.dispatched((worker,))
         arrival = Arrival(worker, local_round, self.now, self.now + 1.0)
         self._push(arrival.finish, 1, arrival)
         return arrival
 
-    def carry_out(self, planned):
-        planned.run(self.now)
-        action = planned.action
+    def plan(self, merge):
+        action = merge.action
         merged = Merged(action.node, self.now, action.members, action.op)
         self._push(self.now, 0, merged)
-        return Stamps(*[self.now] * 4)
+        return PlannedMerge(self.now, Stamps(*[self.now] * 4))
 
     def set_timer(self, name, time):
         self._push(time, 2, Timer(name, time))
-
-    def paused(self):
-        return nullcontext()
 
     def next(self):
         if not self._heap:
             return None
         self.now, _, _, event = heapq.heappop(self._heap)
+        self.roster = self.roster.after(event)
         return event
 
 
@@ -67,7 +70,9 @@ class Toy:
 
     def open_runtime(self, strategy, job):
         run = partial(Steps(StepSettings.of(strategy), job).run, step_mode="dispatch")
-        return Runtime(OneSecondClock(3), Inline(run), Placement(), {"toy": "dispatch"})
+        clock = OneSecondClock(3)
+        player = Player(strategy, job, clock.workers, Inline(run))
+        return Runtime(clock, player, {"toy": "dispatch"})
 
 
 SETTINGS = {"batch_size": 4, "learning_rate": 0.1}
