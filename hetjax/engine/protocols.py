@@ -90,22 +90,6 @@ class Clock(Protocol):
         ...
 
 
-class KeptClock(Clock, Protocol):
-    """A clock whose runs can be kept (`train(checkpoint=...)`)."""
-
-    def save(self) -> dict[str, Any]:
-        """Return what decides which events come (see `hetjax.saved.Saved`)."""
-        ...
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        ...
-
-    def start_at(self, time: float) -> None:
-        """Start at `time` [s], with nothing but that."""
-        ...
-
-
 class TimedClock(Clock, Protocol):
     """A clock whose seconds pass by themselves: those of real machines."""
 
@@ -375,7 +359,12 @@ IsDue = Callable[[int], bool]
 
 
 class Kept(NamedTuple):
-    """How runs on a machine are kept (`train(checkpoint=...)`)."""
+    """How runs on a machine are kept (`train(checkpoint=...)`).
+
+    Its clock then has `save` and `load` (see `hetjax.saved.Saved`), and `start_at(time)`
+    for a run that goes on with other workers. Rounds in flight need what the reference
+    player has for them: `outcome`, `saved_outcome`, `load_outcome`, `on_outcome`.
+    """
 
     kind: str  # of machine: a cut of another one has its root and totals alone
     # are runs cut only when no worker has a local round, between an arrival's merges

@@ -39,19 +39,18 @@ class Roster(NamedTuple):
 
     def dispatched(self, workers: Iterable[int]) -> "Roster":
         """Return the roster after these workers were given a local round."""
-        return self._replace(working=self.working.union(workers))
+        return Roster(self.active, self.working.union(workers), self.lost)
 
     def after(self, event: Event) -> "Roster":
         """Return the roster after an event; unchanged if it concerns no worker."""
         if isinstance(event, Arrival):
-            return self._replace(working=self.working - {event.worker})
+            return Roster(self.active, self.working - {event.worker}, self.lost)
         if isinstance(event, Join):
-            return self._replace(
-                active=self.active | {event.worker}, lost=self.lost - {event.worker}
-            )
+            active = self.active | {event.worker}
+            return Roster(active, self.working, self.lost - {event.worker})
         if not isinstance(event, Leave):
             return self
         active = self.active - {event.worker}
         if not event.lost:
-            return self._replace(active=active)
+            return Roster(active, self.working, self.lost)
         return Roster(active, self.working - {event.worker}, self.lost | {event.worker})

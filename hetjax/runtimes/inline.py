@@ -5,15 +5,18 @@ runs.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, TakeTurns
 from hetjax.engine.steps import Outcome
 
 FIRST = 3  # assignments that are timed to decide; one of them compiles
 LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
+
+Result = Callable[[], Outcome]  # which may have to be waited for
 
 
 class Inline:
@@ -25,7 +28,7 @@ class Inline:
     def __init__(self, run: Any):
         """`run(assignment) -> outcome`, such as `hetjax.engine.steps.Steps.run`."""
         self._run = run
-        self._outcomes: dict[int, Outcome] = {}
+        self._results: dict[int, Result] = {}
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
@@ -35,24 +38,32 @@ class Inline:
         """Do nothing: `start` has begun every assignment."""
 
     def start(self, assignment: Assignment) -> None:
+        """Begin an assignment."""
+        self._results[assignment.worker] = self.begin(assignment)
+
+    def begin(self, assignment: Assignment) -> Result:
         """Enqueue all steps."""
-        self._outcomes[assignment.worker] = self._run(assignment)
+        outcome = self._run(assignment)
+        return lambda: outcome
 
     def finish(self, worker: int) -> Outcome:
-        """Return the outcome; its arrays may not be computed yet."""
-        return self._outcomes.pop(worker)
+        """Return the outcome; raise what was raised on another thread.
+
+        Its arrays may not be computed yet.
+        """
+        return self._results.pop(worker)()
 
     def drop(self, worker: int) -> None:
         """Forget an outcome."""
-        self._outcomes.pop(worker, None)
+        self._results.pop(worker, None)
 
     def outcome(self, worker: int) -> Outcome:
         """Return the outcome of a worker's assignment, which stays."""
-        return self._outcomes[worker]
+        return self._results[worker]()
 
     def load(self, worker: int, outcome: Outcome) -> None:
         """Take up an assignment that was saved with its outcome."""
-        self._outcomes[worker] = outcome
+        self._results[worker] = lambda: outcome
 
     def close(self) -> list[int]:
         """Do nothing: no thread has to end."""
@@ -101,8 +112,8 @@ class Grouped(Inline):
     def flush(self) -> None:
         """Run the assignments that were started in this turn."""
         for group in grouped(self._pending, self._benches):
-            workers = [a.worker for a in group]
-            self._outcomes.update(zip(workers, self._run(group), strict=True))
+            for a, outcome in zip(group, self._run(group), strict=True):
+                self.load(a.worker, outcome)
         self._pending = []
 
 
@@ -119,41 +130,75 @@ class Pooled(Inline):
         """`run` as for `Inline`."""
         super().__init__(run)
         self._pool = ThreadPoolExecutor(threads, "hetjax pool")
-        self._futures: dict[int, Future[Outcome]] = {}
         self._seconds: list[float] = []  # of the first assignments
 
-    def start(self, assignment: Assignment) -> None:
+    def begin(self, assignment: Assignment) -> Result:
         """Run the assignment, or let a thread run it."""
         if not assignment.rows:  # nothing to compute, so its time tells nothing
-            super().start(assignment)
-        elif len(self._seconds) < FIRST:
+            return super().begin(assignment)
+        if len(self._seconds) < FIRST:
             began = time.perf_counter()
-            self._outcomes[assignment.worker] = self._run(assignment).wait()
+            outcome = self._run(assignment).wait()
             self._seconds.append(time.perf_counter() - began)
-        elif min(self._seconds) < LONG:
-            super().start(assignment)
-        else:
-            future = self._pool.submit(lambda: self._run(assignment).wait())
-            self._futures[assignment.worker] = future
-
-    def finish(self, worker: int) -> Outcome:
-        """Return the outcome; wait for its thread, and raise what was raised there."""
-        if worker in self._futures:
-            return self._futures.pop(worker).result()
-        return super().finish(worker)
-
-    def outcome(self, worker: int) -> Outcome:
-        """Return the outcome, which stays; wait for its thread."""
-        if worker in self._futures:
-            return self._futures[worker].result()
-        return super().outcome(worker)
-
-    def drop(self, worker: int) -> None:
-        """Forget a worker's outcome."""
-        self._futures.pop(worker, None)
-        super().drop(worker)
+            return lambda: outcome
+        if min(self._seconds) < LONG:
+            return super().begin(assignment)
+        return self._pool.submit(lambda: self._run(assignment).wait()).result
 
     def close(self) -> list[int]:
         """Wait for running assignments and cancel those that have not begun."""
         self._pool.shutdown(cancel_futures=True)
         return []
+
+
+Shape = tuple[int, int]  # steps of a local round, and the batch size of its first step
+
+
+class Spread(Inline):
+    """Runs the first assignments of each shape itself, and hands on all others.
+
+    It serves several devices of the host, for each of which a program is compiled: one
+    after the other, eight devices would take eight times as long as one. The very first
+    one runs on the caller's thread: where a compiler measures which kernel is fastest,
+    the other devices then find its choice and compute the same bits. On each of those,
+    the first one runs on the device's own thread, and so does what the device gets in
+    the meantime.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Assignment], Outcome],
+        devices: Sequence[Device],
+        others: Inline,
+    ):
+        """`devices` are those of all workers; `others` runs what is compiled."""
+        super().__init__(run)
+        self._devices, self._others = devices, others
+        self._threads = {d: ThreadPoolExecutor(1, f"hetjax {d}") for d in set(devices)}
+        self._latest: dict[Device, Future[Outcome]] = {}  # of the device's own thread
+        self._seen: dict[Shape, set[Device]] = {}  # devices that compile, or have
+
+    def begin(self, assignment: Assignment) -> Result:
+        """Run the assignment here, on its device's own thread, or with `others`."""
+        worker, rows = assignment.worker, assignment.rows
+        if not rows:  # nothing to compile
+            return self._others.begin(assignment)
+        device, shape = self._devices[worker], (len(rows), len(rows[0]))
+        if shape not in self._seen:
+            self._seen[shape] = {device}
+            return super().begin(assignment)
+        if device in self._seen[shape] and self._is_idle(device):
+            return self._others.begin(assignment)
+        self._seen[shape].add(device)
+        self._latest[device] = self._threads[device].submit(self._run, assignment)
+        return self._latest[device].result
+
+    def _is_idle(self, device: Device) -> bool:
+        """Has the device's own thread done all its work?"""
+        return device not in self._latest or self._latest[device].done()
+
+    def close(self) -> list[int]:
+        """Wait for running assignments and cancel those that have not begun."""
+        for thread in self._threads.values():
+            thread.shutdown(cancel_futures=True)
+        return self._others.close()

@@ -10,8 +10,7 @@ from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
 from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
-from hetjax.runtimes.inline import Inline, Pooled
-from hetjax.runtimes.spread import Spread
+from hetjax.runtimes.inline import Inline, Pooled, Spread
 from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.schedule.checks import begin
 from hetjax.strategies.types import Strategy
