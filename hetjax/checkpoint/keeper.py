@@ -32,7 +32,7 @@ from hetjax.saved import before_of
 
 
 class Keeper:
-    """Keeps one run in a folder; a `hetjax.engine.cut.Saver`."""
+    """Keeps one run in a folder."""
 
     prefers_rest = True  # then replicas are equal, or there is no outcome to keep
 

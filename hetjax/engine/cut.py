@@ -11,37 +11,11 @@ did.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from hetjax.checkpoint.keeper import Cut, Keeper
 from hetjax.engine.protocols import Kept, RoundResult, Unreachable
 from hetjax.machine import Arrival
-
-
-class OpenCut(Protocol):
-    """A cut that is being saved; values given to it are encoded at once."""
-
-    def add(self, name: str, value: Any) -> None:
-        """Add a value under a name."""
-        ...
-
-    def commit(self) -> None:
-        """The cut is complete: keep it, without making the run wait."""
-        ...
-
-
-class Saver(Protocol):
-    """Where the cuts of a run are kept; `hetjax.checkpoint` has one."""
-
-    prefers_rest: bool  # should a bulk-synchronous run be cut when nobody works?
-    problem: str  # why the run must end: a cut could not be kept; "" if it need not
-
-    def is_due(self, evals: int) -> bool:
-        """Should the run be cut now, after so many evaluations?"""
-        ...
-
-    def begin(self, evals: int, *, wait: bool) -> OpenCut | None:
-        """Begin a cut; None if the one before is still being written (or `wait`)."""
-        ...
 
 
 class Cuts:
@@ -49,7 +23,7 @@ class Cuts:
 
     def __init__(
         self,
-        saver: Saver,
+        saver: Keeper,
         kept: Kept,
         player: Any,
         save: Callable[[], dict[str, Any]],
@@ -65,7 +39,7 @@ class Cuts:
         self._is_due = kept.hear_due(saver.is_due)
         self._save = save
         player.on_outcome = self.arrived
-        self._open: OpenCut | None = None
+        self._open: Cut | None = None
         self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
         self._last = ""  # the cut before the run ends: "wanted", then "taken"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
-from hetjax.sampling import Sampler, uniform
+from hetjax.sampling.types import Sampler
 from hetjax.saved import Saved
 from hetjax.summaries import maker
 
@@ -89,18 +89,3 @@ class Examples(Saved):
         """Continue with other workers, if the sampler can."""
         if self._sampler.for_workers is not None:
             self._state = self._sampler.for_workers(saved["_state"], self._workers)
-
-
-class MeanExamples(Examples):
-    """Examples of which nothing is known but their mean number of non-zeros."""
-
-    def __init__(self, nonzeros: float):
-        """`nonzeros` per example."""
-        super().__init__(uniform(), (), 1, 0, lambda rows: ())
-        self._mean = nonzeros
-
-    def draw(self, worker: int, local_round: LocalRound) -> Drawn:
-        """Draw no rows; return the non-zeros of each step."""
-        del worker
-        each = int(self._mean * local_round.size)
-        return (), [each] * local_round.local_steps

@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 
+from hetjax.checkpoint.keeper import Keeper
 from hetjax.data.batching import nonzeros_of
 from hetjax.engine import tape
-from hetjax.engine.cut import Cuts, Saver
+from hetjax.engine.cut import Cuts
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
@@ -38,7 +39,7 @@ class Loop:
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], str],
         *,
-        saver: Saver | None = None,
+        saver: Keeper | None = None,
         saved: dict[str, Any] | None = None,
     ):
         """`on_eval` is called with each evaluation and returns why to stop, or "".

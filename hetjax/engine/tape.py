@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.engine.examples import Examples, MeanExamples
+from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Clock, Seen, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.machine.topology import Topology
@@ -41,6 +41,7 @@ from hetjax.machine.types import (
     Stamps,
     Timer,
 )
+from hetjax.sampling.types import Sampler
 from hetjax.saved import Saved
 from hetjax.schedule.checks import begin, react
 from hetjax.schedule.learning_rates import (
@@ -508,10 +509,17 @@ def decisions(
     any more; most never end, so take as many pairs as you need.
     """
     topology = policy.topology(clock.workers)
+    examples = Examples(
+        Sampler(lambda *job: None, lambda state, worker, n: (state, np.zeros(n, int))),
+        clock.workers,
+        num_examples,
+        0,
+        lambda rows: [int(nonzeros * len(r)) for r in rows],
+    )
     writer = Writer(
         policy,
         clock,
-        MeanExamples(nonzeros),
+        examples,
         Ledger(clock.workers, topology),
         topology,
         num_examples=num_examples,
