@@ -143,9 +143,7 @@ class Loop:
             tape.MergeDone: records.merged,
             tape.Point: records.evaluate,
             tape.Stop: lambda stop: records.stop(stop.why),
-            Join: records.joined,
-            Leave: records.left,
-            Slow: records.slowed,
+            **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
 
     def _begin(self) -> None:
@@ -313,7 +311,7 @@ class Loop:
     def _load_for_others(self, run: dict[str, Any]) -> None:
         """Continue with other workers: the policy begins anew at the root's model."""
         names, _ = run["machine"]
-        self._player.load_root(run["player"])
+        self._player.load_root(run["player"]["root"])
         self._writer.load_for_others(run["writer"])
         self._records.load_for_others(run["records"], names)
         self._clock.start_at(self._records.history.duration)

@@ -53,16 +53,22 @@ class Player:
         """
         self._job, self._executor = job, executor
         self._evaluator = Evaluator(job, placement.nodes)
+        self.look_at_all = self._evaluator.of_all
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._merges, self._topology = strategy.merges, topology
         self._resets = job.on_nan == "reset"
-        self.lead, self.flush = executor.lead, executor.flush
-        self.close = executor.close
+        self.lead, self.flush, self.close = (
+            executor.lead,
+            executor.flush,
+            executor.close,
+        )
 
     def open(self) -> None:
         """Make the first model."""
         self.store = store = self._open()
+        self.model, self.model_of = store.model, store.model_of
+        self.save, self.load, self.load_root = store.save, store.load, store.load_root
         self.traits = Traits(store.num_bytes, measured=self._is_measured)
         self.plays = {
             tape.Begin: lambda e: store.begin(e.worker),
@@ -117,35 +123,11 @@ class Player:
             metrics = self._evaluator.of_test(model)
             return Seen(model, metrics | self.store.report())
 
-    def look_at_all(self, model: Any) -> dict[str, float]:
-        """A model's metrics on the whole test split, of which others see a part."""
-        return self._evaluator.of_all(model)
-
-    def model(self) -> Any:
-        """Return the root's current model: (params, model_state)."""
-        return self.store.model()
-
     def traffic(self) -> Sequence[tuple[int, int]]:
         """Return nothing: the ledger counts the models that merges move."""
         return ()
 
-    # -- saved and resumed -------------------------------------------------------------
-
-    def save(self) -> dict[str, Any]:
-        """Return the leaves of all states and replicas."""
-        return self.store.save()
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        self.store.load(saved)
-
-    def load_root(self, saved: dict[str, Any]) -> None:
-        """Continue from the root's model alone, of what `save` returned."""
-        self.store.load_root(saved["root"])
-
-    def model_of(self, leaves: list[Any]) -> Any:
-        """Return a model from a saved one's arrays."""
-        return self.store.model_of(leaves)
+    # -- rounds in flight when the run is saved ----------------------------------------
 
     def outcome(self, worker: int) -> Outcome | None:
         """The outcome of a round in flight; None if it is not known yet."""

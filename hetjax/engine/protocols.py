@@ -195,15 +195,8 @@ Plays = Mapping[type, Callable[[Any], Any]]
 """By kind of instruction: what carries one out, and returns what was observed."""
 
 
-class Player(Protocol):
-    """Carries out the instructions of a tape (see `hetjax.engine.tape`)."""
-
-    traits: Traits  # known once it is open
-    plays: Plays  # all kinds of instructions that it may get
-
-    def open(self) -> None:
-        """Make the first model."""
-        ...
+class Turns(Protocol):
+    """Something that runs local rounds, between which the loop takes its turns."""
 
     def lead(self, take_turns: TakeTurns) -> None:
         """Call `take_turns`, on any thread, until it returns False."""
@@ -217,8 +210,39 @@ class Player(Protocol):
         """End everything; return the workers whose threads are stuck."""
         ...
 
+
+class Models(Protocol):
+    """Something that holds the replicas of workers and the states of nodes."""
+
     def model(self) -> Any:
         """Return the root's current model: (params, model_state)."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """Return all arrays that decide how the run continues; the root's as "root"."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        ...
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue from the root's arrays alone."""
+        ...
+
+    def model_of(self, leaves: list[Any]) -> Any:
+        """Return a model from a saved one's arrays."""
+        ...
+
+
+class Player(Turns, Models, Protocol):
+    """Carries out the instructions of a tape (see `hetjax.engine.tape`)."""
+
+    traits: Traits  # known once it is open
+    plays: Plays  # all kinds of instructions that it may get
+
+    def open(self) -> None:
+        """Make the first model."""
         ...
 
     def look_at_all(self, model: Any) -> dict[str, float]:
@@ -229,35 +253,12 @@ class Player(Protocol):
         """Bytes from and to each worker, if it `counts_bytes`; else nothing."""
         ...
 
-    def save(self) -> dict[str, Any]:
-        """Return all arrays that decide how the run continues."""
-        ...
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        ...
-
-    def load_root(self, saved: dict[str, Any]) -> None:
-        """Continue from the root's model alone, of what `save` returned."""
-        ...
-
-    def model_of(self, leaves: list[Any]) -> Any:
-        """Return a model from a saved one's arrays."""
-        ...
-
-
-class Store(Protocol):
-    """The replicas of workers and states of nodes that the reference player changes.
-
-    `hetjax.engine.replicas.ReplicaStore` is one.
-    """
+class Store(Models, Protocol):
+    """What the reference player changes; `hetjax.engine.replicas` has one."""
 
     num_bytes: int  # of a model
     shared: bool  # may merges change a replica during its round?
-
-    def model(self) -> Any:
-        """Return the root's current model: (params, model_state)."""
-        ...
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
@@ -291,18 +292,6 @@ class Store(Protocol):
         """Return a member's model."""
         ...
 
-    def save(self) -> dict[str, Any]:
-        """Return the leaves of all states and replicas."""
-        ...
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned."""
-        ...
-
-    def load_root(self, leaves: list[Any]) -> None:
-        """Continue with the root alone."""
-        ...
-
     def leaves_of(self, replica: Any) -> list[Any]:
         """Return a replica's arrays, for `replica_of`."""
         ...
@@ -311,24 +300,12 @@ class Store(Protocol):
         """Return a worker's replica from the arrays of a saved one."""
         ...
 
-    def model_of(self, leaves: list[Any]) -> Any:
-        """Return a model from a saved one's arrays."""
-        ...
 
-
-class Executor(Protocol):
+class Executor(Turns, Protocol):
     """Runs the reference player's assignments; a worker has at most one at a time."""
-
-    def lead(self, take_turns: TakeTurns) -> None:
-        """Call `take_turns`, on any thread, until it returns False."""
-        ...
 
     def start(self, assignment: Assignment) -> None:
         """Begin an assignment, at the latest at the end of the turn (`flush`)."""
-        ...
-
-    def flush(self) -> None:
-        """End a turn: begin all assignments that were started but still wait."""
         ...
 
     def finish(self, worker: int) -> Any:
@@ -337,10 +314,6 @@ class Executor(Protocol):
 
     def drop(self, worker: int) -> None:
         """Discard a worker's assignment; `finish` will not be called for it."""
-        ...
-
-    def close(self) -> list[int]:
-        """End everything; return the workers whose threads are stuck."""
         ...
 
     def outcome(self, worker: int) -> Any:
@@ -361,9 +334,9 @@ IsDue = Callable[[int], bool]
 class Kept(NamedTuple):
     """How runs on a machine are kept (`train(checkpoint=...)`).
 
-    Its clock then has `save` and `load` (see `hetjax.saved.Saved`), and `start_at(time)`
-    for a run that goes on with other workers. Rounds in flight need what the reference
-    player has for them: `outcome`, `saved_outcome`, `load_outcome`, `on_outcome`.
+    Its clock then has `save`, `load` (see `hetjax.saved.Saved`), and `start_at(time)`
+    for a run that continues with other workers. Where rounds may be in flight, its
+    player has `outcome`, `saved_outcome`, `load_outcome` and `on_outcome`.
     """
 
     kind: str  # of machine: a cut of another one has its root and totals alone

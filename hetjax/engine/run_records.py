@@ -225,18 +225,16 @@ class RunRecords:
         """The name of a worker."""
         return self._workers[worker].name
 
-    def joined(self, join: Join) -> None:
-        """A worker joined."""
-        self._note(join, "joined", join.why)
-
-    def left(self, leave: Leave) -> None:
-        """A worker was stopped or lost."""
-        self._note(leave, "lost" if leave.lost else "left", leave.why)
-
-    def slowed(self, slow: Slow) -> None:
-        """A worker became slow."""
-        why = f"its steps take {slow.factor:g} times as long, as scripted"
-        self._note(slow, "slow", why)
+    def happened(self, event: Join | Leave | Slow) -> None:
+        """Note that a worker joined, left, was lost, or became slow."""
+        match event:
+            case Join():
+                self._note(event, "joined", event.why)
+            case Leave():
+                self._note(event, "lost" if event.lost else "left", event.why)
+            case Slow():
+                why = f"its steps take {event.factor:g} times as long, as scripted"
+                self._note(event, "slow", why)
 
     def _note(self, event: Arrival | Join | Leave | Slow, what: str, why: str) -> None:
         name = self.name_of(event.worker)

@@ -180,11 +180,11 @@ class MeshPlayer:
         self._waves.launches.load(saved["mesh"])
         self._late, self._moved = saved["late"], saved["moved"]
 
-    def load_root(self, saved: dict[str, Any]) -> None:
-        """Continue from the root's model alone, of what `save` returned."""
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue from the root's arrays alone."""
         merge, programs = self._merges[-1], self._job.programs
         like = jax.eval_shape(programs.state(merge), *self._like)
-        state = tree.filled(like, saved["root"], "the state of the root")
+        state = tree.filled(like, leaves, "the state of the root")
         model = programs.model(merge)(state, *programs.init(jax.random.key(0)))
         self._waves.launches.begin(model, root=state)
 
