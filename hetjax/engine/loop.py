@@ -198,13 +198,14 @@ class Loop:
         heard, record, answer = self._heard, self._record, None
         try:
             while True:
-                entry = written.send(answer)
+                try:
+                    entry = written.send(answer)
+                except StopIteration:
+                    return
                 if record is not None:
                     record(entry)
                 hear = heard.get(type(entry))
                 answer = None if hear is None else hear(entry)
-        except StopIteration:
-            pass
         finally:
             written.close()
 
