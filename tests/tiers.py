@@ -25,6 +25,7 @@ HOST = (  # files and folders
     "tests/docs/test_citations.py",
     "tests/docs/test_links.py",
     "tests/engine/test_tape.py",
+    "tests/engine/test_writer.py",
     "tests/machine",
     "tests/report",
     "tests/runtimes/test_deadlines.py",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines_with_faults import machines_with_faults
-from policy_driver import machine
+from policy_driver import machine, scripted
 from policy_table import NUM_WORKERS, TABLE
 from tape_laws import Counting, check, spelled, written
 
@@ -32,17 +32,6 @@ from hetjax.machine import (
     Timer,
 )
 from hetjax.schedule import PUSH_FETCH, Actions, Policy, rounds
-
-
-def scripted(*answers):
-    """A policy that gives these actions in turn, whatever happens; then none."""
-
-    def actions(k):
-        return answers[k] if k < len(answers) else Actions()
-
-    return Policy(
-        lambda infos, n: (1, actions(0)), lambda k, event: (k + 1, actions(k))
-    )
 
 
 def played(policy, m, **settings):

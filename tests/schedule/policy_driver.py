@@ -26,7 +26,7 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
-from hetjax.schedule import PUSH_FETCH, ROOT, Actions
+from hetjax.schedule import PUSH_FETCH, ROOT, Actions, Policy
 
 # in the order in which a merge does them
 OPERATIONS = (
@@ -63,6 +63,17 @@ def machine(*seconds, places=None, latency=0.0, **changes):
         for key in sorted(keys)
     }
     return Machine("m", workers, links, **changes)
+
+
+def scripted(*answers):
+    """A policy that gives these actions in turn, whatever happens; then none."""
+
+    def actions(k):
+        return answers[k] if k < len(answers) else Actions()
+
+    return Policy(
+        lambda infos, n: (1, actions(0)), lambda k, event: (k + 1, actions(k))
+    )
 
 
 def written(actions):
