@@ -1,7 +1,9 @@
-"""Tapes without a model: the entries that a writer yields, and their laws."""
+"""Writers without a player, the entries that they yield, and the laws of these."""
 
 import math
 import re
+
+from policy_driver import ByHand, infos
 
 from hetjax.engine import tape
 from hetjax.engine.examples import MeanExamples
@@ -12,6 +14,8 @@ from hetjax.machine import (
     Arrival,
     Join,
     Leave,
+    LocalRound,
+    MergeAction,
     Merged,
     MergeOp,
     SimulatedClock,
@@ -19,8 +23,11 @@ from hetjax.machine import (
     Timer,
 )
 from hetjax.machine.types import Event
-from hetjax.schedule import Actions
+from hetjax.schedule import Actions, rounds
 
+STEP = LocalRound(1, 4)
+ROUNDS = rounds(batch_size=4)
+UPDATES, RATE, STALENESS, ACCURACY = 1, 4, 5, 8  # rows of a merge's statistics
 LETTERS = {
     Actions: "A",
     tape.Begin: "B",
@@ -44,9 +51,9 @@ LETTERS = {
 # The entries of a merge, of all that a policy decides, and of an event. What a merge
 # reads is there before it: copies of the root's model (B), evaluations (N, L).
 MERGE = r"((B*N)?L?B*T?(FB)*G?MD)"
-ROUNDS = r"F*(B?R)*"
-DECIDED = rf"A{MERGE}*{ROUNDS}"
-ARRIVED = rf"A{MERGE}*W{ROUNDS}"
+STARTS = r"F*(B?R)*"
+DECIDED = rf"A{MERGE}*{STARTS}"
+ARRIVED = rf"A{MERGE}*W{STARTS}"
 EVENTS = {
     "": DECIDED,  # the begin
     "a": ARRIVED,
@@ -110,6 +117,23 @@ def spelled(entries):
     return "".join(map(letter, entries))
 
 
+def by_hand(policy, events, *, workers=2, **settings):
+    """A writer on a clock on which these events happen."""
+    return writer_of(policy, ByHand(infos(*(1.0,) * workers), events), **settings)
+
+
+def of(entries, kind):
+    return [entry for entry in entries if isinstance(entry, kind)]
+
+
+def give(*workers):
+    return Actions(dispatch=tuple((k, STEP) for k in workers))
+
+
+def merge(*members, **fields):
+    return Actions(merges=(MergeAction(members, **fields),))
+
+
 class Counting:
     """A player whose model is the number of times that the root's has changed.
 
@@ -141,7 +165,8 @@ class Counting:
         finish = done.stamps.finish
         if self._kept:
             assert tape.changes_root(done.action)
-            assert any(self._now <= t < finish for t in self._instants)
+            since = max([self._now, *self._visible])
+            assert any(since <= t < finish for t in self._instants)
         self._kept = False
         if tape.changes_root(done.action):
             self.version += 1
