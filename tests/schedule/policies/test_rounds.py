@@ -122,7 +122,7 @@ def test_laws(data, n, noise):
     local_steps, sizes = numbers(st.integers(1, 5)), numbers(st.integers(1, 64))
     seconds = numbers(st.floats(0.1, 10.0))
     policy = rounds(local_steps=local_steps, batch_size=sizes)
-    entries = arrivals(policy, machine(*seconds, noise=noise), 300)
+    entries = arrivals(policy, machine(*seconds, noise=noise), 200)
     for number, entry in enumerate(entries):
         if number % n:  # the round is not over
             assert entry.actions == Actions()
