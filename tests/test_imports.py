@@ -16,6 +16,12 @@ HOST = (
     "hetjax.machine",
     "hetjax.schedule",
     "hetjax.sampling",
+    "hetjax.engine.correction",
+    "hetjax.engine.examples",
+    "hetjax.engine.protocols",
+    "hetjax.engine.tape",
+    "hetjax.engine.records.ledger",
+    "hetjax.engine.records.timeline",
     "hetjax.saved",
     "hetjax.summaries",
     "hetjax.writing",
@@ -81,7 +87,8 @@ def test_machines_import_nothing_but_machines(path):
 
 def test_there_is_something_to_check():
     ids = {param.id for param in modules(*HOST)}
-    assert {"hetjax/machine/simulated_clock.py", "hetjax/schedule/types.py"} <= ids
+    files = ("machine/simulated_clock.py", "schedule/types.py", "engine/tape.py")
+    assert {f"hetjax/{name}" for name in files} <= ids
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,12 @@ def modules_after(code):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def test_a_tape_is_written_without_device_code():
+    found = modules_after("import hetjax; hetjax.decisions")
+    assert "hetjax.engine.tape" in found
+    assert [name for name in found if is_within(name, DEVICE)] == []
 
 
 def test_importing_hetjax_imports_nothing_else():

@@ -59,8 +59,8 @@ class Loop:
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
-        began = time.perf_counter()
         compilations, runtime = self._job.compilations, self._runtime
+        began, compiled = time.perf_counter(), compilations.seconds  # before the run
         kept = self._saver is not None
         with compilations.counting(), interruptible(kept=kept) as pressed:
             stuck: list[int] = []
@@ -88,7 +88,8 @@ class Loop:
             if came:
                 self._records.history.signal = came
         history = self._records.history
-        history.host_seconds = time.perf_counter() - began - compilations.seconds
+        compiled = compilations.seconds - compiled
+        history.host_seconds = time.perf_counter() - began - compiled
         return history
 
     def _has_results(self) -> bool:

@@ -6,8 +6,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import carried_out, machine
+from policy_driver import machine
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Arrival,
     Cost,
@@ -169,7 +170,8 @@ def test_a_worker_that_is_killed_before_its_round_never_begins_it():
 
 
 def events(m, policy, num_bytes, count=60):
-    run = carried_out(policy, SimulatedClock(m, seed=1), num_bytes=num_bytes)
+    clock = SimulatedClock(m, seed=1)
+    run = decisions(policy, clock, num_examples=1000, num_bytes=num_bytes)
     return list(itertools.islice(run, count))
 
 
@@ -181,7 +183,7 @@ def events(m, policy, num_bytes, count=60):
 def test_an_inactive_worker_does_not_contend(seconds, local_steps):
     """An inactive worker with contention changes no event of the others. Seconds are
     eighths, so that sums are exact."""
-    m = machine(*(s / 8 for s in seconds))
+    m = machine(*(s / 8 for s in seconds), latency=0.25)
     joins = ScriptedFault(1e9, "join", "late")
     other = profile("late", contention=2.0)
     for policy in (

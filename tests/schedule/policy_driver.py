@@ -1,14 +1,15 @@
-"""Policies without a machine: workers, tables of arrivals, and a little random clock.
+"""Decisions of policies as text: on a simulated machine, and on a clock by hand.
 
-`follow` feeds arrivals in a given order and writes down the actions; `timeline` writes
-down events and actions on a simulated machine; `drive` gives every local round a random
-duration, and refuses actions that no policy may request.
+`timeline` writes down events and actions on a simulated machine, `follow` the actions
+at events that a test chooses, and `arrivals` returns the actions at arrivals. All three
+read the tape that `hetjax.engine.tape` writes.
 """
 
-import heapq
 import itertools
+import math
 from typing import NamedTuple
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Arrival,
     Cost,
@@ -17,12 +18,15 @@ from hetjax.machine import (
     Machine,
     Merged,
     MergeOp,
+    PlannedMerge,
     Profile,
+    Roster,
     SimulatedClock,
+    Stamps,
     Timer,
     WorkerInfo,
 )
-from hetjax.schedule import PUSH_FETCH, ROOT, Actions, simulate
+from hetjax.schedule import PUSH_FETCH, ROOT, Actions, Policy
 
 # in the order in which a merge does them
 OPERATIONS = (
@@ -61,6 +65,17 @@ def machine(*seconds, places=None, latency=0.0, **changes):
     return Machine("m", workers, links, **changes)
 
 
+def scripted(*answers):
+    """A policy that gives these actions in turn, whatever happens; then none."""
+
+    def actions(k):
+        return answers[k] if k < len(answers) else Actions()
+
+    return Policy(
+        lambda infos, n: (1, actions(0)), lambda k, event: (k + 1, actions(k))
+    )
+
+
 def written(actions):
     """Actions as text: "merge 012", or "2:4x8": worker 2 does 4 steps of 8 examples.
 
@@ -96,20 +111,50 @@ def _join(members):
     return ("+" if nodes else "").join(map(str, members))
 
 
-def follow(policy, workers, events, num_examples=1000):
-    """The actions at the start, and then at each event: a list of texts.
+class ByHand:
+    """A clock on which what a test says happens, once a second.
 
-    A number stands for the arrival of that worker with its current local round.
+    An event is one of `hetjax.machine`, or the number of a worker: it arrives with its
+    current round. Merges take no time.
     """
-    state, actions = policy.init(workers, num_examples)
-    table, local_rounds = [written(actions)], dict(actions.dispatch)
-    for time, event in enumerate(events, start=1):
+
+    has_pending_joins = True  # a Join is an event like others
+
+    def __init__(self, workers, events):
+        self.workers, self.now = workers, 0.0
+        self.roster = Roster.of(workers)
+        self._events, self._rounds = iter(events), {}
+
+    def dispatch(self, worker, local_round, nonzeros):
+        assert worker in self.roster.active - self.roster.working
+        self.roster = self.roster.dispatched((worker,))
+        self._rounds[worker] = Arrival(worker, local_round, self.now, math.inf)
+        return self._rounds[worker]
+
+    def plan(self, merge):
+        assert not self.roster.working & set(merge.action.members), "one is busy"
+        return PlannedMerge(self.now, Stamps(*[self.now] * 4))
+
+    def next(self):
+        event = next(self._events, None)
+        if event is None:
+            return None
+        self.now += 1.0
         if isinstance(event, int):
-            event = Arrival(event, local_rounds.pop(event), 0.0, float(time))
-        state, actions = policy.react(state, event)
-        local_rounds.update(actions.dispatch)
-        table.append(written(actions))
-    return table
+            event = self._rounds[event]._replace(finish=self.now)
+        self.roster = self.roster.after(event)
+        return event
+
+
+def follow(policy, workers, events, num_examples=1000):
+    """The actions at the start, and then at each event of a `ByHand`: a list of texts.
+
+    A simulated machine cannot do this: there an order of arrivals has to be worked out
+    as seconds of steps, a worker leaves only if the policy stops it, and merges are
+    events, too.
+    """
+    run = decisions(policy, ByHand(workers, events), num_examples=num_examples)
+    return [written(actions) for _, actions in run]
 
 
 def timeline(policy, machine, num_events, **settings):
@@ -117,9 +162,8 @@ def timeline(policy, machine, num_events, **settings):
 
     "3 w1 from 2 > merge 1": at 3 s worker 1 arrives with a round begun at 2 s.
     """
-    run = simulate(
-        policy, SimulatedClock(machine, seed=0), num_examples=1000, **settings
-    )
+    clock = SimulatedClock(machine, seed=0)
+    run = decisions(policy, clock, num_examples=1000, **settings)
     _, actions = next(run)
     table = [written(actions)]
     for event, actions in itertools.islice(run, num_events):
@@ -147,37 +191,31 @@ class Entry(NamedTuple):
     busy: frozenset[int]
 
 
-def drive(policy, workers, durations, num_arrivals):
-    """The entries of a run; the i-th round takes the i-th of `durations`, in a cycle.
+def arrivals(policy, machine, num_arrivals):
+    """The entries of the start and of so many arrivals.
 
-    Other events come before each arrival: they must change nothing.
+    Other events that come before each arrival must change nothing. The clock itself
+    refuses rounds for workers that are busy, and merges of them.
     """
-    state, actions = policy.init(workers, 1000)
-    clock, given = [], {}
+    clock = SimulatedClock(machine, seed=0)
     entries = []
-    arrival, now = None, 0.0
-    while True:
-        check_members_rest(actions, given)
-        for worker, local_round in actions.dispatch:
-            assert worker not in given, f"worker {worker} is already busy"
-            duration = durations[(len(entries) + worker) % len(durations)]
-            given[worker] = Arrival(worker, local_round, now, now + duration)
-            heapq.heappush(clock, (now + duration, worker))
-        entries.append(Entry(arrival, actions, frozenset(given)))
+    for event, actions in decisions(undisturbed(policy), clock, num_examples=1000):
+        if event is None or isinstance(event, Arrival):
+            busy = clock.roster.working.union(k for k, _ in actions.dispatch)
+            entries.append(Entry(event, actions, busy))
         if len(entries) > num_arrivals:
             return entries
-        assert clock, "no worker is busy, and none ever will be: a deadlock"
-        check_other_events_are_ignored(policy, state, now)
-        now, worker = heapq.heappop(clock)
-        arrival = given.pop(worker)
-        state, actions = policy.react(state, arrival)
+    raise AssertionError("no worker is busy, and none ever will be: a deadlock")
 
 
-def check_members_rest(actions, given):
-    for merge in actions.merges:
-        assert not set(merge.members) & set(given), "a member of a merge is busy"
+def undisturbed(policy):
+    """The policy, which at each arrival is also sent events that it has to ignore."""
 
+    def react(state, event):
+        now = event.time
+        others = Merged(ROOT, now), Evaluated({"loss": 1.0}, now), Timer("a", now)
+        for other in others if isinstance(event, Arrival) else (event,):
+            assert policy.react(state, other) == (state, Actions())
+        return policy.react(state, event)
 
-def check_other_events_are_ignored(policy, state, now):
-    for event in (Merged(ROOT, now), Evaluated({"loss": 1.0}, now), Timer("a", now)):
-        assert policy.react(state, event) == (state, Actions())
+    return policy._replace(react=react)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Cost,
     Link,
@@ -17,7 +18,7 @@ from hetjax.machine import (
     SimulatedClock,
     preset,
 )
-from hetjax.schedule import linear_scaling, measured_scaling, mega_batch, simulate
+from hetjax.schedule import linear_scaling, measured_scaling, mega_batch
 from hetjax.schedule.scaling import Moments
 
 
@@ -26,7 +27,7 @@ def mega_batches(machine, scaling, *, batch_size, examples, count, seed=0):
     policy = mega_batch(examples=examples, batch_size=batch_size, scaling=scaling)
     n, table = len(machine.workers), []
     updates, sizes = [0] * n, [0.0] * n
-    for _, actions in simulate(
+    for _, actions in decisions(
         policy, SimulatedClock(machine, seed=seed), num_examples=1
     ):
         if actions.merges:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_table import B_MAX, B_MIN, EVERY, NUM_WORKERS, STALE, TABLE, Log, node_of
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
-from hetjax.schedule import ROOT, MergeOp, simulate
+from hetjax.schedule import ROOT, MergeOp
 
 NUM_EVENTS = 250
 LAWS = settings(max_examples=12, deadline=None, derandomize=True)
@@ -48,7 +49,7 @@ def run(policy, machine, num_events=NUM_EVENTS):
     clock = SimulatedClock(machine, seed=0)
     log = Log(clock.workers)
     count = 0
-    events = simulate(policy, clock, num_examples=1000, num_bytes=1e8)
+    events = decisions(policy, clock, num_examples=1000, num_bytes=1e8)
     for event, actions in itertools.islice(events, num_events):
         log.add(event, actions)
         count += 1

@@ -9,6 +9,7 @@ from identity_runs import train
 
 import hetjax
 from hetjax import local
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Cost,
     Link,
@@ -17,7 +18,6 @@ from hetjax.machine import (
     SimulatedClock,
     preset,
 )
-from hetjax.schedule import simulate
 
 FACTORIES = {
     name: {"batch_size": 8, "learning_rate": 0.1} for name in hetjax.STRATEGIES
@@ -188,7 +188,7 @@ def test_the_tuners_threshold_may_be_absolute():
 
     def workers(**settings):
         policy = hetjax.sma(**common, tuner_window=2, **settings).policy
-        run = simulate(policy, SimulatedClock(machine, seed=0), num_examples=1)
+        run = decisions(policy, SimulatedClock(machine, seed=0), num_examples=1)
         sizes = [len(a.dispatch) for _, a in itertools.islice(run, 90) if a.dispatch]
         return sizes[-1]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hetjax
+from hetjax.engine.tape import decisions
 from hetjax.machine import SimulatedClock, preset
-from hetjax.schedule import simulate
 
 VALUES = (float("nan"), float("inf"), -1, 0, 1.5, None, (1, 2), [], "x", "1", 10**30)
 VALUES += (10**400, {}, b"1", 1j)
@@ -32,7 +32,7 @@ def _has_number(hint):
 def trains(strategy):
     """Whether the policy and the learning rate are such that rounds can begin."""
     clock = SimulatedClock(MACHINE, seed=0)
-    run = simulate(strategy.policy, clock, num_examples=64, num_bytes=4.0)
+    run = decisions(strategy.policy, clock, num_examples=64, num_bytes=4.0)
     dispatched = sum(len(a.dispatch) for _, a in itertools.islice(run, 20))
     return dispatched >= 4 and strategy.batch_size == int(strategy.batch_size)
 

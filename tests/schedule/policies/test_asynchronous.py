@@ -5,15 +5,15 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from policy_driver import drive, follow, infos, machine, timeline
+from policy_driver import arrivals, follow, infos, machine, timeline
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import Cost, Link, LocalRound, Machine, Profile, SimulatedClock
 from hetjax.schedule import (
     MergeAction,
     asynchronous,
     linear_scaling,
     random_partner,
-    simulate,
 )
 
 WORKERS = infos(1.0, 3.0, 2.0)
@@ -198,7 +198,7 @@ def test_learning_rates_follow_sizes(batch_size, learning_rates):
     policy = asynchronous(
         batch_size=batch_size, scaling=lambda *_: (8.0, 4.0, 6.0), window=1
     )
-    entries = drive(policy, WORKERS, (1.0,), 3)
+    entries = arrivals(policy, machine(1.0, 1.0, 1.0), 3)
     local_rounds = dict(pair for e in entries[1:] for pair in e.actions.dispatch)
     assert local_rounds[1] == LocalRound(1, 4.0, 0.5)
     assert [local_rounds[k].lr_scale for k in range(3)] == learning_rates
@@ -215,7 +215,7 @@ def test_scaling_makes_equally_many_updates():
     rule = partial(linear_scaling, min_batch_size=4, batch_size=64, beta=1.0)
     policy = asynchronous(batch_size=64, scaling=rule, window=64 * 20)
     sizes = [64.0, 64.0]
-    for _, actions in itertools.islice(simulate(policy, clock, num_examples=1), 4000):
+    for _, actions in itertools.islice(decisions(policy, clock, num_examples=1), 4000):
         for k, local_round in actions.dispatch:
             sizes[k] = local_round.batch_size
     # one update more or less in a window moves a size by half of beta
@@ -233,7 +233,7 @@ def test_the_fields_of_merge_actions():
         LocalRound(3, 4.0, 0.5),
         LocalRound(3, 2.0, 0.25),
     ]
-    *_, last = drive(policy, WORKERS, (1.0,), 1)
+    *_, last = arrivals(policy, machine(1.0, 3.0, 2.0), 1)
     assert last.actions.merges == (MergeAction((0,), transfers=1),)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_driver import follow, infos, machine, timeline
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     ROOT,
     Arrival,
@@ -18,13 +19,13 @@ from hetjax.machine import (
     SimulatedClock,
     Timer,
 )
-from hetjax.schedule import Actions, simulate
+from hetjax.schedule import Actions
 from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
 
 
 def played(policy, m):
     """All events with their actions; the run ends with `DONE`."""
-    run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1000)
+    run = decisions(policy, SimulatedClock(m, seed=0), num_examples=1000)
     entries, end = [], None
     while end is None:
         try:

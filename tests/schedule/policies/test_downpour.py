@@ -1,8 +1,9 @@
 """Downpour's policy: when workers push and request the model. Tables."""
 
 import pytest
-from policy_driver import follow, infos, machine, spelled, timeline
+from policy_driver import ByHand, follow, infos, machine, spelled, timeline
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Join, Leave, Merged
 from hetjax.schedule import ROOT, MergeAction, MergeOp, asynchronous, downpour
 
@@ -35,14 +36,18 @@ def test_push_and_request_after_every_step():
 def words(push_every, fetch_every, local_steps=12, answer=True):
     """The operations after steps 0, 1, ...; each request is answered at once."""
     policy = downpour(batch_size=8, push_every=push_every, fetch_every=fetch_every)
-    state, actions = policy.init(infos(1.0), 1000)
     said = []
-    for _ in range(local_steps):
-        ((worker, local_round),) = actions.dispatch
-        state, actions = policy.react(state, Arrival(worker, local_round, 0.0, 1.0))
-        said.append(spelled(actions.merges[0].op) if actions.merges else "")
-        if answer and "request" in said[-1]:
-            state, _ = policy.react(state, answered(0))
+
+    def events():
+        for _ in range(local_steps):
+            yield 0
+            if answer and "request" in said[-1]:
+                yield answered(0)
+
+    clock = ByHand(infos(1.0), events())
+    for event, actions in decisions(policy, clock, num_examples=1000):
+        if isinstance(event, Arrival):
+            said.append(spelled(actions.merges[0].op) if actions.merges else "")
     return said
 
 

@@ -1,8 +1,8 @@
 """Trees of groups: the barriers of workers, and the order of merges. Tables."""
 
-from policy_driver import follow, infos, machine, timeline
+from policy_driver import ByHand, follow, infos, machine, timeline
 
-from hetjax.machine import Arrival
+from hetjax.engine.tape import decisions
 from hetjax.schedule import PUSH_FETCH, MergeOp, hierarchical, rounds
 
 WORKERS = infos(1.0, 3.0, 2.0)
@@ -64,13 +64,7 @@ def test_without_broadcast_nothing_goes_down():
 def transfers(policy, workers, arrivals):
     """(node, op, transfers, level) of the merges at the last of the arrivals."""
     tree = policy.topology(workers)
-    state, actions = policy.init(workers, 1000)
-    local_rounds = dict(actions.dispatch)
-    for worker in arrivals:
-        state, actions = policy.react(
-            state, Arrival(worker, local_rounds[worker], 0.0, 1.0)
-        )
-        local_rounds.update(actions.dispatch)
+    *_, (_, actions) = decisions(policy, ByHand(workers, arrivals), num_examples=1000)
     return [(m.node, m.op, m.transfers, tree.level(m.node)) for m in actions.merges]
 
 

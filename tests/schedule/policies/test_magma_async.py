@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
-from policy_driver import drive, follow, infos, machine, timeline
+from policy_driver import arrivals, follow, infos, machine, timeline
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, EvaluationDue, Leave, LocalRound, SimulatedClock
-from hetjax.schedule import Actions, MergeAction, MergeOp, magma_async, simulate
+from hetjax.schedule import Actions, MergeAction, MergeOp, magma_async
 
 WORKERS = infos(1.0, 4.0, 2.0)  # 1 is the slowest, and so the master
 
@@ -107,7 +108,7 @@ def test_server_steps_are_those_since_the_last_action(subtract):
     table = [
         (event.time, merge.server_steps)
         for event, actions in itertools.islice(
-            simulate(policy, clock, num_examples=1), 60
+            decisions(policy, clock, num_examples=1), 60
         )
         for merge in actions.merges
     ]
@@ -132,7 +133,7 @@ def test_server_steps_are_those_since_the_last_action(subtract):
 )
 def test_the_slowest_is_the_master_and_never_computes(seconds, master):
     """The first of several equally slow workers."""
-    entries = drive(magma_async(batch_size=1), infos(*seconds), (1.0, 2.0), 50)
+    entries = arrivals(magma_async(batch_size=1), machine(*seconds, noise=0.5), 50)
     for entry in entries:
         assert entry.busy == set(range(len(seconds))) - {master}
 

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_driver import drive, follow, infos
+from policy_driver import arrivals, follow, infos, machine
 
-from hetjax.machine import LocalRound
+from hetjax.machine import Arrival, LocalRound
 from hetjax.schedule import PUSH_FETCH, linear_scaling, mega_batch
 
 WORKERS = infos(1.0, 3.0, 2.0)
@@ -91,7 +91,8 @@ def test_real_valued_sizes_are_dispatched_rounded_and_counted_as_such():
 
 
 def test_merges_block():
-    *_, last = drive(mega_batch(examples=24, batch_size=8), WORKERS, (1.0,), 3)
+    policy = mega_batch(examples=24, batch_size=8)
+    *_, last = arrivals(policy, machine(1.0, 3.0, 2.0), 3)
     (merge,) = last.actions.merges
     assert (merge.members, merge.blocking, merge.op) == ((0, 1, 2), True, PUSH_FETCH)
 
@@ -102,7 +103,7 @@ def test_merges_block():
 def test_scale_every(every, scaled_after):
     rule, calls = recording([(4, 8, 8), (8, 4, 8)])
     policy = mega_batch(examples=24, batch_size=8, scaling=rule, scale_every=every)
-    entries = drive(policy, WORKERS, (1.0, 2.0, 0.5), 60)
+    entries = arrivals(policy, machine(1.0, 2.0, 0.5), 60)
     merges = [e.actions for e in entries if e.actions.merges][:6]
     sizes = [(8.0,) * 3] + [tuple(w.batch_size for _, w in m.dispatch) for m in merges]
     changed = [k for k in range(1, 7) if sizes[k] != sizes[k - 1]]
@@ -116,7 +117,7 @@ def test_scale_every(every, scaled_after):
 
 @st.composite
 def plans(draw):
-    """Settings of a mega-batch policy, its number of workers, and durations."""
+    """Settings of a mega-batch policy, and of a machine."""
     batch_size = draw(st.integers(1, 64))
     min_batch_size = batch_size / draw(st.sampled_from((1, 2, 8)))
     return {
@@ -126,12 +127,12 @@ def plans(draw):
         "bound": draw(st.sampled_from(("skip", "clip"))),
         "examples": draw(st.integers(1, 20 * batch_size)),
         "scale_every": draw(st.integers(1, 3)),
-        "n": draw(st.integers(1, 5)),
-        "durations": draw(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20)),
+        "seconds": draw(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=5)),
+        "noise": draw(st.floats(0.0, 2.0)),
     }
 
 
-def run(plan, num_arrivals=300):
+def run(plan, num_arrivals=200):
     """(entries, calls of the scaling rule) of a plan."""
     calls = []
     rule = partial(
@@ -149,8 +150,8 @@ def run(plan, num_arrivals=300):
         scaling=scaling,
         scale_every=plan["scale_every"],
     )
-    workers = infos(*(1.0,) * plan["n"])
-    return drive(policy, workers, plan["durations"], num_arrivals), calls
+    m = machine(*plan["seconds"], noise=plan["noise"])
+    return arrivals(policy, m, num_arrivals), calls
 
 
 def split(entries):
@@ -188,7 +189,7 @@ def test_no_worker_idles_before_the_mega_batch_is_spent(plan):
                 local_round.examples for _, local_round in entry.actions.dispatch
             )
             if dispatched < plan["examples"]:
-                assert entry.busy == set(range(plan["n"]))
+                assert entry.busy == set(range(len(plan["seconds"])))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -198,7 +199,7 @@ def test_merges_contain_all_workers_and_wait_for_them(plan):
     for before, entry in zip(entries, entries[1:], strict=False):
         assert len(entry.actions.merges) <= 1
         for merge in entry.actions.merges:
-            assert merge.members == tuple(range(plan["n"]))
+            assert merge.members == tuple(range(len(plan["seconds"])))
             assert before.busy == {entry.arrival.worker}  # the last busy worker
 
 
@@ -225,7 +226,7 @@ def test_the_scaling_rule_is_told_the_dispatched_batches(plan):
             continue
         sizes, updates = next(told)
         workers = [worker for worker, _ in local_rounds(piece)]
-        assert updates == tuple(workers.count(k) for k in range(plan["n"]))
+        assert updates == tuple(workers.count(k) for k in range(len(plan["seconds"])))
         for worker, local_round in local_rounds(piece):
             assert local_round.batch_size == sizes[worker]
     assert next(told, None) is None
@@ -235,7 +236,7 @@ def test_old_states_stay_valid():
     """`react` changes no state in place: an old state gives the old answers."""
     policy = mega_batch(examples=40, batch_size=8)
     state, _ = policy.init(WORKERS, 1000)
-    arrival = drive(policy, WORKERS, (1.0,), 1)[1].arrival
+    arrival = Arrival(0, LocalRound(1, 8), 0.0, 1.0)
     first = policy.react(state, arrival)
     policy.react(first[0], arrival._replace(worker=1))
     assert policy.react(state, arrival) == first

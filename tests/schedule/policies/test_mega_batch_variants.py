@@ -1,7 +1,7 @@
 """Mega-batches: the public code's rule for their end, warm-up, scaling. Tables."""
 
 import pytest
-from policy_driver import drive, follow, infos
+from policy_driver import arrivals, follow, infos, machine
 
 from hetjax.machine import Arrival, LocalRound
 from hetjax.schedule import Scaling, fixed_scaling, mega_batch
@@ -135,7 +135,7 @@ def test_fixed_scaling(sizes, updates, expected):
 def test_fixed_scaling_on_a_machine_without_speed_differences():
     """Six batches of three equal workers, two each: sizes stay."""
     policy = mega_batch(examples=48, batch_size=8, scaling=fixed_scaling)
-    entries = drive(policy, WORKERS, (1.0,), 100)
+    entries = arrivals(policy, machine(1.0, 1.0, 1.0), 100)
     assert {w.batch_size for e in entries for _, w in e.actions.dispatch} == {8.0}
 
 

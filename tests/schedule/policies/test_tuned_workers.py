@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 from policy_driver import machine, timeline
 
-from hetjax.machine import Cost, Link, Machine, Profile, SimulatedClock
-from hetjax.schedule import one_per_device, rounds, simulate, tuned_workers
+from hetjax.engine.tape import decisions
+from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
+from hetjax.schedule import one_per_device, rounds, tuned_workers
 
 ROUNDS = rounds(batch_size=8, first=one_per_device)
 # throughputs of 1, 2, ... learners, and the number that the code's rule finds: it adds
@@ -37,7 +38,7 @@ def devices(curves, latency=0.0, noise=0.0):
 
 def numbers(policy, m, rounds=150):
     """The number of learners in each round."""
-    run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1)
+    run = decisions(policy, SimulatedClock(m, seed=0), num_examples=1)
     sizes = (len(actions.dispatch) for _, actions in run if actions.dispatch)
     return list(itertools.islice(sizes, rounds))
 
@@ -144,7 +145,7 @@ def test_the_papers_rule_treats_each_device_by_itself():
     first 8 / 1.25, a loss, but its last learner stays."""
     policy = tuned_workers(ROUNDS, rule="paper", window=4, threshold=0.1)
     m = devices([(1.0,), (1.0, 1.6)])
-    run = simulate(policy, SimulatedClock(m, seed=0), num_examples=1)
+    run = decisions(policy, SimulatedClock(m, seed=0), num_examples=1)
     changes = [(o.start, o.stop) for _, o in itertools.islice(run, 90)]
     assert [c for c in changes if any(c)] == [((), (2,)), ((2,), ())]
 
@@ -179,14 +180,17 @@ def test_throughput_is_of_examples():
     policy = tuned_workers(
         rounds(batch_size=(8, 4), first=one_per_device), rule="paper", window=2
     )
-    m = devices([(1.0,), (1.0,)])
-    state, actions = policy.init(SimulatedClock(m, seed=0).workers, 1)
-    clock = SimulatedClock(m, seed=0)
-    for _ in range(6):
-        for worker, local_round in actions.dispatch:
-            clock.dispatch(worker, local_round, [0] * local_round.local_steps)
-        state, actions = policy.react(state, clock.next())
-    assert state.before == {"d0": 8.0, "d1": 4.0}
+    states = []
+
+    def react(state, event):
+        state, actions = policy.react(state, event)
+        if isinstance(event, Arrival):
+            states.append(state)
+        return state, actions
+
+    noting = policy._replace(react=react)
+    assert numbers(noting, devices([(1.0,), (1.0,)]), rounds=4) == [2] * 4
+    assert states[5].before == {"d0": 8.0, "d1": 4.0}
 
 
 @pytest.mark.parametrize(
