@@ -102,37 +102,17 @@ def _of_actions(actions: Actions) -> Iterator[Line]:
         yield {"start": worker}
 
 
-def _of_point(point: Point) -> Iterator[Line]:
-    yield {"evaluation": point.time}
-
-
 def _of_round(entry: Round) -> Iterator[Line]:
-    local_round = entry.local_round
-    yield {
-        "dispatch": entry.worker,
-        "local_steps": local_round.local_steps,
-        "batch_size": local_round.batch_size,
-        "lr_scale": local_round.lr_scale,
-        "seconds": local_round.seconds,
-        "nonzeros": sum(entry.nonzeros),
-        "start": entry.start,
-    }
+    line = {"dispatch": entry.worker, **entry.local_round._asdict()}
+    yield {**line, "nonzeros": sum(entry.nonzeros), "start": entry.start}
 
 
 def _of_merge(entry: MergeDone) -> Iterator[Line]:
-    action, missing = entry.action, entry.missing
-    line = {
-        "merge": action.node,
-        "members": list(action.members),
-        "op": op_text(action.op),
-        "partners": list(action.partners),
-        "blocking": action.blocking,
-        "transfers": action.transfers,
-        "server_steps": action.server_steps,
-        "stamps": list(entry.stamps),
-        "bytes": entry.num_bytes,
-    }
-    yield line | ({"missing": list(missing)} if missing else {})
+    action, num_bytes, stamps, missing = entry
+    line = {"merge": action.node, **action._asdict(), "op": op_text(action.op)}
+    line |= {"stamps": stamps, "bytes": num_bytes}
+    del line["node"]
+    yield line | ({"missing": missing} if missing else {})
 
 
 def _of_arrival(event: Arrival) -> Iterator[Line]:
@@ -148,7 +128,7 @@ def _of_event(event: Any) -> Iterator[Line]:
 
 _LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
     Actions: _of_actions,
-    Point: _of_point,
+    Point: lambda point: iter([{"evaluation": point.time}]),
     Round: _of_round,
     MergeDone: _of_merge,
     Arrival: _of_arrival,
@@ -158,15 +138,10 @@ _LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
 
 def action_of(line: Line) -> MergeAction:
     """Return the action of a merge's line."""
-    return MergeAction(
-        members=tuple(line["members"]),
-        node=line["merge"],
-        op=_op(line["op"]),
-        blocking=line["blocking"],
-        partners=tuple(line["partners"]),
-        transfers=line["transfers"],
-        server_steps=line["server_steps"],
-    )
+    found = {name: line.get(name) for name in MergeAction._fields}
+    found |= {"node": line["merge"], "op": _op(line["op"])}
+    members, partners = tuple(line["members"]), tuple(line["partners"])
+    return MergeAction(**{**found, "members": members, "partners": partners})
 
 
 def event_of(line: Line) -> Event | None:
