@@ -51,13 +51,8 @@ def by_hand(
     infos = hj.local_machine([device]).infos({device_name(device): (0.0, 1.0)})
     topology = strategy.policy.topology(infos)
     ledger = Ledger(infos, topology)
-    store = ReplicaStore(
-        strategy,
-        job,
-        Placement([device], device),
-        topology,
-        on_fetch=ledger.record_fetch,
-    )
+    store = ReplicaStore(strategy, job, Placement([device], device), topology)
+    store.begin(0)
     merge, action = strategy.merges[0], MergeAction((0,))
     rng = np.random.default_rng(0)
     batches = [

@@ -75,7 +75,7 @@ def _tuned(model: str, gpus: int, rule: str) -> list[int]:
     path, rounds, total = [1], 0, gpus
     clock = SimulatedClock(machine, seed=0)
     # merges take no extra time: the curve was measured with merges
-    for event, actions in hj.schedule.simulate(policy, clock, num_examples=50_000):
+    for event, actions in hj.decisions(policy, clock, num_examples=50_000):
         if event is not None:
             total += len(actions.start) - len(actions.stop)
             rounds += bool(actions.merges)

@@ -36,7 +36,7 @@ def _simulate(
     n = len(clock.workers)
     updates, sizes = [0] * n, [float(batch_size)] * n
     # the number of examples only matters to a warm-up, which is counted in epochs
-    events = hj.schedule.simulate(policy, clock, num_examples=10_000, nonzeros=nonzeros)
+    events = hj.decisions(policy, clock, num_examples=10_000, nonzeros=nonzeros)
     for event, actions in events:
         if isinstance(event, Arrival):
             updates[event.worker] += 1

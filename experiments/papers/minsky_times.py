@@ -70,7 +70,7 @@ def epoch_time(model: str, learners: int, levels: int) -> tuple[float, float]:
     machine = cluster(learners, model)
     clock = SimulatedClock(machine, seed=0)
     rounds, every = 0, max(local_steps)
-    events = hj.schedule.simulate(
+    events = hj.decisions(
         strategy.policy, clock, num_examples=50_000, num_bytes=BYTES[model]
     )
     for event, _ in events:
@@ -191,7 +191,7 @@ def _asynchronous(strategy: hj.Strategy, model: str, learners: int) -> float:
     """Seconds of an epoch, estimated from each learner's first 60 or so steps."""
     clock = SimulatedClock(cluster(learners, model), seed=0)
     examples, wanted = 0, 60 * learners * 128
-    events = hj.schedule.simulate(
+    events = hj.decisions(
         strategy.policy, clock, num_examples=50_000, num_bytes=BYTES[model]
     )
     for event, _ in events:

@@ -96,7 +96,7 @@ def seconds(name: str, method: str, epochs: int) -> float:
     num_bytes = WRN28_BYTES if name == "cifar100" else 0
     wanted, done = epochs * column.examples / 2, 0
     before = (0.0, 0)  # time of the last merge, and the GPU's examples until then
-    events = hj.schedule.simulate(
+    events = hj.decisions(
         policy, clock, num_examples=column.examples, num_bytes=num_bytes
     )
     for event, _ in events:

@@ -504,9 +504,11 @@ def decisions(
 ) -> Iterator[tuple[Event | None, Actions]]:
     """Each event of a run without a model, and what the policy decides then.
 
-    The first pair is (None, the initial actions). `num_bytes` is the size of the model,
-    `nonzeros` the number of non-zeros per example. A run ends when no event is pending
-    any more; most never end, so take as many pairs as you need.
+    The first pair is (None, the initial actions). A pair comes before its actions are
+    carried out on the clock. `num_bytes` is the size of the model, `nonzeros` the
+    number of non-zeros per example, and `instants` [s] are those of evaluations, each a
+    Timer called "evaluate". A run ends when no event is pending any more; most never
+    end, so take as many pairs as you need.
     """
     topology = policy.topology(clock.workers)
     examples = Examples(
