@@ -47,14 +47,14 @@ def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
         if best:
             return task.restore(history.best_params, history.best_model_state)
         return history.model
-    books = found.values["run"]["books"]
+    records = found.values["run"]["records"]
     if not best:
         raise ValueError(
             f"{folder} holds a run that is not over: let it go on, or load the model "
             "of its best evaluation so far, with best=True"
         )
-    if books["best"] is None:
+    if records["best"] is None:
         raise ValueError(f"{folder} holds a run that was not evaluated yet")
-    _, leaves = books["best"]
+    _, leaves = records["best"]
     arrays = [jax.numpy.asarray(x) for x in leaves]
     return task.restore(*tree.filled(like, arrays, f"{folder}: the task's model"))

@@ -6,8 +6,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import carried_out, machine
+from recorded_runs import NUM_EXAMPLES, machine
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Arrival,
     Cost,
@@ -169,7 +170,8 @@ def test_a_worker_that_is_killed_before_its_round_never_begins_it():
 
 
 def events(m, policy, num_bytes, count=60):
-    run = carried_out(policy, SimulatedClock(m, seed=1), num_bytes=num_bytes)
+    clock = SimulatedClock(m, seed=1)
+    run = decisions(policy, clock, num_examples=NUM_EXAMPLES, num_bytes=num_bytes)
     return list(itertools.islice(run, count))
 
 
