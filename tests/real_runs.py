@@ -6,6 +6,7 @@ They end when something has happened, rather than after a time: see `until`.
 import threading
 from functools import cache
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 
@@ -160,3 +161,29 @@ def what_happened(history):
 def own_threads():
     """Threads of hetjax that are alive."""
     return [t for t in threading.enumerate() if t.name.startswith("hetjax worker")]
+
+
+def undecided(strategy):
+    """The strategy, whose policy must not be asked: a trace says what it decided."""
+
+    def never(*given):
+        raise AssertionError("a replay asked the policy")
+
+    policy = strategy.policy._replace(init=never, react=never)
+    return strategy._replace(policy=policy)
+
+
+def assert_same_run(again, history):
+    """A replay has the parameters of the run, bit for bit, and its records."""
+    chex.assert_trees_all_equal(again.params, history.params)
+    assert list(again.timeline.numbers) == list(history.timeline.numbers)
+    for name in ("evals", "events", "workers", "merges", "merge_times", "duration"):
+        assert getattr(again, name) == getattr(history, name), name
+
+
+def assert_replays(history, strategy, trace=None):
+    """A run is replayed from its trace, and the policy is not asked."""
+    trace = trace or history.trace
+    again = hj.replay(trace, TASK, DATA, undecided(strategy), progress=False)
+    assert again.replayed == "equal"
+    assert_same_run(again, history)

@@ -1,24 +1,26 @@
-"""A policy on a recorded clock: like `simulate`, with merges that take time.
+"""Runs without a model: written by a policy and a clock, recorded, and replayed.
 
-This is the loop without a model. The machines of the tests of traces and fits.
+The machines of the tests of traces and fits.
 """
 
+from hetjax.engine.examples import MeanExamples
+from hetjax.engine.protocols import Traits
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.tape import Writer
 from hetjax.machine import (
     Cost,
+    Event,
     Link,
     Machine,
-    PlannedMerge,
     Profile,
     RunEnded,
     SimulatedClock,
-    Slow,
 )
-from hetjax.machine.types import MergeTimes, Stamps
 from hetjax.schedule import Actions, Policy
-from hetjax.tracing.recorded_clock import RecordedClock
 from hetjax.tracing.recorder import Recorder
+from hetjax.tracing.stored_tape import StoredTape
 
-NO_TIMES = MergeTimes(Stamps(0.0, 0.0, 0.0, 0.0))  # of a merge that does nothing
+NUM_EXAMPLES = 1000
 
 HEADER = {
     "strategy": "sync",
@@ -48,10 +50,6 @@ def machine(*seconds, **changes):
     )
 
 
-def no_nonzeros(local_round):
-    return [0] * local_round.local_steps
-
-
 def scripted(*answers):
     """A policy that gives these actions in turn, whatever happens; then none."""
 
@@ -63,60 +61,78 @@ def scripted(*answers):
     )
 
 
-def planned(action, policy, workers, num_bytes=0.0):
-    """The merge as the loop plans it, with nothing to execute."""
-    below = policy.topology(workers).workers_below(action.members)
-    return PlannedMerge(
-        action, num_bytes, 0.0, below, lambda visible, missing=(): NO_TIMES
+class Counted(MeanExamples):
+    """Examples whose non-zeros in each step of a round a function counts."""
+
+    def __init__(self, nonzeros):
+        super().__init__(0.0)
+        self._of_round = nonzeros
+
+    def draw(self, worker, local_round):
+        return (), self._of_round(local_round)
+
+
+def no_nonzeros(local_round):
+    return [0] * local_round.local_steps
+
+
+def writer(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
+    """What writes the tape of a run without a model.
+
+    `nonzeros(local_round)` gives the non-zeros of its steps.
+    """
+    topology = policy.topology(clock.workers)
+    return Writer(
+        policy,
+        clock,
+        Counted(nonzeros),
+        Ledger(clock.workers, topology),
+        topology,
+        num_examples=NUM_EXAMPLES,
+        traits=Traits(num_bytes),
     )
 
 
-def carried_out(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
-    """Yield each event and the actions it leads to, first (None, the initial actions).
+def carried_out(tape, *, count=None, hear=lambda entry: None):
+    """The first `count` events of a tape (None: all), each with its actions.
 
-    `nonzeros(local_round)` gives the non-zeros of its steps. The run ends when nothing
-    is pending, or with RunEnded.
+    The first pair is (None, the initial actions). If the run ends by itself, the last
+    one is (why, None).
     """
-    event = None
+    run = [(None, Actions())]
     try:
-        state, actions = policy.init(clock.workers, 1000)
-        while True:
-            for merge in actions.merges:
-                clock.carry_out(planned(merge, policy, clock.workers, num_bytes))
-            for worker in actions.start:
-                clock.start(worker)
-            for worker, local_round in actions.dispatch:
-                clock.dispatch(worker, local_round, nonzeros(local_round))
-            for name, time in actions.timers:
-                clock.set_timer(name, time)
-            for worker in actions.stop:
-                clock.stop(worker)
-            yield event, actions
-            event = clock.next()
-            if event is None:
-                return
-            actions = Actions()
-            if not isinstance(event, Slow):
-                state, actions = policy.react(state, event)
+        for entry in tape.write():
+            if isinstance(entry, Event):
+                if len(run) == count:  # what the event before led to was carried out
+                    break
+                run.append((entry, Actions()))
+            elif isinstance(entry, Actions):
+                run[-1] = run[-1][0], entry
+            hear(entry)
     except RunEnded as ended:
-        yield ended.args[0], None
+        run.append((ended.args[0], None))
+    return run
 
 
 def recorded(policy, machine, *, path=None, count=None, header=HEADER, **settings):
     """The first `count` events of a run (None: all) with their actions; its trace."""
     if header is HEADER:
         header = HEADER | {"slowdowns": [1.0] * len(machine.workers)}
-    recorder = Recorder(SimulatedClock(machine, seed=0), header, path)
-    run = []
-    for entry in carried_out(policy, recorder, **settings):
-        run.append(entry)
-        if len(run) == count:
-            break
+    clock = SimulatedClock(machine, seed=0)
+    recorder = Recorder(clock.workers, header, path)
+    tape = writer(policy, clock, **settings)
+    run = carried_out(tape, count=count, hear=recorder.write)
     recorder.recording.end(stopped="as asked")
     recorder.recording.close()
     return run, recorder.recording.load()
 
 
-def replayed(policy, trace):
-    """The same as `recorded`, on the clock of a trace."""
-    return list(carried_out(policy, RecordedClock(trace)))
+def replayed(policy, trace, **settings):
+    """The same as `recorded`, from a trace."""
+    tape = StoredTape(trace)
+    return carried_out(writer(tape.policy(policy), tape, **settings))
+
+
+def in_trace(run):
+    """A run with those actions that a trace has: others are seen in its events."""
+    return [(e, a and a._replace(timers=(), stop=())) for e, a in run]

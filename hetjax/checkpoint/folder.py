@@ -27,6 +27,7 @@ from hetjax.recipes import NoRecipe
 Gather = Callable[[str, Any], list[Any]]
 """gather(name, value) -> the values of all processes, as JSON returns them."""
 LOCK = "lock"
+VERSION = 2  # of what is kept of a run that is not over
 
 
 class Found(NamedTuple):
@@ -81,6 +82,12 @@ def _read(checkpoint: Path, number: int, about_alone: bool) -> Found | str:
     """What a checkpoint holds, or why it cannot be used."""
     try:
         document, arrays = files.read(checkpoint, document_alone=about_alone)
+        version = document.get("version", 1)
+        if version != VERSION and not document["finished"]:
+            return (
+                f"{checkpoint}: of version {version}, but this hetjax goes on with "
+                f"runs of version {VERSION}: go on with the hetjax that wrote it"
+            )
         encoded = {} if about_alone else document["values"]
         values = {k: decode(v, arrays) for k, v in encoded.items()}
         return Found(document["about"], values, number, document["finished"], ())

@@ -19,6 +19,7 @@ from hetjax.checkpoint import files
 from hetjax.checkpoint.copies import Copies
 from hetjax.checkpoint.folder import (
     LOCK,
+    VERSION,
     Gather,
     alone,
     delete,
@@ -160,7 +161,12 @@ class Keeper:
         """Write the next checkpoint, or note why not; was it written?"""
         folder = self._place(self._number)
         self._number += 1
-        document = {"about": self._about, "finished": finished, "values": values}
+        document = {
+            "version": VERSION,
+            "about": self._about,
+            "finished": finished,
+            "values": values,
+        }
         try:
             files.write(folder, document, arrays)
         except Exception as error:  # a full disk, usually

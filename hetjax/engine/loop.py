@@ -179,7 +179,7 @@ class Loop:
             if self._interrupted() and self._may_end():
                 self._records.stop(INTERRUPTED)
                 break
-            event = self._writer.next()
+            event = self._clock.next()
             if event is None:
                 break
             self._handle(event)

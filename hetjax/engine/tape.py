@@ -31,6 +31,7 @@ from hetjax.machine.types import (
     Evaluated,
     EvaluationDue,
     Event,
+    Join,
     Leave,
     LocalRound,
     MergeAction,
@@ -164,6 +165,7 @@ class Writer(Saved):
         "_awaited",
         "_last",
         "_begun",
+        "_lost",
         "pending",
     )
 
@@ -204,12 +206,13 @@ class Writer(Saved):
         self._awaited = 0  # merges and timers of which the policy will be told
         self._last: Event | None = None  # the last one that the policy was told
         self.pending = Actions()  # decided, but not written when the run was saved
-        self._lost: frozenset[int] = frozenset()  # before the present event
+        # the workers that are known to be lost; a clock's roster may be ahead of this
+        self._lost = set(clock.roster.lost)
 
     def write(self) -> Tape:
         """The whole tape, until nothing is pending any more; most never end."""
         yield from self.begin()
-        while (event := self.next()) is not None:
+        while (event := self._clock.next()) is not None:
             yield from self.handle(event)
 
     def begin(self) -> Tape:
@@ -227,11 +230,6 @@ class Writer(Saved):
         yield from self._go_on(self.pending)
         self.pending = Actions()
 
-    def next(self) -> Event | None:
-        """The next event of the clock, if one is due."""
-        self._lost = self._clock.roster.lost
-        return self._clock.next()
-
     # -- events ------------------------------------------------------------------------
 
     def handle(self, event: Event) -> Tape:
@@ -244,6 +242,8 @@ class Writer(Saved):
             return
         elif isinstance(event, Merged | Timer):
             self._awaited -= 1
+        elif isinstance(event, Join):
+            self._lost.discard(event.worker)
         elif isinstance(event, Leave) and event.lost:
             yield from self._lose(event)
             return
@@ -272,6 +272,7 @@ class Writer(Saved):
         """
         worker, clock = leave.worker, self._clock
         if worker not in self._lost:
+            self._lost.add(worker)
             yield Drop(worker)
             self._lose_work(worker, leave.time)
             yield from self._forget(worker)

@@ -32,7 +32,7 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
         found = f"{function} returned {_shown(result)}"
         raise _wrong(policy, f"{found}: return a pair (state, Actions(...))")
     state, actions = result
-    for name in ("dispatch", "merges"):
+    for name in ("dispatch", "merges", "start"):
         values = getattr(actions, name)
         if not isinstance(values, Iterable):
             found = f"{function} returned Actions({name}={values!r})"

@@ -6,6 +6,7 @@ parameters.
 """
 
 import hashlib
+import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.job import Job
 from hetjax.machine import Machine
 from hetjax.strategies import STRATEGIES
-from hetjax.strategies.types import Strategy
+from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.format import cut
 from hetjax.tracing.trace import Recording, Trace
@@ -111,15 +112,21 @@ def _tuples(value: Any) -> Any:
 
 
 def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> None:
-    """Raise a ValueError if these are not the recorded ones."""
+    """Raise a ValueError if these are not the recorded ones.
+
+    Of a strategy whose parts were replaced these are not compared: the parameters are.
+    """
+    before = trace.header.get("settings", {})
+    both = {k: v for k, v in strategy.settings.items() if k in before}
+    settings = json.loads(json.dumps(both))
     found = {
-        "strategy": strategy.name,
-        "batch_size": strategy.batch_size,
-        "model": model_shapes(task),
-        "data": data_fingerprint(data),
+        "strategy": (trace.header["strategy"], strategy.name),
+        **{k: (before[k], v) for k, v in settings.items() if k not in PARTS},
+        "batch_size": (trace.header.get("batch_size"), strategy.batch_size),
+        "model": (trace.header.get("model"), model_shapes(task)),
+        "data": (trace.header.get("data"), data_fingerprint(data)),
     }
-    for name, value in found.items():
-        recorded = trace.header.get(name)
+    for name, (recorded, value) in found.items():
         if recorded != value:
             raise ValueError(
                 f"the trace was recorded with another {name}: {cut(str(recorded))}, "

@@ -25,6 +25,7 @@ _ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
 # what a quiet machine stays below: the median error, the noise, and the ratio of the
 # seconds of equal devices, for a step of so many examples
 POOR, NOISY, APART, EXAMPLES = 0.25, 0.2, 1.5, 32
+_BESIDES = ("start", "evaluation")  # kinds of lines between a merge and a dispatch
 ITERATIONS = 4  # of least squares: weights are one over the seconds fitted before
 
 
@@ -274,7 +275,7 @@ def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
         elif "dispatch" in line:
             if merge:
                 follows[line["dispatch"]] = merge, line["start"]
-        else:
+        elif next(iter(line)) not in _BESIDES:
             merge = None
         if "arrival" in line:
             k = line["arrival"]

@@ -97,6 +97,7 @@ _TYPE_NAMES = {
     list[int | str]: "a list of whole numbers and texts",
     int | None: "a whole number or null",
 }
+_PLAIN = (int, str, bool, dict, type(None))
 _LARGEST = 1e300
 
 Line = dict[str, Any]
@@ -205,16 +206,16 @@ def _check_fields(
 
 def _fits(kind: Any, value: Any) -> bool:
     """Is a value of JSON of this type? Numbers are finite."""
-    if typing.get_origin(kind) is list:
-        (element,) = typing.get_args(kind)
-        return isinstance(value, list) and all(_fits(element, v) for v in value)
-    if isinstance(kind, types.UnionType):
-        return any(_fits(one, value) for one in typing.get_args(kind))
     if isinstance(value, bool):
         return kind is bool
     if kind is float:
         return isinstance(value, int | float) and -_LARGEST < value < _LARGEST
-    return isinstance(value, kind)
+    if kind in _PLAIN:
+        return isinstance(value, kind)
+    if isinstance(kind, types.UnionType):
+        return any(_fits(one, value) for one in typing.get_args(kind))
+    (element,) = typing.get_args(kind)  # of a list
+    return isinstance(value, list) and all(_fits(element, v) for v in value)
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,17 @@
 """The tape of a recorded run, for replays: its times and its decisions (host world)."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from hetjax.machine import (
     Arrival,
+    Evaluated,
+    EvaluationDue,
     Event,
     LocalRound,
+    MergeAction,
     MergeRequest,
+    Node,
     PlannedMerge,
     Roster,
     RunEnded,
@@ -16,10 +19,8 @@ from hetjax.machine import (
 )
 from hetjax.schedule.types import Actions, Policy
 from hetjax.tracing.format import Line, cut
-from hetjax.tracing.recorder import action_of, event_of
+from hetjax.tracing.recorder import action_of, event_of, op_text
 from hetjax.tracing.trace import Trace
-
-_ACTIONS = ("dispatch", "merge", "start")
 
 
 class StoredTape:
@@ -41,6 +42,7 @@ class StoredTape:
         self._numbers = [*(n for n, _ in numbered), len(trace.lines) + 2]
         self._trace, self._position = trace, 0
         self._rounds: dict[int, LocalRound] = {}
+        self._nodes: Mapping[str, Node] = {}  # of the recorded policy
 
     def policy(self, recorded: Policy) -> Policy:
         """What decides in a replay, in place of the strategy's `recorded` policy.
@@ -49,26 +51,50 @@ class StoredTape:
         """
         if self._trace.header["trace"] < 3:
             return recorded
+        self._nodes = recorded.topology(self.workers).nodes
         return recorded._replace(
             init=lambda infos, num_examples: (None, self._actions()),
-            react=lambda state, event: (None, self._actions()),
+            react=lambda state, event: (None, self._react(event)),
         )
 
+    def _react(self, event: Event) -> Actions:
+        """The actions that follow an event."""
+        if isinstance(event, EvaluationDue):
+            self._line()  # the run may have ended before this evaluation
+        elif isinstance(event, Evaluated):
+            self._take("evaluation")
+        return self._actions()
+
     def _actions(self) -> Actions:
-        """The actions from here to the next event, or to the evaluation."""
-        if self._next_is("evaluation"):
-            self._position += 1
-        found: dict[str, list[Any]] = {kind: [] for kind in _ACTIONS}
-        for line in self._lines[self._position :]:
-            kind = next(iter(line))
-            if kind not in _ACTIONS:
+        """The actions from here to the next event, or to the evaluation.
+
+        Merges and rounds are taken when they are carried out; what is started has no
+        other line, and comes first.
+        """
+        start: list[int] = []
+        while self._next_is("start"):
+            start.append(self._take("start")["start"])
+        merges: list[MergeAction] = []
+        dispatch: list[tuple[int, LocalRound]] = []
+        for k in range(self._position, len(self._lines)):
+            line = self._lines[k]
+            if _kind(line) == "merge":
+                merges.append(self._merge(k))
+            elif _kind(line) == "dispatch":
+                dispatch.append((line["dispatch"], _round_of(line)))
+            else:
                 break
-            found[kind].append(line)
         return Actions(
-            merges=tuple(map(action_of, found["merge"])),
-            dispatch=tuple((x["dispatch"], _round_of(x)) for x in found["dispatch"]),
-            start=tuple(x["start"] for x in found["start"]),
+            merges=tuple(merges), dispatch=tuple(dispatch), start=tuple(start)
         )
+
+    def _merge(self, position: int) -> MergeAction:
+        """The merge of a line, at a node and of nodes that there are."""
+        action = action_of(self._lines[position])
+        for name in (action.node, *action.members):
+            if isinstance(name, str) and name not in self._nodes:
+                raise self._differs(f"the node {name!r}", at=position)
+        return action
 
     # -- times -------------------------------------------------------------------------
 
@@ -80,6 +106,7 @@ class StoredTape:
         line = self._take("dispatch")
         if (line["dispatch"], _round_of(line)) != (worker, local_round):
             raise self._differs(f"worker {worker} gets {local_round}")
+        self._check_at_rest((worker,))
         self._rounds[worker] = local_round
         self.roster = self.roster.dispatched((worker,))
         return Arrival(worker, local_round, line["start"], math.inf)
@@ -87,15 +114,18 @@ class StoredTape:
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Return the recorded times of a merge, visible at once as it was then."""
         line, action = self._take("merge"), merge.action
-        if (line["merge"], line["members"]) != (action.node, [*action.members]):
-            raise self._differs(f"{action.members} merge at {action.node!r}")
+        partners, op = [*action.partners], op_text(action.op)
+        asked = action.node, [*action.members], partners, op
+        if (line["merge"], line["members"], line["partners"], line["op"]) != asked:
+            raise self._differs(
+                f"{action.members} merge at {action.node!r} ({op}, with {partners})"
+            )
+        self._check_at_rest(action.members)
         missing = tuple(line.get("missing", ()))
         return PlannedMerge(self.now, Stamps(*line["stamps"]), missing)
 
     def start(self, worker: int) -> None:
         """The Join is in the trace."""
-        if self._next_is("start"):
-            self._position += 1
 
     def stop(self, worker: int) -> None:
         """The Leave is in the trace."""
@@ -109,8 +139,8 @@ class StoredTape:
             self._position += 1
         line = self._line()
         event = event_of(line)
-        if event is None and "arrival" not in line:
-            raise self._differs("the run waits for an event", ahead=0)
+        if event is None and _kind(line) != "arrival":
+            raise self._differs("the run waits for an event", at=self._position)
         if event is None:
             worker = line["arrival"]
             local_round = self._rounds.pop(worker)
@@ -119,6 +149,12 @@ class StoredTape:
         self.now = max(self.now, event.time)
         self.roster = self.roster.after(event)
         return event
+
+    def _check_at_rest(self, members: Sequence[int | str]) -> None:
+        """Raise a ValueError if the last line is of a worker amid a round."""
+        for worker in members:
+            if worker in self.roster.working:
+                raise self._differs(f"worker {worker} has a round in flight")
 
     def _line(self) -> Line:
         """Return the next line of the trace; raise RunEnded after the last one."""
@@ -129,24 +165,29 @@ class StoredTape:
 
     def _next_is(self, kind: str) -> bool:
         more = self._position < len(self._lines)
-        return more and kind in self._lines[self._position]
+        return more and _kind(self._lines[self._position]) == kind
 
     def _take(self, kind: str) -> Line:
         """Return the next line, which must be of this kind, and move on."""
         line = self._line()
-        if kind not in line:
-            raise self._differs(f"the run goes on with a {kind}", ahead=0)
+        if _kind(line) != kind:
+            raise self._differs(f"the run goes on with a {kind}", at=self._position)
         self._position += 1
         return line
 
-    def _differs(self, what: str, *, ahead: int = -1) -> ValueError:
-        """The error for a line that does not say what happens in the replay."""
-        number = self._numbers[self._position + ahead]
+    def _differs(self, what: str, *, at: int | None = None) -> ValueError:
+        """The error for a line (the last one) unlike what happens in the replay."""
+        number = self._numbers[self._position - 1 if at is None else at]
         return ValueError(
             f"{self._trace.name}, line {number}: {cut(what)} here, which the trace "
             "does not say: it is damaged, or the strategy, its settings, the data or "
             "the seed differ from the recorded ones"
         )
+
+
+def _kind(line: Line) -> str:
+    """The kind of a line, which is the name of its first field."""
+    return next(iter(line))
 
 
 def _round_of(line: Line) -> LocalRound:

@@ -20,6 +20,7 @@ from tiny_problems import three_workers
 from zoo import make
 
 import hetjax as hj
+from hetjax.checkpoint import keeper
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
@@ -118,6 +119,19 @@ def test_a_changed_setting_is_named(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         train(tmp_path, **changes)
     assert outcome(train(tmp_path)) == outcome(train())  # and nothing was lost
+
+
+def test_a_run_of_another_version_is_refused_but_not_its_end(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "VERSION", 1)
+        train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
+        whole = train(tmp_path / "end")
+    message = "of version 1, but this hetjax goes on with runs of version 2: go on with"
+    for go_on in (train, hj.resume):
+        with pytest.raises(ValueError, match=message) as raised:
+            go_on(tmp_path / "cut")
+        assert "\n" not in str(raised.value)
+    assert outcome(train(tmp_path / "end")) == outcome(whole)
 
 
 def test_other_data_and_another_loss_are_named(tmp_path):

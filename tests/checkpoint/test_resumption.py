@@ -16,7 +16,9 @@ from small_runs import problem, strategy
 from tiny_problems import three_workers, two_places
 
 import hetjax as hj
+from hetjax.engine.loop import Loop
 from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
+from hetjax.runtimes.openers import open_runtime
 from hetjax.saved import Saved
 
 STRATEGIES = {name: strategy(name, 6) for name in hj.STRATEGIES}
@@ -202,24 +204,45 @@ FIXED = {  # attributes of parts that do not change during a run
     "MergeQueues": {"_machine", "_workers", "_common_link"},
     "Contention": {"_workers"},
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
-    "Losses": {"_keeps"},
+    "Losses": set(),
+    "Examples": {"_sampler", "_workers", "_nonzeros"},
+    "Writer": {
+        *("_policy", "_clock", "_topology", "_num_examples", "_num_held_out"),
+        *("_learning_rate", "_traits", "_resets", "_stops_if_lost", "_stopped"),
+        "held",  # saved by the loop, since models are a player's
+    },
+}
+# of the records of a run
+SAVED_OF_RECORDS = {"losses", "_best", "_corrected", "history"}
+FIXED_OF_RECORDS = {
+    *("_job", "_on_eval", "_ledger", "_workers", "_player", "_shared", "_nodes_of"),
+    "_rows",  # they only name rows that are not finite
+    "_visible",  # the root's model, when a run goes on
 }
 
 
-def test_every_attribute_of_a_part_is_saved_or_fixed():
-    from hetjax.engine.records.ledger import Ledger
-    from hetjax.engine.records.losses import Losses
-    from hetjax.machine import SimulatedClock, flat
-
+def opened_loop():
+    """The loop of a run that is over."""
+    p, strategy = problem(), STRATEGIES["easgd"]
     workers = tuple(
         Profile(f"w{k}", "cpu", Cost(1e-3, 1e-4), contention=1.5) for k in range(2)
     )
-    clock = SimulatedClock(
-        Machine("m", workers, {"": Link(latency=1e-4, bandwidth=1e8)}), seed=0
-    )
-    found = {}
-    for part in (clock, Ledger(clock.workers, flat(clock.workers)), Losses(keeps=True)):
+    machine = Machine("m", workers, {"": Link(latency=1e-4, bandwidth=1e8)})
+    runs = session(p.task, p.data, machine, 0.01)
+    job = runs.job(strategy.name, strategy, 0)
+    runtime = open_runtime(machine, strategy, job)
+    loop = Loop(strategy.name, strategy, job, runtime, lambda point: "")
+    loop.run()
+    return loop
+
+
+def test_every_attribute_of_a_part_is_saved_or_fixed():
+    loop, found = opened_loop(), {}
+    records = loop._records
+    for part in (loop._clock, loop._writer, records.losses):
         parts(part, found)
     assert {type(p).__name__ for p in found.values()} == set(FIXED)
     for part in found.values():
         assert set(vars(part)) == {*part.changes, *FIXED[type(part).__name__]}
+    assert {name.removeprefix("_") for name in SAVED_OF_RECORDS} == set(records.save())
+    assert set(vars(records)) == SAVED_OF_RECORDS | FIXED_OF_RECORDS

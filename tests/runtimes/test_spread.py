@@ -11,8 +11,8 @@ from tiny_runs import nothing_compiled
 
 import hetjax as hj
 from hetjax.api.session import Session
-from hetjax.engine.protocols import Assignment, Outcome
-from hetjax.engine.steps import Steps
+from hetjax.engine.protocols import Assignment
+from hetjax.engine.steps import Outcome, Steps
 from hetjax.machine import preset
 from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices
@@ -108,7 +108,7 @@ def placed(name, workers=4, devices=None):
     strategy, machine = hj.STRATEGIES[name](**SETTINGS), preset(f"uniform:{workers}")
     session = Session(TASK, DATA, machine, seconds=0.1, num_evals=2, devices=devices)
     runtime = open_runtime(machine, strategy, session.job(name, strategy, 0))
-    runtime.executor.close()
+    runtime.player.close()
     return runtime.note
 
 

@@ -15,8 +15,8 @@ from hetjax.machine import (
     Leave,
     MergeAction,
     Merged,
+    MergeRequest,
     MergeTimes,
-    PlannedMerge,
     Stamps,
     Timer,
 )
@@ -33,8 +33,9 @@ def stamps(*seconds):
 
 def merge(clock, *seconds, action=ACTION, compiling=0.0):
     """Carry out a merge with these stamps."""
-    times = MergeTimes(stamps(*seconds), compiling)
-    return clock.carry_out(PlannedMerge(action, 0.0, 0.0, (), lambda visible: times))
+    planned = clock.plan(MergeRequest(action, 0.0, 0.0, ()))
+    assert planned == (clock.now, None, ())  # visible at once; it is measured
+    return clock.merged(action, MergeTimes(stamps(*seconds), compiling))
 
 
 # Arrivals and timers

@@ -4,18 +4,21 @@ import math
 
 import pytest
 from fake_time import START, STEP, wall_clock
+from recorded_runs import scripted, writer
 
+from hetjax.engine.tape import Begin, Drop, Forget, Round
 from hetjax.machine import (
     Arrival,
     Join,
     Leave,
     LocalRound,
     MergeAction,
-    PlannedMerge,
+    MergeRequest,
     ScriptedFault,
     Slow,
 )
 from hetjax.runtimes.threads.wall_clock import Completion
+from hetjax.schedule import Actions
 
 LONG = LocalRound(10, 1)
 
@@ -122,6 +125,26 @@ def test_a_join_does_not_outlive_a_kill(world):
     world.busy_until(31.0)
     assert world.awaited(c) == Leave(0, 25.0, True, "killed, as scripted")
     assert world.awaited(c, seconds=50.0) is None
+
+
+def test_of_such_a_kill_only_the_reason_is_new(world):
+    """The policy has heard that the worker is lost; for the clock it was back."""
+    c = wall_clock(1.0, 1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
+    rounds = (Actions(dispatch=((k, STEP),)) for k in range(2))
+    tape, heard = writer(scripted(*rounds), c), []
+    list(tape.begin())
+    world.report(0, began=0.0, finished=30.0)
+    world.report(1, began=22.0, finished=24.0)
+    for seconds in (22.0, 31.0):
+        world.busy_until(seconds)
+        while (event := c.next()) is not None:
+            heard.append((event, [type(x) for x in tape.handle(event)][1:]))
+    leaves = [(e.why, then) for e, then in heard if e.worker == 0]
+    assert leaves == [
+        ("no answer for 22 s", [Drop, Forget, Actions, Begin, Round]),
+        ("killed, as scripted", []),
+    ]
+    assert tape.ledger.records[0].lost == 1
 
 
 def test_a_silent_worker_that_fails_does_not_rejoin(world):
@@ -286,8 +309,7 @@ def with_a_round_in_flight():
 
 
 def merge_of(c, *members):
-    planned = PlannedMerge(MergeAction(members), 8.0, 0.0, (), lambda visible: None)
-    return c.carry_out(planned)
+    return c.plan(MergeRequest(MergeAction(members), 8.0, 0.0, ()))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import HEADER, carried_out, profiles, recorded
+from recorded_runs import HEADER, NUM_EXAMPLES, profiles, recorded
 
+from hetjax.engine.tape import decisions
 from hetjax.machine import (
     Arrival,
     Cost,
@@ -23,6 +24,7 @@ from hetjax.machine import (
 from hetjax.schedule import Actions, Policy, asynchronous, rounds
 from hetjax.schedule.policies.calibration_rounds import calibration_rounds
 from hetjax.tracing.fit import doubts, fit_machine
+from hetjax.tracing.trace import Trace
 
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
 LINKS = {"": Link(latency=0.01, bandwidth=1e18, topology="central")}
@@ -57,7 +59,8 @@ def assert_same_costs(found, true, tolerance=ROUNDING):
 
 def event_times(m, policy, count=200):
     """The times of the policy's events on the machine."""
-    run = carried_out(policy, SimulatedClock(m, seed=0), num_bytes=1e6)
+    clock = SimulatedClock(m, seed=0)
+    run = decisions(policy, clock, num_examples=NUM_EXAMPLES, num_bytes=1e6)
     return [event.time for event, _ in itertools.islice(run, 1, count)]
 
 
@@ -356,3 +359,18 @@ def test_latency_before_rounds_is_fitted_apart_from_merges():
     assert event_times(late, rounds(batch_size=8))[:30] == pytest.approx(
         event_times(found, rounds(batch_size=8))[:30]
     )
+
+
+def test_traces_of_both_versions_give_the_same_machine():
+    """One without the fields and lines that version 2 does not have."""
+    m = machine(Cost(1.0, 0.01), Cost(1.5, 0.02), noise=0.1)
+    _, trace = recorded(rounds(batch_size=8, local_steps=2), m, count=40)
+    new = {"blocking", "transfers", "server_steps"}
+    old = [{k: v for k, v in x.items() if k not in new} for x in trace.lines]
+    found = fit_machine(Trace({**trace.header, "trace": 2}, old))
+    lines = []
+    for line in trace.lines:  # evaluations and starts, where they may come
+        lines += [{"start": 0}, line] if "merge" in line else [line]
+        lines += [{"evaluation": 1.0}] if "merge" in line or "merged" in line else []
+    assert {"blocking", "evaluation"} < {name for line in lines for name in line}
+    assert fit_machine(Trace(trace.header, lines)) == found

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from recorded_runs import NO_TIMES, machine, recorded, replayed, scripted
+from recorded_runs import machine, recorded, replayed, scripted
 
-from hetjax.machine import LocalRound, MergeAction, PlannedMerge, RunEnded
+from hetjax.machine import LocalRound, MergeAction, MergeRequest, RunEnded
 from hetjax.machine.types import PUSH_FETCH, MergeOp
 from hetjax.schedule import Actions, rounds
-from hetjax.tracing.recorded_clock import RecordedClock
+from hetjax.tracing.stored_tape import StoredTape
 from hetjax.tracing.trace import Trace
 
 POLICY = rounds(batch_size=8)
@@ -69,8 +69,13 @@ def _worker(**fields):
 def _merge(**fields):
     """A merge that comes first, with these fields."""
     merge = {"merge": "root", "members": [0], "op": "PUSH", "partners": []}
-    line = merge | {"stamps": [0, 0, 0, 0], "bytes": 4.0} | fields
+    more = {"blocking": True, "transfers": 2, "server_steps": None}
+    line = merge | more | {"stamps": [0, 0, 0, 0], "bytes": 4.0} | fields
     return lambda lines: lines.insert(1, json.dumps(line))
+
+
+def _started(worker):
+    return lambda lines: lines.insert(1, json.dumps({"start": worker}))
 
 
 def _arrival_first(lines):
@@ -78,7 +83,7 @@ def _arrival_first(lines):
 
 
 def _other_version(lines):
-    lines[0] = json.dumps(json.loads(lines[0]) | {"trace": 3})
+    lines[0] = json.dumps(json.loads(lines[0]) | {"trace": 4})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def _other_version(lines):
             r", line 1: this is not a trace of hetjax: .*trace, str",
             lambda ls: ls.pop(0),
         ),
-        (r", line 1: a trace of version 3; .* version 2", _other_version),
+        (r", line 1: a trace of version 4; .* versions 2 and 3", _other_version),
         (r": the file is empty", lambda ls: ls.clear()),
         (r", line 1: damaged: 2 workers, 1 slowdowns", _changed(0, slowdowns=[1.0])),
         (r", line 1: damaged: .* 0 instants do not", _changed(0, instants=[])),
@@ -157,6 +162,11 @@ def _other_version(lines):
         ),
         (r", line 2: damaged: missing is \[\[\]\], not a list", _merge(missing=[[]])),
         (r", line 2: damaged: there is no operation \"A\"", _merge(op="A")),
+        (r", line 2: damaged: blocking is 1, not true or", _merge(blocking=1)),
+        (r", line 2: damaged: transfers is null, not a who", _merge(transfers=None)),
+        (r", line 2: damaged: server_steps is \"x\", not a", _merge(server_steps="x")),
+        (r", line 2: damaged: start is \"x\", not a whole", _started("x")),
+        (r", line 2: damaged: there is no worker 2", _started(2)),
         # of any length and depth
         (r", line 3: damaged: maximum recursion", lambda ls: _set(ls, 2, DEEP)),
         (r", line 1: damaged: maximum recursion", lambda ls: _set(ls, 0, DEEP)),
@@ -208,7 +218,13 @@ def test_a_truncated_trace_replays_as_far_as_it_goes(damaged, lines_kept):
     assert trace.end == {}
     *part, last = replayed(POLICY, trace)
     assert last == ("the trace was cut off here", None)
-    assert part == whole[: len(part)]
+    # what followed the last event may be cut off, too
+    *before, (event, (merges, dispatch, *_)) = part
+    assert before == whole[: len(before)]
+    true = whole[len(before)]
+    assert event == true[0]
+    assert merges == true[1].merges[: len(merges)]
+    assert dispatch == true[1].dispatch[: len(dispatch)]
     assert len(part) >= lines_kept // 4  # a round has dispatches, a merge and events
 
 
@@ -226,7 +242,7 @@ STEP = LocalRound(1, 8)
 def replaying_clock(*actions, count=2):
     """A clock that replays the trace of these actions."""
     _, trace = recorded(scripted(*actions), machine(1.0, 1.0), count=count)
-    return RecordedClock(trace)
+    return StoredTape(trace)
 
 
 GIVEN = Actions(dispatch=((0, STEP),))
@@ -235,37 +251,31 @@ MERGED = Actions(merges=(MergeAction((0, 1), op=MergeOp.PUSH),))
 
 def merge(clock, *members, **changes):
     action = MergeAction(members, **({"op": MergeOp.PUSH} | changes))
-    return clock.carry_out(
-        PlannedMerge(action, 0.0, 0.0, (), lambda visible, missing=(): NO_TIMES)
-    )
+    return clock.plan(MergeRequest(action, 0.0, 0.0, ()))
 
 
 @pytest.mark.parametrize(
     ("actions", "message", "act"),
     [
-        (GIVEN, "gives worker 1 .* but in .* worker 0 was", lambda c: give(c, 1, STEP)),
+        (GIVEN, r"worker 1 gets LocalRound\(", lambda c: give(c, 1, STEP)),
         (
             GIVEN,
-            r"gives worker 0 LocalRound\(local_steps=2",
+            r"worker 0 gets LocalRound\(local_steps=2",
             lambda c: give(c, 0, LocalRound(2, 8)),
         ),
         (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, LocalRound(1, 8.5))),
         (GIVEN, r"lr_scale=0.5", lambda c: give(c, 0, LocalRound(1, 8, 0.5))),
-        (GIVEN, "asks for a merge at root, but the", lambda c: merge(c, 0, 1)),
-        (GIVEN, "waits, but in the trace an action comes", lambda c: c.next()),
-        (MERGED, "for a local round for worker 0, but", lambda c: give(c, 0, STEP)),
-        (MERGED, r"merges \(1, 0\) at .* but in .* \[0, 1\]", lambda c: merge(c, 1, 0)),
-        (MERGED, "at 'a' .* merged at 'root'", lambda c: merge(c, 0, 1, node="a")),
-        (
-            MERGED,
-            r"\(PUSH\|FETCH, .*\), but .*\(PUSH, ",
-            lambda c: merge(c, 0, 1, op=PUSH_FETCH),
-        ),
-        (MERGED, "waits, but in the trace an action comes", lambda c: c.next()),
+        (GIVEN, "the run goes on with a merge", lambda c: merge(c, 0, 1)),
+        (GIVEN, "the run waits for an event", lambda c: c.next()),
+        (MERGED, "the run goes on with a dispatch", lambda c: give(c, 0, STEP)),
+        (MERGED, r"\(1, 0\) merge at 'root'", lambda c: merge(c, 1, 0)),
+        (MERGED, r"\(0, 1\) merge at 'a'", lambda c: merge(c, 0, 1, node="a")),
+        (MERGED, r"\(PUSH\|FETCH, with", lambda c: merge(c, 0, 1, op=PUSH_FETCH)),
+        (MERGED, "the run waits for an event", lambda c: c.next()),
     ],
 )
 def test_another_action_is_refused(actions, message, act):
-    with pytest.raises(ValueError, match=r"the trace, .*the strategy .*" + message):
+    with pytest.raises(ValueError, match=r"the trace, line .*" + message):
         act(replaying_clock(actions))
 
 
@@ -294,6 +304,38 @@ def test_the_line_that_differs_is_named(actions, act):
     """The header is line 1, the first action is line 2."""
     with pytest.raises(ValueError, match="the trace, line 2:"):
         act(replaying_clock(actions))
+
+
+# Damage that no single line shows
+
+TWO = machine(1.0, 1.0)
+THRICE = Actions(merges=(MergeAction((0,)),), dispatch=((0, STEP),))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"members": [1]}, "line 5: worker 1 has a round in flight here"),
+        ({"members": ["here"]}, "line 5: the node 'here' here"),
+        ({"merge": "here"}, "line 5: the node 'here' here"),
+    ],
+)
+def test_a_merge_that_the_run_cannot_have_is_refused(fields, message):
+    """Its policy is not asked, which would not have decided so."""
+    policy = scripted(Actions(dispatch=((0, STEP), (1, STEP))), THRICE)
+    _, trace = recorded(policy, TWO, count=3)
+    (merged,) = (line for line in trace.lines if "merge" in line)
+    merged.update(fields)
+    with pytest.raises(ValueError, match=f"the trace, {message}.*: it is damaged"):
+        replayed(policy, trace)
+
+
+def test_a_second_round_of_a_worker_is_refused():
+    policy = scripted(Actions(dispatch=((0, STEP), (1, STEP))))
+    _, trace = recorded(policy, TWO, count=2)
+    trace.lines[1]["dispatch"] = 0
+    with pytest.raises(ValueError, match="line 3: worker 0 has a round in flight"):
+        replayed(policy, trace)
 
 
 def test_actions_after_the_last_line_end_the_run():

@@ -347,7 +347,9 @@ class ClusterStore(ReplicaStore):
             self._crew.tell(worker, "take_up", replica, before, queue=self._queue)
             self._known[worker] = {}
         for worker in saved["gone"]:  # what it had not merged is not there
-            self._lose(worker, "it could not be reached when the run was kept")
+            self._known[worker] = {}
+            self._missing[worker] = "it could not be reached when the run was kept"
+            self._lose(worker, self._missing[worker])
         self._working = set(saved["working"])
         self._moved = set(saved["before"])
 

@@ -10,8 +10,22 @@ import jax
 import numpy as np
 import pytest
 from in_process import InProcessCluster, three_members
+from kept_runs import Memory, load, run, session
 from quick import quick
-from real_runs import DATA, TASK, merged, merged_root, real, rounds, three_workers
+from real_runs import (
+    DATA,
+    ENOUGH,
+    TASK,
+    arrived,
+    ending,
+    joined,
+    lost,
+    merged,
+    merged_root,
+    real,
+    rounds,
+    three_workers,
+)
 from test_real_strategies import EPOCHS, SOON, strategy
 
 import hetjax as hj
@@ -170,6 +184,38 @@ def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
     assert last.workers[1].updates > first.workers[1].updates
     replayed = hj.replay(tmp_path / "trace.jsonl", TASK, DATA, rounds(), progress=False)
     assert replayed.replayed == "equal"
+
+
+def test_a_worker_that_was_gone_when_a_run_was_kept_is_absent_from_a_merge():
+    """It waited for the others, which arrive before the policy hears of it."""
+    saver, chosen = Memory(every=3), rounds()
+    runs = [session(TASK, DATA, three_members()[1], 60.0, 600) for _ in range(2)]
+    run(runs[0], ending(chosen, 6 * [merged]), saver=saver)
+    saved = next(
+        cut
+        for cut in map(load, saver.cuts)
+        if cut["run"]["clock"]["now"] and 0 < len(waiting_in(cut)) < 3
+    )
+    (gone, *_), player = waiting_in(saved), saved["run"]["player"]
+    del player["replicas"][gone]
+    player["gone"] = [gone]
+    now = saved["run"]["clock"]["now"]
+    for name in [name for name in saved if name != "run"]:
+        arrival = saved[name]["arrival"]
+        saved[name]["arrival"] = arrival._replace(start=now / 4, finish=now / 2)
+    _, inner = saved["run"]["writer"]["_state"]
+    saved["run"]["writer"]["_state"] = 0, inner
+    more = ending(chosen, [lost(gone), joined(gone), arrived(gone), merged])
+    history = run(runs[1], more, saved=saved, continues=True)
+    assert history.stopped == ENOUGH
+    (merge,) = (x for x in history.trace.load().lines if "missing" in x)
+    assert (merge["members"], merge["missing"]) == ([0, 1, 2], [gone])
+
+
+def waiting_in(cut):
+    """The workers that have a replica and no round in flight."""
+    player = cut["run"]["player"]
+    return sorted(set(player["replicas"]) - set(player["working"]))
 
 
 def test_data_that_could_not_be_loaded_are_loaded_the_next_time(tmp_path):
