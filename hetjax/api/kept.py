@@ -75,11 +75,11 @@ class Kept(NamedTuple):
             return None
         values = self.found.values
         run = values["run"]
-        books = run["books"]
-        history = books["history"]
+        records = run["records"]
+        history = records["history"]
         why = Interruption(history["duration"], self.found.number, self._note())
         history = {**history, "interruptions": [*history["interruptions"], why]}
-        return {**values, "run": {**run, "books": {**books, "history": history}}}
+        return {**values, "run": {**run, "records": {**records, "history": history}}}
 
     def _note(self) -> str:
         """What is unusual about the checkpoint from which the run goes on."""
@@ -98,7 +98,7 @@ class Kept(NamedTuple):
         """The evaluations that the run has made before."""
         if self.found is None:
             return []
-        return self.found.values["run"]["books"]["history"]["evals"]
+        return self.found.values["run"]["records"]["history"]["evals"]
 
 
 @contextmanager

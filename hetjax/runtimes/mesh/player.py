@@ -5,7 +5,7 @@ whose arrivals are handled; when the clock has no more events of it, it is launc
 the tape runs ahead of the devices, and results are known late.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from hetjax.runtimes.inline import lead_alone
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.layout import first_part, on_device
 from hetjax.runtimes.mesh.plan import Asked
-from hetjax.runtimes.mesh.wave import LateOutcome, Wave
+from hetjax.runtimes.mesh.wave import LateOutcome
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
@@ -39,16 +39,11 @@ class MeshPlayer:
         job: Job,
         waves: Waves,
         clock: MeshClock,
-        shared: Callable[[Any], Any],
     ):
-        """`clock` tells when a superstep is over.
-
-        `shared` returns the metrics that process 0 has found.
-        """
-        self._job, self._waves, self._clock, self._shared = job, waves, clock, shared
+        """`clock` tells when a superstep is over."""
+        self._job, self._waves, self._clock = job, waves, clock
         self._merges = job.programs.merges_of(strategy)
         self._evaluator = Evaluator(job, None)
-        self._wave: Wave | None = None  # whose arrivals are handled
         self._moved = False  # has a merge changed the root's model?
         self._late: set[int] = set()  # workers that begin after that
 
@@ -81,7 +76,6 @@ class MeshPlayer:
     def flush(self) -> None:
         """Launch a superstep that is over."""
         if self._clock.superstep_is_over:
-            self._wave = None
             self._waves.complete()
             if self._clock.has_to_know:
                 self._waves.wait()
@@ -108,11 +102,7 @@ class MeshPlayer:
         )
 
     def _finish(self, arrival: Arrival) -> LateOutcome:
-        """The outcome of a round, whose numbers are known later."""
-        if self._wave is None:
-            self._wave = self._waves.next()
-        assert self._wave is not None  # the round was started
-        return LateOutcome(self._wave, arrival.worker, self._waves.read)
+        return self._waves.finish(arrival.worker)
 
     def _merge(self, merge: tape.Merge) -> None:
         """Let a merge join the wave whose arrivals are handled."""
@@ -133,11 +123,11 @@ class MeshPlayer:
         with self._job.compilations.of("evaluate"):
             model = self.model()
             metrics = self._evaluator.of_test(model) | self._report()
-        return Seen(model, self._shared(metrics))
+        return Seen(model, metrics)
 
     def look_at_all(self, model: Any) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""
-        return self._shared(self._evaluator.of_all(model))
+        return self._evaluator.of_all(model)
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""

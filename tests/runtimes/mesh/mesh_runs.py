@@ -42,21 +42,17 @@ class MeshMachine:
             for k in range(self.where.num_workers)
         )
         runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)
-        waves, now = runtime.executor._waves, 0.0
+        waves, now = runtime.player._waves, 0.0
         learn = waves.launches.on_done
 
         def on_done(done_waves, done, word):
             nonlocal now
-            for wave in done_waves:
-                if wave not in seen:
-                    now += wave.most
-                    seen.append(wave)
+            now += sum(wave.most for wave in done_waves)
             learn(done_waves, now, word)
 
-        seen = []
         waves.launches.on_done = on_done
-        waves.launches.seconds = runtime.clock._seconds = lambda: now
-        waves.at_once = self.at_once
+        waves.launches.seconds = runtime.clock.seconds = lambda: now
+        runtime.clock.at_once = self.at_once
         runtime.clock._choose_at_once = lambda seconds: self.at_once
         self.runtime = runtime
         return runtime
