@@ -161,6 +161,7 @@ class MeshPlayer:
         return {
             "root": Leaves(jax.tree.leaves(root)),
             "mesh": self._waves.launches.save(),
+            "finite": self._waves.save(),
             "late": self._late,
             "moved": self._moved,
         }
@@ -168,6 +169,7 @@ class MeshPlayer:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self._waves.launches.load(saved["mesh"])
+        self._waves.load(saved["finite"])
         self._late, self._moved = saved["late"], saved["moved"]
 
     def load_root(self, saved: dict[str, Any]) -> None:

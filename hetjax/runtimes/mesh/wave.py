@@ -42,7 +42,7 @@ class Wave:
         """`bucket` is the shape of all batches."""
         self.assignments, self.bucket = assignments, bucket
         self.late: frozenset[int] = frozenset()  # they begin from the root's model
-        self.most = max(len(a.rows) for a in assignments.values())
+        self.most = max((len(a.rows) for a in assignments.values()), default=0)
         self.asked: list[Asked] = []  # merges that are not launched yet
         self.fresh = True  # are its steps not launched yet?
         self.launched = math.inf  # [s]

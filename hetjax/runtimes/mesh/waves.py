@@ -10,6 +10,7 @@ when the wave is done. Waves of one shape may be launched several at a time.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hetjax.data.batching import Bucket
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
 from hetjax.runtimes.mesh.algorithm import Algorithm
@@ -187,6 +188,18 @@ class Waves:
         """Launch what there is, and wait until its numbers are known."""
         self.flush()
         self.wait()
+
+    # -- saved and resumed -------------------------------------------------------------
+
+    def save(self) -> Any:
+        """Return which rounds of the wave at hand were finite, if that is checked."""
+        assert self._current is not None  # a run is cut when its last round arrives
+        return self._current.numbers.get("finite")
+
+    def load(self, finite: Any) -> None:
+        """Let more merges join the wave that was at hand, whose steps are done."""
+        self._current = wave = Wave({}, Bucket(1))
+        wave.fresh, wave.known, wave.numbers = False, True, {"finite": finite}
 
     # -- launching ---------------------------------------------------------------------
 
