@@ -21,7 +21,6 @@ from hetjax.runtimes.inline import lead_alone
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.layout import first_part, on_device
 from hetjax.runtimes.mesh.plan import Asked
-from hetjax.runtimes.mesh.wave import LateOutcome
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
@@ -33,13 +32,7 @@ class MeshPlayer:
     traits: Traits
     plays: Plays
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        job: Job,
-        waves: Waves,
-        clock: MeshClock,
-    ):
+    def __init__(self, strategy: Strategy, job: Job, waves: Waves, clock: MeshClock):
         """`clock` tells when a superstep is over."""
         self._job, self._waves, self._clock = job, waves, clock
         self._merges = job.programs.merges_of(strategy)
@@ -61,7 +54,7 @@ class MeshPlayer:
         self.plays = {
             tape.Begin: self._begin,
             tape.Round: self._start,
-            Arrival: self._finish,
+            Arrival: lambda arrival: self._waves.finish(arrival.worker),
             tape.Merge: self._merge,
             tape.Look: self._look,
             tape.Settle: lambda settle: self._waves.settle(),
@@ -100,9 +93,6 @@ class MeshPlayer:
         self._waves.start(
             Assignment(r.worker, None, r.rows, r.learning_rate, r.first_step)
         )
-
-    def _finish(self, arrival: Arrival) -> LateOutcome:
-        return self._waves.finish(arrival.worker)
 
     def _merge(self, merge: tape.Merge) -> None:
         """Let a merge join the wave whose arrivals are handled."""
@@ -161,7 +151,6 @@ class MeshPlayer:
         return {
             "root": Leaves(jax.tree.leaves(root)),
             "mesh": self._waves.launches.save(),
-            "finite": self._waves.save(),
             "late": self._late,
             "moved": self._moved,
         }
@@ -169,7 +158,7 @@ class MeshPlayer:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self._waves.launches.load(saved["mesh"])
-        self._waves.load(saved["finite"])
+        self._waves.resume()
         self._late, self._moved = saved["late"], saved["moved"]
 
     def load_root(self, saved: dict[str, Any]) -> None:

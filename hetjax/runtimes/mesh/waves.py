@@ -189,17 +189,13 @@ class Waves:
         self.flush()
         self.wait()
 
-    # -- saved and resumed -------------------------------------------------------------
+    def resume(self) -> None:
+        """Let merges join the wave that was at hand when the run was saved.
 
-    def save(self) -> Any:
-        """Return which rounds of the wave at hand were finite, if that is checked."""
-        assert self._current is not None  # a run is cut when its last round arrives
-        return self._current.numbers.get("finite")
-
-    def load(self, finite: Any) -> None:
-        """Let more merges join the wave that was at hand, whose steps are done."""
+        Its steps are done, and rounds that were not finite do not count any more.
+        """
         self._current = wave = Wave({}, Bucket(1))
-        wave.fresh, wave.known, wave.numbers = False, True, {"finite": finite}
+        wave.fresh, wave.known, wave.numbers = False, True, {"finite": True}
 
     # -- launching ---------------------------------------------------------------------
 
