@@ -225,14 +225,15 @@ class Loop:
             self._cuts.lost(drop.worker)
 
     def _look(self, look: tape.Look) -> Seen:
-        """Evaluate while the clock stands still."""
+        """Evaluate while the clock stands still; the metrics are process 0's."""
         play = self._player.plays[tape.Look]
         if not self._runtime.real:
             return play(look)
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
-            return play(look)
+            model, metrics = play(look)
+            return Seen(model, self._runtime.shared(metrics))
 
     def _settle(self, settle: tape.Settle) -> None:
         self._player.plays[tape.Settle](settle)

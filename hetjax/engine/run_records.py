@@ -331,7 +331,7 @@ class RunRecords:
             history.eval_examples = self._job.num_test
             # a look at all of it takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
-                history.at_end = self._player.look_at_all(model)
+                history.at_end = self._shared(self._player.look_at_all(model))
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())

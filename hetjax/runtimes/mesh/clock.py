@@ -92,7 +92,6 @@ class MeshClock(Saved):
         self._evals = 0
         self._pressed: Callable[[], str] = lambda: ""  # the signal that came
         self.corrected = Correction()  # of begins and ends of waves
-        self._number = 0  # of waves that were planned
 
     # -- time --------------------------------------------------------------------------
 
@@ -114,10 +113,12 @@ class MeshClock(Saved):
             self._paused += time.perf_counter() - began
 
     def learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
-        """Waves are done: note when they ended, and what process 0 said at launch."""
-        planned, numbers = [], [wave.number for wave in waves]
-        while self._under_way and self._under_way[0].number in numbers:
-            planned.append(self._under_way.popleft())
+        """A launch is done: note when, and what process 0 said with it.
+
+        `waves` are those whose steps it made. They are done in the order in which they
+        were planned.
+        """
+        planned = [self._under_way.popleft() for _ in waves]
         if not planned:  # more merges of a wave that was launched in parts
             self.corrected.end = done
             if word is None:
@@ -263,7 +264,6 @@ class MeshClock(Saved):
     def _plan_wave(self) -> None:
         """Plan the times of the wave that was forming."""
         busy, expected = self._busy, self._expected_start()
-        self._number += 1
         ratio, longest = self._pace.ratio, max(busy.values())
         # where the plan is ahead of the devices, it slows down until they catch up
         start = max(self._last_end, expected)
@@ -273,7 +273,7 @@ class MeshClock(Saved):
         share = took / longest * min(1.0, 1 / ratio)
         finish = {k: start + share * busy[self._device[k]] for k in self._rounds}
         steps = any(r.local_steps for r in self._rounds.values())
-        planned = _Planned(self._number, start, end, max(busy.values()), steps)
+        planned = _Planned(start, end, max(busy.values()), steps)
         self._under_way.append(planned)
         self._last_end = end
         self._events += [
@@ -285,7 +285,6 @@ class MeshClock(Saved):
 class _Planned(NamedTuple):
     """The planned times of a wave."""
 
-    number: int
     start: float
     end: float
     seconds: float  # that the longest round was measured to need

@@ -24,7 +24,7 @@ class Feed:
         slots = range(layout.slots)
         self._mine = [d * layout.slots + s for d in layout.local for s in slots]
 
-    def wave(self, number: int, assignments: dict[int, Assignment]) -> Wave:
+    def wave(self, assignments: dict[int, Assignment]) -> Wave:
         """The wave of these rounds."""
         job, chosen = self._job, dict(sorted(assignments.items()))
         bucket = common_bucket(
@@ -33,7 +33,7 @@ class Feed:
             job.buckets,
             exact=job.programs.exact,
         )
-        return Wave(number, chosen, bucket)
+        return Wave(chosen, bucket)
 
     def steps(self, wave: Wave) -> Steps:
         """The inputs of a wave's steps, of this process's devices."""

@@ -165,6 +165,7 @@ class Launches:
             found = jax.tree.map(_on_host, launch.numbers)
             if not self._in_flight:
                 jax.block_until_ready(self._states)
+        stepped = tuple(wave for wave in launch.waves if not wave.known)
         for i, wave in enumerate(launch.waves):
             own = jax.tree.map(lambda x, i=i: x[i], found)
             for accuracy in own.pop("accuracy"):
@@ -173,7 +174,7 @@ class Launches:
             wave.known = launch.step is None
         if launch.step is None:
             word = Word(*found["word"][0].tolist()) if "word" in found else None
-            self.on_done(launch.waves, self.seconds(), word)
+            self.on_done(stepped, self.seconds(), word)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -127,16 +127,14 @@ def mesh_runtime(
     several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
     waves.hear(clock)
-    shared = _shared(clock, layout)
-    share = shared.get("shared", lambda value: value)
     hear_due = {} if layout.is_alone else {"hear_due": clock.hear_due}
     return Runtime(
         clock,
-        MeshPlayer(strategy, job, waves, clock, share),
+        MeshPlayer(strategy, job, waves, clock),
         {device.device_kind: step_mode},
         real=True,
         corrected=clock.corrected,
-        **shared,
+        **_shared(clock, layout),
         kept=Kept("mesh", at_rest=True, **hear_due),
         estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers"

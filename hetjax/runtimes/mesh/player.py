@@ -5,7 +5,7 @@ whose arrivals are handled; when the clock has no more events of it, it is launc
 the tape runs ahead of the devices, and results are known late.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,6 @@ from hetjax.runtimes.inline import lead_alone
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.layout import first_part, on_device
 from hetjax.runtimes.mesh.plan import Asked
-from hetjax.runtimes.mesh.wave import LateOutcome, Wave
 from hetjax.runtimes.mesh.waves import Waves
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
@@ -33,22 +32,11 @@ class MeshPlayer:
     traits: Traits
     plays: Plays
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        job: Job,
-        waves: Waves,
-        clock: MeshClock,
-        shared: Callable[[Any], Any],
-    ):
-        """`clock` tells when a superstep is over.
-
-        `shared` returns the metrics that process 0 has found.
-        """
-        self._job, self._waves, self._clock, self._shared = job, waves, clock, shared
+    def __init__(self, strategy: Strategy, job: Job, waves: Waves, clock: MeshClock):
+        """`clock` tells when a superstep is over."""
+        self._job, self._waves, self._clock = job, waves, clock
         self._merges = job.programs.merges_of(strategy)
         self._evaluator = Evaluator(job, None)
-        self._wave: Wave | None = None  # whose arrivals are handled
         self._moved = False  # has a merge changed the root's model?
         self._late: set[int] = set()  # workers that begin after that
 
@@ -66,7 +54,7 @@ class MeshPlayer:
         self.plays = {
             tape.Begin: self._begin,
             tape.Round: self._start,
-            Arrival: self._finish,
+            Arrival: lambda arrival: self._waves.finish(arrival.worker),
             tape.Merge: self._merge,
             tape.Look: self._look,
             tape.Settle: lambda settle: self._waves.settle(),
@@ -81,7 +69,6 @@ class MeshPlayer:
     def flush(self) -> None:
         """Launch a superstep that is over."""
         if self._clock.superstep_is_over:
-            self._wave = None
             self._waves.complete()
             if self._clock.has_to_know:
                 self._waves.wait()
@@ -107,13 +94,6 @@ class MeshPlayer:
             Assignment(r.worker, None, r.rows, r.learning_rate, r.first_step)
         )
 
-    def _finish(self, arrival: Arrival) -> LateOutcome:
-        """The outcome of a round, whose numbers are known later."""
-        if self._wave is None:
-            self._wave = self._waves.next()
-        assert self._wave is not None  # the round was started
-        return LateOutcome(self._wave, arrival.worker, self._waves.read)
-
     def _merge(self, merge: tape.Merge) -> None:
         """Let a merge join the wave whose arrivals are handled."""
         action = merge.action
@@ -133,11 +113,11 @@ class MeshPlayer:
         with self._job.compilations.of("evaluate"):
             model = self.model()
             metrics = self._evaluator.of_test(model) | self._report()
-        return Seen(model, self._shared(metrics))
+        return Seen(model, metrics)
 
     def look_at_all(self, model: Any) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""
-        return self._shared(self._evaluator.of_all(model))
+        return self._evaluator.of_all(model)
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""
@@ -178,6 +158,7 @@ class MeshPlayer:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self._waves.launches.load(saved["mesh"])
+        self._waves.resume()
         self._late, self._moved = saved["late"], saved["moved"]
 
     def load_root(self, leaves: list[Any]) -> None:

@@ -38,11 +38,11 @@ class Word(NamedTuple):
 class Wave:
     """The rounds of a wave by worker, and the merges that the policy asked for."""
 
-    def __init__(self, number: int, assignments: dict[int, Assignment], bucket: Bucket):
-        """`number` counts from 1; `bucket` is the shape of all batches."""
-        self.number, self.assignments, self.bucket = number, assignments, bucket
+    def __init__(self, assignments: dict[int, Assignment], bucket: Bucket):
+        """`bucket` is the shape of all batches."""
+        self.assignments, self.bucket = assignments, bucket
         self.late: frozenset[int] = frozenset()  # they begin from the root's model
-        self.most = max(len(a.rows) for a in assignments.values())
+        self.most = max((len(a.rows) for a in assignments.values()), default=0)
         self.asked: list[Asked] = []  # merges that are not launched yet
         self.fresh = True  # are its steps not launched yet?
         self.launched = math.inf  # [s]

@@ -10,15 +10,17 @@ when the wave is done. Waves of one shape may be launched several at a time.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hetjax.data.batching import Bucket
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
 from hetjax.runtimes.mesh.algorithm import Algorithm
+from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.feed import Feed
 from hetjax.runtimes.mesh.launches import Launches
 from hetjax.runtimes.mesh.layout import Layout
 from hetjax.runtimes.mesh.plan import Asked, Plan, Planner
 from hetjax.runtimes.mesh.programs import STEPS, Inputs, Spec
-from hetjax.runtimes.mesh.wave import Numbers, Wave, may_unroll
+from hetjax.runtimes.mesh.wave import LateOutcome, Numbers, Wave, may_unroll
 
 
 class Part(NamedTuple):
@@ -63,7 +65,6 @@ class Waves:
         self._late: set[int] = set()  # of the wave that is forming
         self._current: Wave | None = None  # its arrivals are being handled
         self._held: list[Part] = []  # complete, but not launched
-        self._number = 0  # of waves so far
         self.at_once: Callable[[], int] = lambda: 1  # waves of a launch
         held_out = self._feed.held_out()
         self.launches = Launches(
@@ -77,8 +78,8 @@ class Waves:
         self.wait()
         return self.launches.root_state()
 
-    def hear(self, clock: Any) -> None:
-        """Let a `MeshClock` learn when waves are done, and say how many to launch."""
+    def hear(self, clock: MeshClock) -> None:
+        """Let the clock learn when waves are done, and say how many to launch."""
         launches, self.at_once = self.launches, lambda: clock.at_once
         launches.seconds, launches.paused = clock.seconds, clock.paused
         launches.on_done, launches.word = clock.learn, clock.word
@@ -96,15 +97,18 @@ class Waves:
         """
         self._late.add(worker)
 
-    def next(self) -> Wave | None:
-        """The wave that was forming: its arrivals are handled from now on."""
-        if not self._forming:
-            return None
-        self._number += 1
-        self._current = self._feed.wave(self._number, self._forming)
+    def finish(self, worker: int) -> LateOutcome:
+        """The outcome of a round, which arrives; its numbers are known later."""
+        if self._current is None:
+            self.next()
+        assert self._current is not None
+        return LateOutcome(self._current, worker, self._read)
+
+    def next(self) -> None:
+        """Handle the arrivals of the wave that was forming from now on."""
+        self._current = self._feed.wave(self._forming)
         self._current.late = frozenset(self._late)
         self._forming, self._late = {}, set()
-        return self._current
 
     def ask(self, asked: Asked) -> None:
         """Add a merge to the wave whose arrivals are being handled."""
@@ -185,6 +189,14 @@ class Waves:
         self.flush()
         self.wait()
 
+    def resume(self) -> None:
+        """Let merges join the wave that was at hand when the run was saved.
+
+        Its steps are done, and rounds that were not finite do not count any more.
+        """
+        self._current = wave = Wave({}, Bucket(1))
+        wave.fresh, wave.known, wave.numbers = False, True, {"finite": True}
+
     # -- launching ---------------------------------------------------------------------
 
     def _launch_held(self) -> None:
@@ -238,7 +250,7 @@ class Waves:
         self._launch_held()
         self.launches.wait()
 
-    def read(self, wave: Wave) -> Numbers:
+    def _read(self, wave: Wave) -> Numbers:
         """The numbers of a wave; launches it, and waits, if need be."""
         if not wave.known:
             self.flush()

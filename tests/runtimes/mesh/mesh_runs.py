@@ -42,22 +42,18 @@ class MeshMachine:
             for k in range(self.where.num_workers)
         )
         runtime = mesh_runtime(self.where, strategy, job, infos, self.step_mode)
-        waves, now = runtime.executor._waves, 0.0
-        learn = waves.launches.on_done
+        clock, launches = runtime.clock, runtime.player._waves.launches
+
+        def now():
+            return clock.corrected.end
 
         def on_done(done_waves, done, word):
-            nonlocal now
-            for wave in done_waves:
-                if wave not in seen:
-                    now += wave.most
-                    seen.append(wave)
-            learn(done_waves, now, word)
+            clock.learn(done_waves, now() + sum(w.most for w in done_waves), word)
 
-        seen = []
-        waves.launches.on_done = on_done
-        waves.launches.seconds = runtime.clock._seconds = lambda: now
-        waves.at_once = self.at_once
-        runtime.clock._choose_at_once = lambda seconds: self.at_once
+        launches.on_done = on_done
+        launches.seconds = clock.seconds = now
+        clock.at_once = self.at_once
+        clock._choose_at_once = lambda seconds: self.at_once
         self.runtime = runtime
         return runtime
 

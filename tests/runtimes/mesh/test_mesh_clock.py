@@ -7,6 +7,7 @@ from hetjax.machine import Arrival, LocalRound, Timer, WorkerInfo
 from hetjax.runtimes.mesh import clock as module
 from hetjax.runtimes.mesh.clock import MeshClock
 from hetjax.runtimes.mesh.pace import Pace
+from hetjax.runtimes.mesh.player import MeshPlayer
 from hetjax.runtimes.mesh.wave import Word
 
 STEP = LocalRound(1, 1)
@@ -22,17 +23,21 @@ class FakeWaves:
 
     def __init__(self, *seconds, ahead=0, says=None):
         self.script, self.ahead, self.says = list(seconds), ahead, says
-        self.launches = self
-        self.at_once, self.formed, self.count = 1, False, 0
+        self.count = 0
         self.current, self.in_flight = None, []
         self.device = 0.0  # [s] until when the devices are busy
+        self._waves = self  # as `MeshPlayer` has them
+
+    flush = MeshPlayer.flush
 
     def next(self):
-        if not self.formed:
-            return None
-        self.formed, self.count = False, self.count + 1
-        self.current = FakeWave(self.count)
-        return self.current
+        """End a turn, and take the next event, as the loop does."""
+        self.flush()
+        event = self._clock.next()
+        if isinstance(event, Arrival) and self.current is None:
+            self.count += 1
+            self.current = FakeWave(self.count)
+        return event
 
     def complete(self):
         if self.current is None:
@@ -41,13 +46,14 @@ class FakeWaves:
             self.finish()
         wave, self.current = self.current, None
         wave.launched = self.device
-        self.in_flight.append((wave, self.script.pop(0), self.says and self.word()))
+        word = self.says and self._clock.word()
+        self.in_flight.append((wave, self.script.pop(0), word))
 
     def finish(self):
         wave, seconds, word = self.in_flight.pop(0)
         self.device += seconds
         heard = None if word is None else Word(*self.says(wave.number))
-        self.on_done((wave,), self.device, heard)
+        self._clock.learn((wave,), self.device, heard)
 
     def wait(self):
         while self.in_flight:
@@ -60,26 +66,26 @@ def clock_of(waves, *seconds, devices=None, **settings):
         WorkerInfo(k, f"w{k}", "cpu", (), s, 0.0, device)
         for k, (s, device) in enumerate(zip(seconds, devices, strict=True))
     )
-    return MeshClock(infos, waves, **settings)
+    waves._clock = MeshClock(infos, **settings)
+    return waves._clock
 
 
-def dispatch(clock, waves, *rounds):
+def dispatch(clock, *rounds):
     """Give each worker a round; the wave forms."""
-    waves.formed = True
     for k, local_round in enumerate(rounds):
         clock.dispatch(k, local_round, ())
 
 
 def play(clock, waves, number, *rounds):
     """So many waves, all of these rounds; every event."""
-    dispatch(clock, waves, *rounds)
+    dispatch(clock, *rounds)
     events = []
-    while (event := clock.next()) is not None:
+    while (event := waves.next()) is not None:
         events.append(event)
         if isinstance(event, Arrival) and event.worker == len(rounds) - 1:
             number -= 1
             if number:
-                dispatch(clock, waves, *rounds)
+                dispatch(clock, *rounds)
     waves.wait()
     return events
 
@@ -137,8 +143,8 @@ def test_waves_without_steps_tell_nothing_of_the_pace():
     clock = clock_of(waves, 1.0)
     events = []
     for i in range(40):
-        dispatch(clock, waves, LocalRound((i + 1) % 2, 1))
-        events.append(clock.next())
+        dispatch(clock, LocalRound((i + 1) % 2, 1))
+        events.append(waves.next())
     waves.complete()
     waves.wait()
     clock.set_timer("look", 1e9)
@@ -148,12 +154,13 @@ def test_waves_without_steps_tell_nothing_of_the_pace():
 
 
 def test_timers_of_equal_time_come_in_their_order():
-    clock = clock_of(FakeWaves(), 1.0)
+    waves = FakeWaves()
+    clock = clock_of(waves, 1.0)
     for name, seconds in (("first", 2.0), ("early", 1.0), ("z", 3.0)):
         clock.set_timer(name, seconds)
-    assert clock.next().name == "early"
+    assert waves.next().name == "early"
     clock.set_timer("a", 3.0)
-    assert [clock.next().name for _ in range(3)] == ["first", "z", "a"]
+    assert [waves.next().name for _ in range(3)] == ["first", "z", "a"]
 
 
 def test_a_timer_comes_before_the_wave_that_ends_after_it():
@@ -190,8 +197,8 @@ def test_without_rounds_only_timers_come():
     waves = FakeWaves()
     clock = clock_of(waves, 1.0)
     clock.set_timer("look", 3.0)
-    assert clock.next() == Timer("look", 3.0)
-    assert clock.next() is None
+    assert waves.next() == Timer("look", 3.0)
+    assert waves.next() is None
 
 
 def test_pauses_do_not_count(monkeypatch):
@@ -204,8 +211,8 @@ def test_pauses_do_not_count(monkeypatch):
     with clock.paused():
         now[0] = 20.0
     now[0] = 21.0
-    assert waves.seconds() == pytest.approx(3.0)
-    assert waves.word()[:2] == (3, 0)
+    assert clock.seconds() == pytest.approx(3.0)
+    assert clock.word()[:2] == (3, 0)
 
 
 def test_short_waves_are_launched_several_at_a_time():
@@ -223,7 +230,7 @@ def test_where_losses_are_observed_waves_are_launched_one_by_one():
     waves = FakeWaves(*[1e-3] * 60)
     clock = clock_of(waves, 1e-3)
     play(clock, waves, 30, STEP)
-    assert waves.at_once == 1
+    assert clock.at_once == 1
 
 
 def test_the_word_of_process_0_decides_alone():
@@ -256,17 +263,17 @@ def test_process_0_says_how_many_waves_are_launched_at_a_time(seconds):
     waves = FakeWaves(*[seconds] * 60, says=says)
     clock = clock_of(waves, 8e-3, several=True)
     play(clock, waves, 24, STEP)
-    assert waves.at_once == 1
+    assert clock.at_once == 1
     play(clock, waves, 6, STEP)
-    assert waves.at_once == 4
+    assert clock.at_once == 4
 
 
 def test_process_0_tells_what_it_has_chosen():
     waves = FakeWaves(*[1e-3] * 60)
     clock = clock_of(waves, 1e-3, several=True)
-    assert waves.word().at_once == 1
+    assert clock.word().at_once == 1
     play(clock, waves, 30, STEP)
-    assert waves.word().at_once == waves.at_once == 16
+    assert clock.word().at_once == clock.at_once == 16
 
 
 def test_ctrl_c_is_process_0s_word():
@@ -274,7 +281,7 @@ def test_ctrl_c_is_process_0s_word():
     clock = clock_of(waves, 1.0)
     heard = clock.hear_interrupt(lambda: "SIGINT")
     assert heard() is False  # it does not stop by itself
-    assert waves.word().interrupted == 1
+    assert clock.word().interrupted == 1
     play(clock, waves, 2, STEP)
     assert heard() is False
     play(clock, waves, 4, STEP)
@@ -289,10 +296,10 @@ def test_that_a_cut_is_due_is_process_0s_word():
     clock = clock_of(waves, 1.0)
     heard = clock.hear_due(lambda evals: evals == 7)
     assert heard(7) is False
-    assert waves.word().due == 1
+    assert clock.word().due == 1
     play(clock, waves, 6, STEP)
     assert heard(8) is True
-    assert waves.word().due == 0
+    assert clock.word().due == 0
     clock.save()  # the cut was made
     assert heard(8) is False
 
