@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from hetjax.runtimes.spread import Spread
 from real_runs import DATA, TASK
 from tiny_runs import nothing_compiled
 
@@ -18,7 +19,6 @@ from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.runtimes.inline import Inline
 from hetjax.runtimes.openers import open_runtime
-from hetjax.runtimes.spread import Spread
 
 # Which devices are used
 
