@@ -3,7 +3,7 @@
 The machines of the tests of traces and fits.
 """
 
-from hetjax.engine.examples import MeanExamples
+from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.tape import Writer
@@ -16,6 +16,7 @@ from hetjax.machine import (
     RunEnded,
     SimulatedClock,
 )
+from hetjax.sampling import uniform
 from hetjax.schedule import Actions, Policy
 from hetjax.tracing.recorder import Recorder
 from hetjax.tracing.stored_tape import StoredTape
@@ -61,11 +62,11 @@ def scripted(*answers):
     )
 
 
-class Counted(MeanExamples):
-    """Examples whose non-zeros in each step of a round a function counts."""
+class Counted(Examples):
+    """No rows, and the non-zeros in each step of a round that a function counts."""
 
     def __init__(self, nonzeros):
-        super().__init__(0.0)
+        super().__init__(uniform(), (), 1, 0, nonzeros=None)
         self._of_round = nonzeros
 
     def draw(self, worker, local_round):

@@ -494,6 +494,36 @@ def counts_as_merge(action: MergeAction) -> bool:
     return action.op not in (MergeOp.FETCH, MergeOp.STEP)
 
 
+def written(
+    policy: Policy,
+    clock: Clock,
+    *,
+    num_examples: int,
+    num_bytes: float = 0.0,
+    nonzeros: float = 0.0,
+    instants: Sequence[float] = (),
+) -> Tape:
+    """The tape of a run that nobody plays: see `decisions`."""
+    topology = policy.topology(clock.workers)
+    examples = Examples(
+        Sampler(lambda *job: None, lambda state, worker, n: (state, np.zeros(n, int))),
+        clock.workers,
+        num_examples,
+        0,
+        lambda rows: [int(nonzeros * len(r)) for r in rows],
+    )
+    return Writer(
+        policy,
+        clock,
+        examples,
+        Ledger(clock.workers, topology),
+        topology,
+        num_examples=num_examples,
+        traits=Traits(num_bytes),
+        instants=instants,
+    ).write()
+
+
 def decisions(
     policy: Policy,
     clock: Clock,
@@ -511,26 +541,16 @@ def decisions(
     Timer called "evaluate". A run ends when no event is pending any more; most never
     end, so take as many pairs as you need.
     """
-    topology = policy.topology(clock.workers)
-    examples = Examples(
-        Sampler(lambda *job: None, lambda state, worker, n: (state, np.zeros(n, int))),
-        clock.workers,
-        num_examples,
-        0,
-        lambda rows: [int(nonzeros * len(r)) for r in rows],
-    )
-    writer = Writer(
+    tape = written(
         policy,
         clock,
-        examples,
-        Ledger(clock.workers, topology),
-        topology,
         num_examples=num_examples,
-        traits=Traits(num_bytes),
+        num_bytes=num_bytes,
+        nonzeros=nonzeros,
         instants=instants,
     )
     event: Event | None = None
-    for entry in writer.write():
+    for entry in tape:
         if isinstance(entry, Actions):
             yield event, entry
         elif isinstance(entry, Slow):  # the policy is not told

@@ -4,9 +4,9 @@ import math
 import re
 
 from policy_driver import ByHand, infos
+from recorded_runs import Counted, no_nonzeros
 
 from hetjax.engine import tape
-from hetjax.engine.examples import MeanExamples
 from hetjax.engine.protocols import Seen
 from hetjax.engine.records.ledger import Ledger
 from hetjax.machine import (
@@ -71,7 +71,7 @@ def writer_of(policy, clock, *, num_bytes=0.0, examples=None, **settings):
     return tape.Writer(
         policy,
         clock,
-        examples or MeanExamples(0.0),
+        examples or Counted(no_nonzeros),
         Ledger(clock.workers, topology),
         topology,
         **{"num_examples": 1000, "traits": traits, **settings},

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-EVENTS = 1000  # of a dry run: enough for all kinds of merges of small machines
+ENTRIES = 5000  # of a dry run: enough for all kinds of merges of small machines
 AGES = 600.0  # [s]
 
 
@@ -17,7 +17,7 @@ def _short_preparation(monkeypatch):
         return
     from hetjax.runtimes.threads.step_timer import StepTimer
 
-    monkeypatch.setattr(dry_run, "EVENTS", EVENTS)
+    monkeypatch.setattr(dry_run, "ENTRIES", ENTRIES)
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
 
 

@@ -22,7 +22,7 @@ def session():
 )
 def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
     """Several speeds of the workers give several orders of arrival."""
-    monkeypatch.setattr(dry_run, "EVENTS", 300)
+    monkeypatch.setattr(dry_run, "ENTRIES", 1500)
     more = {"mega_batch": 20} if name == "adaptive_sgd" else {}
     strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **more)
     job = session.job(name, strategy, 0)
@@ -51,4 +51,4 @@ def test_merges_of_an_evaluation_are_among_them(session):
     found = dry_run.dry_run(
         strategy, infos, (), num_examples=len(DATA.train), seconds=0.1
     )
-    assert any(action.op == MergeOp.STEP for action in found.merges.values())
+    assert any(merge.action.op == MergeOp.STEP for merge in found.merges.values())

@@ -8,7 +8,7 @@ they occur: no worker is charged for that, but the clock runs on while steps com
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -18,9 +18,8 @@ from hetjax.data.batching import bucket_of
 from hetjax.engine.compiled.metrics import mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.replicas import ReplicaStore
-from hetjax.engine.tape import decisions
+from hetjax.engine.tape import Merge, Round, written
 from hetjax.machine import (
     Cost,
     Link,
@@ -32,11 +31,10 @@ from hetjax.machine import (
     SimulatedClock,
     WorkerInfo,
 )
-from hetjax.machine.types import PUSH_FETCH
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 
-EVENTS = 20_000  # of a dry run, at most
+ENTRIES = 100_000  # of the tape of a dry run, at most
 SECONDS = 1.0  # wall-clock time of a dry run, at most
 EVALUATED = 100  # evaluations, a step apart, before which the policy may merge
 NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
@@ -49,7 +47,7 @@ class DryRun:
     """What the tape of a dry run asks for."""
 
     shapes: list[Counter[Shape]]  # of each worker's local rounds
-    merges: dict[tuple, MergeAction] = field(default_factory=dict)  # one of each kind
+    merges: dict[tuple, Merge] = field(default_factory=dict)  # one of each kind
     complete: bool = False  # did the policy end the run?
 
 
@@ -61,39 +59,31 @@ def dry_run(
     num_examples: int,
     seconds: float,
 ) -> DryRun:
-    """Read the tape of `seconds`, or up to the limits EVENTS and SECONDS."""
+    """Read the tape of `seconds`, or up to the limits ENTRIES and SECONDS."""
     workers = tuple(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
     )
     links = {"": Link(latency=1e-5, bandwidth=1e10)}
     machine = Machine("dry run", workers, links, NOISE, faults=faults)
-    found = DryRun([Counter() for _ in infos])
+    found, began = DryRun([Counter() for _ in infos]), time.perf_counter()
     step = max(i.seconds(strategy.batch_size) for i in infos)
-    run = decisions(
-        strategy.policy,
-        SimulatedClock(machine, seed=0),
-        num_examples=num_examples,
-        instants=[k * step for k in range(1, EVALUATED)],
-    )
-    began = time.perf_counter()
-    for number, (event, actions) in enumerate(_until_the_end(run, found)):
-        for worker, local_round in actions.dispatch:
-            found.shapes[worker][local_round.local_steps, local_round.size] += 1
-        for action in actions.merges:
-            found.merges.setdefault(_kind(action), action)
-        over = event is not None and event.time > seconds
-        if over or number > EVENTS or time.perf_counter() - began > SECONDS:
-            break
-    return found
-
-
-def _until_the_end(run: Iterator[tuple], found: DryRun) -> Iterator[tuple]:
-    """Yield from the run; note in `found` if the policy ended it."""
+    clock = SimulatedClock(machine, seed=0)
+    instants = [k * step for k in range(1, EVALUATED)]
+    tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
     try:
-        yield from run
+        for number, entry in enumerate(tape):
+            if isinstance(entry, Round):
+                shape = entry.local_round.local_steps, entry.local_round.size
+                found.shapes[entry.worker][shape] += 1
+            elif isinstance(entry, Merge):
+                found.merges.setdefault(_kind(entry.action), entry)
+            over = clock.now > seconds or number > ENTRIES
+            if over or time.perf_counter() - began > SECONDS:
+                break
     except RunEnded:
         found.complete = True
+    return found
 
 
 def _kind(action: MergeAction) -> tuple:
@@ -161,17 +151,14 @@ def compile_merges(
 ) -> None:
     """Carry out one merge of every kind, then an evaluation."""
     topology = strategy.policy.topology(tuple(infos))
-    ledger = Ledger(infos, topology)
     store = open_store(strategy, job, placement, topology)
     begun: set[int] = set()
-    for action in found.merges.values():
+    for action, stats in found.merges.values():
         job.compilations.between_programs()
         for member in {*action.members, *action.partners} - begun:
             if isinstance(member, int):
                 begun.add(member)
                 store.begin(member)
-        # PUSH_FETCH: the ledger knows of no earlier REQUEST that DELIVER would need
-        stats = ledger.take_stats(action._replace(op=PUSH_FETCH))
         store.merge(action, stats)
     for batches in (job.test, job.held_out):
         if batches:

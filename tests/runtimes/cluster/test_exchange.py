@@ -109,7 +109,8 @@ class Case:
 def cases_of(name):
     strategy = make(name, 4)
     found = dry_run(strategy, INFOS, (), num_examples=60, seconds=1.0)
-    actions = [*found.merges.values(), MergeAction((0,), op=MergeOp.FETCH)]
+    merges = [merge.action for merge in found.merges.values()]
+    actions = [*merges, MergeAction((0,), op=MergeOp.FETCH)]
     return [Case(strategy, action) for action in actions]
 
 
