@@ -27,11 +27,14 @@ def rows_not_finite(split: Split, rows: np.ndarray | None = None) -> np.ndarray:
     return np.zeros(0, np.int64)
 
 
-def named(rows: np.ndarray) -> str:
-    """Row numbers in words: "row 3", or "rows 3, 5, 9, 12, 20 and 7 more"."""
+def advice(rows: np.ndarray, of: str) -> str:
+    """What is to be done about these rows of a split: "rows 3, 5, and 7 more of ..."."""
     shown = ", ".join(str(int(row)) for row in rows[:_NAMED])
     more = f" and {len(rows) - _NAMED} more" * (len(rows) > _NAMED)
-    return f"row{'s' * (len(rows) > 1)} {shown}{more}"
+    return (
+        f"row{'s' * (len(rows) > 1)} {shown}{more} of the {of} hold"
+        f"{'s' * (len(rows) == 1)} NaN or infinity: correct or remove such rows"
+    )
 
 
 def _bad(split: Split, rows: np.ndarray) -> np.ndarray:

@@ -90,8 +90,8 @@ class Clock(Protocol):
         ...
 
 
-class TimedClock(Clock, Protocol):
-    """A clock whose seconds pass by themselves: those of real machines."""
+class RealClock(Clock, Protocol):
+    """A clock whose seconds pass by themselves: that of a real machine."""
 
     def begin(self) -> None:
         """Start the clock."""
@@ -101,16 +101,18 @@ class TimedClock(Clock, Protocol):
         """Stop the clock within the context."""
         ...
 
-
-class MeasuringClock(TimedClock, Protocol):
-    """A clock that learns how long rounds and merges took when they are done."""
-
     def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
-        """Return the times of a merge, which was measured; a Merged event follows."""
+        """Return the times of a merge that was measured; a Merged event follows.
+
+        Only asked of a clock whose `plan` does not say them.
+        """
         ...
 
     def resume_round(self, worker: int, arrival: Arrival | None) -> None:
-        """A round was in flight, which arrived so; None: its outcome is lost."""
+        """A round was in flight, which arrived so; None: its outcome is lost.
+
+        Only asked of a clock whose runs are kept with rounds in flight.
+        """
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hetjax.data.finite import named, rows_not_finite
+from hetjax.data.finite import advice, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
 from hetjax.direction import better
 from hetjax.engine.correction import Correction
@@ -109,12 +109,7 @@ class RunRecords:
         bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
         if len(job.train) < len(job.data.train):
             bad = rows_apart(len(job.data.train), job.seed, FEW)[0][bad]
-        if not len(bad):
-            return ""
-        return (
-            f"{named(bad)} of the training split, which it was given, hold"
-            f"{'s' * (len(bad) == 1)} NaN or infinity: correct or remove such rows"
-        )
+        return advice(bad, "training split, which it was given,") if len(bad) else ""
 
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
@@ -181,18 +176,14 @@ class RunRecords:
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """What is said of a test loss that is NaN or infinite."""
         if not self.history.merges:
-            initial = f"{self.history.strategy}: the test loss of the initial model is "
             bad = rows_not_finite(self._job.data.test)
-            if len(bad):
-                return (
-                    f"{initial}{loss}; {named(bad)} of the test split hold"
-                    f"{'s' * (len(bad) == 1)} NaN or infinity: correct or remove such "
-                    "rows"
-                )
-            return (
-                f"{initial}{loss}"
-                "; look for such numbers in its weights and the data, and for tokens "
+            why = (
+                "look for such numbers in its weights and the data, and for tokens "
                 "that its vocabulary does not have"
+            )
+            return (
+                f"{self.history.strategy}: the test loss of the initial model is "
+                f"{loss}; {advice(bad, 'test split') if len(bad) else why}"
             )
         return (
             f"{self.history.strategy}: the test loss of the model became {loss} by "

@@ -20,9 +20,8 @@ from hetjax.runtimes.cluster.crew import Crew, answer
 from hetjax.runtimes.cluster.executor import ClusterExecutor
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.cluster.messages import Opening
-from hetjax.runtimes.cluster.player import ClusterPlayer
 from hetjax.runtimes.cluster.recruiter import Recruiter
-from hetjax.runtimes.cluster.store import ClusterStore
+from hetjax.runtimes.cluster.store import ClusterPlayer, ClusterStore
 from hetjax.runtimes.devices import default_device
 from hetjax.runtimes.threads.deadlines import HICCUP
 from hetjax.runtimes.threads.dry_run import DryRun, compile_merges, dry_run

@@ -19,7 +19,9 @@ from hetjax import tree
 from hetjax.engine.compiled.programs import fetch_fn, merge_fn
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
+from hetjax.engine.play import Player
 from hetjax.engine.replicas import Model, ReplicaStore
+from hetjax.engine.tape import Gather
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.runtimes.cluster.crew import Crew, queue_of
@@ -369,3 +371,16 @@ class ClusterStore(ReplicaStore):
         tree.filled(self._replica_like, leaves, f"the replica of worker {worker}")
         self._crew.tell(worker, "take_up_after", leaves, queue=self._queue)
         return Arrived(worker, (), Future())
+
+
+class ClusterPlayer(Player):
+    """Plays a tape on a cluster: members may be out of reach, bytes are counted."""
+
+    store: ClusterStore
+
+    def open(self) -> None:
+        """Make the first model."""
+        super().open()
+        self.traits = self.traits._replace(counts_bytes=True, may_miss=True)
+        self.plays = {**self.plays, Gather: lambda e: self.store.gather(e.action)}
+        self.traffic = self.store.traffic
