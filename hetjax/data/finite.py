@@ -28,7 +28,7 @@ def rows_not_finite(split: Split, rows: np.ndarray | None = None) -> np.ndarray:
 
 
 def advice(rows: np.ndarray, of: str) -> str:
-    """What is to be done about these rows of a split: "rows 3, 5, and 7 more of ..."."""
+    """What to do about these rows of a split: "rows 3, 5 and 7 more of the ..."."""
     shown = ", ".join(str(int(row)) for row in rows[:_NAMED])
     more = f" and {len(rows) - _NAMED} more" * (len(rows) > _NAMED)
     return (
