@@ -22,7 +22,7 @@ from hetjax.engine.protocols import Runtime, Seen
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.run_records import RunRecords
-from hetjax.machine import Arrival, Event, Join, Leave, RunEnded, Slow
+from hetjax.machine import Arrival, Event, Join, Leave, Merged, RunEnded, Slow, Timer
 from hetjax.saved import Leaves
 from hetjax.schedule.types import Actions
 from hetjax.strategies.types import Strategy
@@ -134,6 +134,7 @@ class Loop:
             stopped=lambda: records.history.stopped,
         )
         self._heard = {
+            **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
             **player.plays,
             Arrival: self._arrived,
             tape.Round: self._started,
@@ -205,8 +206,7 @@ class Loop:
                     return
                 if record is not None:
                     record(entry)
-                hear = heard.get(type(entry))
-                answer = None if hear is None else hear(entry)
+                answer = heard[type(entry)](entry)
         finally:
             written.close()
 
