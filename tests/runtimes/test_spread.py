@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from hetjax.runtimes.spread import Spread
 from real_runs import DATA, TASK
 from tiny_runs import nothing_compiled
 
@@ -17,7 +16,7 @@ from hetjax.engine.steps import Outcome, Steps
 from hetjax.machine import preset
 from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices
-from hetjax.runtimes.inline import Inline
+from hetjax.runtimes.inline import Inline, Spread
 from hetjax.runtimes.openers import open_runtime
 
 # Which devices are used
