@@ -25,7 +25,7 @@ from hetjax.engine.placement import Device
 from hetjax.engine.steps import StepSettings
 from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
-from hetjax.report.table import Table
+from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.devices import device_name, simulation_devices
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.schedule import Actions
@@ -53,7 +53,7 @@ class PlannedRun(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Tabular):
     """What each strategy would take, as `plan` found it."""
 
     runs: tuple[PlannedRun, ...]
@@ -66,30 +66,18 @@ class Plan:
 
     def table(self) -> Table:
         """Return the plan as a table."""
-        header = (
-            "strategy",
-            "virtual hours",
-            "steps",
-            "replica [MB]",
-            "step [MB]",
-            "device [MB]",
-            "step here [ms]",
-            "hours here",
-        )
-        rows = tuple(
-            (
-                run.strategy,
-                _digits(run.virtual_seconds / HOUR),
-                f"{run.updates:,}",
-                _digits(run.replica_bytes / MEGA),
-                _digits(run.step_bytes / MEGA),
-                _digits(run.device_bytes / MEGA),
-                _digits(1e3 * run.step_seconds),
-                _digits(run.host_seconds / HOUR),
-            )
-            for run in self.runs
-        )
-        timed = sorted({run.timed for run in self.runs})
+        runs = self.runs
+        columns = {
+            "strategy": [run.strategy for run in runs],
+            "virtual hours": [_digits(run.virtual_seconds / HOUR) for run in runs],
+            "steps": [f"{run.updates:,}" for run in runs],
+            "replica [MB]": [_digits(run.replica_bytes / MEGA) for run in runs],
+            "step [MB]": [_digits(run.step_bytes / MEGA) for run in runs],
+            "device [MB]": [_digits(run.device_bytes / MEGA) for run in runs],
+            "step here [ms]": [_digits(1e3 * run.step_seconds) for run in runs],
+            "hours here": [_digits(run.host_seconds / HOUR) for run in runs],
+        }
+        timed = sorted({run.timed for run in runs})
         caption = (
             f"{self.parameters:,} parameters, {_digits(self.num_bytes / MEGA)} MB; "
             f"{self.epochs:g} epoch{'s' * (self.epochs != 1)} on {self.machine}",
@@ -99,13 +87,7 @@ class Plan:
             "and a step for each of its workers, and merges need two to four models "
             "more",
         )
-        return Table(header, rows, caption)
-
-    def __repr__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        return Table.of(columns, caption)
 
 
 def plan(
