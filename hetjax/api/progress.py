@@ -39,12 +39,13 @@ class ProgressBar:
         self._total, self._runs, self._run = seconds, runs, 0
         self._unit = " s" if real else " virtual s"
         self._shown, self._lines = shown and is_first(), not takes_bars()
-        self._bar = tqdm(disable=True)  # of the run in progress, as are these [s]
+        # of the run in progress; [s] its length, shown, and at its last evaluation
+        self._bar = tqdm(disable=True)
         self._seconds = self._at = self._reached = 0.0
-        self._before = self._ran = 0.0  # [s] of earlier runs; of all, without skipped
-        self._started = time.perf_counter()  # [s] of the host
-        self._running = self._looked = 0.0  # [s] while clocks ran; then, the last one
-        self._said, self._last = 0, -math.inf  # tenths, and when
+        self._before = self._ran = 0.0  # [s] of earlier runs; of all, but not skipped
+        # [s] of the host: the start, what the clocks took, and when it was last added
+        self._started, self._running, self._looked = time.perf_counter(), 0.0, 0.0
+        self._said, self._last = 0, -math.inf  # tenths in the last line, and its time
         self._name = self._metric = ""
         self._lock = threading.Lock()  # the clock is followed in another thread
 

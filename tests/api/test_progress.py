@@ -139,6 +139,24 @@ def test_a_run_that_is_interrupted_ends_where_it_was(monkeypatch, output):
     assert "100 %" not in text
 
 
+def test_the_rate_of_a_bar_is_of_what_was_run(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+
+    def goes_on():
+        bar = ProgressBar(10.0)
+        bar.begin("one", 10.0)
+        bar.advance(7.0, {"w": 1.0}, "w", ran=False)
+        now[0] = 2.0
+        bar.advance(3.0, {"w": 1.0}, "w")
+        bar.close()
+
+    text = shown(monkeypatch, Terminal(), goes_on)
+    *_, running, over = (piece for piece in text.split("\r") if "100%" in piece)
+    assert "[00:02<00:00,  1.50 virtual s/s" in running
+    assert "[00:02<00:00,  1.50 virtual s/s" in over
+
+
 def test_a_run_of_a_third_of_a_second_fills_its_bar(monkeypatch):
     """Its steps add up to more, in floating point, which tqdm would warn of."""
 
