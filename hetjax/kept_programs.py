@@ -44,22 +44,16 @@ def _remove_old(folder: Path) -> None:
 
     Empty files are those of processes that were killed while they wrote.
     """
-    found = [
-        (max(s.st_atime, s.st_mtime), s.st_size, path) for path, s in _files(folder)
-    ]
+    found = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):  # another process has removed it
+            if entry.is_file():
+                s = entry.stat()
+                found.append((max(s.st_atime, s.st_mtime), s.st_size, entry.path))
     total = sum(size for _, size, _ in found)
     left = total if total <= MOST else MOST // 2
     for _, size, path in sorted(found):
         if total > left or size == 0:
-            with contextlib.suppress(OSError):  # another process has removed it
-                path.unlink()
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             total -= size
-
-
-def _files(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    files = []
-    for entry in os.scandir(folder):
-        with contextlib.suppress(OSError):
-            if entry.is_file():
-                files.append((Path(entry.path), entry.stat()))
-    return files

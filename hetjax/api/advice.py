@@ -25,7 +25,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.direction import score, worst
 from hetjax.machine import Arrival, Machine, Merged, WorkerInfo
 from hetjax.machine.types import ROOT
-from hetjax.report.table import Table
+from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies import (
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Advice:
+class Advice(Tabular):
     """The choices of `advise`, best first."""
 
     choices: tuple[Choice, ...]
@@ -97,37 +97,31 @@ class Advice:
 
     def table(self) -> Table:
         """Return all choices as a table."""
-        timed = self.target is not None
-        header = ["strategy", "workers", "examples/s", "round [ms]", "waiting [%]"]
-        if timed:
-            header += [f"seconds to {self.target:g}", f"best {self.metric}"]
-            header += [f"final {self.metric}"]
-        rows = []
-        times = distinct([c.seconds_to_target for c in self.choices])
-        bests = distinct([c.best for c in self.choices])
-        finals = distinct([c.final for c in self.choices])
-        for c, time, *metrics in zip(self.choices, times, bests, finals, strict=True):
-            row = [
-                c.strategy,
-                " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers),
-                f"{c.examples_per_second:,.0f}",
-                f"{1e3 * c.round_seconds:.3g}",
-                f"{100 * c.waiting:.1f}",
-            ]
-            if timed:
-                row += ["never" if time == "inf" else time, *metrics]
-            rows.append(tuple(row))
+        choices = self.choices
+        columns = {
+            "strategy": [c.strategy for c in choices],
+            "workers": [
+                " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers)
+                for c in choices
+            ],
+            "examples/s": [f"{c.examples_per_second:,.0f}" for c in choices],
+            "round [ms]": [f"{1e3 * c.round_seconds:.3g}" for c in choices],
+            "waiting [%]": [f"{100 * c.waiting:.1f}" for c in choices],
+        }
+        if self.target is not None:
+            times = distinct([c.seconds_to_target for c in choices])
+            columns |= {
+                f"seconds to {self.target:g}": [
+                    "never" if time == "inf" else time for time in times
+                ],
+                f"best {self.metric}": distinct([c.best for c in choices]),
+                f"final {self.metric}": distinct([c.final for c in choices]),
+            }
         rounds = "local rounds are steps x batch size"
-        caption = (f"predicted for {self.machine}; {rounds}",)
+        caption = [f"predicted for {self.machine}; {rounds}"]
         if self.interrupted:
-            caption = (*caption, "interrupted: not all choices were tried")
-        return Table(tuple(header), tuple(rows), (*caption, self.verdict))
-
-    def __repr__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+            caption.append("interrupted: not all choices were tried")
+        return Table.of(columns, [*caption, self.verdict])
 
 
 def distinct(values: Sequence[float]) -> list[str]:
@@ -192,12 +186,13 @@ def advise(
     nonzeros = nonzeros_per_example(data.train)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
     pairs = _pairs(sets, table)
+    num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
     bar = ProgressBar(len(pairs) * seconds, shown=progress and target is not None)
     choices, interrupted = [], False
     try:
         for names, name, strategy in pairs:
             some = machine.subset(names)
-            choice = _simulate_choice(name, strategy, task, data, some, seconds)
+            choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
             if target is not None:
                 history = session.at(some).run(
                     f"{name} on {len(names)}", strategy, seed, bar, target=target
@@ -252,11 +247,7 @@ def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:
         "sequential_sgd": sequential_sgd(**common),
         "local_sgd": local_sgd(**common, local_steps=STEPS),
         "biased_local_sgd": biased_local_sgd(**common, local_steps=f"measured:{STEPS}"),
-        "adaptive_sgd": adaptive_sgd(
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            mega_batch=4 * STEPS * batch_size,
-        ),
+        "adaptive_sgd": adaptive_sgd(**common, mega_batch=4 * STEPS * batch_size),
         "eamsgd": eamsgd(**common),
     }
 
@@ -271,18 +262,18 @@ def _by_speed(infos: Sequence[WorkerInfo], size: float) -> list[tuple[str, ...]]
 def _simulate_choice(
     name: str,
     strategy: Strategy,
-    task: Task,
     data: Dataset,
     machine: Machine,
     seconds: float,
+    num_bytes: int,
 ) -> Choice:
-    """Simulate a policy on the machine for `seconds`, without a model.
+    """Simulate a policy on the machine for `seconds`, without the model of `num_bytes`.
 
     The choice counts what happens up to the last merge of the model in these seconds,
     or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
     the end do not count.
     """
-    run = virtual_run(strategy, machine, data, tree.num_bytes(_params(task)))
+    run = virtual_run(strategy, machine, data, num_bytes)
     examples, merges, busy, duration = 0, 0, 0.0, 0.0
     at_merge = (0, 0.0)  # examples and busy seconds at the last merge
     local_rounds: list[Counter] = [Counter() for _ in machine.workers]
@@ -317,7 +308,3 @@ def _simulate_choice(
             for worker, counts in zip(machine.workers, local_rounds, strict=True)
         },
     )
-
-
-def _params(task: Task) -> Any:
-    return jax.eval_shape(task.init, jax.random.key(0))

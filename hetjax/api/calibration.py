@@ -9,7 +9,7 @@ import jax
 from tqdm import tqdm
 
 from hetjax import merge
-from hetjax.api.progress import takes_bars
+from hetjax.api.progress import step_bar
 from hetjax.api.requests import check_task_and_data
 from hetjax.api.train import train
 from hetjax.data.checks import is_whole
@@ -87,8 +87,8 @@ def calibrate(
     rounds = repeats * len(batch_sizes) * len(local_steps)
     several = len(machine.workers) > 1
     total = rounds * (len(machine.workers) + 2 * several)
-    hidden = not (progress and takes_bars())
-    bar = tqdm(total=total, disable=hidden, desc="calibrating", unit="round")
+    bar = step_bar(total, "round", shown=progress)
+    bar.set_description_str("calibrating", refresh=False)
     strategy = Strategy(
         _with_progress(policy, bar),
         local_update or sgd(),
@@ -100,7 +100,7 @@ def calibrate(
     weights = stored_per_row(data.train.x)
     if weights is not None:  # else the fit cannot tell per_example from per_nonzero
         strategy = strategy._replace(sampler=by_weight(weights))
-    try:
+    with bar:
         history = train(
             task,
             data,
@@ -110,8 +110,6 @@ def calibrate(
             num_evals=1,
             progress=False,
         )
-    finally:
-        bar.close()
     if history.interrupted:  # half of the measurements are not enough
         raise KeyboardInterrupt
     if history.stopped != DONE:

@@ -5,7 +5,6 @@ largest batch run on a device of this host; XLA says how much memory they take.
 """
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import jax
-from tqdm import tqdm
 
 from hetjax import tree
 from hetjax.api.arguments import check_epochs
-from hetjax.api.progress import takes_bars
+from hetjax.api.progress import step_bar, takes_bars
 from hetjax.api.requests import check_plan
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
@@ -27,9 +25,8 @@ from hetjax.engine.placement import Device
 from hetjax.engine.steps import StepSettings
 from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
-from hetjax.report.table import Table
+from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.devices import device_name, simulation_devices
-from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.schedule import Actions
 from hetjax.strategies.types import Strategy
@@ -56,7 +53,7 @@ class PlannedRun(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Tabular):
     """What each strategy would take, as `plan` found it."""
 
     runs: tuple[PlannedRun, ...]
@@ -69,30 +66,18 @@ class Plan:
 
     def table(self) -> Table:
         """Return the plan as a table."""
-        header = (
-            "strategy",
-            "virtual hours",
-            "steps",
-            "replica [MB]",
-            "step [MB]",
-            "device [MB]",
-            "step here [ms]",
-            "hours here",
-        )
-        rows = tuple(
-            (
-                run.strategy,
-                _digits(run.virtual_seconds / HOUR),
-                f"{run.updates:,}",
-                _digits(run.replica_bytes / MEGA),
-                _digits(run.step_bytes / MEGA),
-                _digits(run.device_bytes / MEGA),
-                _digits(1e3 * run.step_seconds),
-                _digits(run.host_seconds / HOUR),
-            )
-            for run in self.runs
-        )
-        timed = sorted({run.timed for run in self.runs})
+        runs = self.runs
+        columns = {
+            "strategy": [run.strategy for run in runs],
+            "virtual hours": [_digits(run.virtual_seconds / HOUR) for run in runs],
+            "steps": [f"{run.updates:,}" for run in runs],
+            "replica [MB]": [_digits(run.replica_bytes / MEGA) for run in runs],
+            "step [MB]": [_digits(run.step_bytes / MEGA) for run in runs],
+            "device [MB]": [_digits(run.device_bytes / MEGA) for run in runs],
+            "step here [ms]": [_digits(1e3 * run.step_seconds) for run in runs],
+            "hours here": [_digits(run.host_seconds / HOUR) for run in runs],
+        }
+        timed = sorted({run.timed for run in runs})
         caption = (
             f"{self.parameters:,} parameters, {_digits(self.num_bytes / MEGA)} MB; "
             f"{self.epochs:g} epoch{'s' * (self.epochs != 1)} on {self.machine}",
@@ -102,13 +87,7 @@ class Plan:
             "and a step for each of its workers, and merges need two to four models "
             "more",
         )
-        return Table(header, rows, caption)
-
-    def __repr__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        return Table.of(columns, caption)
 
 
 def plan(
@@ -149,17 +128,19 @@ def plan(
     total = len(strategies) + steps * len(set(programs.values()))
     timed: dict[Any, tuple[int, int, list[float]]] = {}
     runs = []
-    with _Progress(total, shown=progress) as bar:
+    with step_bar(total, "step", shown=progress, silence=SILENCE) as bar:
         for name, strategy in strategies.items():
-            bar.begin(f"{name} ({len(runs) + 1}/{len(strategies)})")
+            what = f"planning {name} ({len(runs) + 1}/{len(strategies)})"
+            bar.set_description_str(what, refresh=takes_bars())
+            bar.update(0)  # a line, if the last one was long ago
             virtual, updates = _virtual_time(data, machine, strategy, epochs, num_bytes)
-            bar.step()
+            bar.update()
             key = programs[name]
             if key not in timed:
                 settings = StepSettings.of(strategy)
                 timer = StepTimer(settings, session.job(name, strategy, 0))
                 size = int(strategy.batch_size)
-                timed[key] = _measure(timer, here[0], size, steps, bar.step)
+                timed[key] = _measure(timer, here[0], size, steps, bar.update)
             replica, step, seconds = timed[key]
             runs.append(
                 PlannedRun(
@@ -190,41 +171,6 @@ def _program_of(strategy: Strategy) -> tuple[Any, ...]:
     """Strategies with one local update and the same buffers have the same program."""
     settings, size = StepSettings.of(strategy), int(strategy.batch_size)
     return settings.local_update, settings.buffers, settings.shared, size
-
-
-class _Progress:
-    """A bar of simulations and timed steps; where there is none, lines at times."""
-
-    def __init__(self, total: int, *, shown: bool):
-        shown = shown and is_first()  # of several processes
-        self._lines = shown and not takes_bars()
-        self._bar = tqdm(total=total, unit="step", disable=not shown or self._lines)
-        self._total, self._done, self._what = total, 0, ""
-        self._said = time.perf_counter()  # [s]
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-
-    def begin(self, what: str) -> None:
-        """Plan another strategy."""
-        self._what = what
-        self._bar.set_description(f"planning {what}")
-        self._say()
-
-    def step(self) -> None:
-        """A simulation, or a step, is done."""
-        self._done += 1
-        self._bar.update()
-        self._say()
-
-    def _say(self) -> None:
-        if self._lines and time.perf_counter() - self._said > SILENCE:
-            self._said = time.perf_counter()
-            line = f"planning {self._what}, {self._done} of {self._total} steps"
-            print(line, file=sys.stderr, flush=True)
 
 
 def _digits(value: float) -> str:

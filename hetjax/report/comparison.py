@@ -21,7 +21,7 @@ from hetjax.report.runs import (
     joined_versions,
     strategy_names,
 )
-from hetjax.report.table import Table
+from hetjax.report.table import Table, Tabular
 from hetjax.report.tuning import remarks
 from hetjax.report.versions import installed_versions
 from hetjax.writing import naming
@@ -40,7 +40,7 @@ def _learned(history: History) -> bool:
     return better(history.final(), first[history.metric], history.mode)
 
 
-class Comparison:
+class Comparison(Tabular):
     """Histories of several strategies and seeds on the same data and machine.
 
     The numbers of a strategy are medians over its seeds. Its final metric is the mean
@@ -121,12 +121,6 @@ class Comparison:
             constant=other.constant if self.constant is None else self.constant,
         )
 
-    def __repr__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
     @property
     def budget(self) -> float | None:
         """The seconds of every run; None if all of them ended early."""
@@ -189,8 +183,7 @@ class Comparison:
             "waiting [%]": [f"{100 * row['waiting_share']:.1f}" for row in rows],
             "compilations": [str(row["compilations"]) for row in rows],
         }
-        cells = tuple(zip(*columns.values(), strict=True))
-        return Table(tuple(columns), cells, self._caption(target, default))
+        return Table.of(columns, self._caption(target, default))
 
     @property
     def unit(self) -> str:

@@ -15,6 +15,7 @@ from hetjax.engine.records.history import (
     WorkerEvent,
     WorkerRecord,
 )
+from hetjax.report.record import WORKER_BYTES, WORKER_NUMBERS
 from hetjax.report.runs import NotStored
 
 
@@ -142,21 +143,16 @@ def _point(record: _Record, metric: str) -> dict[str, float]:
     return {name: record.number(name) for name in record.value}
 
 
-_BYTES = ("bytes_received", "bytes_sent")
-
-
 def _worker(record: _Record, staleness: Any) -> WorkerRecord:
     """One worker's record, with its staleness, which is stored apart."""
-    numbers = ("busy", "waiting", "merging", "transfer", "idle")
-    counts = ("updates", "examples", "padded", "lost", "nans")
     # what clusters have; files of earlier versions do not
-    on_cluster = {k: record.get(k, int) for k in _BYTES if k in record.value}
+    on_cluster = {k: record.get(k, int) for k in WORKER_BYTES if k in record.value}
     if "node" in record.value:
         on_cluster["node"] = record.get("node", str)
     sizes = record.made("batch_size_over_time", lambda all: [(t, b) for t, b in all])
     return WorkerRecord(
         record.get("name", str),
-        **{name: record.number(name) for name in (*numbers, *counts)},  # pyright: ignore
+        **{name: record.number(name) for name in WORKER_NUMBERS},
         **on_cluster,
         batch_size_over_time=sizes,
         staleness={int(k): v for k, v in staleness.items()},

@@ -13,6 +13,10 @@ from hetjax.engine.records.history import History
 from hetjax.engine.records.timeline import WorkerRecord
 
 COMMON = ("seconds", "updates", "examples", "loss")  # columns of every evaluation
+# numbers of every worker
+WORKER_NUMBERS = ("busy", "waiting", "merging", "transfer", "idle")  # [s]
+WORKER_NUMBERS += ("updates", "examples", "padded", "lost", "nans")
+WORKER_BYTES = ("bytes_received", "bytes_sent")
 
 
 def plain(value: Any) -> Any:
@@ -91,20 +95,6 @@ def _point_record(point: dict[str, float]) -> dict[str, Any]:
 
 def _worker_record(worker: WorkerRecord) -> dict[str, Any]:
     """Return one worker's record; its staleness is in the record of the run."""
-    return {
-        "name": worker.name,
-        "node": worker.node,
-        "busy": plain(worker.busy),
-        "waiting": plain(worker.waiting),
-        "merging": plain(worker.merging),
-        "transfer": plain(worker.transfer),
-        "idle": plain(worker.idle),
-        "updates": plain(worker.updates),
-        "examples": plain(worker.examples),
-        "padded": plain(worker.padded),
-        "lost": worker.lost,
-        "nans": worker.nans,
-        "bytes_received": worker.bytes_received,
-        "bytes_sent": worker.bytes_sent,
-        "batch_size_over_time": plain(worker.batch_size_over_time),
-    }
+    numbers = (*WORKER_NUMBERS, *WORKER_BYTES)
+    names = ("name", "node", *numbers, "batch_size_over_time")
+    return {name: plain(getattr(worker, name)) for name in names}

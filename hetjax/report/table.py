@@ -1,5 +1,7 @@
 """A table of texts that prints aligned columns and displays in Jupyter."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -11,6 +13,14 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: tuple[str, ...] = ()  # lines below the table
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, Sequence[str]], caption: Sequence[str]
+    ) -> "Table":
+        """A table of columns, by the headers that stand above them."""
+        rows = tuple(zip(*columns.values(), strict=True))
+        return cls(tuple(columns), rows, tuple(caption))
 
     def __str__(self) -> str:
         lines = (self.header, *self.rows)
@@ -32,6 +42,20 @@ class Table:
             f"<thead>{_html_row(self.header, 'th')}</thead>"
             f"<tbody>{body}</tbody></table>"
         )
+
+
+class Tabular(ABC):
+    """Results that print, and are displayed in Jupyter, as their table."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """Return the results as a table."""
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:

@@ -3,6 +3,7 @@
 import io
 import sys
 import time
+import warnings
 
 import pytest
 from small_runs import at, send, train
@@ -11,7 +12,7 @@ from tqdm import tqdm
 
 import hetjax as hj
 from hetjax.api import progress
-from hetjax.api.progress import ProgressBar
+from hetjax.api.progress import ProgressBar, step_bar
 
 
 class Terminal(io.StringIO):
@@ -136,3 +137,48 @@ def test_a_run_that_is_interrupted_ends_where_it_was(monkeypatch, output):
     assert "30%" in text or " 30 %" in text
     assert "100%" not in text
     assert "100 %" not in text
+
+
+def test_the_rate_of_a_bar_is_of_what_was_run(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+
+    def goes_on():
+        bar = ProgressBar(10.0)
+        bar.begin("one", 10.0)
+        bar.advance(7.0, {"w": 1.0}, "w", ran=False)
+        now[0] = 2.0
+        bar.advance(3.0, {"w": 1.0}, "w")
+        bar.close()
+
+    text = shown(monkeypatch, Terminal(), goes_on)
+    *_, running, over = (piece for piece in text.split("\r") if "100%" in piece)
+    assert "[00:02<00:00,  1.50 virtual s/s" in running
+    assert "[00:02<00:00,  1.50 virtual s/s" in over
+
+
+def test_a_run_of_a_third_of_a_second_fills_its_bar(monkeypatch):
+    """Its steps add up to more, in floating point, which tqdm would warn of."""
+
+    def seven_steps():
+        bar = ProgressBar(1 / 3)
+        bar.begin("one", 1 / 3)
+        for _ in range(8):
+            bar.advance(1 / 21, {"w": 1.0}, "w")
+        bar.close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = shown(monkeypatch, Terminal(), seven_steps)
+    assert "100%|##########| 0.333/0.333 virtual s" in text
+
+
+def test_lines_of_steps_where_there_is_no_terminal(monkeypatch):
+    def two_steps():
+        with step_bar(2, "round", shown=True, silence=0.0) as bar:
+            bar.set_description_str("calibrating", refresh=False)
+            bar.update()
+            bar.update()
+
+    text = shown(monkeypatch, io.StringIO(), two_steps)
+    assert text == "calibrating, 1 of 2 rounds\ncalibrating, 2 of 2 rounds\n"

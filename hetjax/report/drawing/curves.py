@@ -39,6 +39,17 @@ class Curve(NamedTuple):
     dash: str
 
 
+class Chart(NamedTuple):
+    """What is drawn: curves of a metric over `x`, and the runs that they are of."""
+
+    curves: list[Curve]
+    histories: Sequence[History]
+    metric: str
+    x: str
+    target: float | None
+    smooth: int
+
+
 def time_to_accuracy(
     histories: Sequence[History],
     metric: str,
@@ -70,46 +81,30 @@ def time_to_accuracy(
     if target is not None and not math.isfinite(target):
         target = None
     draw = _draw_facets if len(curves) > MANY else _draw_panel
-    return draw(curves, histories, metric, x, target, smooth)
+    return draw(Chart(curves, histories, metric, x, target, smooth))
 
 
-def _draw_panel(
-    curves: list[Curve],
-    histories: Sequence[History],
-    metric: str,
-    x: str,
-    target: float | None,
-    smooth: int,
-) -> Figure:
+def _draw_panel(chart: Chart) -> Figure:
     """Draw all curves in one panel."""
     figure = Picture(figsize=(8, 4.8), layout="constrained")
     ax = figure.add_subplot()
-    for curve in curves:
-        _draw_curve(ax, curve, alpha=0.15 if len(curves) <= 4 else 0.1)
-    _finish_panel(ax, curves, histories, metric, target)
-    ax.set_xlabel(_x_label(histories, x))
-    ax.set_ylabel(_y_label(histories, metric, smooth))
-    notes = [_cut(ax, curves)]
-    if len(histories) > len(curves):
-        notes.insert(0, "median over seeds, band from lowest to highest")
-    title = "; ".join(filter(None, notes))
-    ax.set_title(title, fontsize=9, loc="left", color="0.35")
-    ends = [(c.name, c.note, *_end(c), c.colour) for c in curves]
-    if target is not None:
-        ends.append((f"target {target:g}", "", ax.get_xlim()[1], target, "0.35"))
+    for curve in chart.curves:
+        _draw_curve(ax, curve, alpha=0.15 if len(chart.curves) <= 4 else 0.1)
+    _finish_panel(ax, chart)
+    ax.set_xlabel(_x_label(chart))
+    ax.set_ylabel(_y_label(chart))
+    ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color="0.35")
+    ends = [(c.name, c.note, *_end(c), c.colour) for c in chart.curves]
+    if chart.target is not None:
+        text, right = f"target {chart.target:g}", ax.get_xlim()[1]
+        ends.append((text, "", right, chart.target, "0.35"))
     label_ends(ax, ends)
     return figure
 
 
-def _draw_facets(
-    curves: list[Curve],
-    histories: Sequence[History],
-    metric: str,
-    x: str,
-    target: float | None,
-    smooth: int,
-) -> Figure:
+def _draw_facets(chart: Chart) -> Figure:
     """Draw a small panel for every curve, with the same axes."""
+    curves = chart.curves
     columns = 3 if len(curves) <= 12 else 4 if len(curves) <= 24 else 5
     rows = math.ceil(len(curves) / columns)
     size = (2.65 * columns + 0.4, 1.85 * rows + 0.8)
@@ -132,19 +127,22 @@ def _draw_facets(
             ax.tick_params(labelbottom=True)
     # the axes are shared: what is set for one holds for all
     for ax in axes[: len(curves)]:
-        _finish_panel(ax, curves, histories, metric, target)
+        _finish_panel(ax, chart)
         ax.tick_params(labelsize=8)
         ax.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
-    figure.supxlabel(_x_label(histories, x), fontsize=10)
-    figure.supylabel(_y_label(histories, metric, smooth), fontsize=10)
-    notes = ["grey: the other strategies"]
-    if len(histories) > len(curves):
-        notes.insert(0, "median over seeds, band from lowest to highest")
-    if target is not None:
-        notes.append(f"dashed: target {target:g}")
-    notes += filter(None, [_cut(axes[0], curves)])
-    figure.suptitle("; ".join(notes), fontsize=9, color="0.35", x=0.01, ha="left")
+    figure.supxlabel(_x_label(chart), fontsize=10)
+    figure.supylabel(_y_label(chart), fontsize=10)
+    dashed = "" if chart.target is None else f"dashed: target {chart.target:g}"
+    notes = _notes(axes[0], chart, "grey: the other strategies", dashed)
+    figure.suptitle(notes, fontsize=9, color="0.35", x=0.01, ha="left")
     return figure
+
+
+def _notes(ax: Axes, chart: Chart, *others: str) -> str:
+    """What the bands are, if there are any, `others`, and what the axis leaves out."""
+    several = len(chart.histories) > len(chart.curves)
+    band = "median over seeds, band from lowest to highest" if several else ""
+    return "; ".join(filter(None, [band, *others, _cut(ax, chart.curves)]))
 
 
 def _curve(
@@ -173,25 +171,20 @@ def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
     )
 
 
-def _finish_panel(
-    ax: Axes,
-    curves: list[Curve],
-    histories: Sequence[History],
-    metric: str,
-    target: float | None,
-) -> None:
+def _finish_panel(ax: Axes, chart: Chart) -> None:
     """Draw the target, and choose the ranges of the axes."""
-    if target is not None:
-        ax.axhline(target, color="0.35", linestyle=(0, (5, 3)), linewidth=1, zorder=1.5)
+    if chart.target is not None:
+        dashed = (0, (5, 3))
+        ax.axhline(
+            chart.target, color="0.35", linestyle=dashed, linewidth=1, zorder=1.5
+        )
     tidy(ax)
-    _show_where_runs_differ(ax, histories, metric, target)
-    ends = [c.points[-1] for c in curves if len(c.points)]
+    _show_where_runs_differ(ax, chart)
+    ends = [c.points[-1] for c in chart.curves if len(c.points)]
     ax.set_xlim(0, max(ends, default=0.0) or None)
 
 
-def _show_where_runs_differ(
-    ax: Axes, histories: Sequence[History], metric: str, target: float | None
-) -> None:
+def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
     """Leave out what an untrained model makes of the metric, if better is far from it.
 
     The panel shows all values after the first tenth of every run, the best ones, and
@@ -199,9 +192,11 @@ def _show_where_runs_differ(
     smallest value of all; by more than fifty, where smaller is better, it is
     logarithmic.
     """
-    best = [h.best() for h in histories if h.metric == metric]
-    late = [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
-    late = [v for v in [*late, *best, target] if v is not None and math.isfinite(v)]
+    histories, metric = chart.histories, chart.metric
+    shown = [h.best() for h in histories if h.metric == metric]
+    shown += [p[metric] for h in histories for p in h.evals[1 + len(h.evals) // 10 :]]
+    shown += [] if chart.target is None else [chart.target]
+    late = [v for v in shown if math.isfinite(v)]
     if len(late) < 2 or max(late) <= 0:
         return
     close = min(late) >= max(late) / 2
@@ -273,16 +268,17 @@ def _note(runs: Sequence[History]) -> str:
     return f"({', '.join(notes)})" if notes else ""
 
 
-def _x_label(histories: Sequence[History], x: str) -> str:
-    real = x == "seconds" and any(h.real for h in histories)
-    return "time [s]" if real else X_LABELS[x]
+def _x_label(chart: Chart) -> str:
+    real = chart.x == "seconds" and any(h.real for h in chart.histories)
+    return "time [s]" if real else X_LABELS[chart.x]
 
 
-def _y_label(histories: Sequence[History], metric: str, smooth: int) -> str:
+def _y_label(chart: Chart) -> str:
     """The metric, which values are better, and what the evaluations are of."""
-    label = metric if histories[0].mode == "max" else f"{metric} (lower is better)"
-    if smooth > 1:
-        label += f", median of {smooth} evaluations"
+    histories, label = chart.histories, chart.metric
+    label += "" if histories[0].mode == "max" else " (lower is better)"
+    if chart.smooth > 1:
+        label += f", median of {chart.smooth} evaluations"
     parts = {h.eval_examples for h in histories}
     if parts == {0}:
         return label
