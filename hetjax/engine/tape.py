@@ -17,7 +17,7 @@ no JAX.
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -54,6 +54,7 @@ from hetjax.schedule.types import Actions, Policy
 
 EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
 _FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
+_EVENTS = frozenset(get_args(Event))
 
 
 # -- instructions ------------------------------------------------------------------
@@ -221,9 +222,7 @@ class Writer(Saved):
             self._clock.set_timer(EVALUATE, instant)
         workers = self._clock.workers
         self._state, actions = begin(self._policy, workers, self._num_examples)
-        yield actions
-        yield from self._merge_all(actions)
-        yield from self._go_on(actions)
+        yield from self._write(actions)
 
     def resume(self) -> Tape:
         """Write what the policy had decided when the run was saved."""
@@ -240,7 +239,7 @@ class Writer(Saved):
         elif isinstance(event, Timer) and event.name == EVALUATE:
             yield from self._evaluate(event.time)
             return
-        elif isinstance(event, Merged | Timer):
+        elif isinstance(event, (Merged, Timer)):
             self._awaited -= 1
         elif isinstance(event, Join):
             self._lost.discard(event.worker)
@@ -297,11 +296,7 @@ class Writer(Saved):
         if not isinstance(event, EvaluationDue | Evaluated):
             self._last = event
         self._state, actions = react(self._policy, self._state, event)
-        yield actions
-        yield from self._merge_all(actions)
-        if isinstance(event, Arrival):
-            yield Rest(actions)
-        yield from self._go_on(actions)
+        yield from self._write(actions, arrived=isinstance(event, Arrival))
 
     # -- evaluations -------------------------------------------------------------------
 
@@ -345,6 +340,16 @@ class Writer(Saved):
             )
 
     # -- actions -----------------------------------------------------------------------
+
+    def _write(self, actions: Actions, *, arrived: bool = False) -> Tape:
+        """Write what was decided: merges, which come before everything else."""
+        yield actions
+        for action in actions.merges:
+            yield from self._merge(action)
+            self._awaited += 1
+        if arrived:
+            yield Rest(actions)
+        yield from self._go_on(actions)
 
     def _go_on(self, actions: Actions) -> Tape:
         """Write starts, local rounds, timers and stops."""
@@ -396,12 +401,6 @@ class Writer(Saved):
 
     # -- merges ------------------------------------------------------------------------
 
-    def _merge_all(self, actions: Actions) -> Tape:
-        """Write merges, which come before everything else."""
-        for action in actions.merges:
-            yield from self._merge(action)
-            self._awaited += 1
-
     def _merge(self, action: MergeAction) -> Tape:
         """Write one merge or fetch, at the times that the clock sets."""
         asked_at, traits, ledger = self._clock.now, self._traits, self.ledger
@@ -416,12 +415,14 @@ class Writer(Saved):
         visible, stamps, missing = self._clock.plan(request)
         if action.node == ROOT and action.op == MergeOp.STEP:
             self.held.clear()  # the new model is visible at once
-        elif changes_root(action):
+        elif self.due and changes_root(action):
             yield from self._hold(visible)
-        yield from self._begin_all(members)  # a first copy must predate the merge
+        if not self._begun.issuperset(members):  # a first copy must predate the merge
+            yield from self._begin_all(members)
         if traits.runs_ahead and any(isinstance(m, str) for m in action.members):
             yield Settle()
-        missing = yield from self._miss(action, missing)
+        if missing or traits.may_miss:
+            missing = yield from self._miss(action, missing)
         stats = ledger.take_stats(
             action,
             share=self.examples.share(),
@@ -555,5 +556,5 @@ def decisions(
             yield event, entry
         elif isinstance(entry, Slow):  # the policy is not told
             yield entry, Actions()
-        elif isinstance(entry, Event):
+        elif type(entry) in _EVENTS:
             event = entry

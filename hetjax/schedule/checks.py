@@ -34,11 +34,13 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
     state, actions = result
     for name in ("dispatch", "merges", "start"):
         values = getattr(actions, name)
+        if isinstance(values, tuple):
+            continue
         if not isinstance(values, Iterable):
             found = f"{function} returned Actions({name}={values!r})"
             raise _wrong(policy, f"{found}: give a tuple")
-        if not isinstance(values, tuple):  # a generator is read only once
-            actions = actions._replace(**{name: tuple(values)})
+        # a generator is read only once
+        actions = actions._replace(**{name: tuple(values)})
     for given in actions.dispatch:
         right = isinstance(given, tuple | list) and len(given) == 2
         if not right or not _is_round(given[1]):

@@ -295,8 +295,7 @@ class Ledger(Saved):
             for m in members
         ]
         last = [self._last.get(m, (0.0, learning_rate)) for m in members]
-        leaves = [self._topology.workers_of(m) for m in members]
-        if pushes:
+        if pushes and action.node in self._above:  # else it is pushed nowhere
             total = self._recent.get(action.node, _NOTHING)
             self._recent[action.node] = _sum(total, *recent)
             pushed = dict(zip(members, zip(last, recent, strict=True), strict=True))
@@ -304,7 +303,8 @@ class Ledger(Saved):
             self._pushed[action.node] = pushed
         rows = []  # in the order of the fields of `WorkerStats`
         for i, m in enumerate(members):
-            shares = 1.0 if share is None else sum(share[k] for k in leaves[i])
+            workers = (m,) if isinstance(m, int) else self._topology.workers_of(m)
+            shares = 1.0 if share is None else sum(share[k] for k in workers)
             did = recent[i].updates > 0
             rows.append(
                 (
@@ -314,7 +314,7 @@ class Ledger(Saved):
                     recent[i].examples,
                     last[i][1],
                     staleness[i],
-                    len(leaves[i]),
+                    len(workers),
                     shares,
                     accuracy[i] if accuracy else 0.0,
                     action.server_steps or 0,
