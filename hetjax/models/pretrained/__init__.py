@@ -1,5 +1,5 @@
 """Published weights of ResNet, ViT and DistilBERT, from safetensors files.
 
-Start with `loading.py`; a file's layout is recognised in `layouts.py`, `tensors.py`
-reads files, and each model has a module that knows its names in each layout.
+Start with `loading.py`, which reads and checks a file; the names of its tensors are in
+the tables of `layouts.py`.
 """
