@@ -1,12 +1,12 @@
 """The layouts in which weights are published: tables of names, and models' settings.
 
-A row has a path in the module, "-" for none, and a layout's names for it in each other
-column. The second row is "@" in those below; the third is one that a layout is known by.
-- A name that ends in "." or "_" is a layer's: arrays' names follow. Its weight is the
-  kernel, or what stands behind ":" of the path.
-- "#" is a number; "#+1" and "#-1" are one more and one less than that of the path.
-- "~" is the model's name and a dot, or nothing, and "*" is anything.
-- Arrays of "(q|k|v)" are one in the module, in this order.
+Each row of a table is a path in the module ("-": none) and its name in every layout.
+The second row is what "@" stands for; a layout is recognized by names of the third.
+- A name that ends in "." or "_" is a layer's, and those of its arrays follow. What the
+  "weight" is called in flax stands behind ":" of the path, if it is no kernel.
+- "#" is a number; "#+1" and "#-1" are one more and one less than in the path.
+- "~" is the model's name and a dot, or nothing; "*" is anything.
+- The arrays of "(q|k|v)" are one in the module, side by side in this order.
 """
 
 import math
@@ -48,7 +48,7 @@ positions   pos_embed          encoder.pos_embedding  ~embeddings.position_embed
 patches     patch_embed.proj.  conv_proj.      ~embeddings.patch_embeddings.projection.
 norm:scale  norm.              encoder.ln.            ~layernorm.
 head        head.              heads.head.            classifier.
--           pre_logits.*       heads.pre_logits.*     ~(?:pooler.*|embeddings.mask_token)
+-           pre_logits.*       heads.pre_logits.*  ~(?:pooler.*|embeddings.mask_token)
 """
 DISTILBERT = """
 DistilBERT           Hugging Face
@@ -64,7 +64,7 @@ positions/embedding  ~embeddings.position_embeddings.weight
 norm:scale           ~embeddings.LayerNorm.
 before_head          pre_classifier.
 head                 classifier.
--                    (?:vocab_|qa_outputs.)*
+-                    (?:vocab_(?:transform|layer_norm|projector)|qa_outputs).*
 -                    ~embeddings.position_ids
 """
 PREFIX = r"(?:resnet\.|vit\.|distilbert\.)?"
@@ -75,9 +75,9 @@ HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 
 HEAD_WIDTH = 64  # of DistilBERT as published
 
 Tensors = dict[str, np.ndarray]
-Place = tuple[str, int, int]  # a path, which part of it, of how many
-# (tensors by path, config.json) -> arguments of the factory
-Settings = Callable[[Tensors, dict[str, Any]], dict[str, Any]]
+Config = dict[str, Any]
+Settings = Callable[[Tensors, Config], Config]  # by path, config.json -> the factory's
+Place = tuple[str, str, list[str]]  # a path, which part of it, and its parts
 
 
 class Layout(NamedTuple):
@@ -97,6 +97,7 @@ class Layout(NamedTuple):
 
 
 def _place(name: str, path: str, published: str) -> Place | None:
+    """Where a tensor belongs, by one row; None if the row is not about it."""
     pattern = published.replace(".", r"\.").replace("*", ".*").replace("~", PREFIX)
     pattern = re.sub(r"#([+-]1)?", r"(\\d+)", pattern)
     if layer := published.endswith((".", "_")):
@@ -104,14 +105,15 @@ def _place(name: str, path: str, published: str) -> Place | None:
     match = re.fullmatch(pattern, name)
     if match is None:
         return None
-    found = match.groups()
+    found = match.groups()  # numbers, then the part if there are several, then the leaf
     more = re.findall(r"#([+-]1)?", published)
     numbers = [int(n) - int(m or 0) for m, n in zip(more, found, strict=False)]
     path, _, kind = path.replace("#", "{}").format(*numbers).partition(":")
     if layer:
         path += "/" + (LEAVES[found[-1]] or kind or "kernel")
-    parts = re.findall(r"\w+(?=\||\))", published) if "(?" not in published else []
-    return path, parts.index(found[len(more)]) if parts else 0, len(parts) or 1
+    several = re.search(r"\((\w.*\|.*)\)", published)
+    parts = several[1].split("|") if several else [""]
+    return path, found[len(more)] if several else "", parts
 
 
 def recognize(names: Collection[str]) -> Layout:
@@ -124,11 +126,9 @@ def recognize(names: Collection[str]) -> Layout:
             'the names of its tensors begin with "module.", as of PyTorch\'s '
             "DataParallel: write them without it"
         )
-    some = ", ".join(sorted(names)[:5])
+    some = f"the names of its tensors ({', '.join(sorted(names)[:5])}, ...)"
     known = "; ".join(layout.name for layout in LAYOUTS)
-    raise ValueError(
-        f"the names of its tensors ({some}, ...) are of no known layout: {known}"
-    )
+    raise ValueError(f"{some} are of no known layout: {known}")
 
 
 def _shape(tensors: Tensors, path: str, axes: int) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ def _count(tensors: Tensors, start: str) -> int:
     return len(set(re.findall(rf"^{start}/(\d+)/", "\n".join(tensors), re.M)))
 
 
-def _require(config: dict[str, Any], models: str, **settings: Any) -> None:
+def _require(config: Config, models: str, **settings: Any) -> None:
     for name, value in settings.items():
         if config.get(name, value) != value:
             raise ValueError(
@@ -151,8 +151,10 @@ def _require(config: dict[str, Any], models: str, **settings: Any) -> None:
             )
 
 
-def _resnet(tensors: Tensors, config: dict[str, Any]) -> dict[str, Any]:
-    models = "ResNets of ReLUs with strides in 3x3 convolutions, from the second stage,"
+def _resnet(tensors: Tensors, config: Config) -> Config:
+    models = (
+        "ResNets with ReLU and strides in 3x3 convolutions from the second stage on"
+    )
     off = "downsample_in_bottleneck", "downsample_in_first_stage"
     _require(config, models, hidden_act="relu", **dict.fromkeys(off, False))
     _, _, channels, width = _shape(tensors, "conv/kernel", 4)
@@ -167,9 +169,7 @@ def _resnet(tensors: Tensors, config: dict[str, Any]) -> dict[str, Any]:
     return {"blocks": blocks, "width": width, "variant": "torch", "image": image}
 
 
-def _vit(
-    tensors: Tensors, config: dict[str, Any], epsilon: float = 1e-6
-) -> dict[str, Any]:
+def _vit(tensors: Tensors, config: Config, epsilon: float = 1e-6) -> Config:
     if "cls" not in tensors:
         raise ValueError("it has no class token, which the model's head reads")
     _require(config, "ViTs with the exact GELU", hidden_act="gelu")
@@ -193,7 +193,7 @@ def _vit(
     }
 
 
-def _distilbert(tensors: Tensors, config: dict[str, Any]) -> dict[str, Any]:
+def _distilbert(tensors: Tensors, config: Config) -> Config:
     models = f"DistilBERTs with the exact GELU and an epsilon of {EPSILON}"
     _require(config, models, activation="gelu", layer_norm_eps=EPSILON)
     vocabulary, width = _shape(tensors, "words/embedding", 2)

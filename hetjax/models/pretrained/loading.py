@@ -1,7 +1,7 @@
-"""`from_pretrained`: a model's builder with published weights (see the folder's text).
+"""`from_pretrained`: a model's builder with published weights.
 
-A layout gives the tensors' paths in the module and the factory's settings. A head for
-as many classes as the file has is taken over; for any other number it is new.
+A layout (`layouts.py`) gives the tensors' paths in the module and the factory's
+settings. A head for as many classes as the file has is taken over, or else it is new.
 """
 
 import inspect
@@ -24,9 +24,6 @@ from hetjax.models.vit import interpolate_positions
 from hetjax.recipes import by_name
 
 LOADED = (nnx.Param, nnx.BatchStat)
-# the layers of a new head: where the number of classes differs, and where the file has
-# no head at all
-NEW = {False: ("head/",), True: ("head/", "before_head/")}
 Names = dict[str, list[str]]  # tensors' names in the file, by path
 
 
@@ -69,18 +66,16 @@ def from_pretrained(
         chosen = settings | _chosen(layout, image=image, dropout=dropout)
         make = layout.factory(**chosen, dtype=dtype, remat=remat)
         if "positions" in weights:  # of a ViT, for images of the file's size
-            sizes = ((of["image"][:2], of["patch"]) for of in (settings, chosen))
-            grids = (
-                (height // patch, width // patch) for (height, width), patch in sizes
+            positions = jnp.asarray(weights["positions"])
+            old, new = _grid(settings), _grid(chosen)
+            weights["positions"] = np.asarray(
+                interpolate_positions(positions, old, new)
             )
-            positions = interpolate_positions(jnp.asarray(weights["positions"]), *grids)
-            weights["positions"] = np.asarray(positions)
         known = weights["head/kernel"].shape[-1] if "head/kernel" in weights else None
+        head = ("head/",) if known else ("head/", "before_head/")  # where it is new
         features = math.prod(chosen.get("image", (1,)))
         skeleton = nnx.eval_shape(lambda: make(features, known or 1, rngs=nnx.Rngs(0)))
-        shapes = {name: leaf.shape for name, (_, leaf) in _arrays(skeleton).items()}
-        optional = NEW[True] if known is None else ()
-        _check(layout.name, weights, names, shapes, optional)
+        _check(layout.name, weights, names, skeleton, () if known else head)
     except KeyError as error:
         raise ValueError(f"{file}: the tensors for {error} are missing") from error
     except ValueError as error:
@@ -88,7 +83,7 @@ def from_pretrained(
 
     def build(features: Any, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         module = make(features, classes, rngs=rngs)
-        new = () if classes == known else NEW[known is None]
+        new = () if classes == known else head
         loaded = {
             path: variable.replace(jnp.asarray(weights[name]))
             for name, (path, variable) in _arrays(module).items()
@@ -103,16 +98,12 @@ def from_pretrained(
 def _file_of(path: str | PathLike) -> Path:
     """The safetensors file at a path: the file itself, or the only one in a folder."""
     place = Path(path).expanduser()
-    if not place.exists():
-        raise ValueError(
-            f"path={str(path)!r}: no such file or folder; give a .safetensors file, "
-            "or the folder that holds it"
-        )
     found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(found) != 1:
+        gone = "" if place.exists() else "no such file or folder; "
         names = ", ".join(file.name for file in found) or "none"
         raise ValueError(
-            f"{place}: give a folder with one .safetensors file, or the file itself; "
+            f"{place}: {gone}give one .safetensors file, or a folder with one; "
             f"there: {names}"
         )
     return found[0]
@@ -143,37 +134,34 @@ def _read(file: Path) -> Tensors:
     try:
         # bfloat16 is none of NumPy's own; nothing is to go to an accelerator and back
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            found = {name: np.asarray(a) for name, a in load_file(file).items()}
+            return {
+                name: np.asarray(a, None if a.dtype.kind in "iub" else np.float32)
+                for name, a in load_file(file).items()
+            }
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(
             f"{file}: it is not a whole safetensors file ({error}); download it again"
         ) from error
-    floats = (
-        a if a.dtype.kind in "iub" else a.astype(np.float32) for a in found.values()
-    )
-    return dict(zip(found, floats, strict=True))
 
 
 def _placed(content: Tensors, layout: Layout) -> tuple[Tensors, Names]:
-    """The tensors by their paths in the module, as flax lays them out, and their names."""
-    names: Names = {}
+    """The tensors by their paths in the module, as flax has them, and their names."""
+    found: dict[str, dict[str, str]] = {}  # names by part, by path
     for name in content:
         path, part, parts = layout.place(name)
-        names.setdefault(path, [""] * parts)[part] = name
-    names.pop("-", None)
+        found.setdefault(path, dict.fromkeys(parts, ""))[part] = name
+    found.pop("-", None)
+    names = {path: [name for name in of.values() if name] for path, of in found.items()}
     weights: Tensors = {}
-    for path, found in names.items():
-        there = ", ".join(filter(None, found))
-        if "" in found:
-            raise ValueError(
-                f"of {len(found)} tensors for {path} there are only {there}"
-            )
-        arrays = [content[name] for name in found]
+    for path, there in names.items():
+        arrays, some = [content[name] for name in there], ", ".join(there)
+        if len(there) < (parts := len(found[path])):
+            raise ValueError(f"of {parts} tensors for {path} there are only {some}")
         if len({array.shape for array in arrays}) > 1:
-            raise ValueError(f"the shapes of {there} differ")
+            raise ValueError(f"the shapes of {some} differ")
         if path.endswith("/kernel"):  # [out, in, ...] in PyTorch, and [..., in, out]
             arrays = [a.transpose(2, 3, 1, 0) if a.ndim == 4 else a.T for a in arrays]
-        weights[path] = np.concatenate(arrays, -1) if len(arrays) > 1 else arrays[0]
+        weights[path] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
     return weights, names
 
 
@@ -185,6 +173,11 @@ def _chosen(layout: Layout, **given: Any) -> dict[str, Any]:
     return chosen
 
 
+def _grid(settings: dict[str, Any]) -> tuple[int, int]:
+    height, width, _ = settings["image"]
+    return height // settings["patch"], width // settings["patch"]
+
+
 def _arrays(module: Any) -> dict[str, tuple[tuple, Any]]:
     """Paths and variables of what is loaded, by the path in words."""
     flat = nnx.to_flat_state(nnx.state(module, LOADED))
@@ -192,9 +185,10 @@ def _arrays(module: Any) -> dict[str, tuple[tuple, Any]]:
 
 
 def _check(
-    layout: str, weights: Tensors, names: Names, shapes: dict[str, Any], optional: Any
+    layout: str, weights: Tensors, names: Names, module: Any, optional: tuple[str, ...]
 ) -> None:
     """Raises a ValueError unless the weights are those of the module, and no others."""
+    shapes = {path: variable.shape for path, (_, variable) in _arrays(module).items()}
     missing = [p for p in shapes if p not in weights and not p.startswith(optional)]
     if paths := missing or [path for path in weights if path not in shapes]:
         some = ", ".join(paths[:5]) + ", ..." * (len(paths) > 5)
@@ -202,16 +196,13 @@ def _check(
         there = _in_file(paths[:5], names)
         raise ValueError(f"{layout}: tensors for {some} {problem}{there}")
     for path, array in weights.items():
-        problem = ""
+        there = _in_file([path], names)
         if array.dtype != np.float32 or not np.isfinite(array).all():
-            floats = array.dtype == np.float32
-            problem = f"has numbers {'not finite' if floats else f'of {array.dtype}'}"
-        elif array.shape != shapes[path]:
-            model = list(shapes[path])
-            problem = f"is {list(array.shape)}, but the model's is {model}"
-        if problem:
-            there = _in_file([path], names)
-            raise ValueError(f"{layout}: the tensor for {path} {problem}{there}")
+            wrong = "not finite" if array.dtype == np.float32 else f"of {array.dtype}"
+            raise ValueError(f"the tensor for {path} has numbers {wrong}{there}")
+        if array.shape != shapes[path]:
+            wrong = f"{list(array.shape)}, but the model's is {list(shapes[path])}"
+            raise ValueError(f"{layout}: the tensor for {path} is {wrong}{there}")
 
 
 def _in_file(paths: list[str], names: Names) -> str:
@@ -221,7 +212,7 @@ def _in_file(paths: list[str], names: Names) -> str:
     # they are missing, but others of their layers may be there
     published = {ours: theirs for theirs, ours in LEAVES.items()}
     lacks = [
-        re.sub("|".join(LEAVES) + "$", published.get(leaf, "weight"), name)
+        re.sub(f"({'|'.join(LEAVES)})$", published.get(leaf, "weight"), name)
         for layer, _, leaf in (path.rpartition("/") for path in paths)
         for sibling in names
         if sibling.startswith(f"{layer}/")
