@@ -1,150 +1,230 @@
-"""Layouts: under which names a model's tensors are published, and where they belong."""
+"""The layouts in which weights are published: tables of names, and models' settings.
 
+Each row of a table is a path in the module ("-": none) and its name in every layout.
+The second row is what "@" stands for; a layout is recognized by names of the third.
+- A name that ends in "." or "_" is a layer's, and those of its arrays follow. What the
+  "weight" is called in flax stands behind ":" of the path, if it is no kernel.
+- "#" is a number; "#+1" and "#-1" are one more and one less than in the path.
+- "~" is the model's name and a dot, or nothing; "*" is anything.
+- The arrays of "(q|k|v)" are one in the module, side by side in this order.
+"""
+
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.models.pretrained.tensors import Tensors
+from hetjax.models.bottleneck import EXPANSION, resnet50
+from hetjax.models.distilbert import EPSILON, distilbert
+from hetjax.models.vit import vit
 
-# PyTorch's names of a layer's arrays, and flax's
-_KERNEL = {"weight": "kernel", "bias": "bias"}
-_NORM = {"weight": "scale", "bias": "bias"}
-LEAVES = {
-    "dense": _KERNEL,
-    "conv": _KERNEL,
-    "layer_norm": _NORM,
-    "batch_norm": _NORM | {"running_mean": "mean", "running_var": "var"},
-    "embedding": {"weight": "embedding"},
-}
-PARTS = 3  # of a layer that is published as several: q, k and v
+RESNET = """
+ResNet                     torchvision or timm    Hugging Face
+stages/#/#                 layer#+1.#             ~encoder.stages.#.layers.#
+@/conv#                    @.conv#.               @.layer.#-1.convolution.
+@/norm#:scale              @.bn#.                 @.layer.#-1.normalization.
+@/shortcut/layers/0        @.downsample.0.        @.shortcut.convolution.
+@/shortcut/layers/1:scale  @.downsample.1.        @.shortcut.normalization.
+conv                       conv1.                 ~embedder.embedder.convolution.
+norm:scale                 bn1.                   ~embedder.embedder.normalization.
+head                       fc.                    classifier.1.
+-                          *.num_batches_tracked  *.num_batches_tracked
+"""
+VIT = """
+ViT              timm          torchvision                     Hugging Face
+blocks/#         blocks.#      encoder.layers.encoder_layer_#  ~encoder.layer.#
+@/attention/qkv  @.attn.qkv.   @.self_attention.in_proj_  \
+                                            @.attention.attention.(query|key|value).
+@/attention/out  @.attn.proj.  @.self_attention.out_proj.  @.attention.output.dense.
+@/norm1:scale    @.norm1.      @.ln_1.                     @.layernorm_before.
+@/norm2:scale    @.norm2.      @.ln_2.                     @.layernorm_after.
+@/mlp/first      @.mlp.fc1.    @.mlp.(?:0|linear_1).       @.intermediate.dense.
+@/mlp/second     @.mlp.fc2.    @.mlp.(?:3|linear_2).       @.output.dense.
+cls         cls_token          class_token            ~embeddings.cls_token
+positions   pos_embed          encoder.pos_embedding  ~embeddings.position_embeddings
+patches     patch_embed.proj.  conv_proj.      ~embeddings.patch_embeddings.projection.
+norm:scale  norm.              encoder.ln.            ~layernorm.
+head        head.              heads.head.            classifier.
+-           pre_logits.*       heads.pre_logits.*  ~(?:pooler.*|embeddings.mask_token)
+"""
+DISTILBERT = """
+DistilBERT           Hugging Face
+layers/#             ~transformer.layer.#
+@/attention/qkv      @.attention.(q|k|v)_lin.
+@/attention/out      @.attention.out_lin.
+@/norm1:scale        @.sa_layer_norm.
+@/norm2:scale        @.output_layer_norm.
+@/mlp/first          @.ffn.lin1.
+@/mlp/second         @.ffn.lin2.
+words/embedding      ~embeddings.word_embeddings.weight
+positions/embedding  ~embeddings.position_embeddings.weight
+norm:scale           ~embeddings.LayerNorm.
+before_head          pre_classifier.
+head                 classifier.
+-                    (?:vocab_(?:transform|layer_norm|projector)|qa_outputs).*
+-                    ~embeddings.position_ids
+"""
+PREFIX = r"(?:resnet\.|vit\.|distilbert\.)?"
+# PyTorch's names of a layer's arrays, and flax's; the weight's depends on the layer
+LEAVES = {"weight": "", "bias": "bias", "running_mean": "mean", "running_var": "var"}
+# heads by width, of all sizes of ViTs that torchvision and timm publish
+HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
+HEAD_WIDTH = 64  # of DistilBERT as published
 
-
-class Rule(NamedTuple):
-    """Where a layer, or an array without a layer, belongs.
-
-    `path` may refer to groups of the pattern, or be a function of the match. Where
-    several layers become one, those of q, k and v, paths end in #0, #1 and #2.
-    """
-
-    pattern: str  # of the layer's whole name
-    path: str | Callable[[re.Match], str]
-    kind: str  # a key of LEAVES, or "array"
+Tensors = dict[str, np.ndarray]
+Config = dict[str, Any]
+Settings = Callable[[Tensors, Config], Config]  # by path, config.json -> the factory's
+Place = tuple[str, str, list[str]]  # a path, which part of it, and its parts
 
 
 class Layout(NamedTuple):
     """One way in which a model is published."""
 
     name: str
-    known_by: str  # pattern of a tensor that only this layout has
-    rules: Sequence[Rule]
-    ignored: str  # pattern of tensors that the model has no place for
-    # (tensors by path, config.json) -> arguments of the factory
-    settings: Callable[[Tensors, dict[str, Any]], dict[str, Any]]
+    rows: list[tuple[str, str]]  # of paths and names
     factory: Callable[..., Any]
+    settings: Settings
+
+    def place(self, name: str) -> Place:
+        """Where a tensor belongs; a ValueError if the layout does not have it."""
+        for row in self.rows:
+            if place := _place(name, *row):
+                return place
+        raise ValueError(f"{self.name} has no tensor {name!r}, which is in the file")
 
 
-def recognise(names: Sequence[str], layouts: Sequence[Layout]) -> Layout:
+def _place(name: str, path: str, published: str) -> Place | None:
+    """Where a tensor belongs, by one row; None if the row is not about it."""
+    pattern = published.replace(".", r"\.").replace("*", ".*").replace("~", PREFIX)
+    pattern = re.sub(r"#([+-]1)?", r"(\\d+)", pattern)
+    if layer := published.endswith((".", "_")):
+        pattern += f"({'|'.join(LEAVES)})"
+    match = re.fullmatch(pattern, name)
+    if match is None:
+        return None
+    found = match.groups()  # numbers, then the part if there are several, then the leaf
+    more = re.findall(r"#([+-]1)?", published)
+    numbers = [int(n) - int(m or 0) for m, n in zip(more, found, strict=False)]
+    path, _, kind = path.replace("#", "{}").format(*numbers).partition(":")
+    if layer:
+        path += "/" + (LEAVES[found[-1]] or kind or "kernel")
+    several = re.search(r"\((\w.*\|.*)\)", published)
+    parts = several[1].split("|") if several else [""]
+    return path, found[len(more)] if several else "", parts
+
+
+def recognize(names: Collection[str]) -> Layout:
     """The layout of these names; a ValueError if it is none of them."""
-    for layout in layouts:
-        if any(re.fullmatch(layout.known_by, name) for name in names):
+    for layout in LAYOUTS:
+        if any(_place(name, *layout.rows[0]) for name in names):
             return layout
     if all(name.startswith("module.") for name in names):
         raise ValueError(
             'the names of its tensors begin with "module.", as of PyTorch\'s '
             "DataParallel: write them without it"
         )
-    some = ", ".join(sorted(names)[:5])
-    known = "; ".join(layout.name for layout in layouts)
-    raise ValueError(
-        f"the names of its tensors ({some}, ...) are of no known layout: {known}"
-    )
+    some = f"the names of its tensors ({', '.join(sorted(names)[:5])}, ...)"
+    known = "; ".join(layout.name for layout in LAYOUTS)
+    raise ValueError(f"{some} are of no known layout: {known}")
 
 
-def name_of(path: str, names: dict[str, str]) -> str:
-    """The file's name of a tensor that is missing, by those of its layer; else ""."""
-    layer, _, leaf = path.rpartition("/")
-    for leaves in LEAVES.values():
-        published = {ours: theirs for theirs, ours in leaves.items()}
-        for ours, theirs in published.items():
-            sibling = names.get(f"{layer}/{ours}", "")
-            if leaf in published and sibling.endswith(f".{theirs}"):
-                return sibling.removesuffix(theirs) + published[leaf]
-    return ""
-
-
-def by_path(tensors: Tensors, layout: Layout) -> tuple[Tensors, dict[str, str]]:
-    """The tensors by their paths in the module, as flax lays them out, and their names.
-
-    Errors: a ValueError for a name that the layout does not have.
-    """
-    found: Tensors = {}
-    names: dict[str, str] = {}
-    for name, array in tensors.items():
-        if re.fullmatch(layout.ignored, name):
-            continue
-        path = next(filter(None, (_place(name, rule) for rule in layout.rules)), None)
-        if path is None:
-            raise ValueError(
-                f"{layout.name} has no tensor {name!r}, which is in the file"
-            )
-        found[path], names[path] = _as_in_flax(path, array), name
-    return _join_parts(found, names), names
-
-
-def _place(name: str, rule: Rule) -> str | None:
-    """The path of a tensor, if the rule is about it; #0 stays at the end."""
-    layer, _, leaf = name.rpartition(".")
-    if rule.kind == "array":
-        layer, leaves = name, None
-    elif leaf not in (leaves := LEAVES[rule.kind]):
-        return None
-    match = re.fullmatch(rule.pattern, layer)
-    if match is None:
-        return None
-    path = rule.path(match) if callable(rule.path) else match.expand(rule.path)
-    if leaves is None:
-        return path
-    path, mark, part = path.partition("#")
-    return f"{path}/{leaves[leaf]}{mark}{part}"
-
-
-def _as_in_flax(path: str, array: np.ndarray) -> np.ndarray:
-    """Kernels are [out, in, ...] in PyTorch, and [..., in, out] in flax."""
-    if not re.search(r"/kernel(#\d)?$", path):
-        return array
-    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
-
-
-def _join_parts(found: Tensors, names: dict[str, str]) -> Tensors:
-    """Parts path#0, path#1 and path#2 side by side along the last axis.
-
-    Errors: a ValueError, with the file's names, unless all are there and of one shape.
-    """
-    whole = {path: array for path, array in found.items() if "#" not in path}
-    parts: dict[str, list[str]] = {}
-    for path in sorted(found.keys() - whole.keys()):
-        parts.setdefault(path.partition("#")[0], []).append(path)
-    for path, each in parts.items():
-        there = ", ".join(names[part] for part in each)
-        if len(each) != PARTS:
-            raise ValueError(f"of {PARTS} tensors for {path} there are only {there}")
-        if len({found[part].shape for part in each}) > 1:
-            raise ValueError(f"the shapes of {there} differ")
-        whole[path] = np.concatenate([found[part] for part in each], -1)
-    return whole
-
-
-def shape_of(tensors: Tensors, path: str, axes: int) -> tuple[int, ...]:
-    """The shape of the tensor at a path; a ValueError unless it has so many axes."""
+def _shape(tensors: Tensors, path: str, axes: int) -> tuple[int, ...]:
     shape = tensors[path].shape
     if len(shape) != axes:
         raise ValueError(f"the tensor for {path} is {list(shape)}, not of {axes} axes")
     return shape
 
 
-def count(tensors: Tensors, pattern: str) -> int:
-    """How many different values the pattern's group has at the starts of paths."""
-    matches = (re.match(pattern, path) for path in tensors)
-    return len({match[1] for match in matches if match})
+def _count(tensors: Tensors, start: str) -> int:
+    """How many different numbers follow this start of paths."""
+    return len(set(re.findall(rf"^{start}/(\d+)/", "\n".join(tensors), re.M)))
+
+
+def _require(config: Config, models: str, **settings: Any) -> None:
+    for name, value in settings.items():
+        if config.get(name, value) != value:
+            raise ValueError(
+                f"config.json has {name}={config[name]!r}: only {models} are supported"
+            )
+
+
+def _resnet(tensors: Tensors, config: Config) -> Config:
+    models = (
+        "ResNets with ReLU and strides in 3x3 convolutions from the second stage on"
+    )
+    off = "downsample_in_bottleneck", "downsample_in_first_stage"
+    _require(config, models, hidden_act="relu", **dict.fromkeys(off, False))
+    _, _, channels, width = _shape(tensors, "conv/kernel", 4)
+    third = tensors.get("stages/0/0/conv3/kernel")
+    if third is None or third.shape[-1] != EXPANSION * width:
+        raise ValueError(
+            "its blocks are not bottlenecks: give a ResNet-50, -101 or -152"
+        )
+    stages = range(_count(tensors, "stages"))
+    blocks = tuple(_count(tensors, f"stages/{stage}") for stage in stages)
+    image = (224, 224, channels)  # any other size may be given
+    return {"blocks": blocks, "width": width, "variant": "torch", "image": image}
+
+
+def _vit(tensors: Tensors, config: Config, epsilon: float = 1e-6) -> Config:
+    if "cls" not in tensors:
+        raise ValueError("it has no class token, which the model's head reads")
+    _require(config, "ViTs with the exact GELU", hidden_act="gelu")
+    patch, _, channels, width = _shape(tensors, "patches/kernel", 4)
+    _, places, _ = _shape(tensors, "positions", 3)
+    side = math.isqrt(places - 1)
+    if side**2 + 1 != places:
+        raise ValueError("its positions are not those of a square image, and a class")
+    heads = config.get("num_attention_heads", HEADS.get(width))
+    if heads is None:
+        raise ValueError(
+            f"its width {width} is of no published size, and tensors do not say the "
+            'number of heads: put {"num_attention_heads": N} into config.json beside'
+        )
+    hidden = tensors["blocks/0/mlp/first/kernel"].shape[-1]
+    return {
+        "size": (_count(tensors, "blocks"), width, heads, hidden),
+        "patch": patch,
+        "image": (side * patch, side * patch, channels),
+        "epsilon": config.get("layer_norm_eps", epsilon),
+    }
+
+
+def _distilbert(tensors: Tensors, config: Config) -> Config:
+    models = f"DistilBERTs with the exact GELU and an epsilon of {EPSILON}"
+    _require(config, models, activation="gelu", layer_norm_eps=EPSILON)
+    vocabulary, width = _shape(tensors, "words/embedding", 2)
+    rates = {"dropout": 0.1, "attention_dropout": 0.1, "seq_classif_dropout": 0.2}
+    return {
+        "layers": _count(tensors, "layers"),
+        "width": width,
+        "heads": config.get("n_heads", max(1, width // HEAD_WIDTH)),
+        "hidden": tensors["layers/0/mlp/first/kernel"].shape[-1],
+        "vocabulary": vocabulary,
+        "positions": tensors["positions/embedding"].shape[0],
+        "dropout": tuple(config.get(name, rate) for name, rate in rates.items()),
+        "pad": config.get("pad_token_id", 0),
+    }
+
+
+def _layouts(table: str, factory: Any, *settings: Settings) -> list[Layout]:
+    """A table's columns, with the settings of each."""
+    rows = [re.split("  +", line) for line in table.strip().splitlines()]
+    (model, *paths), *columns = (
+        (name, *(cell.replace("@", block) for cell in cells))
+        for name, block, *cells in zip(*rows, strict=True)
+    )
+    return [
+        Layout(f"{model} of {by}", [*zip(paths, names, strict=True)], factory, of)
+        for (by, *names), of in zip(columns, settings, strict=True)
+    ]
+
+
+LAYOUTS = [
+    *_layouts(RESNET, resnet50, _resnet, _resnet),
+    *_layouts(VIT, vit, _vit, _vit, partial(_vit, epsilon=1e-12)),
+    *_layouts(DISTILBERT, distilbert, _distilbert),
+]

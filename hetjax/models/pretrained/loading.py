@@ -1,31 +1,30 @@
-"""`from_pretrained`: a model's builder with published weights (see the folder's text).
+"""`from_pretrained`: a model's builder with published weights.
 
-A layout gives the tensors' paths in the module and the factory's settings. A head for
-as many classes as the file has is taken over; for any other number it is new.
+A layout (`layouts.py`) gives the tensors' paths in the module and the factory's
+settings. A head for as many classes as the file has is taken over, or else it is new.
 """
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from hetjax.models.blocks import Image
-from hetjax.models.pretrained import distilbert, layouts, resnet, tensors, vit
-from hetjax.models.pretrained.layouts import Layout
-from hetjax.models.pretrained.tensors import Tensors
+from hetjax.models.pretrained.layouts import LEAVES, Layout, Tensors, recognize
 from hetjax.models.vit import interpolate_positions
 from hetjax.recipes import by_name
 
-LAYOUTS = (*resnet.LAYOUTS, *vit.LAYOUTS, *distilbert.LAYOUTS)
 LOADED = (nnx.Param, nnx.BatchStat)
-# the layers of a new head: where the number of classes differs, and where the file has
-# no head at all
-NEW = {False: ("head/",), True: ("head/", "before_head/")}
+Names = dict[str, list[str]]  # tensors' names in the file, by path
 
 
 @by_name
@@ -58,19 +57,25 @@ def from_pretrained(
     Errors: ValueErrors for files that are missing, damaged or of no known layout, and
     for tensors that are missing, too many or of another shape, with their names.
     """
-    file = tensors.file_of(path)
-    config, content = tensors.config_beside(file), tensors.read(file)
+    file = _file_of(path)
+    config, content = _config_beside(file), _read(file)
     try:
-        layout = layouts.recognise(list(content), LAYOUTS)
-        weights, names = layouts.by_path(content, layout)
+        layout = recognize(content)
+        weights, names = _placed(content, layout)
         settings = layout.settings(weights, config)
-        chosen = settings | _chosen(layout, image, dropout)
+        chosen = settings | _chosen(layout, image=image, dropout=dropout)
         make = layout.factory(**chosen, dtype=dtype, remat=remat)
-        if "positions" in weights:
-            weights["positions"] = _for_image(weights["positions"], settings, chosen)
-        known = weights.get("head/kernel")
-        known = None if known is None else known.shape[-1]
-        _check(layout, weights, names, make, chosen, known)
+        if "positions" in weights:  # of a ViT, for images of the file's size
+            positions = jnp.asarray(weights["positions"])
+            old, new = _grid(settings), _grid(chosen)
+            weights["positions"] = np.asarray(
+                interpolate_positions(positions, old, new)
+            )
+        known = weights["head/kernel"].shape[-1] if "head/kernel" in weights else None
+        head = ("head/",) if known else ("head/", "before_head/")  # where it is new
+        features = math.prod(chosen.get("image", (1,)))
+        skeleton = nnx.eval_shape(lambda: make(features, known or 1, rngs=nnx.Rngs(0)))
+        _check(layout.name, weights, names, skeleton, () if known else head)
     except KeyError as error:
         raise ValueError(f"{file}: the tensors for {error} are missing") from error
     except ValueError as error:
@@ -78,92 +83,139 @@ def from_pretrained(
 
     def build(features: Any, classes: int, *, rngs: nnx.Rngs) -> nnx.Module:
         module = make(features, classes, rngs=rngs)
-        new = () if classes == known else NEW[known is None]
-        nnx.update(module, _fill(module, weights, new))
+        new = () if classes == known else head
+        loaded = {
+            path: variable.replace(jnp.asarray(weights[name]))
+            for name, (path, variable) in _arrays(module).items()
+            if not name.startswith(new)
+        }
+        nnx.update(module, nnx.from_flat_state(loaded))
         return module
 
     return build
 
 
-def _chosen(layout: Layout, image: Image | None, dropout: Any) -> dict[str, Any]:
-    """The arguments that were given and that the layout's factory takes.
-
-    Errors: a ValueError for one that it does not take.
-    """
-    given = {"image": image, "dropout": dropout}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
-        if name not in inspect.signature(layout.factory).parameters:
-            raise ValueError(f"{name} is no argument of a {layout.name}")
-    return given
-
-
-def _for_image(
-    positions: Any, settings: dict[str, Any], chosen: dict[str, Any]
-) -> np.ndarray:
-    """A ViT's positions for the file's images, for those that were chosen."""
-    old, new = (
-        (of["image"][0] // of["patch"], of["image"][1] // of["patch"])
-        for of in (settings, chosen)
-    )
-    return np.asarray(interpolate_positions(jnp.asarray(positions), old, new))
+def _file_of(path: str | PathLike) -> Path:
+    """The safetensors file at a path: the file itself, or the only one in a folder."""
+    place = Path(path).expanduser()
+    found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
+    if len(found) != 1:
+        gone = "" if place.exists() else "no such file or folder; "
+        names = ", ".join(file.name for file in found) or "none"
+        raise ValueError(
+            f"{place}: {gone}give one .safetensors file, or a folder with one; "
+            f"there: {names}"
+        )
+    return found[0]
 
 
-def _fill(module: nnx.Module, weights: Tensors, new: tuple[str, ...]) -> Any:
-    """The module's arrays with the weights in them, but for the layers that are new."""
+def _config_beside(file: Path) -> dict[str, Any]:
+    """What config.json in the file's folder says; {} if there is none."""
+    place = file.parent / "config.json"
+    try:
+        found = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{place}: it is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{place}: it holds a {type(found).__name__}, not settings")
+    return found
 
-    def value(path: tuple, variable: Any) -> Any:
-        name = "/".join(map(str, path))
-        if name.startswith(new):
-            return variable
-        return variable.replace(jnp.asarray(weights[name]))
 
-    return nnx.map_state(value, nnx.state(module, LOADED))
+def _read(file: Path) -> Tensors:
+    """All tensors of a file, by name, in float32 but for integers."""
+    try:
+        from safetensors import SafetensorError
+        from safetensors.flax import load_file
+    except ImportError as error:
+        raise ImportError(
+            "published weights need the package safetensors: "
+            'pip install "hetjax[pretrained]"'
+        ) from error
+    try:
+        # bfloat16 is none of NumPy's own; nothing is to go to an accelerator and back
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return {
+                name: np.asarray(a, None if a.dtype.kind in "iub" else np.float32)
+                for name, a in load_file(file).items()
+            }
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{file}: it is not a whole safetensors file ({error}); download it again"
+        ) from error
+
+
+def _placed(content: Tensors, layout: Layout) -> tuple[Tensors, Names]:
+    """The tensors by their paths in the module, as flax has them, and their names."""
+    found: dict[str, dict[str, str]] = {}  # names by part, by path
+    for name in content:
+        path, part, parts = layout.place(name)
+        found.setdefault(path, dict.fromkeys(parts, ""))[part] = name
+    found.pop("-", None)
+    names = {path: [name for name in of.values() if name] for path, of in found.items()}
+    weights: Tensors = {}
+    for path, there in names.items():
+        arrays, some = [content[name] for name in there], ", ".join(there)
+        if len(there) < (parts := len(found[path])):
+            raise ValueError(f"of {parts} tensors for {path} there are only {some}")
+        if len({array.shape for array in arrays}) > 1:
+            raise ValueError(f"the shapes of {some} differ")
+        if path.endswith("/kernel"):  # [out, in, ...] in PyTorch, and [..., in, out]
+            arrays = [a.transpose(2, 3, 1, 0) if a.ndim == 4 else a.T for a in arrays]
+        weights[path] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
+    return weights, names
+
+
+def _chosen(layout: Layout, **given: Any) -> dict[str, Any]:
+    """The arguments that were given; a ValueError for one that is none of the model."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in chosen - inspect.signature(layout.factory).parameters.keys():
+        raise ValueError(f"{name} is no argument of a {layout.name}")
+    return chosen
+
+
+def _grid(settings: dict[str, Any]) -> tuple[int, int]:
+    height, width, _ = settings["image"]
+    return height // settings["patch"], width // settings["patch"]
+
+
+def _arrays(module: Any) -> dict[str, tuple[tuple, Any]]:
+    """Paths and variables of what is loaded, by the path in words."""
+    flat = nnx.to_flat_state(nnx.state(module, LOADED))
+    return {"/".join(map(str, path)): (path, leaf) for path, leaf in flat}
 
 
 def _check(
-    layout: Layout,
-    weights: Tensors,
-    names_there: dict[str, str],
-    make: Callable[..., nnx.Module],
-    settings: dict[str, Any],
-    classes: int | None,
+    layout: str, weights: Tensors, names: Names, module: Any, optional: tuple[str, ...]
 ) -> None:
     """Raises a ValueError unless the weights are those of the module, and no others."""
-    features = math.prod(settings.get("image", (1,)))
-    skeleton = nnx.eval_shape(lambda: make(features, classes or 1, rngs=nnx.Rngs(0)))
-    flat = nnx.to_flat_state(nnx.state(skeleton, LOADED))
-    shapes = {"/".join(map(str, path)): leaf.shape for path, leaf in flat}
-    needed = [p for p in shapes if classes is not None or not p.startswith(NEW[True])]
-    for problem, paths in (
-        ("are missing", [path for path in needed if path not in weights]),
-        (
-            "have no place in the model",
-            [path for path in weights if path not in shapes],
-        ),
-    ):
-        if paths:
-            some = ", ".join(paths[:5]) + ", ..." * (len(paths) > 5)
-            there = _in_file(paths[:5], names_there)
-            raise ValueError(f"{layout.name}: tensors for {some} {problem}{there}")
+    shapes = {path: variable.shape for path, (_, variable) in _arrays(module).items()}
+    missing = [p for p in shapes if p not in weights and not p.startswith(optional)]
+    if paths := missing or [path for path in weights if path not in shapes]:
+        some = ", ".join(paths[:5]) + ", ..." * (len(paths) > 5)
+        problem = "are missing" if missing else "have no place in the model"
+        there = _in_file(paths[:5], names)
+        raise ValueError(f"{layout}: tensors for {some} {problem}{there}")
     for path, array in weights.items():
+        there = _in_file([path], names)
         if array.dtype != np.float32 or not np.isfinite(array).all():
             wrong = "not finite" if array.dtype == np.float32 else f"of {array.dtype}"
-            there = _in_file([path], names_there)
             raise ValueError(f"the tensor for {path} has numbers {wrong}{there}")
         if array.shape != shapes[path]:
-            raise ValueError(
-                f"{layout.name}: the tensor for {path} is {list(array.shape)}, but the "
-                f"model's is {list(shapes[path])}{_in_file([path], names_there)}"
-            )
+            wrong = f"{list(array.shape)}, but the model's is {list(shapes[path])}"
+            raise ValueError(f"{layout}: the tensor for {path} is {wrong}{there}")
 
 
-def _in_file(paths: list[str], names: dict[str, str]) -> str:
+def _in_file(paths: list[str], names: Names) -> str:
     """The file's names of tensors, in words; "" if they are not known."""
-    # of a layer that is published as several, paths end in #0, #1 and #2
-    found = [name for path, name in names.items() if path.partition("#")[0] in paths]
-    if found:
+    if found := [name for path in paths for name in names.get(path, ())]:
         return f" (in the file: {', '.join(found)})"
     # they are missing, but others of their layers may be there
-    lacks = [name for path in paths if (name := layouts.name_of(path, names))]
-    return f" (the file lacks {', '.join(lacks)})" if lacks else ""
+    published = {ours: theirs for theirs, ours in LEAVES.items()}
+    lacks = [
+        re.sub(f"({'|'.join(LEAVES)})$", published.get(leaf, "weight"), name)
+        for layer, _, leaf in (path.rpartition("/") for path in paths)
+        for sibling in names
+        if sibling.startswith(f"{layer}/")
+        for name in names[sibling]
+    ]
+    return f" (the file lacks {', '.join(dict.fromkeys(lacks))})" if lacks else ""
