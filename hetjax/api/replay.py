@@ -1,4 +1,4 @@
-"""Replay: run a recorded run again on the virtual clock, bit for bit the same."""
+"""Replay: run a recorded run again, bit for bit the same."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def replay(
     *,
     progress: bool = True,
 ) -> History:
-    """Run a recorded run again, event by event, on the virtual clock.
+    """Run a recorded run again, event by event, at the times of its trace.
 
     `trace` is a `history.trace`, a file, or a `hetjax.tracing.Trace`. A file does not
     hold the task and the data: give the ones that were recorded. Also give the strategy
@@ -39,8 +39,8 @@ def replay(
     JAX's default device: then numbers agree to rounding, about 1e-5 of a parameter
     after a hundred steps.
 
-    Errors: ValueError for a damaged trace, or for a task, data or strategy that are not
-    the recorded ones.
+    Errors: ValueError for a damaged trace, or for a task, data or strategy with other
+    settings than the recorded ones. What its policy would decide is not asked.
     """
     recorded = as_trace(trace)
     if isinstance(trace, Recording) and trace.context:

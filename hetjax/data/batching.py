@@ -100,8 +100,10 @@ def bucket_of(
         return [max(of_array) for of_array in zip(*each, strict=True)]
 
     for b in buckets:
+        if b.size < n:
+            continue
         enough = zip(b.capacities, needed(b.size), strict=False)
-        if b.size >= n and all(c >= e for c, e in enough):
+        if all(c >= e for c, e in enough):
             return b._replace(size=n) if exact else b
     last = buckets[-1]
     if n > last.size:

@@ -38,7 +38,8 @@ class Cuts:
         self._prefers_rest = kept.at_rest or (rests and saver.prefers_rest)
         self._is_due = kept.hear_due(saver.is_due)
         self._save = save
-        player.on_outcome = self.arrived
+        if not kept.at_rest:
+            player.on_outcome = self.arrived
         self._open: Cut | None = None
         self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
         self._last = ""  # the cut before the run ends: "wanted", then "taken"

@@ -6,6 +6,7 @@ from typing import Any
 from hetjax.engine.compiled.metrics import batches_on, mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
+from hetjax.engine.protocols import Seen
 
 
 class Evaluator:
@@ -17,9 +18,12 @@ class Evaluator:
         self._test = batches_on(job.test, device)
         self._held_out = batches_on(job.held_out, device)
 
-    def of_test(self, model: tuple[Any, Any]) -> dict[str, float]:
-        """A model's metrics on the test split, or the part that is evaluated."""
-        return mean_metrics(self._job.programs, model, self._test)
+    def look(self, store: Any) -> Seen:
+        """Look at a store's current model: on the test split, or the part in use."""
+        with self._job.compilations.of("evaluate"):
+            model = store.model()
+            metrics = mean_metrics(self._job.programs, model, self._test)
+            return Seen(model, metrics | store.report())
 
     def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""

@@ -98,7 +98,7 @@ class Loop:
         return records is not None and bool(records.history.evals)
 
     def _open(self) -> None:
-        """Make the first model, the writer, and those who hear what it writes."""
+        """Make the first model, the writer, the records, and what handles entries."""
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
         workers, policy = self._clock.workers, self._runtime.policy or strategy.policy
@@ -129,7 +129,6 @@ class Loop:
             traits=player.traits,
             instants=job.instants,
             num_held_out=job.num_held_out,
-            resets=job.on_nan == "reset",
             stops_if_lost=job.on_lost_worker == "stop",
             stopped=lambda: records.history.stopped,
         )
@@ -242,11 +241,9 @@ class Loop:
     # -- checkpoints -------------------------------------------------------------------
 
     def _rest(self, rest: tape.Rest) -> None:
-        """No round is in flight, it may be: keep the run, if that is due now."""
+        """Keep the run, if that is due now, and no round is in flight."""
         if self._cuts is not None:
-            self._writer.pending = rest.actions._replace(merges=())
             self._cuts.between_rounds(*self._progress)
-            self._writer.pending = Actions()
 
     def _look_after_cuts(self) -> None:
         """Keep the run, if that is due now."""
@@ -261,7 +258,7 @@ class Loop:
         return len(self._records.history.evals), self._clock.roster.working
 
     def _may_end(self) -> bool:
-        """Interrupted: is the run kept up to now, if it is kept at all?"""
+        """Interrupted: is there a checkpoint of now, if the run has checkpoints?"""
         return self._cuts is None or self._cuts.is_done(*self._progress)
 
     def save(self) -> dict[str, Any]:

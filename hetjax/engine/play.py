@@ -4,11 +4,9 @@ It runs local rounds on an executor and changes replicas and states in a store. 
 no policy, no clock, and no ledger.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
@@ -19,7 +17,6 @@ from hetjax.engine.protocols import (
     Executor,
     Plays,
     RoundResult,
-    Seen,
     Store,
     Traits,
 )
@@ -76,7 +73,7 @@ class Player:
             Arrival: self._finish,
             tape.Measure: self._measure,
             tape.Merge: self._merge,
-            tape.Look: self._look,
+            tape.Look: lambda e: self._evaluator.look(store),
             tape.Forget: lambda e: store.forget(e.worker),
             tape.Drop: lambda e: self._executor.drop(e.worker),
         }
@@ -100,8 +97,10 @@ class Player:
         if self.on_outcome is not None:
             self.on_outcome(arrival, outcome)
         self.store.check_in(arrival.worker, outcome.replica)
-        if self._resets and not bool(np.asarray(outcome.finite)):
-            self.store.reset(arrival.worker)
+        if self._resets:
+            outcome = outcome._replace(finite=bool(outcome.finite))
+            if not outcome.finite:
+                self.store.reset(arrival.worker)
         return outcome
 
     # -- merges and evaluations --------------------------------------------------------
@@ -115,17 +114,6 @@ class Player:
         before = compilations.own_seconds
         stamps = self.store.merge(merge.action, merge.stats)
         return MergeTimes(stamps, compilations.own_seconds - before)
-
-    def _look(self, look: tape.Look) -> Seen:
-        del look
-        with self._job.compilations.of("evaluate"):
-            model = self.store.model()
-            metrics = self._evaluator.of_test(model)
-            return Seen(model, metrics | self.store.report())
-
-    def traffic(self) -> Sequence[tuple[int, int]]:
-        """Return nothing: the ledger counts the models that merges move."""
-        return ()
 
     # -- rounds in flight when the run is saved ----------------------------------------
 

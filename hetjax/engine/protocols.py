@@ -8,7 +8,6 @@ world, no JAX.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +20,6 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     MergeRequest,
-    MergeTimes,
     PlannedMerge,
     Stamps,
     WorkerInfo,
@@ -66,7 +64,8 @@ class Clock(Protocol):
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Say when a merge takes place; a Merged event follows.
 
-        A clock that measures merges does not know yet: it learns it by `merged`.
+        A clock that measures merges does not know yet: it has a method
+        `merged(action, merge_times)`, which returns their `Stamps` afterwards.
         """
         ...
 
@@ -86,32 +85,6 @@ class Clock(Protocol):
         """Move on to the earliest event; return None if there is none (yet).
 
         A clock that replays a run raises RunEnded after the last event.
-        """
-        ...
-
-
-class RealClock(Clock, Protocol):
-    """A clock whose seconds pass by themselves: that of a real machine."""
-
-    def begin(self) -> None:
-        """Start the clock."""
-        ...
-
-    def paused(self) -> AbstractContextManager[Any]:
-        """Stop the clock within the context."""
-        ...
-
-    def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
-        """Return the times of a merge that was measured; a Merged event follows.
-
-        Only asked of a clock whose `plan` does not say them.
-        """
-        ...
-
-    def resume_round(self, worker: int, arrival: Arrival | None) -> None:
-        """A round was in flight, which arrived so; None: its outcome is lost.
-
-        Only asked of a clock whose runs are kept with rounds in flight.
         """
         ...
 
@@ -184,13 +157,14 @@ class Traits(NamedTuple):
     """What the writer of a tape has to know of the player that it writes for."""
 
     num_bytes: float = 0.0  # of a model, as a merge moves it
-    counts_bytes: bool = False  # does it count what moves? Else the ledger does
+    # bytes from and to each worker, if the player counts them; else the ledger does
+    traffic: Callable[[], Sequence[tuple[int, int]]] | None = None
     merges_wait: bool = False  # do members wait also for merges that do not block?
     # nodes whose merges need the members' held-out metrics, which are asked for first
     measured: Callable[[str], bool] = lambda node: False
     may_miss: bool = False  # may a member be out of reach, as a merge finds out?
-    # are results known late? Then nodes merge only when those of their workers are
-    runs_ahead: bool = False
+    # must it be known which rounds were finite (`Settle`) before nodes merge?
+    settles: bool = False
 
 
 Plays = Mapping[type, Callable[[Any], Any]]
@@ -249,10 +223,6 @@ class Player(Turns, Models, Protocol):
 
     def look_at_all(self, model: Any) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""
-        ...
-
-    def traffic(self) -> Sequence[tuple[int, int]]:
-        """Bytes from and to each worker, if it `counts_bytes`; else nothing."""
         ...
 
 
@@ -330,7 +300,7 @@ class Executor(Turns, Protocol):
 # -- both ---------------------------------------------------------------------------
 
 IsDue = Callable[[int], bool]
-"""Should a run be cut, after so many evaluations?"""
+"""Whether a run should be cut, after a number of evaluations."""
 
 
 class Kept(NamedTuple):
@@ -338,7 +308,8 @@ class Kept(NamedTuple):
 
     Its clock then has `save`, `load` (see `hetjax.saved.Saved`), and `start_at(time)`
     for a run that continues with other workers. Where rounds may be in flight, its
-    player has `outcome`, `saved_outcome`, `load_outcome` and `on_outcome`.
+    player has `outcome`, `saved_outcome`, `load_outcome` and `on_outcome`, and a clock
+    of a real machine `resume_round(worker, arrival)`, where None is a lost outcome.
     """
 
     kind: str  # of machine: a cut of another one has its root and totals alone
@@ -355,7 +326,9 @@ class Runtime(NamedTuple):
     clock: Any  # a Clock
     player: Any  # a Player
     step_modes: dict[str, str]  # how K local steps run, by kind of device
-    real: bool = False  # are its seconds wall-clock time?
+    # are its seconds wall-clock time? Then the clock has `begin()`, to start it, and
+    # `paused()`, a context in which it stands still
+    real: bool = False
     # decides in place of the strategy's policy: the recorded actions of a replay
     policy: Policy | None = None
     recorder: Any = None  # a `hetjax.tracing.Recorder`, which writes the tape on disk
@@ -367,7 +340,7 @@ class Runtime(NamedTuple):
     hear_interrupt: Callable[[Callable[[], str]], Callable[[], Any]] = lambda pressed: (
         pressed
     )
-    # told that this process leaves the run amid it, by an exception like SystemExit
+    # told that this process leaves the run early, by an exception like SystemExit
     leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
     note: str = ""  # how replicas are placed, for the history

@@ -211,6 +211,12 @@ class ReplicaStore:
     def member(self, member: int | str) -> Replica:
         """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
+            if member not in self._replicas:  # its steps have its buffers
+                raise ValueError(
+                    f"worker {member} is a partner in a merge during its round, which "
+                    "this merge does not support: take one that declares "
+                    "updates_busy_workers, such as merge.gossip()"
+                )
             return self._replicas[member]
         return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 

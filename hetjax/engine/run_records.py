@@ -42,6 +42,7 @@ class RunRecords:
         """Set up empty records; the ledger is the writer's."""
         self._job, self._on_eval, self._ledger = job, on_eval, ledger
         self._workers, self._player = runtime.clock.workers, runtime.player
+        self._traffic = runtime.player.traits.traffic or tuple
         self._shared = runtime.shared
         self._corrected, self._nodes_of = runtime.corrected, runtime.nodes
         self.losses = Losses()
@@ -87,8 +88,7 @@ class RunRecords:
         Where it is not known yet whether it is finite, `check_losses` tells later.
         """
         rows = self._rows.pop(arrival.worker, ())
-        resets = self._job.on_nan == "reset" and result.known
-        if resets and not bool(np.asarray(result.finite)):
+        if result.known and not result.finite:
             self._note_nan(arrival, float(result.mean), rows)
             return
         self.check_losses()
@@ -114,8 +114,7 @@ class RunRecords:
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
         for arrival, loss, late, rows in self.losses.take_known():
-            resets = self._job.on_nan == "reset"
-            if late is not None and resets and not bool(np.asarray(late.finite)):
+            if late is not None and not late.finite:
                 self._ledger.take_back(arrival, late.padded)
                 self._note_nan(arrival, loss, rows)
                 continue
@@ -171,7 +170,7 @@ class RunRecords:
         """Bytes that have moved so far from and to all workers."""
         records = self._ledger.records
         before = sum(r.bytes_received + r.bytes_sent for r in records)
-        return before + sum(map(sum, self._player.traffic()))
+        return before + sum(map(sum, self._traffic()))
 
     def _why_not_finite(self, instant: float, loss: float) -> str:
         """What is said of a test loss that is NaN or infinite."""
@@ -307,9 +306,7 @@ class RunRecords:
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self._ledger.close(history.duration)
-        for worker, (came, went) in zip(
-            history.workers, self._player.traffic(), strict=False
-        ):
+        for worker, (came, went) in zip(history.workers, self._traffic(), strict=False):
             worker.bytes_received += came
             worker.bytes_sent += went
         for worker, node in zip(history.workers, self._nodes_of(), strict=False):

@@ -149,8 +149,6 @@ class Stop(NamedTuple):
 class Rest(NamedTuple):
     """The merges of an arrival are done, and no round that follows has begun."""
 
-    actions: Actions  # the policy's at this arrival
-
 
 Tape = Generator[Any, Any, None]
 
@@ -167,7 +165,7 @@ class Writer(Saved):
         "_last",
         "_begun",
         "_lost",
-        "pending",
+        "_pending",
     )
 
     def __init__(
@@ -183,21 +181,20 @@ class Writer(Saved):
         traits: Traits = Traits(),
         instants: Sequence[float] = (),
         num_held_out: int = 0,
-        resets: bool = False,
         stops_if_lost: bool = False,
         stopped: Callable[[], object] = lambda: False,
     ):
         """`num_examples` of the training split, and `num_held_out` of it.
 
-        `instants` [s] of the evaluations rise. `resets`: are replicas that are not
-        finite reset? `stops_if_lost`: does the run end when a worker is lost?
+        `instants` [s] of the evaluations rise. `stops_if_lost`: does the run end when a
+        worker is lost?
         `stopped()` tells that it ends before the policy hears of the present event.
         """
         self._policy, self._clock, self._topology = policy, clock, topology
         self.examples, self.ledger = examples, ledger
         self._num_examples, self._num_held_out = num_examples, num_held_out
         self._learning_rate, self._traits = learning_rate, traits
-        self._resets, self._stops_if_lost = resets, stops_if_lost
+        self._stops_if_lost = stops_if_lost
         self._stopped = stopped
         self.due = deque(instants)  # that are not evaluated yet
         # (time, evaluation of the model that is visible until then)
@@ -206,7 +203,7 @@ class Writer(Saved):
         self._state: Any = None  # the policy's
         self._awaited = 0  # merges and timers of which the policy will be told
         self._last: Event | None = None  # the last one that the policy was told
-        self.pending = Actions()  # decided, but not written when the run was saved
+        self._pending = Actions()  # decided, but not written yet but for its merges
         # the workers that are known to be lost; a clock's roster may be ahead of this
         self._lost = set(clock.roster.lost)
 
@@ -226,8 +223,8 @@ class Writer(Saved):
 
     def resume(self) -> Tape:
         """Write what the policy had decided when the run was saved."""
-        yield from self._go_on(self.pending)
-        self.pending = Actions()
+        yield from self._go_on(self._pending)
+        self._pending = Actions()
 
     # -- events ------------------------------------------------------------------------
 
@@ -256,8 +253,7 @@ class Writer(Saved):
         if result is None:  # nobody plays
             self.ledger.record_arrival(arrival, 0)
             return
-        resets = self._resets and result.known
-        finite = not resets or bool(np.asarray(result.finite))
+        finite = not result.known or result.finite
         self.ledger.record_arrival(arrival, result.padded, finite=finite)
         if finite:
             self.examples.arrived(arrival.worker, result)
@@ -348,7 +344,9 @@ class Writer(Saved):
             yield from self._merge(action)
             self._awaited += 1
         if arrived:
-            yield Rest(actions)
+            self._pending = actions
+            yield Rest()
+            self._pending = Actions()
         yield from self._go_on(actions)
 
     def _go_on(self, actions: Actions) -> Tape:
@@ -419,7 +417,7 @@ class Writer(Saved):
             yield from self._hold(visible)
         if not self._begun.issuperset(members):  # a first copy must predate the merge
             yield from self._begin_all(members)
-        if traits.runs_ahead and any(isinstance(m, str) for m in action.members):
+        if traits.settles and any(isinstance(m, str) for m in action.members):
             yield Settle()
         if missing or traits.may_miss:
             missing = yield from self._miss(action, missing)
@@ -433,7 +431,7 @@ class Writer(Saved):
         if stamps is None:
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
-        num_bytes = 0 if traits.counts_bytes else int(traits.num_bytes)
+        num_bytes = 0 if traits.traffic else int(traits.num_bytes)
         ledger.record_models(action, num_bytes, visible, next_look=due)
         yield MergeDone(action, traits.num_bytes, stamps, missing)
         if not (action.blocking or traits.merges_wait):

@@ -17,6 +17,7 @@ from hetjax.machine.types import (
     Event,
     Join,
     Leave,
+    MergeAction,
     Merged,
     Slow,
     Timer,
@@ -110,7 +111,7 @@ class EventQueue(Saved):
 
     def start(self, worker: int, time: float) -> None:
         """Make a worker active and add its Join."""
-        self.check_known(worker)
+        check_known(worker, self.workers)
         if worker in self.roster.active:
             raise ValueError(f"worker {worker} cannot be started: it is active")
         if worker in self.roster.lost:
@@ -121,7 +122,7 @@ class EventQueue(Saved):
 
     def stop(self, worker: int, time: float) -> None:
         """Make a worker inactive and add its Leave; it finishes its current round."""
-        self.check_known(worker)
+        check_known(worker, self.workers)
         if worker not in self.roster.active:
             raise ValueError(f"worker {worker} cannot be stopped: it is not active")
         leave = Leave(worker, time)
@@ -193,28 +194,40 @@ class EventQueue(Saved):
 
     # -- checks ----------------------------------------------------------------
 
-    def check_known(self, worker: int) -> None:
-        """Raise a ValueError unless `worker` is the index of a worker."""
-        if not 0 <= worker < len(self.workers):  # -1 would be the last one
-            raise ValueError(
-                f"there is no worker {worker}; they are 0 to {len(self.workers) - 1}"
-            )
-
     def check_can_start(self, worker: int) -> None:
         """Raise a ValueError if the worker cannot be given a local round."""
-        self.check_at_rest(worker)
+        _check_at_rest(worker, self.workers, self.roster)
         if worker not in self.roster.active:
             name = self.workers[worker].name
             raise ValueError(f"worker {worker} ({name}) was stopped: start it first")
 
-    def check_at_rest(self, worker: int) -> None:
-        """Raise a ValueError if the worker has a local round in flight."""
-        self.check_known(worker)
-        if worker in self.roster.working:
-            name = self.workers[worker].name
-            raise ValueError(
-                f"worker {worker} ({name}) has a local round in flight already"
-            )
+
+def check_members(
+    action: MergeAction, workers: Sequence[WorkerInfo], roster: Roster
+) -> None:
+    """Raise a ValueError unless the workers that merge are there, and at rest."""
+    if not action.members:
+        raise ValueError("a merge needs at least one member")
+    for worker in action.members:
+        if isinstance(worker, int):
+            _check_at_rest(worker, workers, roster)
+
+
+def check_known(worker: int, workers: Sequence[WorkerInfo]) -> None:
+    """Raise a ValueError unless `worker` is the index of a worker."""
+    if not 0 <= worker < len(workers):  # -1 would be the last one
+        raise ValueError(
+            f"there is no worker {worker}; they are 0 to {len(workers) - 1}"
+        )
+
+
+def _check_at_rest(worker: int, workers: Sequence[WorkerInfo], roster: Roster) -> None:
+    check_known(worker, workers)
+    if worker in roster.working:
+        name = workers[worker].name
+        raise ValueError(
+            f"worker {worker} ({name}) has a local round in flight already"
+        )
 
 
 def _is_of(event: Event | ScriptedFault, worker: int) -> bool:

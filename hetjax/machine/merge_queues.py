@@ -100,8 +100,6 @@ class MergeQueues(Saved):
             self._free[member] = time
 
     def _check(self, action: MergeAction) -> None:
-        if not action.members:
-            raise ValueError("a merge needs at least one member")
         everyone = (*action.members, *action.partners)
         if len(set(everyone)) < len(everyone):
             raise ValueError(f"the merge of {everyone} names a member twice")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetjax.machine.contention import Contention
-from hetjax.machine.event_queue import EventQueue
+from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
 from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import MergeQueues, Transfer
@@ -145,10 +145,9 @@ class SimulatedClock(Saved):
         member node.
         """
         workers = [m for m in action.members if isinstance(m, int)]
-        for worker in workers:
-            self._events.check_at_rest(worker)
+        check_members(action, self.workers, self.roster)
         for partner in action.partners:
-            self._events.check_known(partner)
+            check_known(partner, self.workers)
         transfer = self._merges.add(
             action, below or workers, num_bytes, seconds, self.now
         )

@@ -208,14 +208,23 @@ FIXED = {  # attributes of parts that do not change during a run
     "Examples": {"_sampler", "_workers", "_nonzeros"},
     "Writer": {
         *("_policy", "_clock", "_topology", "_num_examples", "_num_held_out"),
-        *("_learning_rate", "_traits", "_resets", "_stops_if_lost", "_stopped"),
+        *("_learning_rate", "_traits", "_stops_if_lost", "_stopped"),
         "held",  # saved by the loop, since models are a player's
     },
 }
 # of the records of a run
 SAVED_OF_RECORDS = {"losses", "_best", "_corrected", "history"}
 FIXED_OF_RECORDS = {
-    *("_job", "_on_eval", "_ledger", "_workers", "_player", "_shared", "_nodes_of"),
+    *(
+        "_job",
+        "_on_eval",
+        "_ledger",
+        "_workers",
+        "_player",
+        "_shared",
+        "_nodes_of",
+        "_traffic",
+    ),
     "_rows",  # they only name rows that are not finite
     "_visible",  # the root's model, when a run goes on
 }

@@ -60,11 +60,11 @@ def test_members_are_measured_before_a_merge_which_takes_so_much_longer():
     assert stamps.finish - stamps.start == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(("runs_ahead", "settle"), [(True, "T"), (False, "")])
-def test_results_are_waited_for_only_where_they_come_late(runs_ahead, settle):
+@pytest.mark.parametrize(("settles", "settle"), [(True, "T"), (False, "")])
+def test_results_are_waited_for_only_where_they_come_late(settles, settle):
     """And only before a merge of nodes, which reads what the rounds below did."""
     policy = hierarchical(ROUNDS, sizes=1)
-    writer = by_hand(policy, (0, 1), traits=Traits(runs_ahead=runs_ahead))
+    writer = by_hand(policy, (0, 1), traits=Traits(settles=settles))
     merges = f"AMD{settle}MDMDMD"  # of group 1, of the root, and down again
     assert spelled(entries_of(writer)) == f"ABRBR\naAMDW\na{merges}WRR"
 
@@ -154,7 +154,8 @@ def test_members_wait_for_merges_that_do_not_block_only_if_the_player_does(
 
 @pytest.mark.parametrize("counts_bytes", [True, False])
 def test_the_ledger_counts_bytes_unless_the_player_does(counts_bytes):
-    traits = Traits(num_bytes=100.0, counts_bytes=counts_bytes)
+    traffic = tuple if counts_bytes else None
+    traits = Traits(num_bytes=100.0, traffic=traffic)
     writer = by_hand(ROUNDS, (0, 1), traits=traits)
     entries_of(writer)
     (sent,) = {record.bytes_sent for record in writer.ledger.records}
@@ -175,18 +176,15 @@ class Result(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("result", "resets", "counts"),
+    ("result", "counts"),
     [
-        (Result(padded=3), True, True),
-        (Result(padded=3, finite=False), True, False),
-        (Result(padded=3, finite=False), False, True),  # nobody resets the replica
-        (Result(padded=3, finite=False, known=False), True, True),  # it is seen later
+        (Result(padded=3), True),
+        (Result(padded=3, finite=False), False),
+        (Result(padded=3, finite=False, known=False), True),  # it is seen later
     ],
 )
-def test_nothing_counts_of_a_round_that_is_known_not_to_be_finite(
-    result, resets, counts
-):
-    writer = by_hand(scripted(give(0), merge(0)), (0,), workers=1, resets=resets)
+def test_nothing_counts_of_a_round_that_is_known_not_to_be_finite(result, counts):
+    writer = by_hand(scripted(give(0), merge(0)), (0,), workers=1)
     entries = entries_of(
         writer, play=lambda e: result if isinstance(e, Arrival) else None
     )
@@ -203,7 +201,7 @@ def test_nothing_counts_of_a_round_that_is_known_not_to_be_finite(
 def test_a_replica_that_was_reset_is_new(finite, staleness):
     """Worker 1 arrives after the merge of worker 0, which it has not seen otherwise."""
     policy = scripted(give(0, 1), merge(0), merge(1))
-    writer = by_hand(policy, (0, 1), resets=True)
+    writer = by_hand(policy, (0, 1))
 
     def play(entry):
         if isinstance(entry, Arrival):

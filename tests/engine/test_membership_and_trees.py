@@ -275,6 +275,14 @@ def test_a_partner_goes_on_while_it_is_averaged():
     assert [w.staleness for w in history.workers] == [{0: 4, 1: 1}, {2: 1, 3: 1}]
 
 
+def test_a_partner_at_work_wants_a_merge_that_declares_it():
+    partners = lambda worker, merges, workers: (1 - worker,)  # noqa: E731
+    policy = schedule.asynchronous(batch_size=1, partners=partners)
+    strategy = averaging(policy=policy, merge=merge.average(), batch_size=1)
+    with pytest.raises(ValueError, match="worker 1 is a partner in a merge during its"):
+        train(machine(1.0, 2.5), strategy, 5.0, num_evals=5)
+
+
 def test_a_replica_has_the_buffers_of_its_merge():
     """A replica has the buffers that merge and local update require, and no others."""
     seen = {}

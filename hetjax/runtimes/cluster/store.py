@@ -381,6 +381,6 @@ class ClusterPlayer(Player):
     def open(self) -> None:
         """Make the first model."""
         super().open()
-        self.traits = self.traits._replace(counts_bytes=True, may_miss=True)
+        traffic = self.store.traffic
+        self.traits = self.traits._replace(traffic=traffic, may_miss=True)
         self.plays = {**self.plays, Gather: lambda e: self.store.gather(e.action)}
-        self.traffic = self.store.traffic

@@ -31,6 +31,7 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
+from hetjax.machine.event_queue import check_members
 from hetjax.runtimes.mesh.pace import Pace
 from hetjax.runtimes.mesh.wave import Wave, Word
 from hetjax.saved import Saved
@@ -204,6 +205,7 @@ class MeshClock(Saved):
 
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """Let a merge join the wave; it takes what is left of it."""
+        check_members(merge.action, self.workers, self.roster)
         action, end = merge.action, max(self.now, self._last_end)
         merged = Merged(action.node, self.now, action.members, action.op)
         self._events.append(merged)

@@ -5,7 +5,6 @@ whose arrivals are handled; when the clock has no more events of it, it is launc
 the tape runs ahead of the devices, and results are known late.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from hetjax import tree
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment, Plays, Seen, TakeTurns, Traits
+from hetjax.engine.protocols import Assignment, Plays, Traits
 from hetjax.engine.replicas import Model, counters
 from hetjax.machine import ROOT, Arrival, MergeOp
 from hetjax.runtimes.inline import lead_alone
@@ -31,12 +30,14 @@ class MeshPlayer:
 
     traits: Traits
     plays: Plays
+    lead = staticmethod(lead_alone)
 
     def __init__(self, strategy: Strategy, job: Job, waves: Waves, clock: MeshClock):
         """`clock` tells when a superstep is over."""
         self._job, self._waves, self._clock = job, waves, clock
         self._merges = job.programs.merges_of(strategy)
         self._evaluator = Evaluator(job, None)
+        self.look_at_all = self._evaluator.of_all
         self._moved = False  # has a merge changed the root's model?
         self._late: set[int] = set()  # workers that begin after that
 
@@ -48,23 +49,17 @@ class MeshPlayer:
         self._like = jax.eval_shape(lambda *model: model, *initial)
         self._waves.launches.begin(initial)
         resets = job.on_nan == "reset"
-        self.traits = Traits(
-            tree.num_bytes(initial), merges_wait=True, runs_ahead=resets
-        )
+        self.traits = Traits(tree.num_bytes(initial), merges_wait=True, settles=resets)
         self.plays = {
             tape.Begin: self._begin,
             tape.Round: self._start,
             Arrival: lambda arrival: self._waves.finish(arrival.worker),
             tape.Merge: self._merge,
-            tape.Look: self._look,
+            tape.Look: lambda e: self._evaluator.look(self),
             tape.Settle: lambda settle: self._waves.settle(),
         }
 
     # -- turns -------------------------------------------------------------------------
-
-    def lead(self, take_turns: TakeTurns) -> None:
-        """Take all turns on the caller's thread."""
-        lead_alone(take_turns)
 
     def flush(self) -> None:
         """Launch a superstep that is over."""
@@ -108,17 +103,6 @@ class MeshPlayer:
         self._moved = self._moved or changes
         self._waves.ask(Asked(action, merge.stats))
 
-    def _look(self, look: tape.Look) -> Seen:
-        del look
-        with self._job.compilations.of("evaluate"):
-            model = self.model()
-            metrics = self._evaluator.of_test(model) | self._report()
-        return Seen(model, metrics)
-
-    def look_at_all(self, model: Any) -> dict[str, float]:
-        """A model's metrics on the whole test split, of which others see a part."""
-        return self._evaluator.of_all(model)
-
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""
         state = first_part(self._waves.root_state())
@@ -131,16 +115,12 @@ class MeshPlayer:
         with self._job.compilations.of("evaluate"):
             return get(state)
 
-    def _report(self) -> dict[str, float]:
+    def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
         merge = self._merges[-1]
         if not merge.report:
             return {}
         return counters(merge, on_device(first_part(self._waves.root_state())))
-
-    def traffic(self) -> Sequence[tuple[int, int]]:
-        """Return nothing: what XLA's collectives move is not counted."""
-        return ()
 
     # -- saved and resumed -------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hetjax.machine.event_queue import EventQueue
+from hetjax.machine.event_queue import EventQueue, check_members
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -187,11 +187,7 @@ class WallClock:
 
     def plan(self, merge: MergeRequest) -> PlannedMerge:
         """A merge takes place now; how long it takes is measured."""
-        if not merge.action.members:
-            raise ValueError("a merge needs at least one member")
-        for member in merge.action.members:
-            if isinstance(member, int):
-                self._events.check_at_rest(member)
+        check_members(merge.action, self.workers, self.roster)
         return PlannedMerge(self.now)
 
     def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:

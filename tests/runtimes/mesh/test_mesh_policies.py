@@ -129,3 +129,21 @@ def test_partners_are_refused():
     )
     with pytest.raises(ValueError, match=r"partners \(1,\) changes replicas"):
         on_mesh(chosen, "8 x 1", 3)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [((99,), "there is no worker 99"), ((), "a merge needs at least one member")],
+)
+def test_members_that_are_not_there_are_refused(members, message):
+    policy = merging((EVERYBODY,))
+
+    def react(state, event):
+        state, actions = policy.react(state, event)
+        wrong = tuple(merge._replace(members=members) for merge in actions.merges)
+        return state, actions._replace(merges=wrong)
+
+    wrong = policy._replace(react=react)
+    chosen = Strategy(wrong, local.sgd(), merge.average(), 4, 0.1)
+    with pytest.raises(ValueError, match=message):
+        on_mesh(chosen, "8 x 1", 3)
