@@ -11,7 +11,7 @@ the draw of examples, the ledger with its statistics, and the learning rate. It 
 What was observed is sent back to it: the result of a round after its Arrival, the
 `Seen` of a `Look`, the stamps of a `Merge` where a clock measures them. Whoever needs
 times alone (a plan, a test of a policy) reads the tape and plays nothing. Host world,
-no JAX.
+no JAX. The file is long because an entry is understood where it is written.
 """
 
 import math
