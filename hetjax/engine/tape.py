@@ -266,26 +266,23 @@ class Writer(Saved):
         If it was known to be lost, this Leave only adds the reason.
         """
         worker, clock = leave.worker, self._clock
+        name = clock.workers[worker].name
         if worker not in self._lost:
             self._lost.add(worker)
             yield Drop(worker)
             self._lose_work(worker, leave.time)
             yield from self._forget(worker)
             if self._stops_if_lost:
-                yield Stop(f"worker {self._name(worker)} was lost: {leave.why}")
+                yield Stop(f"worker {name} was lost: {leave.why}")
             if not self._stopped():  # else other rounds may still be merged
                 yield from self._tell(leave)
         if not clock.roster.active and not clock.has_pending_joins:
-            name = self._name(worker)
             yield Stop(f"worker {name}, the last one, was lost: {leave.why}")
 
     def _lose_work(self, worker: int, time: float) -> None:
         """A worker's rounds since its last merge are lost."""
         self.ledger.record_loss(worker, time)
         self.examples.forget(worker)
-
-    def _name(self, worker: int) -> str:
-        return self._clock.workers[worker].name
 
     def _tell(self, event: Event) -> Tape:
         """Tell the policy of an event, and write its actions."""

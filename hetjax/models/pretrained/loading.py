@@ -99,11 +99,15 @@ def _file_of(path: str | PathLike) -> Path:
     """The safetensors file at a path: the file itself, or the only one in a folder."""
     place = Path(path).expanduser()
     found = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
+    if not place.exists():
+        raise ValueError(
+            f"path={str(path)!r}: no such file or folder; give a .safetensors file, "
+            "or the folder that holds it"
+        )
     if len(found) != 1:
-        gone = "" if place.exists() else "no such file or folder; "
         names = ", ".join(file.name for file in found) or "none"
         raise ValueError(
-            f"{place}: {gone}give one .safetensors file, or a folder with one; "
+            f"{place}: give a folder with one .safetensors file, or the file itself; "
             f"there: {names}"
         )
     return found[0]
