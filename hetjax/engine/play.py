@@ -53,7 +53,6 @@ class Player:
         self.look_at_all = self._evaluator.of_all
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
-        self._merges, self._topology = strategy.merges, topology
         self._resets = job.on_nan == "reset"
         self.lead, self.flush, self.close = (
             executor.lead,
@@ -66,7 +65,10 @@ class Player:
         self.store = store = self._open()
         self.model, self.model_of = store.model, store.model_of
         self.save, self.load, self.load_root = store.save, store.load, store.load_root
-        self.traits = Traits(store.num_bytes, measured=self._is_measured)
+        self.traits = Traits(
+            store.num_bytes,
+            measured=lambda node: bool(store.merge_of(node).required_metrics),
+        )
         self.plays = {
             tape.Begin: lambda e: store.begin(e.worker),
             tape.Round: self._start,
@@ -77,10 +79,6 @@ class Player:
             tape.Forget: lambda e: store.forget(e.worker),
             tape.Drop: lambda e: self._executor.drop(e.worker),
         }
-
-    def _is_measured(self, node: str) -> bool:
-        level = self._topology.merge_level(node, len(self._merges))
-        return bool(self._merges[level].required_metrics)
 
     # -- rounds ------------------------------------------------------------------------
 

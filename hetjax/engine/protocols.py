@@ -236,6 +236,10 @@ class Store(Models, Protocol):
         """Return the counters of the root's merge."""
         ...
 
+    def merge_of(self, node: str) -> Any:
+        """Return the `Merge` of a node."""
+        ...
+
     def begin(self, worker: int) -> None:
         """Make a worker's replica, from the root's current model."""
         ...

@@ -17,7 +17,7 @@ class Unchecked(NamedTuple):
     arrival: Arrival
     mean: Any  # [] on a device
     late: RoundResult | None  # where its numbers were not known when it arrived
-    rows: Sequence[np.ndarray]  # of each step, for messages
+    rows: Sequence[np.ndarray]  # of each step, for messages; not saved
 
 
 class Losses(Saved):
@@ -29,6 +29,11 @@ class Losses(Saved):
         """Start without losses."""
         self._unchecked: deque[Unchecked] = deque()
         self._total, self._rounds = 0.0, 0  # since the last `take_mean`
+
+    def save(self) -> dict[str, Any]:
+        """Return all losses."""
+        unchecked = deque(u._replace(rows=()) for u in self._unchecked)
+        return {**super().save(), "_unchecked": unchecked}
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue only the mean since the last evaluation."""

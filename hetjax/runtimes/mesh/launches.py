@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from hetjax.engine.evaluation import check_weights
 from hetjax.engine.job import Job
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.layout import Layout
@@ -169,7 +170,8 @@ class Launches:
         for i, wave in enumerate(launch.waves):
             own = jax.tree.map(lambda x, i=i: x[i], found)
             for accuracy in own.pop("accuracy"):
-                self._check_weights(accuracy)
+                metric = self._job.programs.task.metric
+                check_weights(self._job.name, metric, accuracy.min())
             wave.add(own, launch.step)
             wave.known = launch.step is None
         if launch.step is None:
@@ -189,15 +191,6 @@ class Launches:
             if (reason := self._explain(error)) is error:
                 raise
             raise reason from error
-
-    def _check_weights(self, accuracy: np.ndarray) -> None:
-        """Raise a ValueError for a metric that cannot be a weight."""
-        if accuracy.min() < 0:
-            raise ValueError(
-                f"{self._job.name}: {self._job.programs.task.metric} is used as a "
-                "weight and must be at least 0, but a worker's is "
-                f"{accuracy.min():.4g}"
-            )
 
 
 def _local_parts(x: jax.Array) -> np.ndarray:
