@@ -18,10 +18,11 @@ from hetjax.engine.cut import Cuts
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Runtime, Seen
+from hetjax.engine.protocols import NotFinite, Runtime, Seen
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.run_records import RunRecords
+from hetjax.engine.way_back import WayBack
 from hetjax.machine import Arrival, Event, Join, Leave, Merged, RunEnded, Slow, Timer
 from hetjax.saved import Leaves
 from hetjax.schedule.types import Actions
@@ -56,6 +57,7 @@ class Loop:
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
         self._cuts: Cuts | None = None
+        self._back: WayBack | None = None  # of a player for which the tape runs ahead
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
@@ -162,6 +164,10 @@ class Loop:
         if self._runtime.real:
             self._clock.begin()
         self._hear(begin())
+        if hasattr(self._player, "mark"):
+            self._back = WayBack(
+                self._player, self._writer, self._clock, self._records
+            )
 
     @property
     def _over(self) -> bool:
@@ -174,19 +180,31 @@ class Loop:
         See `hetjax.engine.protocols.TakeTurns`.
         """
         self._player.flush()  # rounds that were started before the first turn
-        while not self._over:
+        while True:
+            try:
+                if not self._turn() or yields():
+                    return not self._over
+            except NotFinite:
+                assert self._back is not None
+                self._back.undo()
+
+    def _turn(self) -> bool:
+        """Handle an event; False if none is due, or the run is over."""
+        back = self._back
+        if not self._over and (back is None or back.is_here):
             self._look_after_cuts()
-            if self._interrupted() and self._may_end():
-                self._records.stop(INTERRUPTED)
-                break
-            event = self._clock.next()
-            if event is None:
-                break
-            self._handle(event)
-            self._player.flush()
-            if yields():
-                break
-        return not self._over
+        if not self._over and self._interrupted() and self._may_end():
+            self._records.stop(INTERRUPTED)
+        event = None if self._over else self._clock.next()
+        if event is None:
+            if back is not None:
+                back.settle()
+            return False
+        self._handle(event)
+        self._player.flush()
+        if back is not None:
+            back.handled()
+        return True
 
     def _handle(self, event: Event) -> None:
         self._records.history.duration = event.time
@@ -259,7 +277,10 @@ class Loop:
 
     def _may_end(self) -> bool:
         """Interrupted: is there a checkpoint of now, if the run has checkpoints?"""
-        return self._cuts is None or self._cuts.is_done(*self._progress)
+        if self._cuts is None:
+            return True
+        here = self._back is None or self._back.is_here
+        return here and self._cuts.is_done(*self._progress)
 
     def save(self) -> dict[str, Any]:
         """Return the run between two events, but for the rounds in flight."""

@@ -92,6 +92,13 @@ class Clock(Protocol):
 # -- what ---------------------------------------------------------------------------
 
 
+class NotFinite(ArithmeticError):
+    """A round that arrived was not finite, as is seen too late to decide what follows.
+
+    The run goes back to its last mark (see `Ahead`), and then knows it in time.
+    """
+
+
 class Unreachable(ConnectionError):
     """A worker's process cannot be reached; the message says why."""
 
@@ -184,6 +191,24 @@ class Turns(Protocol):
 
     def close(self) -> list[int]:
         """End everything; return the workers whose threads are stuck."""
+        ...
+
+
+class Ahead(Protocol):
+    """Besides, of a player for which the tape is written ahead of what is known."""
+
+    sights: int  # how often everything that had arrived was known
+
+    def settle(self) -> None:
+        """Play everything, and know it; `NotFinite` if the run has to go back."""
+        ...
+
+    def mark(self) -> Any:
+        """A point for `undo`: between two events, everything that arrived is known."""
+        ...
+
+    def undo(self, mark: Any) -> None:
+        """Go back to a point; from it on, results are known when rounds arrive."""
         ...
 
 

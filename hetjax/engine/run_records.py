@@ -5,6 +5,7 @@ whether the run has to stop.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -289,6 +290,32 @@ class RunRecords:
         if saved["best"]:
             metric, leaves = saved["best"]
             self._best = metric, self._player.model_of(leaves)
+
+    # -- a point to go back to --------------------------------------------------------
+
+    def mark(self) -> dict[str, Any]:
+        """A point for `undo`: nothing has stopped the run, and all losses are known."""
+        history = self.history
+        growing = {name: getattr(history, name) for name in history.growing}
+        return {
+            "losses": self.losses.save(),
+            "rows": dict(self._rows),
+            "seen": (self._visible, self._best),
+            "history": {
+                name: value if isinstance(value, int | float | tuple) else value[:]
+                for name, value in growing.items()
+            },
+        }
+
+    def undo(self, mark: dict[str, Any]) -> None:
+        """Go back to a point."""
+        self.losses.load({**mark["losses"], "_unchecked": deque()})
+        self._rows = dict(mark["rows"])
+        self._visible, self._best = mark["seen"]
+        self.history.stopped = ""
+        for name, value in mark["history"].items():
+            kept = value if isinstance(value, int | float | tuple) else value[:]
+            setattr(self.history, name, kept)
 
     # -- the end --------------------------------------------------------------------
 

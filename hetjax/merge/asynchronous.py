@@ -247,7 +247,7 @@ def magma_async(*, momentum: float = 0.99) -> Merge:
 def _added(state: ServerState, group: Group, buffer: str, sign: float) -> ServerState:
     """g <- g + sign * (the sum of the members' buffers of this name)."""
     of, g = buffer_of(buffer), state.memory.g
-    if group.axis is None:  # added to g one after the other
+    if group.axis is None and not group.stacked:  # added to g one after the other
         for r in group.members:
             g = jax.tree.map(lambda g, x: g + sign * x, g, of(r))
     else:

@@ -6,6 +6,7 @@ members, which for booleans is "any". With one worker that is its own value. A m
 some of a run's workers also counts the value that the node has.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -93,12 +94,11 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
                 for place, here in zip(places, merged, strict=True)
             )
         takes = merge.broadcasts and bool(op & (MergeOp.FETCH | MergeOp.DELIVER))
-        own = [counters_of(r.model_state, places) for r in group.members]
-        members = tuple(
-            _replaced(r, merged if takes else before, places)
-            for r, before in zip(after, own, strict=True)
+        own = group.each(lambda r: counters_of(r.model_state, places))
+        after = dataclasses.replace(group, members=tuple(after)).each(
+            lambda r, before: _replaced(r, merged if takes else before, places), own
         )
-        return Counted(inner, merged), members
+        return Counted(inner, merged), after.members
 
     def model(state: Counted) -> tuple[Params, ModelState]:
         params, model_state = merge.model(state.inner)

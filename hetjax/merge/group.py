@@ -38,6 +38,9 @@ class Group:
     copies of the same member, `holds` are the numbers of the members that they hold,
     one each; a copy is treated as its member is, and counts once.
 
+    Inside one program, members may also be `stacked`: `members` is then a single tree
+    with leaves [n, ...], `each` and `values` are a `vmap`, and `total` is a product.
+
     Promises: a member of weight zero is absent, and even its NaNs do not count in a
     total; totals accumulate in float32. Exactness where all members agree is up to the
     formulas, which sum differences from a center.
@@ -49,10 +52,13 @@ class Group:
         pytree_node=False, default=None
     )
     holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
+    stacked: bool = flax.struct.field(pytree_node=False, default=False)
 
     @property
     def size(self) -> int:
-        """The number n of all members along the axis."""
+        """The number n of all members."""
+        if self.stacked:
+            return jax.tree.leaves(self.members)[0].shape[0]
         if self.holds is not None:
             return max(self.holds) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
@@ -64,12 +70,19 @@ class Group:
         A value is another Group, or an array with one entry per member.
         """
         own = [v.members if isinstance(v, Group) else self.own(v) for v in values]
+        if self.stacked:
+            every = [v[0] if isinstance(v, tuple) else v for v in own]
+            return dataclasses.replace(
+                self, members=(jax.vmap(fn)(self.members[0], *every),)
+            )
         members = tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True))
         return dataclasses.replace(self, members=members)
 
     def total(self, of: Callable[[PyTree], PyTree], weights: jax.Array) -> PyTree:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
         own = self.own(weights)
+        if self.stacked:
+            return _weighted(jax.vmap(of)(self.members[0]), own)
         trees = [of(x) for x in self.members]
         check_alike(trees)
         here = tree.weighted_sum(trees, own)
@@ -84,6 +97,8 @@ class Group:
 
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
         """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
+        if self.stacked:
+            return jax.vmap(of)(self.members[0])
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here
@@ -136,6 +151,19 @@ class Group:
             return self.own(jnp.stack(leaves))
 
         return unstacked(jax.tree.map(choose, *trees), len(self.members))
+
+
+def _weighted(stack: PyTree, weights: jax.Array) -> PyTree:
+    """As `tree.weighted_sum`, of stacked trees."""
+
+    def total(leaf: jax.Array) -> jax.Array:
+        if not tree.is_float(leaf):
+            return leaf[0]
+        here = (weights != 0).reshape(-1, *[1] * (leaf.ndim - 1))
+        values = jnp.where(here, tree.wide(leaf), 0.0)
+        return jnp.tensordot(weights, values, axes=1, precision=lax.Precision.HIGHEST)
+
+    return jax.tree.map(total, stack)
 
 
 def _summed(trees: PyTree, psum: Callable) -> PyTree:

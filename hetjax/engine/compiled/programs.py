@@ -34,7 +34,7 @@ class Programs:
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self.evaluate_fn)
         self.finite = jax.jit(tree.all_finite)
-        self.check_in = jax.jit(_check_in, donate_argnums=0)
+        self.check_in = jax.jit(check_in, donate_argnums=0)
 
     @cached_property
     def _model_state(self) -> ModelState:
@@ -337,7 +337,7 @@ def fetch_fn(merge: Merge) -> Callable:
     return fetch
 
 
-def _check_in(now: Replica, before: Replica, after: Replica) -> Replica:
+def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
     """Add the change of a worker's steps to a replica that merges have moved.
 
     The steps led from `before` to `after`, while merges led from `before` to `now`.

@@ -1,0 +1,107 @@
+"""The way back of a run whose tape is written ahead of what is known.
+
+A player may learn late that a round was not finite (`hetjax.runtimes.compiled`). The
+run then goes back to the last point at which all was known, and does the same again,
+but with each result known in time. What the host holds is copied at these points.
+"""
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import jax
+
+from hetjax.engine.protocols import Clock
+from hetjax.engine.run_records import RunRecords
+from hetjax.engine.tape import Writer
+
+
+class WayBack:
+    """The last point to which a run can go back."""
+
+    def __init__(
+        self, player: Any, writer: Writer, clock: Clock | Any, records: RunRecords
+    ):
+        """The run has begun; nothing of it is known yet. `player` is `Ahead`."""
+        self._player, self._writer = player, writer
+        self._clock, self._records = clock, records
+        self._sights = -1
+        self.handled()
+
+    def handled(self) -> None:
+        """An event was handled: has it been seen what came of all before?"""
+        self.is_here = self._player.sights != self._sights
+        if self.is_here:
+            self._sights = self._player.sights
+            self._mark()
+
+    def _mark(self) -> None:
+        self._records.check_losses()
+        self._point = (
+            self._player.mark(),
+            frozen((self._writer.save(), self._clock.save())),
+            list(self._writer.held),
+            self._records.mark(),
+        )
+
+    def settle(self) -> None:
+        """See what came of all; `NotFinite` if the run has to go back."""
+        self._player.settle()
+
+    def undo(self) -> None:
+        """Go back."""
+        player, host, held, records = self._point
+        self._player.undo(player)
+        writer, clock = host()
+        self._writer.load(writer)
+        self._clock.load(clock)
+        self._writer.held.clear()
+        self._writer.held.extend(held)
+        self._records.undo(records)
+        self._sights = self._player.sights
+
+
+def frozen(values: Any) -> Any:
+    """A function that returns equal values, whatever becomes of these.
+
+    Arrays of JAX and functions are not copied.
+    """
+    data, kept = io.BytesIO(), []
+    try:
+        _Pickler(data, kept).dump(values)
+    except (pickle.PicklingError, AttributeError, TypeError):  # such as a local class
+        copied = copy.deepcopy(values)
+        return lambda: copy.deepcopy(copied)
+    return lambda: _Unpickler(data.getvalue(), kept).load()
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what does not change."""
+
+    def __init__(self, file: io.BytesIO, kept: list[Any]):
+        super().__init__(file, protocol=5)
+        self._kept = kept
+
+    def reducer_override(self, value: Any) -> Any:
+        """Called for objects of other types than Python's own."""
+        if isinstance(value, jax.Array):
+            self._kept.append(value)
+            return _Kept, (len(self._kept) - 1,)
+        return NotImplemented
+
+
+class _Kept:
+    """Stands for an object that was left out."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, kept: list[Any]):
+        super().__init__(io.BytesIO(data))
+        self._kept = kept
+
+    def find_class(self, module: str, name: str) -> Any:
+        """`_Kept` as what gets the objects back."""
+        if module == __name__ and name == _Kept.__name__:
+            return self._kept.__getitem__
+        return super().find_class(module, name)

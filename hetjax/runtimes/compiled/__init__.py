@@ -1,0 +1,1 @@
+"""Compiled runs: a stretch of the tape becomes one program."""

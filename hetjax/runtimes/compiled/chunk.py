@@ -1,0 +1,141 @@
+"""A chunk: what one launch of a compiled run plays, collected and written as tables.
+
+Instructions come in the order of the tape and are put into supersteps: merges, then
+rounds that begin after them. A merge ends the superstep if one of its members has a
+round in it, since it must see what came of that round. So a round of all workers, a
+mega-batch with its many rounds of each, the nodes of a tree, gossip, and a server that
+workers visit one by one are one rule.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetjax.runtimes.compiled.program import Tables
+
+FIELDS = 11  # of the statistics of a merge
+Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
+
+
+class Outcome:
+    """The result of a local round, whose numbers are known once it was played.
+
+    See `hetjax.engine.protocols.RoundResult`.
+    """
+
+    __slots__ = ("_finite", "_losses", "_mean", "_rows", "_settle", "known", "padded")
+
+    def __init__(
+        self, rows: Sequence[np.ndarray], padded: int, settle: Callable[[], object]
+    ):
+        """`settle()` lets everything be played that was collected so far."""
+        self._rows, self.padded, self._settle = rows, padded, settle
+        self.known = False
+        self._mean, self._finite, self._losses = 0.0, True, None
+
+    def learn(self, mean: float, finite: bool, losses: np.ndarray | None) -> None:
+        """Take the numbers: mean loss of the last step, and losses [K, B] or None."""
+        self._mean, self._finite, self._losses = mean, finite, losses
+        self.known = True
+
+    @property
+    def mean(self) -> float:
+        """The mean loss of the last step."""
+        self._know()
+        return self._mean
+
+    @property
+    def finite(self) -> bool:
+        """Are all numbers of the replica finite, as far as that is checked?"""
+        self._know()
+        return self._finite
+
+    @property
+    def losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows and losses of all steps, if the sampler observes them."""
+        self._know()
+        if self._rows and self._losses is not None:
+            yield np.stack(self._rows), self._losses
+
+    def _know(self) -> None:
+        if not self.known:
+            self._settle()
+
+    def save(self) -> tuple[Any, ...]:
+        """What `restored` takes."""
+        numbers = self._mean, self._finite, self._losses
+        return list(self._rows), self.padded, self.known, numbers
+
+    @classmethod
+    def restored(cls, saved: tuple[Any, ...], settle: Callable[[], object]) -> "Outcome":
+        """An outcome that was saved."""
+        rows, padded, known, numbers = saved
+        found = cls(rows, padded, settle)
+        if known:
+            found.learn(*numbers)
+        return found
+
+
+class Chunk:
+    """Supersteps that are not launched yet."""
+
+    def __init__(self):
+        """Start with an empty superstep."""
+        self.rounds: list[Round] = []
+        self.rates: list[Any] = []
+        self.rows: list[np.ndarray] = []  # of all steps of all rounds
+        self.outcomes: list[Outcome] = []  # of the rounds
+        self.merges: list[tuple[int, ...]] = []  # kind, node, members
+        self.stats: list[np.ndarray | None] = []
+        self.ends: list[tuple[int, int]] = []  # of supersteps: merges, rounds
+        self._working: set[int] = set()  # workers with a round in the last superstep
+
+    def copy(self) -> "Chunk":
+        """A chunk with the same contents; its outcomes are the same ones."""
+        other = Chunk()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy())
+        return other
+
+    def add_round(
+        self,
+        worker: int,
+        rows: Sequence[np.ndarray],
+        first: int,
+        rate: Any,
+        outcome: Outcome,
+    ) -> None:
+        """Add a local round, the worker's steps from number `first` on."""
+        size = len(rows[0]) if rows else 0
+        self.rounds.append((worker, len(self.rows), len(rows), first, size))
+        self.rates.append(rate)
+        self.rows.extend(rows)
+        self.outcomes.append(outcome)
+        self._working.add(worker)
+
+    def add_merge(
+        self,
+        kind: int,
+        node: int,
+        members: Sequence[int],
+        stats: np.ndarray | None,
+        after: Collection[int],
+    ) -> None:
+        """Add a merge, or what else comes before rounds, `after` these workers' own."""
+        if not self._working.isdisjoint(after):
+            self._end()
+        self.merges.append((kind, node, *members))
+        self.stats.append(stats)
+
+    def _end(self) -> None:
+        """The superstep is over."""
+        self.ends.append((len(self.merges), len(self.rounds)))
+        self._working.clear()
+
+    def supersteps(self) -> Iterator[tuple[range, range]]:
+        """The places of the merges and of the rounds of each superstep."""
+        merge = first = 0
+        for merges, rounds in [*self.ends, (len(self.merges), len(self.rounds))]:
+            yield range(merge, merges), range(first, rounds)
+            merge, first = merges, rounds

@@ -1,0 +1,131 @@
+"""What the program of a compiled run is made of, and the arrays that it changes."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hetjax import tree
+from hetjax.engine.compiled.programs import Programs
+from hetjax.local import LocalUpdate
+from hetjax.machine import ROOT, Topology
+from hetjax.merge.types import Merge
+from hetjax.replica import Replica, Requires
+from hetjax.tree import PyTree
+
+
+class Parts(NamedTuple):
+    """The parts of a strategy and a job that programs are made of."""
+
+    programs: Programs
+    local: LocalUpdate
+    merges: tuple[Merge, ...]  # of the levels of nodes, from the lowest up
+    requires: Requires  # buffers, of the lowest merge and of the local update
+    num_workers: int
+    num_nodes: tuple[int, ...]  # how many nodes have each of the merges
+    checks: bool  # is each round's replica checked for numbers that are not finite?
+    keeps: bool  # are the losses of all examples kept, for the sampler?
+
+    @property
+    def shared(self) -> bool:
+        """May merges change a replica during its round?"""
+        return self.merges[0].updates_busy_workers
+
+    def model(self, states: "States", like: PyTree) -> PyTree:
+        """The root's model, in the dtypes of `like`: (params, model state)."""
+        return tree.cast_like(self.merges[-1].model(self.state(states, -1, 0)), like)
+
+    def new_replica(self, states: "States", like: PyTree) -> Replica:
+        """A replica that begins from the root's model."""
+        begin = self.programs.replica(self.local, self.requires)
+        return begin(*self.model(states, like))
+
+    def state(self, states: "States", level: int, node: Any) -> PyTree:
+        """The state of a node, by the merge that it has and its place among those."""
+        found = states[level]
+        return found if self.num_nodes[level] == 1 else row(found, node)
+
+    def with_state(
+        self, states: "States", level: int, node: Any, new: PyTree, old: PyTree
+    ) -> "States":
+        """The states with one that was `old`."""
+        changed = list(states)
+        changed[level] = (
+            new if self.num_nodes[level] == 1 else put(states[level], node, new, old)
+        )
+        return tuple(changed)
+
+
+States = tuple[PyTree, ...]  # of the nodes by merge; [nodes, ...] where several have it
+
+
+class Held(NamedTuple):
+    """All replicas and states. Merges see `replicas`, a round begins from `begun`."""
+
+    replicas: Replica  # [W, ...]
+    # where merges may change a replica during its round: the copies with which rounds
+    # began, and what came of them; else ()
+    begun: PyTree  # [W, ...]
+    done: PyTree  # [W, ...]
+    states: States
+
+
+class Places(NamedTuple):
+    """Where the nodes of a topology are among those that have the same merge."""
+
+    of: Mapping[str, tuple[int, int]]  # name -> (index of its merge, its place)
+    num_nodes: tuple[int, ...]
+
+    @classmethod
+    def in_topology(cls, topology: Topology, merges: int) -> "Places":
+        """The places of all nodes, the root among them."""
+        of, counts = {}, [0] * merges
+        for name in sorted({ROOT, *topology.nodes}):
+            level = topology.merge_level(name, merges)
+            of[name] = level, counts[level]
+            counts[level] += 1
+        return cls(of, tuple(counts))
+
+
+def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
+    """What a run begins with: every node and every replica has the first model."""
+    begin = parts.programs.replica(parts.local, parts.requires)
+    replicas = _repeated(begin(params, model_state), parts.num_workers)
+    states = tuple(
+        state if count == 1 else _repeated(state, count)
+        for count, state in zip(
+            parts.num_nodes,
+            (merge.init(*tree.copies((params, model_state))) for merge in parts.merges),
+            strict=True,
+        )
+    )
+    if not parts.shared:
+        return Held(replicas, (), (), states)
+    return Held(replicas, tree.copies(replicas), tree.copies(replicas), states)
+
+
+def _repeated(one: PyTree, n: int) -> PyTree:
+    return jax.tree.map(
+        lambda x: jnp.tile(jnp.asarray(x)[None], (n, *[1] * jnp.ndim(x))), one
+    )
+
+
+def row(stacked: PyTree, index: Any) -> PyTree:
+    """One of the trees that are stacked along the leaves' first axes."""
+    return jax.tree.map(
+        lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
+    )
+
+
+def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree) -> PyTree:
+    """The stack with a new row; a leaf that is the `old` one itself is not written."""
+
+    def one(leaf: Any, value: Any, before: Any) -> Any:
+        if value is before:
+            return leaf
+        return jax.lax.dynamic_update_index_in_dim(
+            leaf, jnp.asarray(value, leaf.dtype), index, 0
+        )
+
+    return jax.tree.map(one, stacked, new, old)

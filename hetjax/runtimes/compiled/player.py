@@ -1,0 +1,362 @@
+"""The player of a compiled run: it collects what is played, and launches programs.
+
+The tape is written ahead to the next point where something must be seen: an evaluation,
+losses that a sampler observes, metrics that are weights of a merge. Until then a
+round's result is not known. If a number then turns out not to be finite, all since the
+last such point is undone, and played once more with each result known when it arrives
+(`NotFinite`): what follows from it is decided as by the reference player.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hetjax import tree
+from hetjax.data.batching import bucket_of, entries_of
+from hetjax.engine import tape
+from hetjax.engine.evaluation import Evaluator
+from hetjax.engine.job import Job
+from hetjax.engine.protocols import NotFinite, Traits
+from hetjax.engine.replicas import Model, counters
+from hetjax.machine import Arrival, MergeOp, WorkerInfo
+from hetjax.runtimes.compiled.chunk import Chunk, Outcome
+from hetjax.runtimes.compiled.parts import Held, Parts, Places, begun, row
+from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
+from hetjax.runtimes.compiled.tables import (
+    Buckets,
+    Lengths,
+    lengths_of,
+    links_of,
+    places_of,
+    tables_of,
+)
+from hetjax.runtimes.inline import lead_alone
+from hetjax.saved import Leaves
+from hetjax.strategies.types import Strategy
+
+STEPS = 512  # of a chunk: more are launched at once only where there are more workers
+MERGES = 512  # of a chunk
+BEGIN, RESET, BEGUN, DONE, MOVED = (
+    Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
+)
+
+
+class Mark(NamedTuple):
+    """A point to which a player goes back."""
+
+    held: Held
+    chunk: Chunk
+    running: dict[int, Outcome]
+    moved: set[int]
+
+
+class CompiledPlayer:
+    """Plays the tape of one run, stretch by stretch."""
+
+    traits: Traits
+    plays: dict[type, Callable[[Any], Any]]
+    lead = staticmethod(lead_alone)
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        workers: tuple[WorkerInfo, ...],
+        source: Any,
+        device: Any,
+        *,
+        vmapped: bool,
+        most: float,
+    ):
+        """`source` makes batches. Rounds run side by side if `vmapped`, or in turn.
+
+        `most` steps, at most, are played until it is seen what came of them.
+        """
+        self._job, self._device, self._source = job, device, source
+        self._vmapped, self._most = vmapped, most
+        self._evaluator = Evaluator(job, device)
+        self.look_at_all = self._evaluator.of_all
+        programs = job.programs
+        merges = programs.merges_of(strategy)
+        topology = strategy.policy.topology(workers)
+        self._places = Places.in_topology(topology, len(merges))
+        self._parts = Parts(
+            programs,
+            strategy.local,
+            merges,
+            (*merges[0].requires, *strategy.local.requires),
+            len(workers),
+            self._places.num_nodes,
+            checks=job.on_nan == "reset",
+            keeps=strategy.sampler.observe is not None,
+        )
+        self._buckets = Buckets(job.buckets, source, exact=programs.exact)
+        self._kinds: list[Kind] = [BEGIN]
+        self._single = True
+        self._lengths = Lengths()
+        self._steps = max(STEPS, 4 * len(workers))  # of a chunk
+        self._chunk = Chunk()
+        # launched, and not read yet: numbers, their chunks, and what runs side by side
+        self._launched: list[tuple[Any, Chunk, Any]] = []
+        self._running: dict[int, Outcome] = {}  # of workers at work
+        self._arrived: list[Outcome] = []  # since it was last seen what came of them
+        self._moved: set[int] = set()  # workers whose replicas merges have moved
+        self._played = 0  # steps, since then
+        self.careful = False  # is each result known when it arrives?
+        self.sights = 0  # how often it was seen what came of everything
+
+    def open(self) -> None:
+        """Make the first model."""
+        job, parts = self._job, self._parts
+        with job.compilations.of("init"):
+            initial = job.programs.init(jax.random.key(job.seed))
+            self._initial = jax.device_put(initial, self._device)
+            self._held = self._begun(self._initial)
+        self.traits = Traits(
+            tree.num_bytes(initial),
+            measured=lambda node: bool(
+                parts.merges[self._places.of[node][0]].required_metrics
+            ),
+        )
+        self.plays = {
+            tape.Begin: self._begin,
+            tape.Round: self._start,
+            Arrival: self._finish,
+            tape.Measure: self._measure,
+            tape.Merge: self._merge,
+            tape.Look: self._look,
+            tape.Forget: lambda forget: None,  # it begins again before it is used
+            tape.Drop: lambda drop: self._running.pop(drop.worker, None),
+        }
+
+    def _begun(self, model: Model) -> Held:
+        parts = self._parts
+        key = ("begun", parts._replace(checks=False, keeps=False))
+        begin = parts.programs.once(
+            key, lambda: jax.jit(lambda *model: begun(parts, *model))
+        )
+        return begin(*model)
+
+    # -- instructions ------------------------------------------------------------------
+
+    def _begin(self, begin: tape.Begin) -> None:
+        self._add(BEGIN, (begin.worker,))
+
+    def _start(self, r: tape.Round) -> None:
+        worker, rows, chunk = r.worker, r.rows, self._chunk
+        if self._parts.shared:
+            self._add(BEGUN, (worker,))
+            self._moved.discard(worker)
+        if len(rows) != 1:
+            self._single = False
+        outcome = Outcome(
+            rows if self._parts.keeps else (), self._padded(rows), self.settle
+        )
+        chunk.add_round(worker, rows, r.first_step, r.learning_rate, outcome)
+        self._running[worker] = outcome
+        if len(chunk.rows) >= self._steps or len(chunk.rounds) >= self._steps:
+            self.launch()
+
+    def _padded(self, rows: Any) -> int:
+        """Examples that pad the batches of a round to their bucket."""
+        if not rows or self._parts.programs.exact:
+            return 0
+        buckets, train, n = self._job.buckets, self._job.train, len(rows[0])
+        if n == buckets[-1].size:
+            return 0
+        lengths = []
+        if train.sparse:
+            lengths = [[e.lengths for e in entries_of(train, r)] for r in rows]
+        return len(rows) * (bucket_of(buckets, n, lengths).size - n)
+
+    def _finish(self, arrival: Arrival) -> Outcome:
+        """A round arrives; what came of it may be known later."""
+        worker = arrival.worker
+        outcome = self._running.pop(worker)
+        if self._parts.shared:
+            self._add(MOVED if worker in self._moved else DONE, (worker,))
+        if not outcome.known:
+            self._arrived.append(outcome)
+        elif self._parts.checks and not outcome.finite:
+            self._add(RESET, (worker,))
+        return outcome
+
+    def _merge(self, merge: tape.Merge) -> None:
+        action, places = merge.action, self._places.of
+        level, node = places[action.node]
+        members = (*action.members, *action.partners)
+        of, numbers = [], []
+        for m in members:
+            if isinstance(m, int):
+                of.append(WORKER)
+                numbers.append(m)
+                if m in self._running:
+                    self._move(m)
+            else:
+                of.append(places[m][0])
+                numbers.append(places[m][1])
+        everyone = members == tuple(range(self._parts.num_workers))
+        kind = Kind("merge", level, action.op, tuple(of), everyone)
+        self._add(kind, numbers, node, merge.stats)
+
+    def _move(self, worker: int) -> None:
+        """A merge moves the replica of a worker at work."""
+        if not self._parts.shared:
+            raise ValueError(
+                f"worker {worker} is a partner in a merge during its round, which "
+                "this merge does not support: take one that declares "
+                "updates_busy_workers, such as merge.gossip()"
+            )
+        self._moved.add(worker)
+
+    def _add(
+        self,
+        kind: Kind,
+        members: Any,
+        node: int = 0,
+        stats: np.ndarray | None = None,
+    ) -> None:
+        """Add a merge, or what else comes before the rounds of a superstep."""
+        if kind not in self._kinds:
+            self._kinds.append(kind)
+        number = self._kinds.index(kind)
+        after = members
+        if self._parts.shared and kind not in (DONE, MOVED):
+            after = ()  # rounds at work have copies of their own
+        elif kind.what == "merge":
+            workers = zip(kind.members, members, strict=True)
+            after = [m for of, m in workers if of == WORKER]
+        self._chunk.add_merge(number, node, members, stats, after)
+        if len(self._chunk.merges) >= MERGES:
+            self.launch()
+
+    def _measure(self, measure: tape.Measure) -> list[float]:
+        self.settle()
+        action = measure.action
+        models = [self._seen(m) for m in (*action.members, *action.partners)]
+        return self._evaluator.of_members(models)
+
+    def _seen(self, member: int | str) -> Model:
+        if isinstance(member, int):
+            replica = row(self._held.replicas, member)
+        else:
+            level, node = self._places.of[member]
+            merge = self._parts.merges[level]
+            of = self._parts.programs.as_member(merge)
+            replica = of(self._parts.state(self._held.states, level, node))
+        return replica.params, replica.model_state
+
+    def _look(self, look: tape.Look) -> Any:
+        if self._arrived or self._chunk.merges:
+            self.settle()
+        return self._evaluator.look(self)
+
+    # -- launches ----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """See what came of everything, if that is due."""
+        if self.careful or self._played + len(self._chunk.rows) >= self._most:
+            self.settle()
+
+    def launch(self) -> None:
+        """Launch what was collected."""
+        chunk, self._chunk = self._chunk, Chunk()
+        if not (chunk.merges or chunk.rounds):
+            return
+        parts, source = self._parts, self._source
+        buckets, of_round, rows = self._buckets.of(chunk)
+        links = links_of(chunk, of_round) if self._vmapped else None
+        self._lengths = self._lengths.holding(lengths_of(chunk, links))
+        least = Lengths(self._steps, self._steps, self._steps, 64)
+        if self._vmapped:
+            least = least._replace(rounds=16)
+        self._lengths = self._lengths.holding(least)
+        table = np.zeros((self._lengths.steps, rows.shape[1]), np.int32)
+        table[: len(rows)] = rows
+        tables = tables_of(
+            chunk,
+            links,
+            of_round,
+            table,
+            self._lengths,
+            seed=self._job.seed,
+            absent=parts.num_workers,
+        )
+        shape = Shape(tuple(self._kinds), buckets, self._single, self._vmapped)
+        program = parts.programs.once(
+            ("stretch", parts, shape, source.key),
+            lambda: jax.jit(stretch(parts, shape, source)),
+        )
+        with self._job.compilations.of("stretch"):
+            self._held, numbers = program(self._held, source.arrays, tables)
+        self._launched.append((numbers, chunk, links))
+        self._played += len(chunk.rows)
+
+    def settle(self) -> None:
+        """Play everything, and see what came of it; NotFinite if that has to be undone."""
+        self.launch()
+        for numbers, chunk, links in self._launched:
+            self._read(jax.device_get(numbers), chunk, links)
+        self._launched, arrived = [], self._arrived
+        self._arrived, self._played = [], 0
+        self.sights += 1
+        checks = self._parts.checks
+        for outcome in arrived:
+            fine = np.isfinite(outcome.mean) and (outcome.finite or not checks)
+            if not fine and not self.careful:
+                raise NotFinite
+
+    def _read(self, numbers: Any, chunk: Chunk, links: Any) -> None:
+        means, finite, losses = numbers
+        n = len(chunk.rounds)
+        if links is not None and n:
+            order, lines, slots = places_of(links)
+            back = np.empty(n, int)
+            back[order] = np.arange(n)
+            lines, slots = lines[back], slots[back]
+            means = means[lines, slots]
+            finite = finite[lines, slots] if self._parts.checks else finite
+        each = finite[:n].tolist() if self._parts.checks else [True] * n
+        every = zip(chunk.outcomes, means[:n].tolist(), each, strict=True)
+        for i, (outcome, mean, fine) in enumerate(every):
+            kept = None
+            if self._parts.keeps:
+                _, start, steps, _, size = chunk.rounds[i]
+                kept = losses[start : start + steps, :size]
+            outcome.learn(mean, fine, kept)
+
+    def close(self) -> list[int]:
+        """Do nothing: no thread has to end."""
+        return []
+
+    # -- points to go back to ----------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """A point for `undo`: between two events, where everything that arrived is known."""
+        self.careful = False
+        return Mark(
+            self._held, self._chunk.copy(), dict(self._running), set(self._moved)
+        )
+
+    def undo(self, mark: Mark) -> None:
+        """Go back to a point; from it on, each result is known when it arrives."""
+        self._held, self._chunk = mark.held, mark.chunk.copy()
+        self._running, self._moved = dict(mark.running), set(mark.moved)
+        self._launched, self._arrived, self._played = [], [], 0
+        self.careful = True
+
+    # -- models ------------------------------------------------------------------------
+
+    def model(self) -> Model:
+        """Return the root's current model, in the dtypes of the initial model."""
+        if self._chunk.merges:
+            self.launch()
+        state = self._parts.state(self._held.states, -1, 0)
+        return self._parts.programs.model(self._parts.merges[-1])(state, *self._initial)
+
+    def report(self) -> dict[str, float]:
+        """Return the counters of the root's merge."""
+        state = self._parts.state(self._held.states, -1, 0)
+        return counters(self._parts.merges[-1], state)

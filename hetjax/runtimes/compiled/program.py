@@ -1,0 +1,391 @@
+"""The program of a stretch: supersteps of merges and local rounds, as data.
+
+A superstep has merges, in their order, and then local rounds that do not depend on one
+another. Which merges, which rounds, and on which rows are tables of numbers, so that
+one program plays any stretch of a run. See `hetjax.runtimes.compiled.chunk`, which
+writes the tables.
+"""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hetjax import tree
+from hetjax.data.batching import Bucket
+from hetjax.engine.compiled.programs import applied, check_in, fetch_fn
+from hetjax.local import with_own_buffers
+from hetjax.machine.types import MergeOp
+from hetjax.merge.checks import check_op
+from hetjax.merge.group import Group
+from hetjax.merge.types import Merge, WorkerStats
+from hetjax.replica import Replica
+from hetjax.runtimes.compiled.parts import Held, Parts, put, row
+from hetjax.tree import PyTree
+
+WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
+ONE_BY_ONE = 8  # members of a merge at most that are merged as a tuple; more as a stack
+
+
+class Kind(NamedTuple):
+    """A kind of what comes before the rounds of a superstep."""
+
+    what: str  # "merge", "begin", "reset", "begun", "done" or "moved"
+    level: int = 0  # of a merge: which merge
+    op: MergeOp = MergeOp.FETCH
+    members: tuple[int, ...] = ()  # WORKER, or the merge that a node has
+    everyone: bool = False  # are the members all workers, in their order?
+
+
+class Shape(NamedTuple):
+    """What one program plays: any stretch of these kinds and shapes."""
+
+    kinds: tuple[Kind, ...]
+    buckets: tuple[Bucket, ...]  # shapes of batches, the largest last
+    single: bool  # do all rounds have one step?
+    vmapped: bool  # do the rounds of a superstep run side by side?
+
+
+class Tables(NamedTuple):
+    """A stretch as numbers; what is beyond a table's end is not read."""
+
+    seed: Any  # uint32
+    supersteps: Any  # int32 [Q, 4]: the first merge, the end; the first round, the end
+    number: Any  # int32: of supersteps
+    # worker, first row of `rows`, steps, number of its first step, batch size, bucket
+    rounds: Any  # int32 [R, 6], or [R, width, 6] where rounds run side by side
+    rates: Any  # float32 [R], or [R, width]
+    rows: Any  # int32 [S, B]: of the training split, for each step
+    merges: Any  # int32 [M, 2 + n]: kind, node, members
+    stats: Any  # float32 [M, fields, n]
+
+
+class Numbers(NamedTuple):
+    """What the host is told of a stretch."""
+
+    means: Any  # [R] or [R, width]: the mean loss of each round's last step
+    finite: Any  # bool, as `means`: are all numbers finite? [0] if it is not checked
+    losses: Any  # [S, B], [0] if they are not kept
+
+
+def stretch(parts: Parts, shape: Shape, source: Any) -> Callable:
+    """(held, arrays of the source, tables) -> (held, numbers)."""
+    return _Stretch(parts, shape, source).run
+
+
+class _Stretch:
+    """The program of one shape."""
+
+    def __init__(self, parts: Parts, shape: Shape, source: Any):
+        self._parts, self._shape, self._source = parts, shape, source
+        self._like = jax.eval_shape(parts.programs.task.init, jax.random.key(0))
+        begin = parts.programs.replica(parts.local, parts.requires)
+        self._replica = jax.eval_shape(begin, *self._like)
+        self._step = parts.programs.step_fn(parts.local, parts.requires)
+
+    def run(self, held: Held, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+        """Play all supersteps, one after the other."""
+        self._arrays, self._tables = arrays, tables
+
+        def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
+            held, numbers = carry
+            merge, merges, first, last = (tables.supersteps[i, j] for j in range(4))
+            held = lax.fori_loop(merge, merges, self._before, held)
+            return lax.fori_loop(first, last, self._rounds, (held, numbers))
+
+        shape = tables.rates.shape
+        numbers = Numbers(
+            jnp.zeros(shape),
+            jnp.ones(shape if self._parts.checks else (0,), bool),
+            jnp.zeros(tables.rows.shape if self._parts.keeps else (0,)),
+        )
+        return lax.fori_loop(0, tables.number, superstep, (held, numbers))
+
+    # -- rounds ------------------------------------------------------------------------
+
+    def _rounds(self, i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
+        """Play a round, or a row of rounds side by side, all in one bucket."""
+        rounds = self._tables.rounds[i]
+        play = self._side_by_side if self._shape.vmapped else self._in_turn
+        if len(self._shape.buckets) == 1:
+            return play(i, self._shape.buckets[0], carry)
+        chosen = rounds[0, 5] if self._shape.vmapped else rounds[5]
+        for number, bucket in enumerate(self._shape.buckets):
+            carry = _if(chosen == number, partial(play, i, bucket), carry)
+        return carry
+
+    def _in_turn(
+        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
+    ) -> tuple[Held, Numbers]:
+        held, numbers = carry
+        worker, start, steps, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
+        rate, step = self._tables.rates[i], self._stepping(bucket)
+        before, structure = jax.tree.flatten(row(self._sources(held), worker))
+
+        def one(k: Any, carry: tuple) -> tuple:
+            leaves, losses, _ = carry
+            rows = self._tables.rows[start + k]
+            after, found, mean = step(
+                leaves, rows, n, rate, self._key_data(worker, first + k)
+            )
+            if self._parts.keeps:
+                losses = losses.at[start + k, : bucket.size].set(found)
+            return after, losses, mean
+
+        begin = (before, numbers.losses, jnp.zeros(()))
+        many = not self._shape.single
+        after, losses, mean = (
+            self._looped(steps, one, begin) if many else one(0, begin)
+        )
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(tree.all_finite(after))
+        held = self._with_done(
+            held,
+            lambda stack: put(stack, worker, *map(structure.unflatten, (after, before))),
+        )
+        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+
+    def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
+        """`one` for each step; leaves that no step changes are not carried along."""
+        before, *rest = begin
+
+        def body(k: Any, carry: tuple) -> tuple:
+            leaves, *rest = one(k, (self._merged(before, carry[0]), *carry[1:]))
+            return self._changing(leaves), *rest
+
+        leaves, *rest = lax.fori_loop(0, steps, body, (self._changing(before), *rest))
+        return self._merged(before, leaves), *rest
+
+    def _changing(self, leaves: list[Any]) -> list[Any]:
+        return [x for x, moves in zip(leaves, self._changes, strict=True) if moves]
+
+    def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
+        """All leaves: those that change, and the others as they were."""
+        new = iter(changed)
+        return [
+            next(new) if moves else x
+            for x, moves in zip(before, self._changes, strict=True)
+        ]
+
+    def _side_by_side(
+        self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
+    ) -> tuple[Held, Numbers]:
+        """Rounds of several workers; one that stands for no worker changes nothing."""
+        held, numbers = carry
+        workers, starts, steps, first, ns, _ = self._tables.rounds[i].T  # [width] each
+        rates, step = self._tables.rates[i], jax.vmap(self._stepping(bucket))
+        sources = self._sources(held)
+        stacks, structure = jax.tree.flatten(sources)
+        before = [jnp.take(x, workers, axis=0, mode="clip") for x in stacks]
+
+        def one(k: Any, carry: tuple) -> tuple:
+            leaves, losses, means = carry
+            steps_on = k < steps
+            place = jnp.where(steps_on, starts + k, len(self._tables.rows))
+            rows = jnp.take(self._tables.rows, place, axis=0, mode="clip")
+            keys = jax.vmap(self._key_data)(workers, first + k)
+            after, found, mean = step(leaves, rows, ns, rates, keys)
+            if self._parts.keeps:
+                losses = losses.at[place, : bucket.size].set(found, mode="drop")
+            if self._shape.single:
+                return after, losses, mean
+            after = [
+                _where(steps_on, new, old) if moves else old
+                for new, old, moves in zip(after, leaves, self._changes, strict=True)
+            ]
+            return after, losses, jnp.where(steps_on, mean, means)
+
+        begin = (before, numbers.losses, jnp.zeros(workers.shape))
+        many = not self._shape.single
+        after, losses, means = (
+            self._looped(jnp.max(steps), one, begin) if many else one(0, begin)
+        )
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
+
+        def put_all(stack: PyTree) -> PyTree:
+            leaves = jax.tree.leaves(stack)
+            every = zip(leaves, after, self._changes, strict=True)
+            return structure.unflatten(
+                [
+                    x.at[workers].set(new, mode="drop") if moves else x
+                    for x, new, moves in every
+                ]
+            )
+
+        held = self._with_done(held, put_all)
+        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+
+    def _stepping(self, bucket: Bucket) -> Callable:
+        """step(leaves, rows, n, rate, key data) -> (leaves, losses [B], mean)."""
+        structure = jax.tree.structure(self._replica)
+
+        def step(
+            leaves: list[Any], rows: Any, n: Any, rate: Any, key_data: Any
+        ) -> tuple[list[Any], Any, Any]:
+            batch = self._source.batch(self._arrays, rows[: bucket.size], n, bucket)
+            replica = structure.unflatten(leaves)
+            replica, losses, mean = self._step(replica, batch, rate, key_data)
+            return jax.tree.leaves(replica), losses, mean.astype(jnp.float32)
+
+        return step
+
+    @cached_property
+    def _changes(self) -> list[bool]:
+        """Which leaves of a replica a step changes: the others come out as they are."""
+        step = self._stepping(self._shape.buckets[-1])
+        size = self._shape.buckets[-1].size
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        traced = jax.make_jaxpr(step)(
+            jax.tree.leaves(self._replica),
+            jax.ShapeDtypeStruct((size,), jnp.int32),
+            number,
+            number,
+            jax.ShapeDtypeStruct((3,), jnp.uint32),
+        ).jaxpr
+        count = len(jax.tree.leaves(self._replica))
+        inputs, outputs = traced.invars[:count], traced.outvars[:count]
+        return [out is not x for out, x in zip(outputs, inputs, strict=True)]
+
+    def _key_data(self, worker: Any, number: Any) -> jax.Array:
+        """uint32 [3]: (seed, worker, step), as in `hetjax.engine.steps`."""
+        return jnp.stack([self._tables.seed, *map(jnp.uint32, (worker, number))])
+
+    def _sources(self, held: Held) -> Replica:
+        """The replicas from which rounds begin."""
+        return held.begun if self._parts.shared else held.replicas
+
+    def _with_done(self, held: Held, put: Callable[[PyTree], PyTree]) -> Held:
+        """With the replicas after rounds."""
+        if self._parts.shared:
+            return held._replace(done=put(held.done))
+        return held._replace(replicas=put(held.replicas))
+
+    # -- what comes before rounds ------------------------------------------------------
+
+    def _before(self, i: Any, held: Held) -> Held:
+        """Carry out a merge, or what else comes before rounds."""
+        kinds = self._shape.kinds
+        if len(kinds) == 1:
+            return self._play(kinds[0], i, held)
+        chosen = self._tables.merges[i, 0]
+        for number, kind in enumerate(kinds):
+            held = _if(chosen == number, partial(self._play, kind, i), held)
+        return held
+
+    def _play(self, kind: Kind, i: Any, held: Held) -> Held:
+        if kind.what == "merge":
+            return self._merge(kind, i, held)
+        parts, worker = self._parts, self._tables.merges[i, 2]
+        if kind.what == "begun":
+            now = row(held.replicas, worker)
+            return held._replace(begun=_written(held.begun, worker, now))
+        now = row(held.replicas, worker)
+        if kind.what == "begin":
+            new = parts.new_replica(held.states, self._like)
+        elif kind.what == "reset":
+            new = parts.new_replica(held.states, self._like)
+            new = with_own_buffers(new, now, parts.requires)
+        else:
+            before, done = row(held.begun, worker), row(held.done, worker)
+            leaves = self._merged(
+                jax.tree.leaves(before), self._changing(jax.tree.leaves(done))
+            )
+            new = jax.tree.unflatten(jax.tree.structure(before), leaves)
+            if kind.what == "moved":
+                new = check_in(now, before, new)
+        return held._replace(replicas=_written(held.replicas, worker, new))
+
+    def _merge(self, kind: Kind, i: Any, held: Held) -> Held:
+        parts, (node, *members) = self._parts, self._tables.merges[i, 1:]
+        merge, n = parts.merges[kind.level], len(kind.members)
+        members = range(n) if kind.everyone else members[:n]
+        packed = self._tables.stats[i, :, :n]
+        state = parts.state(held.states, kind.level, node)
+        several = n > ONE_BY_ONE and merge.takes_groups
+        if several and all(m == WORKER for m in kind.members):
+            return self._merge_stack(kind, i, held, state)
+        before = tuple(
+            row(held.replicas, m) if of == WORKER else self._member(held, of, m)
+            for of, m in zip(kind.members, members, strict=True)
+        )
+        new, after = _merged(merge, state, before, packed, kind.op)
+        states = parts.with_state(held.states, kind.level, node, new, state)
+        replicas = held.replicas
+        every = zip(kind.members, members, before, after, strict=True)
+        for of, m, old, replica in every:
+            if of == WORKER:
+                replicas = put(replicas, m, replica, old)
+                continue
+            child = parts.state(states, of, m)
+            adopt = parts.merges[of].from_parent
+            assert adopt is not None  # checked where it is a member
+            states = parts.with_state(states, of, m, adopt(child, replica), child)
+        return held._replace(replicas=replicas, states=states)
+
+    def _member(self, held: Held, level: int, node: Any) -> Replica:
+        """A node as a member of a merge."""
+        of = self._parts.programs.as_member(self._parts.merges[level])
+        return of(self._parts.state(held.states, level, node))
+
+    def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
+        """A merge of many workers, all at once."""
+        parts, n = self._parts, len(kind.members)
+        merge, node = parts.merges[kind.level], self._tables.merges[i, 1]
+        members = self._tables.merges[i, 2 : 2 + n]
+        before = held.replicas
+        if not kind.everyone:
+            before = jax.tree.map(lambda x: x[members], before)
+        group = Group((before,), stacked=True)
+        new, (after,) = _merged(merge, state, group, self._tables.stats[i, :, :n], kind.op)
+
+        def one(leaf: Any, value: Any, old: Any) -> Any:
+            if value is old:
+                return leaf
+            value = jnp.asarray(value, leaf.dtype)
+            return value if kind.everyone else leaf.at[members].set(value)
+
+        return held._replace(
+            replicas=jax.tree.map(one, held.replicas, after, before),
+            states=parts.with_state(held.states, kind.level, node, new, state),
+        )
+
+
+def _merged(
+    merge: Merge, state: PyTree, replicas: Any, packed: Any, op: MergeOp
+) -> tuple[PyTree, Any]:
+    """(state, replicas) after a merge or a fetch of a tuple, or of a stacked group."""
+    if op != MergeOp.FETCH:
+        check_op("this strategy", op, merge.ops)
+        return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)
+    fetch = fetch_fn(merge)
+    if not isinstance(replicas, Group):
+        return state, fetch(state, replicas)
+    return state, replicas.each(lambda r: fetch(state, (r,))[0]).members
+
+
+def _if(chosen: Any, play: Callable, carry: Any) -> Any:
+    """`play(carry)` if it is chosen: a loop of one turn, which changes arrays in place.
+
+    A `lax.cond` would copy all of them.
+    """
+    return lax.fori_loop(0, chosen.astype(jnp.int32), lambda _, now: play(now), carry)
+
+
+def _written(stack: PyTree, index: Any, new: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda x, value: lax.dynamic_update_index_in_dim(
+            x, jnp.asarray(value, x.dtype), index, 0
+        ),
+        stack,
+        new,
+    )
+
+
+def _where(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(chosen.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -1,0 +1,139 @@
+"""Batches inside a compiled run: gathered from data on the device, or sent with it.
+
+Data that fit are on the device, and a program is told only which rows a step takes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jax.experimental.sparse import BCOO
+
+from hetjax.data.batching import Batch, Bucket
+from hetjax.data.columns import gathered, in_memory, leaves_of
+from hetjax.data.dataset import Split
+
+MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
+
+
+class Csr(NamedTuple):
+    """A sparse matrix on the device, row after row."""
+
+    values: jax.Array  # [entries] float32
+    columns: jax.Array  # [entries] int32
+    starts: jax.Array  # [N + 1] int32, where each row begins
+
+
+class DeviceRows:
+    """A split whose arrays are on the device; batches are gathered there.
+
+    See `hetjax.data.batching.make_batch`, which makes the same batches on the host.
+    """
+
+    def __init__(self, split: Split, device: Any):
+        """Copy the split to a device; None is JAX's choice."""
+        leaves, self._structure = jax.tree.flatten((split.x, split.y))
+        self._columns = [leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves]
+        self._labels = sp.issparse(split.y)
+        self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
+        self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
+
+    @property
+    def key(self) -> Any:
+        """What programs that gather batches depend on, besides the arrays' shapes."""
+        return self._structure, tuple(self._columns), self._labels
+
+    def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The stored entries of these rows (host), of each sparse array."""
+        return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
+
+    def batch(self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
+        """The batch of these rows, of which the first n are true examples.
+
+        Inside a program, where `arrays` are those of this object.
+        """
+        weight = (jnp.arange(bucket.size) < n).astype(jnp.float32)
+        capacities, found = iter(bucket.capacities), []
+        for leaf, columns in zip(arrays, self._columns, strict=True):
+            if not isinstance(leaf, Csr):
+                found.append(jnp.take(leaf, rows, axis=0, mode="clip"))
+                continue
+            found.append(_rows_of(leaf, rows, next(capacities), columns))
+        if self._labels:  # sets of labels: the last of the sparse arrays
+            lengths = arrays[-1].starts[rows + 1] - arrays[-1].starts[rows]
+            weight = weight * (lengths > 0)
+            share = 1.0 / jnp.maximum(lengths, 1)
+            found[-1] = _with_shares(found[-1], share.astype(jnp.float32))
+        x, y = jax.tree.unflatten(self._structure, found)
+        return Batch(x, y, weight, jnp.asarray(n, jnp.float32))
+
+
+def _on_host(leaf: Any) -> Any:
+    if not sp.issparse(leaf):
+        return gathered(leaf, np.arange(leaf.shape[0]))
+    return Csr(
+        np.asarray(leaf.data, np.float32),
+        np.asarray(leaf.indices, np.int32),
+        np.asarray(leaf.indptr, np.int32),
+    )
+
+
+def _rows_of(csr: Csr, rows: jax.Array, capacity: int, columns: int) -> BCOO:
+    """[B, columns] rows of a matrix; unused entries have indices out of bounds."""
+    size = rows.shape[0]
+    start = csr.starts[rows]
+    ends = jnp.cumsum(csr.starts[rows + 1] - start)
+    place = jnp.arange(capacity)
+    row = jnp.searchsorted(ends, place, side="right", method="scan_unrolled")
+    used, row = place < ends[-1], row.astype(jnp.int32)
+    of = jnp.minimum(row, size - 1)
+    first = jnp.where(of > 0, ends[of - 1], 0)
+    entry = jnp.where(used, start[of] + place - first, 0)
+    values = jnp.where(used, csr.values[entry], 0.0)
+    column = jnp.where(used, csr.columns[entry], columns)
+    indices = jnp.stack([jnp.where(used, row, size), column], axis=1)
+    return BCOO((values, indices), shape=(size, columns), indices_sorted=True)
+
+
+def _with_shares(labels: BCOO, share: jax.Array) -> BCOO:
+    """The same labels, each of which counts as its example's share; unused ones 0."""
+    row = labels.indices[:, 0]
+    values = jnp.where(row < len(share), share[jnp.minimum(row, len(share) - 1)], 0.0)
+    return BCOO((values, labels.indices), shape=labels.shape, indices_sorted=True)
+
+
+def device_bytes(split: Split) -> int | None:
+    """The bytes of a split's arrays on a device; None if they cannot be there."""
+    total = 0
+    for leaf in leaves_of((split.x, split.y)):
+        if not in_memory(leaf):
+            return None
+        if sp.issparse(leaf):
+            if leaf.nnz > MOST:
+                return None
+            total += 8 * leaf.nnz + 4 * (leaf.shape[0] + 1)
+        else:
+            total += leaf.nbytes
+    return total
+
+
+def padded(rows: Sequence[np.ndarray], size: int, lengths: list[np.ndarray]) -> np.ndarray:
+    """[S, size] int32 the rows of S steps of n examples each, padded as batches are.
+
+    `lengths` [S n] are the entries of the rows, of each sparse array, in their order:
+    padding repeats the example that has the fewest; without any, all from the first on.
+    """
+    table = np.concatenate(rows).astype(np.int32).reshape(len(rows), -1)
+    n = table.shape[1]
+    if n == size:
+        return table
+    if not lengths:
+        return table[:, np.arange(size) % n]
+    shortest = np.sum(lengths, axis=0).reshape(len(rows), n).argmin(axis=1)
+    column = np.arange(size)[None]
+    return np.take_along_axis(
+        table, np.where(column < n, column, shortest[:, None]), axis=1
+    )

@@ -1,0 +1,193 @@
+"""The tables of a chunk: its supersteps, merges, rounds and rows, in few shapes.
+
+What is beyond the end of a table is not read, so that its length is one of few.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.data.batching import RATIO, Bucket
+from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
+from hetjax.runtimes.compiled.program import Tables
+from hetjax.runtimes.compiled.rows import padded
+
+Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
+
+
+class Lengths(NamedTuple):
+    """The lengths of all tables: they only grow, so that few programs are compiled."""
+
+    supersteps: int = 1
+    rounds: int = 1  # one after the other
+    steps: int = 1
+    merges: int = 1
+    members: int = 1
+    width: int = 1  # rounds side by side
+
+    def holding(self, least: "Lengths") -> "Lengths":
+        """The lengths, grown to powers of two that hold as many."""
+        pairs = zip(self, least, strict=True)
+        return Lengths(*(a if a >= b else 1 << (b - 1).bit_length() for a, b in pairs))
+
+
+def lengths_of(chunk: Chunk, links: Links | None) -> Lengths:
+    """The lengths that a chunk needs; without `links` its rounds are played in turn."""
+    every = [] if links is None else [line for of in links for line in of]
+    return Lengths(
+        len(chunk.ends) + 1,
+        max(1, len(chunk.rounds) if links is None else len(every)),
+        max(1, len(chunk.rows)),
+        max(1, len(chunk.merges)),
+        max(1, max((len(m) - 2 for m in chunk.merges), default=1)),
+        max(map(len, every), default=1),
+    )
+
+
+def links_of(chunk: Chunk, buckets: np.ndarray) -> Links:
+    """The rounds of each superstep that run side by side.
+
+    A worker's rounds follow one another, and so do rounds of several buckets, of which
+    `buckets` has each round's.
+    """
+    found = []
+    for _, rounds in chunk.supersteps():
+        links: dict[tuple[int, int], list[int]] = {}
+        turn: dict[int, int] = {}  # how many rounds of each worker came before
+        for i in rounds:
+            worker = chunk.rounds[i][0]
+            number = turn.get(worker, 0)
+            turn[worker] = number + 1
+            links.setdefault((number, int(buckets[i])), []).append(i)
+        found.append([links[key] for key in sorted(links)])
+    return found
+
+
+def tables_of(
+    chunk: Chunk,
+    links: Links | None,
+    buckets: np.ndarray,
+    rows: np.ndarray,
+    lengths: Lengths,
+    *,
+    seed: int,
+    absent: int,
+) -> Tables:
+    """The tables of a chunk; `absent` is the number of no worker."""
+    supersteps = np.zeros((lengths.supersteps, 4), np.int32)
+    ends = np.array([*chunk.ends, (len(chunk.merges), len(chunk.rounds))], np.int32)
+    if links is not None:
+        ends[:, 1] = np.cumsum([len(of) for of in links])
+    used = len(ends)
+    supersteps[:used, 1::2] = ends
+    supersteps[1:used, 0::2] = ends[:-1]
+    merges = np.zeros((lengths.merges, 2 + lengths.members), np.int32)
+    stats = np.zeros((lengths.merges, FIELDS, lengths.members), np.float32)
+    for i, (merge, of) in enumerate(zip(chunk.merges, chunk.stats, strict=True)):
+        merges[i, : len(merge)] = merge
+        if of is not None:
+            stats[i, :, : of.shape[1]] = of
+    rounds, rates = _rounds(chunk, links, buckets, lengths, absent)
+    number = np.int32(used)
+    return Tables(
+        np.uint32(seed), supersteps, number, rounds, rates, rows, merges, stats
+    )
+
+
+def _rounds(
+    chunk: Chunk,
+    links: Links | None,
+    buckets: np.ndarray,
+    lengths: Lengths,
+    absent: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The table of rounds, and of their learning rates."""
+    of_rounds = np.array(chunk.rounds, np.int32).reshape(-1, 5)
+    of_rates, used = np.array(chunk.rates, np.float32), len(chunk.rounds)
+    if links is None:
+        rounds = np.zeros((lengths.rounds, 6), np.int32)
+        rates = np.zeros(lengths.rounds, np.float32)
+        rounds[:used, :5], rounds[:used, 5], rates[:used] = of_rounds, buckets, of_rates
+        return rounds, rates
+    rounds = np.zeros((lengths.rounds, lengths.width, 6), np.int32)
+    rates = np.zeros((lengths.rounds, lengths.width), np.float32)
+    rounds[:, :, 0] = absent
+    if used:
+        order, line, slot = places_of(links)
+        rounds[line, slot, :5] = of_rounds[order]
+        rounds[line, :, 5] = buckets[order][:, None]  # one bucket in a line
+        rates[line, slot] = of_rates[order]
+    return rounds, rates
+
+
+def places_of(links: Links) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rounds in the order of the links, and the line and the slot of each."""
+    every = [line for of in links for line in of]
+    order = np.array([i for line in every for i in line], int)
+    lines = np.repeat(np.arange(len(every)), [len(line) for line in every])
+    slots = np.concatenate([np.arange(len(line)) for line in every])
+    return order, lines, slots
+
+
+class Buckets:
+    """The shapes of batches that a run has had so far; more are added when needed."""
+
+    def __init__(self, buckets: Sequence[Bucket], source: Any, *, exact: bool):
+        """`buckets` are the job's. `exact`: may batches not be padded?
+
+        If not, every batch is padded to that of the largest in its chunk, or more: half
+        of the largest batch size, a quarter, and so on.
+        """
+        self._of_job, self._source, self._exact = buckets, source, exact
+        self.known: list[Bucket] = []
+
+    def of(self, chunk: Chunk) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray]:
+        """Buckets that hold a chunk, which one each round has, and [S, B] its rows."""
+        numbers = np.array(chunk.rounds, np.int64).reshape(-1, 5)
+        steps, sizes = numbers[:, 2], numbers[:, 4]
+        needed = np.unique(sizes[steps > 0])
+        if not self._exact and len(needed):
+            needed = np.array([self._coarse(int(needed[-1]))])
+        of_step = np.repeat(sizes, steps)
+        table = np.zeros((len(chunk.rows), max(self._sizes(needed))), np.int32)
+        for n in np.unique(of_step):
+            here = np.flatnonzero(of_step == n)
+            size = int(n) if self._exact else int(needed[0])
+            rows = [chunk.rows[i] for i in here]
+            lengths = self._source.lengths(np.concatenate(rows))
+            table[here, :size] = padded(rows, size, lengths)
+            self._hold(size, table[here, :size])
+        known = sorted(self.known)
+        if not self._exact:
+            size = int(needed[0]) if len(needed) else known[-1].size if known else 1
+            known = [next((b for b in known if b.size == size), Bucket(1))]
+            return tuple(known), np.zeros(len(numbers), np.int32), table
+        places = {b.size: i for i, b in enumerate(known)}
+        of_round = np.array([places.get(int(n), 0) for n in sizes], np.int32)
+        return tuple(known) or (Bucket(1),), of_round, table
+
+    def _sizes(self, needed: np.ndarray) -> list[int]:
+        return [1, *(b.size for b in self.known), *map(int, needed)]
+
+    def _coarse(self, n: int) -> int:
+        """The smallest of the batch size, half of it, a quarter, ..., that holds n."""
+        size = self._of_job[-1].size
+        while size > 1 and -(-size // 2) >= n:
+            size = -(-size // 2)
+        return size
+
+    def _hold(self, size: int, rows: np.ndarray) -> None:
+        """Know a bucket of this size with room for the entries of all these batches."""
+        each = self._source.lengths(rows)
+        entries = [max(1, int(of.sum(axis=1).max())) for of in each]
+        before = next((b for b in self.known if b.size == size), None)
+        if before is None:
+            before = next(b for b in self._of_job if b.size >= size)._replace(size=size)
+            self.known.append(before)
+        capacities = list(before.capacities)
+        for i, needed in enumerate(entries):
+            while capacities[i] < needed:
+                capacities[i] = int(np.ceil(capacities[i] * RATIO))
+        self.known.remove(before)
+        self.known.append(Bucket(size, tuple(capacities)))
