@@ -55,6 +55,8 @@ def compare(
     tune: str = "common",
     traces: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
+    compiled: bool | str = "auto",
+    data_on: str = "auto",
     out: str | Path | None = None,
     every: str = EVERY,
     resume: str = "auto",
@@ -68,7 +70,7 @@ def compare(
     each is then evaluated at instants of its own. Real runs differ from one another,
     and each is recorded in the folder `traces` if one is given.
     `devices` are those of this host that simulated workers are spread over, as in
-    `train`.
+    `train`, which also says what `compiled` and `data_on` are.
 
     Runs of one seed start from the same parameters, draw from the same shuffled order,
     and are evaluated at the same instants (on `eval_examples` of the test split, if it
@@ -114,6 +116,8 @@ def compare(
         tunes=TUNE,
         traces=traces,
         devices=devices,
+        compiled=compiled,
+        data_on=data_on,
         on_history=on_history,
         out=out,
         every=every,
@@ -132,6 +136,8 @@ def compare(
         num_evals=num_evals,
         eval_examples=eval_examples,
         devices=devices,
+        compiled=compiled,
+        data_on=data_on,
     )
     sessions = {name: session.lasting(time) for name, time in lasting.items()}
     _check_kept(sessions, strategies, learning_rates, seeds, epochs, keep)

@@ -29,7 +29,7 @@ from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.checks import check_dataset, is_real
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import FEW, num_held_out
-from hetjax.engine.job import ON_LOST_WORKER, ON_NAN
+from hetjax.engine.job import COMPILED, DATA_ON, ON_LOST_WORKER, ON_NAN
 from hetjax.machine import Machine, RunEnded, SimulatedClock
 from hetjax.merge.types import Merge
 from hetjax.runtimes.devices import simulation_devices
@@ -63,6 +63,8 @@ def check_train(
     on_lost_worker: Any,
     trace: Any,
     devices: Any,
+    compiled: Any,
+    data_on: Any,
     resume: Any,
 ) -> None:
     """Raise a ValueError if an argument of `train` is not valid."""
@@ -70,6 +72,7 @@ def check_train(
     check_task_and_data(task, data)
     check_machine(machine)
     check_devices(devices, machine)
+    check_compiled(compiled, data_on, machine)
     check_path("trace", trace)
     if trace is not None and not is_real_machine(machine):
         raise ValueError(
@@ -111,6 +114,8 @@ def check_compare(
     tunes: Sequence[str],
     traces: Any,
     devices: Any,
+    compiled: Any,
+    data_on: Any,
     on_history: Any,
     out: Any,
     every: Any,
@@ -123,6 +128,7 @@ def check_compare(
     check_task_and_data(task, data)
     check_machine(machine)
     check_devices(devices, machine)
+    check_compiled(compiled, data_on, machine)
     check_choice("tune", tune, tunes)
     check_learning_rates(learning_rates)
     num_examples = len(data.train)
@@ -162,6 +168,22 @@ def check_devices(devices: Any, machine: Any) -> None:
             "give a real machine its own, as local_machine(devices)"
         )
     simulation_devices(devices)
+
+
+def check_compiled(compiled: Any, data_on: Any, machine: Any) -> None:
+    """Raise a ValueError unless these fit the machine: real ones compile no runs."""
+    if not any(compiled is choice for choice in COMPILED):
+        check_choice("compiled", compiled, COMPILED)
+    check_choice("data_on", data_on, DATA_ON)
+    if compiled is True and not isinstance(machine, Machine):
+        raise ValueError(
+            "compiled=True: only runs on a simulated machine are compiled: leave it out"
+        )
+    if data_on != "auto" and not isinstance(machine, Machine):
+        raise ValueError(
+            f"data_on={data_on!r}: only runs on a simulated machine have their training "
+            "data on a device: leave it out"
+        )
 
 
 def check_replay(task: Any, data: Any, strategy: Any) -> None:

@@ -64,6 +64,8 @@ class Session:
         on_lost_worker: str = "continue",
         trace: str | Path | None = None,
         devices: Sequence[Device | str] | None = None,
+        compiled: bool | str = "auto",
+        data_on: str = "auto",
     ):
         """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
 
@@ -76,6 +78,8 @@ class Session:
         self.trace = trace  # file of the next real run's trace; None: a temporary one
         self.data, self.machine = data, machine
         self._devices = devices  # for simulated workers
+        self._compiled, self._data_on = compiled, data_on
+        self._on_devices: dict[Any, Any] = {}
         self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
@@ -324,6 +328,9 @@ class Session:
             on_lost_worker=self._on_lost_worker,
             trace=self.trace,
             devices=self._devices,
+            compiled=self._compiled,
+            data_on=self._data_on,
+            on_devices=self._on_devices,
         )
 
 

@@ -37,6 +37,8 @@ def train(
     on_lost_worker: str = "continue",
     trace: str | Path | None = None,
     devices: Sequence[Device | str] | None = None,
+    compiled: bool | str = "auto",
+    data_on: str = "auto",
     checkpoint: Checkpoint | str | Path | None = None,
     every: str = EVERY,
     resume: str = "auto",
@@ -82,6 +84,13 @@ def train(
     for bit as on one device (on CUDA with `--xla_gpu_deterministic_ops=true` in
     XLA_FLAGS).
 
+    On a simulated machine a run is compiled, if that is faster: stretches of it become
+    one program each (`hetjax.runtimes.compiled`). With compiled=False the reference
+    player takes one step after the other; `history.played` says which it was, and why.
+    Both have the same events to the bit, and parameters that agree to rounding. The
+    training data are then on the device if they fit (data_on="auto"), and otherwise
+    batches are sent from the host (data_on="host").
+
     With `checkpoint`, a folder (or a `Checkpoint` with more settings), the run is kept
     there `every` "60s" of the host or "5 evals", and the same call again goes on from
     the last checkpoint, or returns the history of a run that is over: resume="auto".
@@ -116,6 +125,8 @@ def train(
         on_lost_worker=on_lost_worker,
         trace=trace,
         devices=devices,
+        compiled=compiled,
+        data_on=data_on,
         checkpoint=checkpoint,
         resume=resume,
         progress=progress,

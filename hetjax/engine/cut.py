@@ -36,9 +36,10 @@ class Cuts:
         """
         self._saver, self._player, self._at_rest = saver, player, kept.at_rest
         self._prefers_rest = kept.at_rest or (rests and saver.prefers_rest)
+        self._whole = kept.whole
         self._is_due = kept.hear_due(saver.is_due)
         self._save = save
-        if not kept.at_rest:
+        if not (kept.at_rest or kept.whole):
             player.on_outcome = self.arrived
         self._open: Cut | None = None
         self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
@@ -79,8 +80,8 @@ class Cuts:
         if self._last == "wanted":
             self._last = "taken"
         self._open.add("run", self._save())
-        self._awaited = set(working)
-        for worker in sorted(working):
+        self._awaited = set() if self._whole else set(working)
+        for worker in sorted(self._awaited):
             outcome = self._player.outcome(worker)
             if outcome is not None:
                 self._add(worker, None, outcome)

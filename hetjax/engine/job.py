@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetjax.data.batching import Batch, Bucket
 from hetjax.data.dataset import Dataset, Split
@@ -12,6 +12,8 @@ from hetjax.engine.placement import Device
 
 ON_NAN = ("stop", "reset")
 ON_LOST_WORKER = ("continue", "stop")
+COMPILED = ("auto", True, False)
+DATA_ON = ("auto", "device", "host")
 
 
 class Job(NamedTuple):
@@ -40,4 +42,8 @@ class Job(NamedTuple):
     # temporary one
     usual_trace: Path | None = None
     continues: bool = False  # is the run continued from a checkpoint?
+    compiled: bool | str = "auto"  # one of COMPILED
+    data_on: str = "auto"  # one of DATA_ON
+    # training data on devices, of all runs that share them; see `DeviceRows`
+    on_devices: dict[Any, Any] | None = None
     keeps_best: bool = False  # does the history keep the model of the best evaluation?

@@ -5,8 +5,10 @@ the tape (`hetjax.engine.tape`) on one side, and on the other those that it is f
 player, the records of the run, its checkpoints, and its recording on disk.
 """
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -64,7 +66,11 @@ class Loop:
         compilations, runtime = self._job.compilations, self._runtime
         began, compiled = time.perf_counter(), compilations.seconds  # before the run
         kept = self._saver is not None
-        with compilations.counting(), interruptible(kept=kept) as pressed:
+        with (
+            compilations.counting(),
+            interruptible(kept=kept) as pressed,
+            _little_garbage(),
+        ):
             stuck: list[int] = []
             in_step = True  # with the run's other processes, if there are any
             self._interrupted = runtime.hear_interrupt(pressed)
@@ -153,7 +159,8 @@ class Loop:
         """Begin, or continue from what was saved."""
         kept, saved = self._runtime.kept, self._saved
         if self._saver is not None and kept is not None:
-            rests = self._strategy.policy.bulk_synchronous
+            # a player that is ahead is saved between events
+            rests = self._strategy.policy.bulk_synchronous and not kept.whole
             self._cuts = Cuts(self._saver, kept, self._player, self.save, rests=rests)
         begin = self._writer.begin
         if saved is not None and saved["run"]["machine"] == self._machine:
@@ -260,7 +267,7 @@ class Loop:
 
     def _rest(self, rest: tape.Rest) -> None:
         """Keep the run, if that is due now, and no round is in flight."""
-        if self._cuts is not None:
+        if self._cuts is not None and self._back is None:
             self._cuts.between_rounds(*self._progress)
 
     def _look_after_cuts(self) -> None:
@@ -323,7 +330,7 @@ class Loop:
         if self._runtime.recorder is not None:
             self._runtime.recorder.load(run["tape"], clock.now)
         for worker in sorted(clock.roster.working):
-            fields = saved.get(f"outcome {worker}")
+            fields = saved.get(f"outcome {worker}")  # if the player has it not itself
             if fields:
                 player.load_outcome(worker, fields)
             if self._runtime.real:
@@ -338,3 +345,20 @@ class Loop:
         self._clock.start_at(self._records.history.duration)
         if self._runtime.recorder is not None:
             self._runtime.recorder.start_at(self._clock.now)
+
+
+@contextmanager
+def _little_garbage() -> Iterator[None]:
+    """Let the garbage collector look at what a run makes alone.
+
+    Else it goes through all objects of the process, some 100 ms, again and again: a
+    third of the host's time of a compiled run.
+    """
+    if gc.get_freeze_count():  # somebody else has done so
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

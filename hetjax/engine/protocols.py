@@ -345,6 +345,8 @@ class Kept(NamedTuple):
     # are runs cut only when no worker has a local round, between an arrival's merges
     # and the rounds after it?
     at_rest: bool = False
+    # are the rounds in flight in what the player saves?
+    whole: bool = False
     # of several processes: is a cut due, as the first process tells it?
     hear_due: Callable[[IsDue], IsDue] = lambda is_due: is_due
 
@@ -372,6 +374,7 @@ class Runtime(NamedTuple):
     # told that this process leaves the run early, by an exception like SystemExit
     leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
+    played: str = ""  # which player a simulated run has, and why, for the history
     note: str = ""  # how replicas are placed, for the history
     # the machine that each worker is on by now, where there are several
     nodes: Callable[[], Sequence[str]] = tuple

@@ -65,6 +65,7 @@ class RunRecords:
             step_modes=runtime.step_modes,
             trace=runtime.recorder and runtime.recorder.recording,
             placement=runtime.note,
+            played=runtime.played,
             estimates_busy=runtime.estimates_busy,
         )
 

@@ -116,7 +116,10 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         metric,
         mode,
         # files of earlier versions do not say
-        algorithm=record.get("algorithm", str) if "algorithm" in record.value else "",
+        **{
+            name: record.get(name, str) if name in record.value else ""
+            for name in ("algorithm", "played")
+        },
         evals=[Evaluation(_point(p, metric)) for p in points],
         at_end=record.made("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],

@@ -74,6 +74,7 @@ def run_record(history: History) -> dict[str, Any]:
         "stopped": history.stopped,
         "real": history.real,
         "placement": history.placement,
+        "played": history.played,
         "estimates_busy": history.estimates_busy,
         "step_modes": plain(history.step_modes),
         "events": plain(history.events),

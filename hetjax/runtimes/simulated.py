@@ -9,6 +9,9 @@ from hetjax.engine.play import Player
 from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
 from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
+from hetjax.runtimes.compiled.choice import choose, most_steps
+from hetjax.runtimes.compiled.player import CompiledPlayer
+from hetjax.runtimes.compiled.rows import HostRows, rows_on
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import Inline, Pooled, Spread
 from hetjax.runtimes.step_modes import step_mode_of_table
@@ -33,6 +36,14 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
         source = DeviceRows(job.train, None)
         player = CompiledPlayer(strategy, job, clock.workers, source, None, vmapped=os.environ["HJC"]=="v", most=16384)
         return Runtime(clock, player, {}, kept=Kept("simulated"))
+    choice = choose(strategy, job, len(clock.workers), devices)
+    note = f"on {', '.join(map(device_name, devices))}"
+    if choice.compiled:
+        player = _compiled(
+            strategy, job, clock.workers, devices[0], on_device=choice.on_device
+        )
+        kept = Kept("simulated, compiled", whole=True)
+        return Runtime(clock, player, {}, note=note, kept=kept, played=choice.said)
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
     executor = _executor(
@@ -43,9 +54,32 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
         len(clock.workers),
     )
     step_modes = {devices[0].device_kind: step_mode}
-    note = f"on {', '.join(map(device_name, devices))}"
     player = Player(strategy, job, clock.workers, executor, placement)
-    return Runtime(clock, player, step_modes, note=note, kept=Kept("simulated"))
+    kept = Kept("simulated")
+    return Runtime(
+        clock, player, step_modes, note=note, kept=kept, played=choice.said
+    )
+
+
+def _compiled(
+    strategy: Strategy,
+    job: Job,
+    workers: tuple[WorkerInfo, ...],
+    device: Device,
+    *,
+    on_device: bool,
+) -> CompiledPlayer:
+    """Return the player of a compiled run on a device."""
+    at = None if device == default_device() else device
+    return CompiledPlayer(
+        strategy,
+        job,
+        workers,
+        rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size),
+        at,
+        vmapped=device.platform != "cpu",
+        most=most_steps(strategy, job, device.platform),
+    )
 
 
 def _devices(

@@ -4,12 +4,14 @@ A table makes results the same bit for bit everywhere. On real devices the step 
 chosen by a measurement (`hetjax.runtimes.threads.step_mode_choice`).
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
+from hetjax import tree
 from hetjax.data.batching import make_batch
 from hetjax.engine.job import Job
 
@@ -39,6 +41,44 @@ def is_small(job: Job) -> bool:
     return len(_names(job)) <= SMALL
 
 
+def flops_per_example(job: Job) -> float:
+    """Operations in the products and convolutions of the loss of an example.
+
+    At least those of a product with every parameter, once.
+    """
+    programs = job.programs
+
+    def counted() -> float:
+        jaxpr = _loss_of(job).jaxpr
+        model = jax.eval_shape(programs.task.init, jax.random.key(0))[0]
+        return max(float(_products(jaxpr)), 2.0 * tree.size(model))
+
+    return programs.once("operations of the loss", counted)
+
+
+def _products(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        total += _operations(equation)
+        for inner in _inner(equation):
+            total += equation.params.get("length", 1) * _products(inner)
+    return total
+
+
+def _operations(equation: Any) -> float:
+    """Of one product or convolution: two for each pair of numbers."""
+    name, out = equation.primitive.name, equation.outvars[0].aval
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        shape = equation.invars[0].aval.shape
+        return 2.0 * math.prod(out.shape) * math.prod(shape[i] for i in contracted)
+    if name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        outputs = equation.params["dimension_numbers"].rhs_spec[0]
+        return 2.0 * math.prod(out.shape) * math.prod(kernel) / kernel[outputs]
+    return 0.0
+
+
 def _names(job: Job) -> list[str]:
     """The names of all primitives of the loss."""
     return job.programs.once(
@@ -58,7 +98,13 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
     """Yield the names of all primitives, including those of inner jaxprs."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", None)
-            if inner is not None:
-                yield from _primitives(getattr(inner, "jaxpr", inner))
+        for inner in _inner(equation):
+            yield from _primitives(inner)
+
+
+def _inner(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs that an equation calls."""
+    for value in equation.params.values():
+        inner = getattr(value, "jaxpr", None)
+        if inner is not None:
+            yield getattr(inner, "jaxpr", inner)

@@ -102,6 +102,8 @@ class History:
     placement: str = (
         ""  # the devices of the replicas, or how a mesh placed them, and why
     )
+    played: str = ""
+    # "compiled", or why the reference player played a simulated run
     estimates_busy: bool = False
     # are busy times worked out from measured steps, since one program hides them?
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)

@@ -83,7 +83,7 @@ class Chunk:
     def __init__(self):
         """Start with an empty superstep."""
         self.rounds: list[Round] = []
-        self.rates: list[Any] = []
+        self.rates: list[float] = []
         self.rows: list[np.ndarray] = []  # of all steps of all rounds
         self.outcomes: list[Outcome] = []  # of the rounds
         self.merges: list[tuple[int, ...]] = []  # kind, node, members
@@ -98,12 +98,28 @@ class Chunk:
             setattr(other, name, value.copy())
         return other
 
+    def save(self) -> dict[str, Any]:
+        """What `restored` takes."""
+        return {
+            **vars(self),
+            "outcomes": [outcome.save() for outcome in self.outcomes],
+        }
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any], settle: Callable[[], object]) -> "Chunk":
+        """A chunk that was saved; `settle` as of an `Outcome`."""
+        chunk = cls()
+        for name, value in saved.items():
+            setattr(chunk, name, value)
+        chunk.outcomes = [Outcome.restored(each, settle) for each in chunk.outcomes]
+        return chunk
+
     def add_round(
         self,
         worker: int,
         rows: Sequence[np.ndarray],
         first: int,
-        rate: Any,
+        rate: float,
         outcome: Outcome,
     ) -> None:
         """Add a local round, the worker's steps from number `first` on."""

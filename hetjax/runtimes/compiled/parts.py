@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hetjax import tree
+from hetjax.data.batching import Batch
 from hetjax.engine.compiled.programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
@@ -24,6 +25,7 @@ class Parts(NamedTuple):
     requires: Requires  # buffers, of the lowest merge and of the local update
     num_workers: int
     num_nodes: tuple[int, ...]  # how many nodes have each of the merges
+    changes: tuple[bool, ...]  # does a step change this leaf of a replica?
     checks: bool  # is each round's replica checked for numbers that are not finite?
     keeps: bool  # are the losses of all examples kept, for the sampler?
 
@@ -58,6 +60,29 @@ class Parts(NamedTuple):
 
 
 States = tuple[PyTree, ...]  # of the nodes by merge; [nodes, ...] where several have it
+
+
+def changed_leaves(
+    programs: Programs, local: LocalUpdate, requires: Requires, batch: Batch
+) -> tuple[bool, ...]:
+    """Which leaves of a replica a step changes; the others come out as they are."""
+
+    def traced() -> tuple[bool, ...]:
+        begin = programs.replica(local, requires)
+        model = jax.eval_shape(programs.task.init, jax.random.key(0))
+        leaves, structure = jax.tree.flatten(jax.eval_shape(begin, *model))
+        step = programs.step_fn(local, requires)
+
+        def flat(leaves: list[Any], *rest: Any) -> list[Any]:
+            return jax.tree.leaves(step(structure.unflatten(leaves), *rest)[0])
+
+        key_data = jax.ShapeDtypeStruct((3,), jnp.uint32)
+        rate = jax.ShapeDtypeStruct((), jnp.float32)
+        jaxpr = jax.make_jaxpr(flat)(leaves, batch, rate, key_data).jaxpr
+        pairs = zip(jaxpr.outvars, jaxpr.invars, strict=False)
+        return tuple(out is not leaf for out, leaf in pairs)
+
+    return programs.once(("changed leaves", local, requires), traced)
 
 
 class Held(NamedTuple):

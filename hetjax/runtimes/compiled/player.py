@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from hetjax import tree
-from hetjax.data.batching import bucket_of, entries_of
+from hetjax.data.batching import bucket_of, entries_of, make_batch
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
@@ -22,7 +22,7 @@ from hetjax.engine.protocols import NotFinite, Traits
 from hetjax.engine.replicas import Model, counters
 from hetjax.machine import Arrival, MergeOp, WorkerInfo
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
-from hetjax.runtimes.compiled.parts import Held, Parts, Places, begun, row
+from hetjax.runtimes.compiled.parts import Held, Parts, Places, begun, changed_leaves, row
 from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
 from hetjax.runtimes.compiled.tables import (
     Buckets,
@@ -36,7 +36,7 @@ from hetjax.runtimes.inline import lead_alone
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 
-STEPS = 512  # of a chunk: more are launched at once only where there are more workers
+STEPS = 512  # of a chunk
 MERGES = 512  # of a chunk
 BEGIN, RESET, BEGUN, DONE, MOVED = (
     Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
@@ -82,13 +82,16 @@ class CompiledPlayer:
         merges = programs.merges_of(strategy)
         topology = strategy.policy.topology(workers)
         self._places = Places.in_topology(topology, len(merges))
+        requires = (*merges[0].requires, *strategy.local.requires)
+        batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
         self._parts = Parts(
             programs,
             strategy.local,
             merges,
-            (*merges[0].requires, *strategy.local.requires),
+            requires,
             len(workers),
             self._places.num_nodes,
+            changed_leaves(programs, strategy.local, requires, batch),
             checks=job.on_nan == "reset",
             keeps=strategy.sampler.observe is not None,
         )
@@ -96,7 +99,7 @@ class CompiledPlayer:
         self._kinds: list[Kind] = [BEGIN]
         self._single = True
         self._lengths = Lengths()
-        self._steps = max(STEPS, 4 * len(workers))  # of a chunk
+        self._steps = min(max(STEPS, 4 * len(workers)), source.most)  # of a chunk
         self._chunk = Chunk()
         # launched, and not read yet: numbers, their chunks, and what runs side by side
         self._launched: list[tuple[Any, Chunk, Any]] = []
@@ -154,7 +157,7 @@ class CompiledPlayer:
         outcome = Outcome(
             rows if self._parts.keeps else (), self._padded(rows), self.settle
         )
-        chunk.add_round(worker, rows, r.first_step, r.learning_rate, outcome)
+        chunk.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
         self._running[worker] = outcome
         if len(chunk.rows) >= self._steps or len(chunk.rounds) >= self._steps:
             self.launch()
@@ -266,15 +269,14 @@ class CompiledPlayer:
         if not (chunk.merges or chunk.rounds):
             return
         parts, source = self._parts, self._source
-        buckets, of_round, rows = self._buckets.of(chunk)
+        buckets, of_round, rows, steps = self._buckets.of(chunk)
         links = links_of(chunk, of_round) if self._vmapped else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
         least = Lengths(self._steps, self._steps, self._steps, 64)
         if self._vmapped:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)
-        table = np.zeros((self._lengths.steps, rows.shape[1]), np.int32)
-        table[: len(rows)] = rows
+        arrays, table = source.given(rows, steps, self._lengths.steps)
         tables = tables_of(
             chunk,
             links,
@@ -290,23 +292,27 @@ class CompiledPlayer:
             lambda: jax.jit(stretch(parts, shape, source)),
         )
         with self._job.compilations.of("stretch"):
-            self._held, numbers = program(self._held, source.arrays, tables)
+            self._held, numbers = program(self._held, arrays, tables)
         self._launched.append((numbers, chunk, links))
         self._played += len(chunk.rows)
 
     def settle(self) -> None:
         """Play everything, and see what came of it; NotFinite if that has to be undone."""
         self.launch()
-        for numbers, chunk, links in self._launched:
-            self._read(jax.device_get(numbers), chunk, links)
-        self._launched, arrived = [], self._arrived
-        self._arrived, self._played = [], 0
+        self._read_all()
+        arrived, self._arrived, self._played = self._arrived, [], 0
         self.sights += 1
         checks = self._parts.checks
         for outcome in arrived:
             fine = np.isfinite(outcome.mean) and (outcome.finite or not checks)
             if not fine and not self.careful:
                 raise NotFinite
+
+    def _read_all(self) -> None:
+        """Read the numbers of all that was launched."""
+        for numbers, chunk, links in self._launched:
+            self._read(jax.device_get(numbers), chunk, links)
+        self._launched = []
 
     def _read(self, numbers: Any, chunk: Chunk, links: Any) -> None:
         means, finite, losses = numbers
@@ -336,6 +342,7 @@ class CompiledPlayer:
     def mark(self) -> Mark:
         """A point for `undo`: between two events, where everything that arrived is known."""
         self.careful = False
+        self._read_all()
         return Mark(
             self._held, self._chunk.copy(), dict(self._running), set(self._moved)
         )
@@ -360,3 +367,53 @@ class CompiledPlayer:
         """Return the counters of the root's merge."""
         state = self._parts.state(self._held.states, -1, 0)
         return counters(self._parts.merges[-1], state)
+
+    # -- saved and resumed -------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Return all arrays, and what is not launched yet, at a `mark`."""
+        self._read_all()
+        root = self._parts.state(self._held.states, -1, 0)
+        chunk = self._chunk.outcomes
+        return {
+            "root": Leaves(jax.tree.leaves(root)),
+            "held": Leaves(jax.tree.leaves(self._held)),
+            "chunk": self._chunk.save(),
+            # by their places in the chunk, or themselves
+            "running": {
+                k: chunk.index(x) if x in chunk else x.save()
+                for k, x in self._running.items()
+            },
+            "moved": self._moved,
+            # so that the same programs go on
+            "shapes": (self._kinds, self._single, self._lengths, self._buckets.known),
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        held = tree.filled(self._held, saved["held"], "the replicas")
+        self._held = jax.device_put(held, self._device)
+        self._chunk = Chunk.restored(saved["chunk"], self.settle)
+        self._running = {
+            k: self._chunk.outcomes[x]
+            if isinstance(x, int)
+            else Outcome.restored(x, self.settle)
+            for k, x in saved["running"].items()
+        }
+        self._moved = saved["moved"]
+        self._kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+
+    def load_root(self, leaves: list[Any]) -> None:
+        """Continue with the root alone: all else begins from its model."""
+        before = self._parts.state(self._held.states, -1, 0)
+        root = tree.filled(before, leaves, "the state of the root")
+        root = jax.device_put(root, self._device)
+        model = self._parts.programs.model(self._parts.merges[-1])(root, *self._initial)
+        held = self._begun(model)
+        states = self._parts.with_state(held.states, -1, 0, root, None)
+        self._held = held._replace(states=states)
+
+    def model_of(self, leaves: list[Any]) -> Model:
+        """Return a model from a saved one's arrays."""
+        found = tree.filled(self._initial, leaves, "the model")
+        return jax.device_put(self._parts.programs.copies(found), self._device)

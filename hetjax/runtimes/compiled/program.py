@@ -7,7 +7,7 @@ writes the tables.
 """
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +44,7 @@ class Shape(NamedTuple):
     """What one program plays: any stretch of these kinds and shapes."""
 
     kinds: tuple[Kind, ...]
-    buckets: tuple[Bucket, ...]  # shapes of batches, the largest last
+    buckets: tuple[Bucket, ...]  # shapes of batches; none if there are no rounds
     single: bool  # do all rounds have one step?
     vmapped: bool  # do the rounds of a superstep run side by side?
 
@@ -94,13 +94,16 @@ class _Stretch:
             held, numbers = carry
             merge, merges, first, last = (tables.supersteps[i, j] for j in range(4))
             held = lax.fori_loop(merge, merges, self._before, held)
+            if not self._shape.buckets:
+                return held, numbers
             return lax.fori_loop(first, last, self._rounds, (held, numbers))
 
         shape = tables.rates.shape
+        size = max((b.size for b in self._shape.buckets), default=1)
         numbers = Numbers(
             jnp.zeros(shape),
             jnp.ones(shape if self._parts.checks else (0,), bool),
-            jnp.zeros(tables.rows.shape if self._parts.keeps else (0,)),
+            jnp.zeros((len(tables.rows), size) if self._parts.keeps else (0,)),
         )
         return lax.fori_loop(0, tables.number, superstep, (held, numbers))
 
@@ -161,14 +164,14 @@ class _Stretch:
         return self._merged(before, leaves), *rest
 
     def _changing(self, leaves: list[Any]) -> list[Any]:
-        return [x for x, moves in zip(leaves, self._changes, strict=True) if moves]
+        return [x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves]
 
     def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
         """All leaves: those that change, and the others as they were."""
         new = iter(changed)
         return [
             next(new) if moves else x
-            for x, moves in zip(before, self._changes, strict=True)
+            for x, moves in zip(before, self._parts.changes, strict=True)
         ]
 
     def _side_by_side(
@@ -195,7 +198,7 @@ class _Stretch:
                 return after, losses, mean
             after = [
                 _where(steps_on, new, old) if moves else old
-                for new, old, moves in zip(after, leaves, self._changes, strict=True)
+                for new, old, moves in zip(after, leaves, self._parts.changes, strict=True)
             ]
             return after, losses, jnp.where(steps_on, mean, means)
 
@@ -210,7 +213,7 @@ class _Stretch:
 
         def put_all(stack: PyTree) -> PyTree:
             leaves = jax.tree.leaves(stack)
-            every = zip(leaves, after, self._changes, strict=True)
+            every = zip(leaves, after, self._parts.changes, strict=True)
             return structure.unflatten(
                 [
                     x.at[workers].set(new, mode="drop") if moves else x
@@ -234,23 +237,6 @@ class _Stretch:
             return jax.tree.leaves(replica), losses, mean.astype(jnp.float32)
 
         return step
-
-    @cached_property
-    def _changes(self) -> list[bool]:
-        """Which leaves of a replica a step changes: the others come out as they are."""
-        step = self._stepping(self._shape.buckets[-1])
-        size = self._shape.buckets[-1].size
-        number = jax.ShapeDtypeStruct((), jnp.float32)
-        traced = jax.make_jaxpr(step)(
-            jax.tree.leaves(self._replica),
-            jax.ShapeDtypeStruct((size,), jnp.int32),
-            number,
-            number,
-            jax.ShapeDtypeStruct((3,), jnp.uint32),
-        ).jaxpr
-        count = len(jax.tree.leaves(self._replica))
-        inputs, outputs = traced.invars[:count], traced.outvars[:count]
-        return [out is not x for out, x in zip(outputs, inputs, strict=True)]
 
     def _key_data(self, worker: Any, number: Any) -> jax.Array:
         """uint32 [3]: (seed, worker, step), as in `hetjax.engine.steps`."""

@@ -12,10 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.batching import Batch, Bucket
-from hetjax.data.columns import gathered, in_memory, leaves_of
+from hetjax.data.batching import Batch, Bucket, entries_of, filled
+from hetjax.data.columns import gathered, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
 
+SENT = 2**26  # bytes of batches that are sent at once, at most
 MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
 
 
@@ -25,6 +28,14 @@ class Csr(NamedTuple):
     values: jax.Array  # [entries] float32
     columns: jax.Array  # [entries] int32
     starts: jax.Array  # [N + 1] int32, where each row begins
+
+
+class Steps(NamedTuple):
+    """Steps of a chunk that have the same bucket."""
+
+    bucket: Bucket
+    places: np.ndarray  # among all steps
+    rows: list[np.ndarray]  # of each
 
 
 class DeviceRows:
@@ -46,9 +57,21 @@ class DeviceRows:
         """What programs that gather batches depend on, besides the arrays' shapes."""
         return self._structure, tuple(self._columns), self._labels
 
+    most = MOST  # steps of a chunk
+    sends = False  # are batches sent with each launch?
+
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
         """The stored entries of these rows (host), of each sparse array."""
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
+
+    def given(
+        self, rows: np.ndarray, steps: Sequence["Steps"], length: int
+    ) -> tuple[Any, np.ndarray]:
+        """What a program gets: the arrays, and the rows [length, B] of its steps."""
+        del steps
+        table = np.zeros((length, rows.shape[1]), np.int32)
+        table[: len(rows)] = rows
+        return self.arrays, table
 
     def batch(self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
         """The batch of these rows, of which the first n are true examples.
@@ -69,6 +92,68 @@ class DeviceRows:
             found[-1] = _with_shares(found[-1], share.astype(jnp.float32))
         x, y = jax.tree.unflatten(self._structure, found)
         return Batch(x, y, weight, jnp.asarray(n, jnp.float32))
+
+
+class HostRows:
+    """A split on the host, whose batches are gathered there and sent with a program."""
+
+    def __init__(self, split: Split, batch_size: int):
+        """`batch_size` is the largest."""
+        self._split = split
+        columns = (split.x, split.y)
+        self._sparse = [leaf for leaf in leaves_of(columns) if sp.issparse(leaf)]
+        stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
+        self.most = max(1, int(SENT / batch_size / max(1, row_bytes(columns) + stored)))
+
+    key = "host"
+    sends = True
+
+    def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The stored entries of these rows (host), of each sparse array."""
+        return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
+
+    def given(
+        self, rows: np.ndarray, steps: Sequence[Steps], length: int
+    ) -> tuple[Any, np.ndarray]:
+        """The batches of each size, and for each step the place of its own."""
+        table = np.zeros((length, 1), np.int32)
+        arrays = {}
+        for bucket, places, own in steps:
+            table[places, 0] = np.arange(len(places))
+            batches = self._batches(bucket, rows[places, : bucket.size], own)
+            arrays[bucket.size] = jax.tree.map(
+                lambda x: np.concatenate(
+                    [x, np.zeros((length - len(x), *x.shape[1:]), x.dtype)]
+                ),
+                batches,
+            )
+        return arrays, table
+
+    def _batches(
+        self, bucket: Bucket, rows: np.ndarray, own: Sequence[np.ndarray]
+    ) -> Batch:
+        split = self._split
+        if self._sparse:
+            each = [filled(split, r, bucket, entries_of(split, r)) for r in own]
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+        count = np.array([len(r) for r in own], np.float32)
+        weight = (np.arange(bucket.size) < count[:, None]).astype(np.float32)
+        x, y = gathered((split.x, split.y), rows)
+        return Batch(x, y, weight, count)
+
+    def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
+        """The batch of a step, inside a program."""
+        del n
+        return jax.tree.map(lambda x: x[rows[0]], arrays[bucket.size])
+
+
+def rows_on(job: Job, device: Device | None) -> DeviceRows:
+    """A job's training split on a device; runs that share their data share it, too."""
+    known = {} if job.on_devices is None else job.on_devices
+    key = id(job.train), device
+    if key not in known:
+        known[key] = job.train, DeviceRows(job.train, device)  # so that the id stays
+    return known[key][1]
 
 
 def _on_host(leaf: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from hetjax.data.batching import RATIO, Bucket
 from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
 from hetjax.runtimes.compiled.program import Tables
-from hetjax.runtimes.compiled.rows import padded
+from hetjax.runtimes.compiled.rows import Steps, padded
 
 Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
 
@@ -142,8 +142,10 @@ class Buckets:
         self._of_job, self._source, self._exact = buckets, source, exact
         self.known: list[Bucket] = []
 
-    def of(self, chunk: Chunk) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray]:
-        """Buckets that hold a chunk, which one each round has, and [S, B] its rows."""
+    def of(
+        self, chunk: Chunk
+    ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[Steps]]:
+        """Buckets that hold a chunk, which one each round has, [S, B] rows, and steps."""
         numbers = np.array(chunk.rounds, np.int64).reshape(-1, 5)
         steps, sizes = numbers[:, 2], numbers[:, 4]
         needed = np.unique(sizes[steps > 0])
@@ -151,6 +153,7 @@ class Buckets:
             needed = np.array([self._coarse(int(needed[-1]))])
         of_step = np.repeat(sizes, steps)
         table = np.zeros((len(chunk.rows), max(self._sizes(needed))), np.int32)
+        held: dict[int, list[Any]] = {}
         for n in np.unique(of_step):
             here = np.flatnonzero(of_step == n)
             size = int(n) if self._exact else int(needed[0])
@@ -158,14 +161,26 @@ class Buckets:
             lengths = self._source.lengths(np.concatenate(rows))
             table[here, :size] = padded(rows, size, lengths)
             self._hold(size, table[here, :size])
+            held.setdefault(size, []).append((here, rows))
         known = sorted(self.known)
+        steps = [
+            Steps(
+                next(b for b in known if b.size == size),
+                np.concatenate([here for here, _ in each]),
+                [r for _, rows in each for r in rows],
+            )
+            for size, each in held.items()
+        ]
+        if self._source.sends:  # it has no batches of other sizes
+            known = [b for b in known if b.size in held]
+        elif not self._exact:
+            size = next(iter(held), known[-1].size if known else 0)
+            known = [b for b in known if b.size == size]
         if not self._exact:
-            size = int(needed[0]) if len(needed) else known[-1].size if known else 1
-            known = [next((b for b in known if b.size == size), Bucket(1))]
-            return tuple(known), np.zeros(len(numbers), np.int32), table
+            return tuple(known), np.zeros(len(numbers), np.int32), table, steps
         places = {b.size: i for i, b in enumerate(known)}
         of_round = np.array([places.get(int(n), 0) for n in sizes], np.int32)
-        return tuple(known) or (Bucket(1),), of_round, table
+        return tuple(known), of_round, table, steps
 
     def _sizes(self, needed: np.ndarray) -> list[int]:
         return [1, *(b.size for b in self.known), *map(int, needed)]
