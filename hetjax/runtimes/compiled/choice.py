@@ -1,0 +1,120 @@
+"""Which player a simulated run has, where its data are, and why.
+
+Everything here is decided from the request and the platform, never by timing: a player
+decides the last bits of a result.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+
+from hetjax import tree
+from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
+from hetjax.runtimes.compiled.rows import device_bytes
+from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast
+from hetjax.strategies.types import Strategy
+
+DATA_SHARE = 0.25  # of a device's memory that training data may have
+HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
+COPIES = 3
+ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
+FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
+FLOPS_ELSEWHERE = 2e13
+STEPS = 16384  # of a stretch, at most
+
+
+class Choice(NamedTuple):
+    """How a run is played."""
+
+    compiled: bool
+    on_device: bool  # are the training data on the device?
+    why: str  # the reference player is taken; "" if it is not
+
+    @property
+    def said(self) -> str:
+        """The choice, for the history."""
+        return "compiled" if self.compiled else f"reference player: {self.why}"
+
+
+def choose(
+    strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
+) -> Choice:
+    """Choose the player of a simulated run.
+
+    Errors: a ValueError if `compiled=True` cannot be met.
+    """
+    fits = _fits(job, devices[0])
+    if job.data_on == "device" and not fits:
+        raise ValueError(
+            f'data_on="device": the training split is not in memory, or larger than '
+            f"{DATA_SHARE:.0%} of the memory of the device: leave data_on out"
+        )
+    on_device = fits and job.data_on != "host"
+    if job.compiled is False:
+        return Choice(False, False, "compiled=False")
+    impossible = _impossible(strategy, job, workers, devices)
+    if impossible and job.compiled is True:
+        raise ValueError(f"{job.name}: compiled=True: {impossible}: leave compiled out")
+    why = impossible
+    if job.compiled is not True:
+        why = why or _slower(strategy, job, devices[0].platform)
+    return Choice(not why, on_device and not why, why)
+
+
+def _impossible(
+    strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
+) -> str:
+    """Why a run cannot be compiled, or ""."""
+    if len(devices) > 1:
+        return "its workers are spread over several devices"
+    held = _replica_bytes(strategy, job) * workers * COPIES
+    if held > HELD_SHARE * memory_of(devices[0]):
+        return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
+    return ""
+
+
+def _slower(strategy: Strategy, job: Job, platform: str) -> str:
+    """Why the reference player is faster, or ""."""
+    if not loops_are_fast(job, platform):
+        return "a convolution in a loop is slow on a CPU"
+    observes = strategy.sampler.observe is not None
+    if observes and not strategy.policy.bulk_synchronous:
+        return "its sampler observes the losses of every round"
+    if platform == "cpu" and job.train.sparse:
+        # a round copies its replica, where its steps alone would touch some rows
+        if _replica_bytes(strategy, job) > ROWS_ONLY:
+            return "its steps touch few rows of a large model"
+    return ""
+
+
+def _replica_bytes(strategy: Strategy, job: Job) -> int:
+    programs: Programs = job.programs
+    merge = programs.merges_of(strategy)[0]
+    requires = (*merge.requires, *strategy.local.requires)
+    model = jax.eval_shape(programs.task.init, jax.random.key(0))
+    begin = programs.replica(strategy.local, requires)
+    return tree.num_bytes(jax.eval_shape(begin, *model))
+
+
+def _fits(job: Job, device: Device) -> bool:
+    """Do the training data fit on the device?"""
+    num_bytes = device_bytes(job.train)
+    return num_bytes is not None and num_bytes <= DATA_SHARE * memory_of(device)
+
+
+def memory_of(device: Device) -> float:
+    """The bytes of a device's memory; of a CPU, the host's."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def most_steps(strategy: Strategy, job: Job, platform: str) -> float:
+    """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
+    step = flops_per_example(job) * 3 * strategy.batch_size  # forward and backward
+    return min(STEPS, FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step))
