@@ -181,8 +181,8 @@ def check_compiled(compiled: Any, data_on: Any, machine: Any) -> None:
         )
     if data_on != "auto" and not isinstance(machine, Machine):
         raise ValueError(
-            f"data_on={data_on!r}: only runs on a simulated machine have their training "
-            "data on a device: leave it out"
+            f"data_on={data_on!r}: it says where a simulated machine has its training "
+            "data: leave it out"
         )
 
 

@@ -15,14 +15,14 @@ class Evaluator:
     def __init__(self, job: Job, device: Device | None):
         """Models are on `device`; None: JAX's choice."""
         self._job, self._device = job, device
-        self._test = batches_on(job.test, device)
+        self.test = batches_on(job.test, device)
         self._held_out = batches_on(job.held_out, device)
 
     def look(self, store: Any) -> Seen:
         """Look at a store's current model: on the test split, or the part in use."""
         with self._job.compilations.of("evaluate"):
             model = store.model()
-            metrics = mean_metrics(self._job.programs, model, self._test)
+            metrics = mean_metrics(self._job.programs, model, self.test)
             return Seen(model, metrics | store.report())
 
     def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:

@@ -172,9 +172,7 @@ class Loop:
             self._clock.begin()
         self._hear(begin())
         if hasattr(self._player, "mark"):
-            self._back = WayBack(
-                self._player, self._writer, self._clock, self._records
-            )
+            self._back = WayBack(self._player, self._writer, self._clock, self._records)
 
     @property
     def _over(self) -> bool:

@@ -84,10 +84,10 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
     observes = strategy.sampler.observe is not None
     if observes and not strategy.policy.bulk_synchronous:
         return "its sampler observes the losses of every round"
-    if platform == "cpu" and job.train.sparse:
-        # a round copies its replica, where its steps alone would touch some rows
-        if _replica_bytes(strategy, job) > ROWS_ONLY:
-            return "its steps touch few rows of a large model"
+    # a round copies its replica, where its steps alone would touch some rows
+    sparse = platform == "cpu" and job.train.sparse
+    if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
+        return "its steps touch few rows of a large model"
     return ""
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.runtimes.compiled.program import Tables
-
 FIELDS = 11  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
 
@@ -68,7 +66,9 @@ class Outcome:
         return list(self._rows), self.padded, self.known, numbers
 
     @classmethod
-    def restored(cls, saved: tuple[Any, ...], settle: Callable[[], object]) -> "Outcome":
+    def restored(
+        cls, saved: tuple[Any, ...], settle: Callable[[], object]
+    ) -> "Outcome":
         """An outcome that was saved."""
         rows, padded, known, numbers = saved
         found = cls(rows, padded, settle)
@@ -111,7 +111,7 @@ class Chunk:
         chunk = cls()
         for name, value in saved.items():
             setattr(chunk, name, value)
-        chunk.outcomes = [Outcome.restored(each, settle) for each in chunk.outcomes]
+        chunk.outcomes = [Outcome.restored(x, settle) for x in saved["outcomes"]]
         return chunk
 
     def add_round(

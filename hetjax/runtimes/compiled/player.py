@@ -7,22 +7,31 @@ last such point is undone, and played once more with each result known when it a
 (`NotFinite`): what follows from it is decided as by the reference player.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from hetjax import tree
-from hetjax.data.batching import bucket_of, entries_of, make_batch
+from hetjax.data.batching import Batch, bucket_of, entries_of, make_batch
 from hetjax.engine import tape
+from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import NotFinite, Traits
+from hetjax.engine.protocols import NotFinite, Seen, Traits
 from hetjax.engine.replicas import Model, counters
-from hetjax.machine import Arrival, MergeOp, WorkerInfo
+from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
+from hetjax.merge.types import Merge
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
-from hetjax.runtimes.compiled.parts import Held, Parts, Places, begun, changed_leaves, row
+from hetjax.runtimes.compiled.parts import (
+    Held,
+    Parts,
+    Places,
+    begun,
+    changed_leaves,
+    row,
+)
 from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
 from hetjax.runtimes.compiled.tables import (
     Buckets,
@@ -38,6 +47,7 @@ from hetjax.strategies.types import Strategy
 
 STEPS = 512  # of a chunk
 MERGES = 512  # of a chunk
+TOGETHER = 16  # batches at most of an evaluation that is one program
 BEGIN, RESET, BEGUN, DONE, MOVED = (
     Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
 )
@@ -96,7 +106,8 @@ class CompiledPlayer:
             keeps=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
-        self._kinds: list[Kind] = [BEGIN]
+        self._kinds: dict[Kind, int] = {BEGIN: 0}  # their numbers
+        self._everyone = tuple(range(len(workers)))
         self._single = True
         self._lengths = Lengths()
         self._steps = min(max(STEPS, 4 * len(workers)), source.most)  # of a chunk
@@ -187,22 +198,40 @@ class CompiledPlayer:
         return outcome
 
     def _merge(self, merge: tape.Merge) -> None:
-        action, places = merge.action, self._places.of
-        level, node = places[action.node]
-        members = (*action.members, *action.partners)
-        of, numbers = [], []
-        for m in members:
-            if isinstance(m, int):
-                of.append(WORKER)
-                numbers.append(m)
-                if m in self._running:
-                    self._move(m)
-            else:
-                of.append(places[m][0])
-                numbers.append(places[m][1])
-        everyone = members == tuple(range(self._parts.num_workers))
-        kind = Kind("merge", level, action.op, tuple(of), everyone)
-        self._add(kind, numbers, node, merge.stats)
+        action = merge.action
+        kind, numbers = self._kind_of(action)
+        for m in (*action.members, *action.partners):
+            if m in self._running:
+                self._move(m)
+        self._add(kind, numbers, self._places.of[action.node][1], merge.stats)
+
+    def _kind_of(self, action: MergeAction) -> tuple[Kind, tuple[Any, ...]]:
+        """The kind of a merge, and the numbers of its members."""
+        places, members = self._places.of, (*action.members, *action.partners)
+        if action.node == ROOT and all(isinstance(m, int) for m in members):
+            of, numbers = (WORKER,) * len(members), members  # the most frequent case
+        else:
+            pairs = [(WORKER, m) if isinstance(m, int) else places[m] for m in members]
+            of, numbers = zip(*pairs, strict=True)
+        everyone = members == self._everyone
+        kind = Kind("merge", places[action.node][0], action.op, of, everyone)
+        return kind, numbers
+
+    def expect(self, entries: Iterable[Any]) -> None:
+        """Know what a run probably plays, so that one program does for all of it."""
+        kinds = [BEGUN, DONE, MOVED] if self._parts.shared else []
+        for entry in entries:
+            if isinstance(entry, tape.Merge):
+                kinds.append(self._kind_of(entry.action)[0])
+            elif isinstance(entry, tape.Round) and len(entry.rows) != 1:
+                self._single = False
+        for kind in kinds:
+            self._number_of(kind)
+
+    def _number_of(self, kind: Kind) -> int:
+        if kind not in self._kinds:
+            self._kinds[kind] = len(self._kinds)
+        return self._kinds[kind]
 
     def _move(self, worker: int) -> None:
         """A merge moves the replica of a worker at work."""
@@ -222,9 +251,7 @@ class CompiledPlayer:
         stats: np.ndarray | None = None,
     ) -> None:
         """Add a merge, or what else comes before the rounds of a superstep."""
-        if kind not in self._kinds:
-            self._kinds.append(kind)
-        number = self._kinds.index(kind)
+        number = self._number_of(kind)
         after = members
         if self._parts.shared and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
@@ -251,10 +278,37 @@ class CompiledPlayer:
             replica = of(self._parts.state(self._held.states, level, node))
         return replica.params, replica.model_state
 
-    def _look(self, look: tape.Look) -> Any:
-        if self._arrived or self._chunk.merges:
+    def _look(self, look: tape.Look) -> Seen:
+        """Evaluate, in one program if all batches are at hand."""
+        batches = self._evaluator.test
+        settles = bool(self._arrived or self._chunk.merges)
+        if not isinstance(batches, list) or len(batches) > TOGETHER:
+            if settles:
+                self.settle()
+            return self._evaluator.look(self)
+        self.launch()  # and the evaluation, before anything is waited for
+        programs, merge = self._parts.programs, self._parts.merges[-1]
+        look_at = programs.once(
+            ("look", merge, len(batches)), lambda: jax.jit(self._looking(merge))
+        )
+        state = self._parts.state(self._held.states, -1, 0)
+        with self._job.compilations.of("evaluate"):
+            model, *found = look_at(state, self._initial, batches)
+        if settles:
             self.settle()
-        return self._evaluator.look(self)
+        sums, report = jax.device_get(found)
+        report = {k: float(v) for k, v in report.items()}
+        return Seen(model, means_of(programs, sums) | report)
+
+    def _looking(self, merge: Merge) -> Callable:
+        programs = self._parts.programs
+
+        def look(state: Any, like: Model, batches: list[Batch]) -> tuple[Any, ...]:
+            model = tree.cast_like(merge.model(state), like)
+            sums = [programs.evaluate_fn(*model, batch) for batch in batches]
+            return model, sums, merge.report(state) if merge.report else {}
+
+        return look
 
     # -- launches ----------------------------------------------------------------------
 
@@ -272,7 +326,8 @@ class CompiledPlayer:
         buckets, of_round, rows, steps = self._buckets.of(chunk)
         links = links_of(chunk, of_round) if self._vmapped else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
-        least = Lengths(self._steps, self._steps, self._steps, 64)
+        members = max(len(kind.members) for kind in self._kinds)
+        least = Lengths(self._steps, self._steps, self._steps, 64, max(1, members))
         if self._vmapped:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)
@@ -297,7 +352,10 @@ class CompiledPlayer:
         self._played += len(chunk.rows)
 
     def settle(self) -> None:
-        """Play everything, and see what came of it; NotFinite if that has to be undone."""
+        """Play everything, and know what came of it.
+
+        Errors: `NotFinite` if the run has to go back to its last mark.
+        """
         self.launch()
         self._read_all()
         arrived, self._arrived, self._played = self._arrived, [], 0
@@ -340,7 +398,7 @@ class CompiledPlayer:
     # -- points to go back to ----------------------------------------------------------
 
     def mark(self) -> Mark:
-        """A point for `undo`: between two events, where everything that arrived is known."""
+        """A point for `undo`: between two events; what has arrived is known."""
         self.careful = False
         self._read_all()
         return Mark(
@@ -386,7 +444,12 @@ class CompiledPlayer:
             },
             "moved": self._moved,
             # so that the same programs go on
-            "shapes": (self._kinds, self._single, self._lengths, self._buckets.known),
+            "shapes": (
+                list(self._kinds),
+                self._single,
+                self._lengths,
+                self._buckets.known,
+            ),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -401,7 +464,8 @@ class CompiledPlayer:
             for k, x in saved["running"].items()
         }
         self._moved = saved["moved"]
-        self._kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+        kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+        self._kinds = {kind: i for i, kind in enumerate(kinds)}
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""

@@ -124,7 +124,9 @@ class _Stretch:
         self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
     ) -> tuple[Held, Numbers]:
         held, numbers = carry
-        worker, start, steps, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
+        worker, start, steps, first, n, _ = (
+            self._tables.rounds[i, j] for j in range(6)
+        )
         rate, step = self._tables.rates[i], self._stepping(bucket)
         before, structure = jax.tree.flatten(row(self._sources(held), worker))
 
@@ -140,15 +142,15 @@ class _Stretch:
 
         begin = (before, numbers.losses, jnp.zeros(()))
         many = not self._shape.single
-        after, losses, mean = (
-            self._looped(steps, one, begin) if many else one(0, begin)
-        )
+        after, losses, mean = self._looped(steps, one, begin) if many else one(0, begin)
         finite = numbers.finite
         if self._parts.checks:
             finite = finite.at[i].set(tree.all_finite(after))
         held = self._with_done(
             held,
-            lambda stack: put(stack, worker, *map(structure.unflatten, (after, before))),
+            lambda stack: put(
+                stack, worker, *map(structure.unflatten, (after, before))
+            ),
         )
         return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
 
@@ -164,7 +166,9 @@ class _Stretch:
         return self._merged(before, leaves), *rest
 
     def _changing(self, leaves: list[Any]) -> list[Any]:
-        return [x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves]
+        return [
+            x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves
+        ]
 
     def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
         """All leaves: those that change, and the others as they were."""
@@ -198,7 +202,9 @@ class _Stretch:
                 return after, losses, mean
             after = [
                 _where(steps_on, new, old) if moves else old
-                for new, old, moves in zip(after, leaves, self._parts.changes, strict=True)
+                for new, old, moves in zip(
+                    after, leaves, self._parts.changes, strict=True
+                )
             ]
             return after, losses, jnp.where(steps_on, mean, means)
 
@@ -328,7 +334,9 @@ class _Stretch:
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=True)
-        new, (after,) = _merged(merge, state, group, self._tables.stats[i, :, :n], kind.op)
+        new, (after,) = _merged(
+            merge, state, group, self._tables.stats[i, :, :n], kind.op
+        )
 
         def one(leaf: Any, value: Any, old: Any) -> Any:
             if value is old:
