@@ -123,7 +123,7 @@ class Loop:
             strategy.sampler,
             workers,
             len(job.train),
-            job.seed,
+            job.schedule,
             lambda rows: nonzeros_of(job.train, rows),
         )
         self._writer = tape.Writer(
@@ -150,7 +150,7 @@ class Loop:
             tape.Settle: self._settle,
             tape.Rest: self._rest,
             tape.MergeDone: records.merged,
-            tape.Point: records.evaluate,
+            tape.Point: self._point,
             tape.Stop: lambda stop: records.stop(stop.why),
             **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
@@ -256,6 +256,12 @@ class Loop:
                 self._runtime.recorder.flush()
             model, metrics = play(look)
             return Seen(model, self._runtime.shared(metrics))
+
+    def _point(self, point: tape.Point) -> dict[str, float]:
+        if self._back is not None:
+            self._back.know()
+        told = self._records.evaluate(point)
+        return getattr(self._player, "told", told)
 
     def _settle(self, settle: tape.Settle) -> None:
         self._player.plays[tape.Settle](settle)

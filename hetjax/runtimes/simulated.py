@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.choice import choose, most_steps
+from hetjax.runtimes.compiled.fan import FanPlayer
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
@@ -31,7 +33,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     check_calibration(machine, job.programs.task)
     clock = SimulatedClock(
         machine,
-        seed=job.seed,
+        seed=job.schedule,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     devices = _devices(strategy, job, clock.workers)
@@ -61,7 +63,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
 
 def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
     """Return the beginning of the tape of a run that nobody plays."""
-    clock, entries = SimulatedClock(machine, seed=job.seed), []
+    clock, entries = SimulatedClock(machine, seed=job.schedule), []
     tape = written(
         strategy.policy,
         clock,
@@ -86,11 +88,13 @@ def _compiled(
 ) -> CompiledPlayer:
     """Return the player of a compiled run on a device."""
     at = None if device == default_device() else device
-    return CompiledPlayer(
+    rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
+    make = CompiledPlayer if job.side is None else partial(FanPlayer, side=job.side)
+    return make(
         strategy,
         job,
         workers,
-        rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size),
+        rows,
         at,
         vmapped=device.platform != "cpu",
         most=most_steps(strategy, job, device.platform),

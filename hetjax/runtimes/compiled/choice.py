@@ -25,6 +25,7 @@ ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see 
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
 STEPS = 16384  # of a stretch, at most
+TOGETHER = 64  # runs that are played side by side, at most
 
 
 class Choice(NamedTuple):
@@ -112,6 +113,22 @@ def memory_of(device: Device) -> float:
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
+    """How many runs that have one schedule are played at once, at most.
+
+    1 if the reference player is taken, or what happens depends on a run's numbers.
+    """
+    choice = choose(strategy, job, workers, [device])
+    looks = strategy.sampler.observe is not None
+    looks = looks or any(merge.required_metrics for merge in strategy.merges)
+    if not choice.compiled or looks or job.on_nan != "stop":
+        return 1
+    if not isinstance(job.test, list):
+        return 1  # batches of evaluations are made one by one
+    held = _replica_bytes(strategy, job) * workers * COPIES
+    return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / max(1, held))))
 
 
 def most_steps(strategy: Strategy, job: Job, platform: str) -> float:

@@ -22,13 +22,22 @@ class Outcome:
     See `hetjax.engine.protocols.RoundResult`.
     """
 
-    __slots__ = ("_finite", "_losses", "_mean", "_rows", "_settle", "known", "padded")
+    __slots__ = (
+        *("_finite", "_losses", "_mean", "_rows", "_settle"),
+        *("known", "padded", "steps"),
+    )
 
     def __init__(
-        self, rows: Sequence[np.ndarray], padded: int, settle: Callable[[], object]
+        self,
+        rows: Sequence[np.ndarray],
+        padded: int,
+        settle: Callable[[], object],
+        *,
+        steps: int,
     ):
         """`settle()` lets everything be played that was collected so far."""
         self._rows, self.padded, self._settle = rows, padded, settle
+        self.steps = steps
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
 
@@ -63,15 +72,15 @@ class Outcome:
     def save(self) -> tuple[Any, ...]:
         """What `restored` takes."""
         numbers = self._mean, self._finite, self._losses
-        return list(self._rows), self.padded, self.known, numbers
+        return list(self._rows), self.padded, self.steps, self.known, numbers
 
     @classmethod
     def restored(
         cls, saved: tuple[Any, ...], settle: Callable[[], object]
     ) -> "Outcome":
         """An outcome that was saved."""
-        rows, padded, known, numbers = saved
-        found = cls(rows, padded, settle)
+        rows, padded, steps, known, numbers = saved
+        found = cls(rows, padded, settle, steps=steps)
         if known:
             found.learn(*numbers)
         return found

@@ -32,7 +32,14 @@ from hetjax.runtimes.compiled.parts import (
     changed_leaves,
     row,
 )
-from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
+from hetjax.runtimes.compiled.program import (
+    WORKER,
+    Kind,
+    Numbers,
+    Shape,
+    Tables,
+    stretch,
+)
 from hetjax.runtimes.compiled.tables import (
     Buckets,
     Lengths,
@@ -125,11 +132,10 @@ class CompiledPlayer:
         """Make the first model."""
         job, parts = self._job, self._parts
         with job.compilations.of("init"):
-            initial = job.programs.init(jax.random.key(job.seed))
-            self._initial = jax.device_put(initial, self._device)
+            self._initial = jax.device_put(self._first_model(), self._device)
             self._held = self._begun(self._initial)
         self.traits = Traits(
-            tree.num_bytes(initial),
+            tree.num_bytes(jax.eval_shape(job.programs.init, jax.random.key(0))),
             measured=lambda node: bool(
                 parts.merges[self._places.of[node][0]].required_metrics
             ),
@@ -144,6 +150,9 @@ class CompiledPlayer:
             tape.Forget: lambda forget: None,  # it begins again before it is used
             tape.Drop: lambda drop: self._running.pop(drop.worker, None),
         }
+
+    def _first_model(self) -> Model:
+        return self._job.programs.init(jax.random.key(self._job.seed))
 
     def _begun(self, model: Model) -> Held:
         parts = self._parts
@@ -166,7 +175,10 @@ class CompiledPlayer:
         if len(rows) != 1:
             self._single = False
         outcome = Outcome(
-            rows if self._parts.keeps else (), self._padded(rows), self.settle
+            rows if self._parts.keeps else (),
+            self._padded(rows),
+            self.settle,
+            steps=len(rows),
         )
         chunk.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
         self._running[worker] = outcome
@@ -291,7 +303,7 @@ class CompiledPlayer:
         look_at = programs.once(
             ("look", merge, len(batches)), lambda: jax.jit(self._looking(merge))
         )
-        state = self._parts.state(self._held.states, -1, 0)
+        state = self._root()
         with self._job.compilations.of("evaluate"):
             model, *found = look_at(state, self._initial, batches)
         if settles:
@@ -305,7 +317,7 @@ class CompiledPlayer:
 
         def look(state: Any, like: Model, batches: list[Batch]) -> tuple[Any, ...]:
             model = tree.cast_like(merge.model(state), like)
-            sums = [programs.evaluate_fn(*model, batch) for batch in batches]
+            sums = [programs.evaluate_fn(model[0], model[1], b) for b in batches]
             return model, sums, merge.report(state) if merge.report else {}
 
         return look
@@ -342,14 +354,24 @@ class CompiledPlayer:
             absent=parts.num_workers,
         )
         shape = Shape(tuple(self._kinds), buckets, self._single, self._vmapped)
+        with self._job.compilations.of("stretch"):
+            self._held, numbers = self._call(shape, arrays, tables)
+        self._launched.append((numbers, chunk, links))
+        self._played += len(chunk.rows)
+
+    def _call(self, shape: Shape, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+        """Launch the program of a shape."""
+        parts, source = self._parts, self._source
         program = parts.programs.once(
             ("stretch", parts, shape, source.key),
             lambda: jax.jit(stretch(parts, shape, source)),
         )
-        with self._job.compilations.of("stretch"):
-            self._held, numbers = program(self._held, arrays, tables)
-        self._launched.append((numbers, chunk, links))
-        self._played += len(chunk.rows)
+        return program(self._held, arrays, tables)
+
+    def know(self) -> None:
+        """Let what came of all rounds that arrived be known."""
+        if self._arrived:
+            self.settle()
 
     def settle(self) -> None:
         """Play everything, and know what came of it.
@@ -379,17 +401,21 @@ class CompiledPlayer:
             order, lines, slots = places_of(links)
             back = np.empty(n, int)
             back[order] = np.arange(n)
-            lines, slots = lines[back], slots[back]
-            means = means[lines, slots]
-            finite = finite[lines, slots] if self._parts.checks else finite
-        each = finite[:n].tolist() if self._parts.checks else [True] * n
-        every = zip(chunk.outcomes, means[:n].tolist(), each, strict=True)
+            place = lines[back], slots[back]
+        else:
+            place = np.arange(n)
+        each = finite[place].tolist() if self._parts.checks else [True] * n
+        every = zip(chunk.outcomes, self._means(means, place), each, strict=True)
         for i, (outcome, mean, fine) in enumerate(every):
             kept = None
             if self._parts.keeps:
                 _, start, steps, _, size = chunk.rounds[i]
                 kept = losses[start : start + steps, :size]
             outcome.learn(mean, fine, kept)
+
+    def _means(self, means: np.ndarray, place: Any) -> list[Any]:
+        """The mean losses of rounds, by their places."""
+        return means[place].tolist()
 
     def close(self) -> list[int]:
         """Do nothing: no thread has to end."""
@@ -418,20 +444,23 @@ class CompiledPlayer:
         """Return the root's current model, in the dtypes of the initial model."""
         if self._chunk.merges:
             self.launch()
-        state = self._parts.state(self._held.states, -1, 0)
-        return self._parts.programs.model(self._parts.merges[-1])(state, *self._initial)
+        merge, programs = self._parts.merges[-1], self._parts.programs
+        return programs.model(merge)(self._root(), *self._initial)
+
+    def _root(self) -> Any:
+        """The root's state."""
+        return self._parts.state(self._held.states, -1, 0)
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
-        state = self._parts.state(self._held.states, -1, 0)
-        return counters(self._parts.merges[-1], state)
+        return counters(self._parts.merges[-1], self._root())
 
     # -- saved and resumed -------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return all arrays, and what is not launched yet, at a `mark`."""
         self._read_all()
-        root = self._parts.state(self._held.states, -1, 0)
+        root = self._root()
         chunk = self._chunk.outcomes
         return {
             "root": Leaves(jax.tree.leaves(root)),
