@@ -73,7 +73,7 @@ def _most(session: Session, run: Run) -> int:
         return 1  # it goes on from what was kept
     job = session.job(run.name, strategy, run.seed)
     devices = simulation_devices(job.devices)
-    if len(devices) > 1:
+    if len(devices) != 1:
         return 1
     return side_by_side(strategy, job, len(machine.workers), devices[0])
 
