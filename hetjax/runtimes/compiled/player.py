@@ -241,13 +241,19 @@ class CompiledPlayer:
         """Know what a run probably plays, so that one program does for all of it."""
         kinds = [DONE, MOVED] if self._parts.shared else []
         kinds += [BEGUN] * self._copies
+        merges = steps = 0
         for entry in entries:
             if isinstance(entry, tape.Merge):
                 kinds.append(self._kind_of(entry.action)[0])
-            elif isinstance(entry, tape.Round) and len(entry.rows) != 1:
-                self._single = False
+                merges += 1
+            elif isinstance(entry, tape.Round):
+                self._single = self._single and len(entry.rows) == 1
+                steps += len(entry.rows)
+                merges += 2 * self._parts.shared  # as it begins, and arrives
         for kind in kinds:
             self._number_of(kind)
+        least = min(MERGES, self._steps * merges // max(1, steps) + 16)
+        self._lengths = self._lengths.holding(Lengths(merges=least))
 
     def _number_of(self, kind: Kind) -> int:
         if kind not in self._kinds:
@@ -350,7 +356,8 @@ class CompiledPlayer:
         links = links_of(chunk, of_round, self._width) if self._width > 1 else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
         members = max(len(kind.members) for kind in self._kinds)
-        least = Lengths(self._steps, self._steps, self._steps, 64, max(1, members))
+        most = self._steps
+        least = Lengths(most, most, most, members=max(1, members))
         if links is not None:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)

@@ -146,7 +146,10 @@ class Buckets:
         of the largest batch size, a quarter, and so on.
         """
         self._of_job, self._source, self._exact = buckets, source, exact
-        self.known: list[Bucket] = []
+        # most runs have rounds of the largest size, if not from the beginning on
+        size = buckets[-1].size
+        largest = [next(b for b in buckets if b.size == size)]
+        self.known: list[Bucket] = [] if exact or source.sends else largest
 
     def of(
         self, chunk: Chunk
