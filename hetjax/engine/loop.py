@@ -150,7 +150,7 @@ class Loop:
             tape.Settle: self._settle,
             tape.Rest: self._rest,
             tape.MergeDone: records.merged,
-            tape.Point: records.evaluate,
+            tape.Point: self._evaluated,
             tape.Stop: lambda stop: records.stop(stop.why),
             **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
@@ -258,6 +258,15 @@ class Loop:
                 self._runtime.recorder.flush()
             model, metrics = play(look)
             return Seen(model, self._runtime.shared(metrics))
+
+    def _evaluated(self, point: tape.Point) -> Any:
+        """Record an evaluation, once it is sure that the run does not go back behind it.
+
+        `on_eval` is called with each evaluation once; and the run can be kept here.
+        """
+        if self._back is not None:
+            self._back.settle()
+        return self._records.evaluate(point)
 
     def _settle(self, settle: tape.Settle) -> None:
         self._player.plays[tape.Settle](settle)

@@ -29,13 +29,6 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     devices = _devices(strategy, job, clock.workers)
-    import os
-    if os.environ.get("HJC"):
-        from hetjax.runtimes.compiled.player import CompiledPlayer
-        from hetjax.runtimes.compiled.rows import DeviceRows
-        source = DeviceRows(job.train, None)
-        player = CompiledPlayer(strategy, job, clock.workers, source, None, vmapped=os.environ["HJC"]=="v", most=16384)
-        return Runtime(clock, player, {}, kept=Kept("simulated"))
     choice = choose(strategy, job, len(clock.workers), devices)
     note = f"on {', '.join(map(device_name, devices))}"
     if choice.compiled:
@@ -61,6 +54,16 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
 
 
+def is_compiled(machine: Machine, strategy: Strategy, job: Job) -> bool:
+    """Whether the run is compiled; if not, the reference player plays it.
+
+    Errors: a ValueError if `compiled=True` or `data_on` cannot be met.
+    """
+    workers = machine.worker_infos(nonzeros_per_example(job.data.train))
+    devices = _devices(strategy, job, workers)
+    return choose(strategy, job, len(workers), devices).compiled
+
+
 def _compiled(
     strategy: Strategy,
     job: Job,
@@ -77,9 +80,14 @@ def _compiled(
         workers,
         rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size),
         at,
-        vmapped=device.platform != "cpu",
+        vmapped=side_by_side(device),
         most=most_steps(strategy, job, device.platform),
     )
+
+
+def side_by_side(device: Device) -> bool:
+    """Whether the rounds of a superstep run side by side; if not, in turn."""
+    return device.platform != "cpu"
 
 
 def _devices(
