@@ -31,7 +31,7 @@ from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
 from hetjax.report.versions import installed_version
 from hetjax.runtimes.mesh.processes import here
-from hetjax.runtimes.openers import is_real_machine
+from hetjax.runtimes.openers import is_real_machine, player_of
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -191,6 +191,7 @@ def describe_run(
         "on_nan": job.on_nan,
         "on_lost_worker": job.on_lost_worker,
         "real": is_real_machine(machine),
+        "player": player_of(machine, strategy, job),
         "machine": plain(machine.record()),
         "processes": here().count,
         "metric": task.metric,
@@ -227,6 +228,7 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
+    before = {**before, "player": player_in(before)}
     if now["real"] and before.get("real"):
         before, now = ({**about, "machine": None} for about in (before, now))
     for name in [*now, *(k for k in before if k not in now)]:
@@ -240,11 +242,20 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         differs += f"{_short(new)} here"
         if name == "code":  # checksums say nothing
             differs = f"whose {where.removeprefix('code.')} has other settings or code"
+        if name == "player" and None not in (old, new):
+            differs = f"of the {old} player, and this is one of the {new} player"
+            differs += f": give compiled={old == 'compiled'}"
         raise OtherRun(
             f"{folder} holds a run {differs}",
             '; take the same, another folder, or resume="never" (in scripts '
             "--overwrite), which begins anew",
         )
+
+
+def player_in(about: dict[str, Any]) -> str | None:
+    """The player of a run that is described; see `player_of`."""
+    # there was no other one when runs were described without it
+    return about.get("player", None if about.get("real") else "reference")
 
 
 def _short(value: Any) -> str:

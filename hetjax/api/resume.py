@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.kept import own_folder
+from hetjax.api.kept import own_folder, player_in
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
@@ -18,6 +18,8 @@ from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
+
+_COMPILED = {"compiled": True, "reference": False, None: "auto"}  # by the run's player
 
 
 def resume(
@@ -44,7 +46,7 @@ def resume(
     one of `local_workers` that is started again, and closed at the end). Give the rest:
     an error names what is missing. A real run may go on with another `machine`: workers
     that are gone have left, new ones have joined, and the policy begins anew from the
-    root's model.
+    root's model. A simulated run goes on with the player that it had, compiled or not.
 
     `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
     was given there is not remembered.
@@ -76,6 +78,8 @@ def resume(
             on_lost_worker=about["on_lost_worker"],
             trace=None,
             devices=devices,
+            compiled=_COMPILED[player_in(about)],
+            data_on="auto",
             checkpoint=checkpoint,
             resume="must",
             progress=progress,

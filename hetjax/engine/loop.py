@@ -282,8 +282,12 @@ class Loop:
         return True
 
     def _point(self, point: tape.Point) -> dict[str, float]:
+        """Record an evaluation, once the run does not go back behind it any more.
+
+        So `on_eval` is called with each evaluation once, and the run can be kept here.
+        """
         if self._back is not None:
-            self._back.know()
+            self._back.reach()
         told = self._records.evaluate(point)
         return getattr(self._player, "told", told)
 

@@ -198,6 +198,7 @@ class Ahead(Protocol):
     """Besides, of a player for which the tape is written ahead of what is known."""
 
     sights: int  # how often everything that had arrived was known
+    careful: bool  # is each result known when its round arrives? See `undo`
 
     def settle(self) -> None:
         """Play everything, and know it; `NotFinite` if the run has to go back."""
@@ -212,7 +213,7 @@ class Ahead(Protocol):
         ...
 
     def undo(self, mark: Any) -> None:
-        """Go back to a point; from it on, results are known when rounds arrive."""
+        """Go back to a point; from it on, while it is `careful`, results are known."""
         ...
 
 

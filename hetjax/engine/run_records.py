@@ -4,6 +4,7 @@ They are told what is written on the tape and what was observed. Their only deci
 whether the run has to stop.
 """
 
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -297,14 +298,12 @@ class RunRecords:
     def mark(self) -> dict[str, Any]:
         """A point for `undo`: nothing has stopped the run, and all losses are known."""
         history = self.history
-        growing = {name: getattr(history, name) for name in history.growing}
         return {
             "losses": self.losses.save(),
             "rows": dict(self._rows),
             "seen": (self._visible, self._best),
             "history": {
-                name: value if isinstance(value, int | float | tuple) else value[:]
-                for name, value in growing.items()
+                name: copy.copy(getattr(history, name)) for name in history.growing
             },
         }
 
@@ -315,8 +314,7 @@ class RunRecords:
         self._visible, self._best = mark["seen"]
         self.history.stopped = ""
         for name, value in mark["history"].items():
-            kept = value if isinstance(value, int | float | tuple) else value[:]
-            setattr(self.history, name, kept)
+            setattr(self.history, name, copy.copy(value))
 
     # -- the end --------------------------------------------------------------------
 

@@ -25,13 +25,24 @@ class WayBack:
         self._player, self._writer = player, writer
         self._clock, self._records = clock, records
         self._sights = -1
-        self.handled()
+        self._due = True  # is a mark to be made when the event is over?
+        self._since = 0  # events handled since that point
+        self._again = 0  # events to be handled once more, with each result known
+        self._look()
 
     def handled(self) -> None:
         """An event was handled: has it been seen what came of all before?"""
-        self.is_here = self._player.sights != self._sights
+        self._since += 1
+        self._again = max(0, self._again - 1)
+        if not self._again:
+            self._player.careful = False
+        self._look()
+
+    def _look(self) -> None:
+        self.is_here = self._due or self._player.sights != self._sights
         if self.is_here:
-            self._sights = self._player.sights
+            self._sights, self._since = self._player.sights, 0
+            self._due = False
             self._mark()
 
     def _mark(self) -> None:
@@ -43,16 +54,19 @@ class WayBack:
             self._records.mark(),
         )
 
-    def know(self) -> None:
-        """As `settle`, of the rounds that have arrived."""
+    def reach(self) -> None:
+        """Know what came of all rounds that have arrived: the run stays behind here."""
         self._player.know()
+        self._due = True
 
     def settle(self) -> None:
         """See what came of all; `NotFinite` if the run has to go back."""
         self._player.settle()
 
     def undo(self) -> None:
-        """Go back."""
+        """Go back; all up to here, and the event that is being handled, comes again."""
+        self._again, self._since = self._since + 1, 0
+        self._due = False
         player, host, held, records = self._point
         self._player.undo(player)
         writer, clock = host()

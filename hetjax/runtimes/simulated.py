@@ -78,6 +78,16 @@ def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
     return entries
 
 
+def is_compiled(machine: Machine, strategy: Strategy, job: Job) -> bool:
+    """Whether the run is compiled; if not, the reference player plays it.
+
+    Errors: a ValueError if `compiled=True` or `data_on` cannot be met.
+    """
+    workers = machine.worker_infos(nonzeros_per_example(job.data.train))
+    devices = _devices(strategy, job, workers)
+    return choose(strategy, job, len(workers), devices).compiled
+
+
 def _compiled(
     strategy: Strategy,
     job: Job,

@@ -43,8 +43,17 @@ def load(cut):
     return {k: decode(json.loads(v), copies) for k, v in values.items()}
 
 
-def run(session, strategy, *, seed=0, saver=None, saved=None, **changes):
-    """One run of a session; `saver` and `saved` as for the loop."""
+def run(
+    session,
+    strategy,
+    *,
+    seed=0,
+    saver=None,
+    saved=None,
+    on_eval=lambda point: "",
+    **changes,
+):
+    """One run of a session; `saver`, `saved` and `on_eval` as for the loop."""
     job = session.job(strategy.name, strategy, seed)._replace(**changes)
     runtime = open_runtime(session.machine, strategy, job)
     loop = Loop(
@@ -52,7 +61,7 @@ def run(session, strategy, *, seed=0, saver=None, saved=None, **changes):
         strategy,
         job,
         runtime,
-        lambda point: False,
+        on_eval,
         saver=saver,
         saved=saved,
     )

@@ -175,11 +175,12 @@ class CompiledPlayer:
         self._add(BEGIN, (begin.worker,))
 
     def _start(self, r: tape.Round) -> None:
-        worker, rows, chunk = r.worker, r.rows, self._chunk
+        worker, rows = r.worker, r.rows
         if self._parts.shared:
             self._moved.discard(worker)
             if self._copies:
                 self._add(BEGUN, (worker,))
+        chunk = self._chunk  # not the one before, which may just have been launched
         if len(rows) != 1:
             self._single = False
         outcome = Outcome(
@@ -443,7 +444,6 @@ class CompiledPlayer:
 
     def mark(self) -> Mark:
         """A point for `undo`: between two events; what has arrived is known."""
-        self.careful = False
         self._read_all()
         return Mark(
             self._held, self._chunk.copy(), dict(self._running), set(self._moved)

@@ -1,0 +1,164 @@
+"""Compiled runs again, cut into other stretches, interrupted and continued."""
+
+import pytest
+from compiled_runs import (
+    IN_TURN,
+    SIDE_BY_SIDE,
+    compiled,
+    runs_of,
+)
+from kept_runs import Memory, load, outcome, some
+from quick import quick, quick_if
+from small_runs import at, problem, send, strategy, train
+
+import hetjax as hj
+from hetjax.api.kept import check_same
+from hetjax.runtimes import simulated
+from hetjax.runtimes.compiled import player
+from hetjax.runtimes.openers import open_runtime
+
+SOME = ("async_sgd", "ad_psgd", "adaptive_sgd")
+SHARED = ("ad_psgd",)  # merges change replicas whose rounds are in flight
+
+
+@pytest.mark.parametrize("name", quick(hj.STRATEGIES, "async_sgd"))
+def test_a_run_is_the_same_to_the_bit_again(name):
+    runs, made = runs_of("mlp"), strategy(name, 6)
+    assert outcome(compiled(runs, made)) == outcome(compiled(runs, made))
+
+
+@pytest.mark.parametrize(
+    ("name", "side_by_side"),
+    quick_if(
+        lambda row: row in (("adaptive_sgd", IN_TURN), ("ad_psgd", SIDE_BY_SIDE)),
+        [(n, how) for n in hj.STRATEGIES for how in (IN_TURN, SIDE_BY_SIDE)],
+    ),
+)
+def test_other_stretches_give_the_same_to_the_bit(name, side_by_side, monkeypatch):
+    runs, made = runs_of("mlp"), strategy(name, 6)
+    whole = outcome(compiled(runs, made, side_by_side))
+    monkeypatch.setattr(player, "STEPS", 5)
+    monkeypatch.setattr(player, "MERGES", 3)
+    assert outcome(compiled(runs, made, side_by_side)) == whole
+
+
+def in_flight(cut):
+    """How many rounds are in flight in a cut."""
+    return len(load(cut)["run"]["player"]["running"])
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble"),
+    quick_if(
+        lambda row: row in [*((n, "") for n in SOME), ("async_sgd", "reset")],
+        [(n, t) for n in hj.STRATEGIES for t in ("", "faults", "reset")],
+    ),
+)
+def test_a_run_continues_from_its_cuts_to_the_bit(name, trouble, monkeypatch):
+    check_cuts(runs_of("mlp", trouble), strategy(name, 6), monkeypatch)
+
+
+@pytest.mark.parametrize("kind", quick(["sparse", "statistics"], "sparse"))
+def test_other_models_continue_from_their_cuts_to_the_bit(kind, monkeypatch):
+    check_cuts(runs_of(kind), strategy("easgd", 6), monkeypatch)
+
+
+def check_cuts(runs, made, monkeypatch, number=4):
+    monkeypatch.setattr(simulated, "most_steps", lambda *given: 6)
+    saver = Memory()
+    whole = outcome(compiled(runs, made, saver=saver))
+    assert whole == outcome(compiled(runs, made))  # cutting changes nothing
+    assert len(saver.cuts) > 5
+    if not made.policy.bulk_synchronous:
+        assert any(map(in_flight, some(saver.cuts, number)))
+    for cut in some(saver.cuts, number):
+        assert outcome(compiled(runs, made, saved=load(cut))) == whole
+
+
+# -- in a folder -----------------------------------------------------------------------
+
+
+def fail():
+    raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize("name", quick(hj.STRATEGIES, "ad_psgd"))
+def test_a_run_in_a_folder_goes_on_after_an_exception(tmp_path, name):
+    with pytest.raises(RuntimeError, match="mine"):
+        train(tmp_path, name, on_eval=at(5, fail), every="1 eval", compiled=True)
+    seen = []
+    last = train(tmp_path, name, on_eval=seen.append, compiled=True)
+    assert 0 < len(seen) < 11
+    assert [len(last.interruptions), last.played] == [1, "compiled"]
+    assert outcome(last) == outcome(train(name=name, compiled=True))
+
+
+def test_a_run_that_is_asked_to_stop_goes_on(tmp_path):
+    first = train(tmp_path, on_eval=at(4, send("SIGTERM")), every="1h", compiled=True)
+    assert first.stopped == "interrupted"
+    assert first.duration < 0.2
+    again = hj.resume(tmp_path, **parts_of_run(), progress=False)
+    assert again.played == "compiled"
+    assert outcome(again) == outcome(train(compiled=True))
+
+
+def parts_of_run():
+    """What a run is not made from again."""
+    return {"task": problem().task, "data": problem().data}
+
+
+def test_resume_takes_the_player_that_the_run_had(tmp_path):
+    train(tmp_path, on_eval=at(4, send("SIGTERM")), compiled=False)
+    again = hj.resume(tmp_path, **parts_of_run(), progress=False)
+    assert again.played == "reference player: compiled=False"
+    assert outcome(again) == outcome(train(compiled=False))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_another_player_is_refused(tmp_path, before):
+    train(tmp_path, on_eval=at(4, send("SIGTERM")), compiled=before)
+    players = ("compiled", "reference") if before else ("reference", "compiled")
+    message = (
+        "a run of the {} player, and this is one of the {} player: give compiled={}"
+    )
+    with pytest.raises(ValueError, match=message.format(*players, before)):
+        train(tmp_path, compiled=not before)
+    last = train(tmp_path, compiled=before)  # and nothing was lost
+    assert outcome(last) == outcome(train(compiled=before))
+
+
+def test_a_run_that_was_kept_before_there_were_two_players(tmp_path):
+    before = {"real": False, "seed": 0}
+    check_same(tmp_path, before, {**before, "player": "reference"})
+    with pytest.raises(ValueError, match="of the reference player"):
+        check_same(tmp_path, before, {**before, "player": "compiled"})
+
+
+def test_real_runs_have_no_other_player(tmp_path):
+    before = {"real": True, "seed": 0}
+    check_same(tmp_path, before, {**before, "player": None})
+
+
+# -- what is saved ---------------------------------------------------------------------
+
+FIXED = {  # attributes of the player that do not change, or that a mark makes empty
+    *("_job", "_device", "_source", "_width", "_most", "evaluator", "look_at_all"),
+    *("_places", "_parts", "_steps", "_initial", "traits", "plays"),
+    *("_copies", "_everyone"),
+    *("_launched", "_arrived", "_played", "careful"),
+    "_buckets",  # but for those that are known
+    "sights",  # no matter how many
+}
+SAVED = {"_held", "_chunk", "_running", "_moved"}
+SHAPES = {"_kinds", "_single", "_lengths"}  # with the known buckets
+
+
+def test_every_attribute_of_the_player_is_saved_or_fixed():
+    runs, made = runs_of("mlp"), strategy("ad_psgd", 6)
+    runtime = open_runtime(runs.machine, made, runs.job("", made, 0))
+    runtime.player.open()
+    assert set(vars(runtime.player)) == FIXED | SAVED | SHAPES
+    saved = {f"_{name}" for name in runtime.player.save()}
+    assert saved == SAVED | {"_root", "_shapes"}
+    chunk = player.Chunk()
+    assert set(chunk.save()) == set(vars(chunk))
