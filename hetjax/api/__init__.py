@@ -3,6 +3,7 @@
 from hetjax.api.advice import Advice, advise
 from hetjax.api.calibration import calibrate
 from hetjax.api.comparison import compare
+from hetjax.api.functions import make_run
 from hetjax.api.kept import OtherRun
 from hetjax.api.models import load_model
 from hetjax.api.planning import Plan, plan
@@ -25,6 +26,7 @@ __all__ = [
     "compare",
     "load_model",
     "local_machine",
+    "make_run",
     "plan",
     "replay",
     "resume",

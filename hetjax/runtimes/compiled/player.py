@@ -22,7 +22,14 @@ from hetjax.engine.protocols import NotFinite, Traits
 from hetjax.engine.replicas import Model, counters
 from hetjax.machine import Arrival, MergeOp, WorkerInfo
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
-from hetjax.runtimes.compiled.parts import Held, Parts, Places, begun, changed_leaves, row
+from hetjax.runtimes.compiled.parts import (
+    Held,
+    Parts,
+    Places,
+    begun,
+    changed_leaves,
+    row,
+)
 from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
 from hetjax.runtimes.compiled.tables import (
     Buckets,
@@ -112,13 +119,18 @@ class CompiledPlayer:
 
     def open(self) -> None:
         """Make the first model."""
-        job, parts = self._job, self._parts
+        job = self._job
         with job.compilations.of("init"):
             initial = job.programs.init(jax.random.key(job.seed))
             self._initial = jax.device_put(initial, self._device)
             self._held = self._begun(self._initial)
+        self.listen(tree.num_bytes(initial))
+
+    def listen(self, num_bytes: int) -> None:
+        """Be ready for instructions; `num_bytes` are those of a model."""
+        parts = self._parts
         self.traits = Traits(
-            tree.num_bytes(initial),
+            num_bytes,
             measured=lambda node: bool(
                 parts.merges[self._places.of[node][0]].required_metrics
             ),

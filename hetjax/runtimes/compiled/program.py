@@ -16,7 +16,7 @@ from jax import lax
 
 from hetjax import tree
 from hetjax.data.batching import Bucket
-from hetjax.engine.compiled.programs import applied, check_in, fetch_fn
+from hetjax.engine.compiled.programs import applied, check_in, fetch_fn, step_key
 from hetjax.local import with_own_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
@@ -63,6 +63,13 @@ class Tables(NamedTuple):
     stats: Any  # float32 [M, fields, n]
 
 
+class Event(NamedTuple):
+    """What an event is made of: where all events are of few kinds, no number varies."""
+
+    before: tuple[tuple[Kind, int], ...]  # each so many times in turn
+    rounds: tuple[tuple[Bucket, int, int], ...]  # bucket, steps, and how many in turn
+
+
 class Numbers(NamedTuple):
     """What the host is told of a stretch."""
 
@@ -76,6 +83,19 @@ def stretch(parts: Parts, shape: Shape, source: Any) -> Callable:
     return _Stretch(parts, shape, source).run
 
 
+def event_player(
+    parts: Parts, shape: Shape, source: Any, arrays: Any, tables: Tables, key: Any
+) -> Callable[[Event, Held, Any, Any], Held]:
+    """(event, held, its first merge, its first round) -> held.
+
+    The steps' random keys are made from `key`. All loops have a fixed length, so that
+    what happens can be differentiated in reverse.
+    """
+    playing = _Stretch(parts, shape, source)
+    playing.take(arrays, tables, key)
+    return playing.event
+
+
 class _Stretch:
     """The program of one shape."""
 
@@ -84,11 +104,31 @@ class _Stretch:
         self._like = jax.eval_shape(parts.programs.task.init, jax.random.key(0))
         begin = parts.programs.replica(parts.local, parts.requires)
         self._replica = jax.eval_shape(begin, *self._like)
-        self._step = parts.programs.step_fn(parts.local, parts.requires)
+        self._step = parts.programs.keyed_step_fn(parts.local, parts.requires)
+
+    def take(self, arrays: Any, tables: Tables, key: Any) -> None:
+        """Take what is played."""
+        self._arrays, self._tables, self._key = arrays, tables, key
+
+    def event(self, event: Event, held: Held, merge: Any, first: Any) -> Held:
+        """Play an event, whose merges and rounds begin at these places."""
+        for kind, number in event.before:
+            held = _repeated(number, partial(self._play, kind), merge, held)
+            merge = merge + number
+        for bucket, steps, number in event.rounds:
+
+            def one(
+                i: Any, held: Held, bucket: Any = bucket, steps: int = steps
+            ) -> Held:
+                return self._round(i, bucket, steps, held, jnp.zeros(0))[0]
+
+            held = _repeated(number, one, first, held)
+            first = first + number
+        return held
 
     def run(self, held: Held, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
         """Play all supersteps, one after the other."""
-        self._arrays, self._tables = arrays, tables
+        self.take(arrays, tables, jax.random.key(tables.seed))
 
         def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
             held, numbers = carry
@@ -124,7 +164,18 @@ class _Stretch:
         self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
     ) -> tuple[Held, Numbers]:
         held, numbers = carry
-        worker, start, steps, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
+        steps = 1 if self._shape.single else self._tables.rounds[i, 2]
+        held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(tree.all_finite(after))
+        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+
+    def _round(
+        self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play round i -> (held, the replica's leaves, losses, mean of the last step)."""
+        worker, start, _, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
         rate, step = self._tables.rates[i], self._stepping(bucket)
         before, structure = jax.tree.flatten(row(self._sources(held), worker))
 
@@ -132,25 +183,24 @@ class _Stretch:
             leaves, losses, _ = carry
             rows = self._tables.rows[start + k]
             after, found, mean = step(
-                leaves, rows, n, rate, self._key_data(worker, first + k)
+                leaves, rows, n, rate, step_key(self._key, worker, first + k)
             )
             if self._parts.keeps:
                 losses = losses.at[start + k, : bucket.size].set(found)
             return after, losses, mean
 
-        begin = (before, numbers.losses, jnp.zeros(()))
-        many = not self._shape.single
+        begin = (before, losses, jnp.zeros((), jnp.float32))
+        alone = isinstance(steps, int) and steps == 1
         after, losses, mean = (
-            self._looped(steps, one, begin) if many else one(0, begin)
+            one(0, begin) if alone else self._looped(steps, one, begin)
         )
-        finite = numbers.finite
-        if self._parts.checks:
-            finite = finite.at[i].set(tree.all_finite(after))
         held = self._with_done(
             held,
-            lambda stack: put(stack, worker, *map(structure.unflatten, (after, before))),
+            lambda stack: put(
+                stack, worker, *map(structure.unflatten, (after, before))
+            ),
         )
-        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+        return held, after, losses, mean
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
         """`one` for each step; leaves that no step changes are not carried along."""
@@ -164,7 +214,9 @@ class _Stretch:
         return self._merged(before, leaves), *rest
 
     def _changing(self, leaves: list[Any]) -> list[Any]:
-        return [x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves]
+        return [
+            x for x, moves in zip(leaves, self._parts.changes, strict=True) if moves
+        ]
 
     def _merged(self, before: list[Any], changed: list[Any]) -> list[Any]:
         """All leaves: those that change, and the others as they were."""
@@ -190,7 +242,7 @@ class _Stretch:
             steps_on = k < steps
             place = jnp.where(steps_on, starts + k, len(self._tables.rows))
             rows = jnp.take(self._tables.rows, place, axis=0, mode="clip")
-            keys = jax.vmap(self._key_data)(workers, first + k)
+            keys = jax.vmap(partial(step_key, self._key))(workers, first + k)
             after, found, mean = step(leaves, rows, ns, rates, keys)
             if self._parts.keeps:
                 losses = losses.at[place, : bucket.size].set(found, mode="drop")
@@ -198,11 +250,13 @@ class _Stretch:
                 return after, losses, mean
             after = [
                 _where(steps_on, new, old) if moves else old
-                for new, old, moves in zip(after, leaves, self._parts.changes, strict=True)
+                for new, old, moves in zip(
+                    after, leaves, self._parts.changes, strict=True
+                )
             ]
             return after, losses, jnp.where(steps_on, mean, means)
 
-        begin = (before, numbers.losses, jnp.zeros(workers.shape))
+        begin = (before, numbers.losses, jnp.zeros(workers.shape, jnp.float32))
         many = not self._shape.single
         after, losses, means = (
             self._looped(jnp.max(steps), one, begin) if many else one(0, begin)
@@ -225,22 +279,18 @@ class _Stretch:
         return held, Numbers(numbers.means.at[i].set(means), finite, losses)
 
     def _stepping(self, bucket: Bucket) -> Callable:
-        """step(leaves, rows, n, rate, key data) -> (leaves, losses [B], mean)."""
+        """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
         structure = jax.tree.structure(self._replica)
 
         def step(
-            leaves: list[Any], rows: Any, n: Any, rate: Any, key_data: Any
+            leaves: list[Any], rows: Any, n: Any, rate: Any, key: Any
         ) -> tuple[list[Any], Any, Any]:
             batch = self._source.batch(self._arrays, rows[: bucket.size], n, bucket)
             replica = structure.unflatten(leaves)
-            replica, losses, mean = self._step(replica, batch, rate, key_data)
+            replica, losses, mean = self._step(replica, batch, rate, key)
             return jax.tree.leaves(replica), losses, mean.astype(jnp.float32)
 
         return step
-
-    def _key_data(self, worker: Any, number: Any) -> jax.Array:
-        """uint32 [3]: (seed, worker, step), as in `hetjax.engine.steps`."""
-        return jnp.stack([self._tables.seed, *map(jnp.uint32, (worker, number))])
 
     def _sources(self, held: Held) -> Replica:
         """The replicas from which rounds begin."""
@@ -328,7 +378,9 @@ class _Stretch:
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=True)
-        new, (after,) = _merged(merge, state, group, self._tables.stats[i, :, :n], kind.op)
+        new, (after,) = _merged(
+            merge, state, group, self._tables.stats[i, :, :n], kind.op
+        )
 
         def one(leaf: Any, value: Any, old: Any) -> Any:
             if value is old:
@@ -361,6 +413,13 @@ def _if(chosen: Any, play: Callable, carry: Any) -> Any:
     A `lax.cond` would copy all of them.
     """
     return lax.fori_loop(0, chosen.astype(jnp.int32), lambda _, now: play(now), carry)
+
+
+def _repeated(number: int, play: Callable, start: Any, held: Held) -> Held:
+    """play(i, held) for each of a number of places from `start` on."""
+    if number == 1:
+        return play(start, held)
+    return lax.fori_loop(0, number, lambda i, held: play(start + i, held), held)
 
 
 def _written(stack: PyTree, index: Any, new: PyTree) -> PyTree:

@@ -1,0 +1,321 @@
+"""`make_run`: a whole run as a pure function of its key and settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.api.arguments import check_eval_examples, check_num_evals, check_seconds
+from hetjax.api.arguments import check_seed
+from hetjax.api.requests import check_fits, check_strategy, check_task_and_data
+from hetjax.api.session import Session
+from hetjax.checkpoint.description import checksum
+from hetjax.data.batching import make_batch
+from hetjax.data.dataset import Dataset
+from hetjax.engine.compiled.coupling import check_uncoupled
+from hetjax.engine.compiled.programs import Programs
+from hetjax.machine import Machine
+from hetjax.report.table import Table, Tabular
+from hetjax.runtimes.compiled.function import played, rate_dtype
+from hetjax.runtimes.compiled.parts import Parts, changed_leaves
+from hetjax.runtimes.compiled.rows import device_bytes, rows_on
+from hetjax.runtimes.compiled.written import Line, Written, write
+from hetjax.strategies.types import Strategy
+from hetjax.tasks.checks import check_task
+from hetjax.tasks.types import Task
+from hetjax.tree import PyTree
+
+SHOWN = 20  # lines of a schedule, at most
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule(Tabular):
+    """What happens in a run, and when: arrays [N], in the order of the tape.
+
+    It prints, and is displayed in Jupyter, as a table of its first and last lines.
+    """
+
+    seconds: np.ndarray  # float64, when it begins
+    what: np.ndarray  # "steps", "evaluation", "merge" or another operation of a node
+    worker: np.ndarray  # the name of the worker that takes the steps, or ""
+    steps: np.ndarray  # int, local steps, or 0
+    batch_size: np.ndarray  # int, examples of each step, or 0
+    node: np.ndarray  # that merges or is evaluated, or ""
+    members: np.ndarray  # tuples of the names of a merge's members
+
+    @classmethod
+    def of(cls, lines: Sequence[Line]) -> "Schedule":
+        """The schedule of these lines."""
+        columns = {name: [] for name in Line._fields}
+        for line in lines:
+            for name, value in line._asdict().items():
+                columns[name].append(value)
+        members = np.empty(len(lines), object)  # tuples of different lengths
+        members[:] = columns.pop("members")
+        return cls(**{k: np.array(v) for k, v in columns.items()}, members=members)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def table(self) -> Table:
+        """The first and the last lines, as a table."""
+        shown = list(range(len(self)))
+        if len(self) > SHOWN:
+            shown = [*shown[: SHOWN // 2], *shown[-SHOWN // 2 :]]
+        columns = {
+            "what": [str(self.what[i]) for i in shown],
+            "seconds": [f"{self.seconds[i]:.6g}" for i in shown],
+            "worker": [str(self.worker[i]) for i in shown],
+            "steps": [str(self.steps[i] or "") for i in shown],
+            "batch size": [str(self.batch_size[i] or "") for i in shown],
+            "node": [str(self.node[i]) for i in shown],
+            "members": [_few(self.members[i]) for i in shown],
+        }
+        rounds = int(np.sum(self.what == "steps"))
+        merges = int(np.sum([bool(m) for m in self.members]))
+        caption = [f"{rounds:,} local rounds, {merges:,} merges and fetches"]
+        if len(shown) < len(self):
+            caption.append(f"(the first and the last of {len(self):,} lines)")
+        return Table.of(columns, caption)
+
+
+def _few(members: tuple[str, ...]) -> str:
+    """Some of the names, as a text."""
+    text = ", ".join(members[:4])
+    return f"{text}, ... ({len(members)})" if len(members) > 4 else text
+
+
+class Run:
+    """A run as a pure function: see `make_run`."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: Strategy,
+        make: Callable[..., Strategy] | None,
+        written: Written,
+        source: Any,
+        tests: Sequence[Any],
+        batch: Any,
+        seed: int,
+    ):
+        """`make(**settings)` makes the strategy again; None: nobody knows how."""
+        self._task, self._strategy, self._make = task, strategy, make
+        self._written, self._source = written, source
+        self._tests, self._batch, self._seed = tests, batch, seed
+        self._jitted = jax.jit(self._played)
+        self.schedule = Schedule.of(written.lines)
+
+    def __repr__(self) -> str:
+        return f"Run of {self._strategy.name}\n{self.schedule}"
+
+    def __call__(
+        self,
+        key: jax.Array | None = None,
+        params: PyTree = None,
+        *,
+        learning_rate: Any = None,
+        **settings: Any,
+    ) -> tuple[dict[str, Any], PyTree]:
+        """Train; return (evaluations, (params, model_state))."""
+        key = jax.random.key(self._seed) if key is None else _typed(key)
+        evaluations, model = self._jitted(
+            self._source.arrays,
+            self._tests,
+            key,
+            self._model(params),
+            self._rate(learning_rate),
+            settings,
+        )
+        return {"seconds": self._written.seconds, **evaluations}, model
+
+    def _model(self, params: PyTree) -> PyTree:
+        """The initial model that is given, checked; None if it is made from the key."""
+        if params is None:
+            return None
+        like = jax.eval_shape(self._task.init, jax.random.key(0))
+        pair = jax.tree.structure(params) == jax.tree.structure(like)
+        if not pair and jax.tree.leaves(like[1]):
+            raise ValueError(
+                "params: the model has state beside its parameters: give a pair "
+                "(params, model_state), like that of task.init(key)"
+            )
+        model = params if pair else (params, like[1])
+        shapes = [jnp.shape(x) for x in jax.tree.leaves(model)]
+        expected = [x.shape for x in jax.tree.leaves(like)]
+        same = jax.tree.structure(model) == jax.tree.structure(like)
+        if not same or shapes != expected:
+            raise ValueError(
+                "params: not the parameters of this task: give a tree like that of "
+                "task.init(key)[0], or a pair with the model state"
+            )
+        return jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), model, like)
+
+    def _rate(self, learning_rate: Any) -> Any:
+        """The factor of all learning rates."""
+        base = self._strategy.learning_rate
+        constant = isinstance(base, int | float)
+        if learning_rate is None:
+            return base if constant else 1.0
+        own = self._strategy.settings.get("learning_rate", 0) is None
+        if own or not constant:
+            where = "in its optimizer" if own else "a function of the examples"
+            raise ValueError(
+                f"learning_rate: that of {self._strategy.name} is {where}: make the "
+                "strategy with a number"
+            )
+        if jnp.shape(learning_rate):
+            raise ValueError(
+                f"learning_rate has shape {jnp.shape(learning_rate)}: give a number; "
+                "jax.vmap takes several"
+            )
+        return learning_rate
+
+    def _played(
+        self, arrays: Any, tests: Any, key: Any, model: Any, rate: Any, settings: Any
+    ) -> tuple[dict[str, jax.Array], PyTree]:
+        if model is None:
+            model = self._task.init(key)
+        return played(
+            self._written,
+            self._parts(settings),
+            self._source,
+            arrays,
+            tests,
+            key,
+            model,
+            jnp.asarray(rate, rate_dtype(model)),
+        )
+
+    def _parts(self, settings: Mapping[str, Any]) -> Parts:
+        """The parts of the strategy that is made with traced settings."""
+        parts = self._written.parts
+        if not settings:
+            return parts
+        strategy = self._made(settings)
+        programs = Programs(self._task)  # not kept: they have traced values in them
+        merges = programs.merges_of(strategy)
+        requires = (*merges[0].requires, *strategy.local.requires)
+        return parts._replace(
+            programs=programs,
+            local=strategy.local,
+            merges=merges,
+            requires=requires,
+            changes=changed_leaves(programs, strategy.local, requires, self._batch),
+        )
+
+    def _made(self, settings: Mapping[str, Any]) -> Strategy:
+        """The strategy with other settings; a ValueError if its schedule would differ."""
+        name, names = self._strategy.name, ", ".join(settings)
+        if self._make is None:
+            raise ValueError(
+                f"{name}: its settings ({names}) are not known, as no factory of hetjax "
+                "made it: give make_run a function of settings that returns it"
+            )
+        try:
+            strategy = self._make(**settings)
+        except _TRACED as error:
+            raise ValueError(
+                f"{name}: a part of it depends on whether {names} has a certain value, "
+                "which is not known when the run is compiled: give it to the strategy, "
+                "and not to the run"
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: {names} as a setting of a run: {error}"
+            ) from error
+        try:
+            same = [
+                checksum(getattr(strategy, part))
+                == checksum(getattr(self._strategy, part))
+                for part in ("policy", "sampler", "batch_size")
+            ]
+        except _TRACED:  # a traced value is in one of them
+            same = [False]
+        fixed = ("requires", "ops", "updates_busy_workers", "required_metrics")
+        alike = len(strategy.merges) == len(self._strategy.merges) and all(
+            getattr(a, field) == getattr(b, field)
+            for a, b in zip(strategy.merges, self._strategy.merges, strict=True)
+            for field in fixed
+        )
+        if not (all(same) and alike):
+            raise ValueError(
+                f"{name}: {names} would change the schedule, which is written already: "
+                "only numbers of its merges and its local update can be settings of a "
+                "run; give make_run a strategy that has this one"
+            )
+        return strategy
+
+
+def _typed(key: Any) -> jax.Array:
+    """A key of `jax.random.key`, also from one of `jax.random.PRNGKey`."""
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"key={key!r}: give a key, such as jax.random.key(0)")
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
+def make_run(
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    strategy: Strategy | Callable[..., Strategy],
+    *,
+    seconds: float,
+    num_evals: int = 50,
+    seed: int = 0,
+    eval_examples: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Return a whole run on a simulated machine as a pure function."""
+    make = None
+    if isinstance(strategy, Strategy):
+        make = strategy.factory
+    elif callable(strategy):
+        make, strategy = strategy, strategy(**(settings or {}))
+    name = getattr(strategy, "name", "strategy")
+    check_task_and_data(task, data)
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"machine is a {type(machine).__name__}: a run as a function is written for "
+            "a simulated machine, such as hj.machine.preset('v100x3+k80')"
+        )
+    check_strategy(name, strategy, len(data.train))
+    check_fits(name, strategy, task, data, machine)
+    check_seconds(seconds)
+    check_seed(seed)
+    check_num_evals(num_evals)
+    check_eval_examples(eval_examples)
+    check_task(task, data, int(strategy.batch_size))
+    if device_bytes(data.train) is None:
+        raise ValueError(
+            f"{data.name}: the training split is not in memory, and a run as a function "
+            "has it on the device: use hj.train"
+        )
+    session = Session(
+        task,
+        data,
+        machine,
+        seconds=seconds,
+        num_evals=num_evals,
+        eval_examples=eval_examples,
+    )
+    check_uncoupled(session.programs, data)
+    constant = isinstance(strategy.learning_rate, int | float)
+    relative = {**strategy._asdict(), "learning_rate": 1.0} if constant else {}
+    job = session.job(name, strategy, seed)
+    source = rows_on(job, None)
+    written = write(
+        Strategy(**relative) if constant else strategy, job, machine, source
+    )
+    batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+    return Run(task, strategy, make, written, source, list(job.test), batch, seed)
