@@ -9,6 +9,7 @@ from hetjax.api.models import load_model
 from hetjax.api.planning import Plan, plan
 from hetjax.api.replay import replay
 from hetjax.api.resume import resume
+from hetjax.api.rounds import make_round
 from hetjax.api.train import train
 from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.cluster.making import cluster_machine
@@ -26,6 +27,7 @@ __all__ = [
     "compare",
     "load_model",
     "local_machine",
+    "make_round",
     "make_run",
     "plan",
     "replay",

@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hetjax.api.arguments import check_eval_examples, check_num_evals, check_seconds
-from hetjax.api.arguments import check_seed
+from hetjax.api.arguments import (
+    check_eval_examples,
+    check_num_evals,
+    check_seconds,
+    check_seed,
+)
 from hetjax.api.requests import check_fits, check_strategy, check_task_and_data
 from hetjax.api.session import Session
 from hetjax.checkpoint.description import checksum
@@ -24,7 +28,7 @@ from hetjax.runtimes.compiled.parts import Parts, changed_leaves
 from hetjax.runtimes.compiled.rows import device_bytes, rows_on
 from hetjax.runtimes.compiled.written import Line, Written, write
 from hetjax.strategies.types import Strategy
-from hetjax.tasks.checks import check_task
+from hetjax.tasks.checks import check_task, model_like
 from hetjax.tasks.types import Task
 from hetjax.tree import PyTree
 
@@ -131,33 +135,11 @@ class Run:
             self._source.arrays,
             self._tests,
             key,
-            self._model(params),
+            None if params is None else model_like(self._task, params),
             self._rate(learning_rate),
             settings,
         )
         return {"seconds": self._written.seconds, **evaluations}, model
-
-    def _model(self, params: PyTree) -> PyTree:
-        """The initial model that is given, checked; None if it is made from the key."""
-        if params is None:
-            return None
-        like = jax.eval_shape(self._task.init, jax.random.key(0))
-        pair = jax.tree.structure(params) == jax.tree.structure(like)
-        if not pair and jax.tree.leaves(like[1]):
-            raise ValueError(
-                "params: the model has state beside its parameters: give a pair "
-                "(params, model_state), like that of task.init(key)"
-            )
-        model = params if pair else (params, like[1])
-        shapes = [jnp.shape(x) for x in jax.tree.leaves(model)]
-        expected = [x.shape for x in jax.tree.leaves(like)]
-        same = jax.tree.structure(model) == jax.tree.structure(like)
-        if not same or shapes != expected:
-            raise ValueError(
-                "params: not the parameters of this task: give a tree like that of "
-                "task.init(key)[0], or a pair with the model state"
-            )
-        return jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), model, like)
 
     def _rate(self, learning_rate: Any) -> Any:
         """The factor of all learning rates."""
@@ -213,12 +195,12 @@ class Run:
         )
 
     def _made(self, settings: Mapping[str, Any]) -> Strategy:
-        """The strategy with other settings; a ValueError if its schedule would differ."""
+        """The strategy with other settings, checked: its schedule is the same."""
         name, names = self._strategy.name, ", ".join(settings)
         if self._make is None:
             raise ValueError(
-                f"{name}: its settings ({names}) are not known, as no factory of hetjax "
-                "made it: give make_run a function of settings that returns it"
+                f"{name}: its settings ({names}) are not known, as no factory made it: "
+                "give make_run a function of the settings that returns the strategy"
             )
         try:
             strategy = self._make(**settings)
@@ -276,7 +258,69 @@ def make_run(
     eval_examples: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Return a whole run on a simulated machine as a pure function."""
+    """Return a whole run on a simulated machine as a pure function.
+
+        run(key=None, params=None, *, learning_rate=None, **settings)
+        -> (evaluations, (params, model_state))
+
+    It can be jitted, mapped over keys and settings (`jax.vmap`), and differentiated
+    (`jax.grad`): such as the final loss of an asynchronous run by its learning rate.
+
+    What the workers do, and when, is written before: the machine, the policy and the
+    sampler decide it, with the clock's noise and the order of the examples from `seed`.
+    `run.schedule` says what was written; it prints, and displays in Jupyter, as a
+    table. The other arguments are those of `train`.
+
+    `key`, of `jax.random.key`, makes the initial parameters (`task.init(key)`) and the
+    keys of all steps: `run(jax.random.key(s))` equals `train(..., seed=s)` up to
+    rounding, if s is the `seed`. That is also the default. `params`, or a pair (params,
+    model_state), replace the initial ones.
+
+    `learning_rate` replaces the strategy's constant one, wherever it is used: in local
+    steps, times the policy's factor of a round, and in merges. `settings` are numbers
+    of the strategy's merges and local update, by the names of its factory's arguments:
+    `alpha` of `sma`, `momentum` of `local_sgd`. Those that would change the schedule,
+    such as `batch_size` and `local_steps`, are an error. `strategy` may also be a
+    function of settings that returns a strategy; the schedule is then that of the
+    `settings` given to `make_run`, and each may be a number, an array or a tree:
+
+        def strategy(weights):
+            mean = hj.merge.average(weights=lambda stats: weights)
+            return hj.local_sgd(batch_size=32, learning_rate=0.1)._replace(merge=mean)
+
+        run = hj.make_run(..., strategy, settings={"weights": jnp.ones(4)}, seconds=1)
+        jax.grad(lambda w: run(weights=w)[0]["loss"][-1])(jnp.ones(4))
+
+    `evaluations` is a dict of arrays [num_evals + 1]: "seconds", "loss", the task's
+    metrics, and the counters of the merge. (params, model_state) is the model of the
+    last one. A run that diverges ends in NaN; nothing stops it.
+
+    Memory in reverse: all E events of a run are one `lax.scan`, in sqrt(E) blocks of
+    sqrt(E) events. `jax.checkpoint` keeps the replicas and the states of merges at the
+    start of each block, and those before each event of the one block that is gone
+    through: 2 sqrt(E) copies of them, and what one event computes. A gradient takes
+    about four times as long as the run. Replicas have the dtypes of `task.init`; beside
+    float64 parameters (`jax.enable_x64`) learning rates are float64, too, but
+    evaluations are float32.
+
+    Errors: a ValueError, before anything is compiled, for a strategy that asks for
+    results: a sampler that observes losses (`biased_local_sgd`, but with
+    sampler="uniform"), merges that need metrics (`fed_acc`), a policy that reads the
+    evaluations (`sma` with restart="on_plateau"); for a training split that is not in
+    memory; and for a run that ends early. When `run` is called, for a setting that is
+    unknown or would change the schedule, and for parameters that are not the task's.
+
+    >>> import hetjax as hj
+    >>> import jax
+    >>> data = hj.data.digits()
+    >>> task = hj.classification(hj.models.mlp(hidden=4), data)
+    >>> strategy = hj.async_sgd(batch_size=16, learning_rate=0.1)
+    >>> machine = hj.machine.preset("v100x2")
+    >>> run = hj.make_run(task, data, machine, strategy, seconds=0.02, num_evals=2)
+    >>> evaluations, (params, model_state) = run(jax.random.key(1), learning_rate=0.2)
+    >>> evaluations["accuracy"].shape
+    (3,)
+    """
     make = None
     if isinstance(strategy, Strategy):
         make = strategy.factory
@@ -286,8 +330,8 @@ def make_run(
     check_task_and_data(task, data)
     if not isinstance(machine, Machine):
         raise ValueError(
-            f"machine is a {type(machine).__name__}: a run as a function is written for "
-            "a simulated machine, such as hj.machine.preset('v100x3+k80')"
+            f"machine is a {type(machine).__name__}: give a simulated machine, such as "
+            "hj.machine.preset('v100x3+k80')"
         )
     check_strategy(name, strategy, len(data.train))
     check_fits(name, strategy, task, data, machine)
@@ -298,8 +342,8 @@ def make_run(
     check_task(task, data, int(strategy.batch_size))
     if device_bytes(data.train) is None:
         raise ValueError(
-            f"{data.name}: the training split is not in memory, and a run as a function "
-            "has it on the device: use hj.train"
+            f"{data.name}: the training split is not in memory, so that it cannot be "
+            "on the device whole: use hj.train"
         )
     session = Session(
         task,

@@ -38,8 +38,9 @@ class Group:
     copies of the same member, `holds` are the numbers of the members that they hold,
     one each; a copy is treated as its member is, and counts once.
 
-    Inside one program, members may also be `stacked`: `members` is then a single tree
-    with leaves [n, ...], `each` and `values` are a `vmap`, and `total` is a product.
+    Inside one program, n members may also be stacked (`stacked=n`): `members` is then
+    a single tree with leaves [n, ...], `each` and `values` are a `vmap`, and `total` is
+    a product.
 
     Promises: a member of weight zero is absent, and even its NaNs do not count in a
     total; totals accumulate in float32. Exactness where all members agree is up to the
@@ -52,13 +53,13 @@ class Group:
         pytree_node=False, default=None
     )
     holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
-    stacked: bool = flax.struct.field(pytree_node=False, default=False)
+    stacked: int = flax.struct.field(pytree_node=False, default=0)
 
     @property
     def size(self) -> int:
         """The number n of all members."""
         if self.stacked:
-            return jax.tree.leaves(self.members)[0].shape[0]
+            return self.stacked
         if self.holds is not None:
             return max(self.holds) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
@@ -73,16 +74,20 @@ class Group:
         if self.stacked:
             every = [v[0] if isinstance(v, tuple) else v for v in own]
             return dataclasses.replace(
-                self, members=(jax.vmap(fn)(self.members[0], *every),)
+                self, members=(self._vmap(fn)(self.members[0], *every),)
             )
         members = tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True))
         return dataclasses.replace(self, members=members)
+
+    def _vmap(self, fn: Callable) -> Callable:
+        """`fn` for all stacked members, which may be without any array."""
+        return jax.vmap(fn, axis_size=self.stacked)
 
     def total(self, of: Callable[[PyTree], PyTree], weights: jax.Array) -> PyTree:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
         own = self.own(weights)
         if self.stacked:
-            return _weighted(jax.vmap(of)(self.members[0]), own)
+            return _weighted(self._vmap(of)(self.members[0]), own)
         trees = [of(x) for x in self.members]
         check_alike(trees)
         here = tree.weighted_sum(trees, own)
@@ -98,7 +103,7 @@ class Group:
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
         """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
         if self.stacked:
-            return jax.vmap(of)(self.members[0])
+            return self._vmap(of)(self.members[0])
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here

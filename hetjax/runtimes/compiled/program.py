@@ -174,7 +174,7 @@ class _Stretch:
     def _round(
         self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
     ) -> tuple[Held, list[Any], Any, Any]:
-        """Play round i -> (held, the replica's leaves, losses, mean of the last step)."""
+        """Play round i -> (held, the replica's leaves, losses, mean of last step)."""
         worker, start, _, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
         rate, step = self._tables.rates[i], self._stepping(bucket)
         before, structure = jax.tree.flatten(row(self._sources(held), worker))
@@ -377,7 +377,7 @@ class _Stretch:
         before = held.replicas
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
-        group = Group((before,), stacked=True)
+        group = Group((before,), stacked=n)
         new, (after,) = _merged(
             merge, state, group, self._tables.stats[i, :, :n], kind.op
         )

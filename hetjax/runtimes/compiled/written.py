@@ -20,7 +20,7 @@ from hetjax.engine import tape
 from hetjax.engine.job import Job
 from hetjax.engine.loop import ledger_of, writer_of
 from hetjax.engine.protocols import Seen
-from hetjax.machine import ROOT, Arrival, Machine, MergeOp, SimulatedClock, WorkerInfo
+from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.parts import Parts
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.program import Event, Shape, Tables
@@ -64,9 +64,9 @@ class _Unseen(dict[str, float]):
 
     def _read(self, *args: Any) -> NoReturn:
         raise ValueError(
-            f"{self._name}: the policy reads the metrics of evaluations, and a run as a "
-            "function is written before there are any: use hj.train, or a policy that "
-            'does not (for sma, restart="never" or "on_lr_drop")'
+            f"{self._name}: the policy reads the metrics of evaluations, and a run as "
+            "a function is written before there are any: use hj.train, or a policy "
+            'that does not (for sma, restart="never" or "on_lr_drop")'
         )
 
     __getitem__ = __contains__ = __iter__ = __len__ = _read  # pyright: ignore
