@@ -129,7 +129,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
         replicas, losses = jax.vmap(local)(
             jnp.arange(workers), state.replicas, state.steps, taken, rates, leaves
         )
-        here = jnp.arange(most) < taken[:, None]
+        here = jnp.arange(most)[None] < taken[:, None]
         counts = jnp.where(here, batches.count, 0.0)
         stats = _stats(taken, batches.count, counts, rates)
         center, replicas = _merged(merge, state.merge, replicas, stats)
