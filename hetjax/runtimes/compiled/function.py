@@ -121,7 +121,16 @@ def _evaluation(
         sums = [_summed(programs.evaluate_fn, model, each) for each in groups.values()]
         total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
         means = {name: total[name][0] / total[name][1] for name in ("loss", *total)}
-        found = programs.task.finish(means)
+        try:
+            found = programs.task.finish(means)
+        except (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+        ) as error:
+            raise ValueError(
+                "the task's finish makes Python's or NumPy's numbers of means, which "
+                "are traced in a run as a function: use jax.numpy for a jax.Array"
+            ) from error
         if merge.report is not None:
             found = found | merge.report(parts.state(held.states, -1, 0))
         return jax.tree.map(jnp.asarray, found)
