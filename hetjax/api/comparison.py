@@ -16,6 +16,7 @@ from hetjax.api.arguments import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.requests import check_compare
 from hetjax.api.session import Session
+from hetjax.api.together import Run, run_all
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
@@ -57,6 +58,7 @@ def compare(
     devices: Sequence[Device | str] | None = None,
     compiled: bool | str = "auto",
     data_on: str = "auto",
+    schedule_seed: int | None = None,
     out: str | Path | None = None,
     every: str = EVERY,
     resume: str = "auto",
@@ -118,6 +120,7 @@ def compare(
         devices=devices,
         compiled=compiled,
         data_on=data_on,
+        schedule_seed=schedule_seed,
         on_history=on_history,
         out=out,
         every=every,
@@ -138,6 +141,7 @@ def compare(
         devices=devices,
         compiled=compiled,
         data_on=data_on,
+        schedule_seed=schedule_seed,
     )
     sessions = {name: session.lasting(time) for name, time in lasting.items()}
     _check_kept(sessions, strategies, learning_rates, seeds, epochs, keep)
@@ -155,19 +159,26 @@ def compare(
                 session, strategies, learning_rates, tune, seeds[0], bar, keep
             )
             strategies = _with_learning_rates(strategies, tuning["chosen"])
-        # seed by seed, so that after Ctrl-C every strategy has some runs
-        for seed, name in itertools.product(seeds, strategies):
+        # seed by seed, so that after Ctrl-C every strategy has some runs; or all seeds
+        # that have one schedule together
+        groups = [[seed] for seed in seeds] if schedule_seed is None else [list(seeds)]
+        for some, name in [(s, n) for s in groups for n in strategies]:
             strategy = strategies[name]
             own = sessions[name]
             if traces:
-                own.trace = Path(traces) / f"{_of_run(name, seed)}.jsonl"
+                own.trace = Path(traces) / f"{_of_run(name, some[0])}.jsonl"
             # adding a strategy may change the rate that is best for all
-            kept = keep(_rated(name, strategy) if tuning else name, seed)
-            histories.append(own.run(name, strategy, seed, bar, epochs=epochs, **kept))
-            if on_history:
-                on_history(histories[-1])
-            if histories[-1].interrupted:
-                signal = histories[-1].signal or "SIGINT"
+            kept = _rated(name, strategy) if tuning else name
+            runs = [Run(name, strategy, seed, keep(kept, seed)) for seed in some]
+            for found in run_all(own, runs, bar, epochs=epochs):
+                histories += found
+                for history in found:
+                    if on_history:
+                        on_history(history)
+                if found[-1].interrupted:
+                    signal = found[-1].signal or "SIGINT"
+                    break
+            if signal:
                 break
     except KeyboardInterrupt as error:  # between two runs, or again within one
         if not histories:
@@ -212,10 +223,7 @@ def tune_rates(
     """
     held = session.on(_held_out(session.data, seed))
     scores = {
-        name: {
-            learning_rate: _score(held, name, s, learning_rate, seed, bar, keep)
-            for learning_rate in learning_rates
-        }
+        name: _scores(held, name, s, learning_rates, seed, bar, keep)
         for name, s in strategies.items()
     }
     mode = session.programs.task.mode
@@ -315,25 +323,33 @@ def _common_score(scores: Sequence[float]) -> tuple[int, float]:
     return len(survivors), mean(survivors) if survivors else -math.inf
 
 
-def _score(
+def _scores(
     held: Session,
     name: str,
     strategy: Strategy,
-    learning_rate: float,
+    learning_rates: Sequence[float],
     seed: int,
     bar: ProgressBar,
     keep: Keep,
-) -> float:
+) -> dict[float, float]:
+    """The final metric at each learning rate."""
     # in its settings, too: a kept run is the same one beside other rates
-    strategy = _at(strategy, learning_rate)
-    name = _rated(name, strategy)
-    kept = keep(name, seed, TUNING)
-    history = held.run(name, strategy, seed, bar, **kept)
-    if history.interrupted:
-        # while tuning there are no results to return yet
-        raise KeyboardInterrupt(history.signal)
-    final = history.final()
-    return worst(history.mode) if history.stopped or final != final else final
+    rated = [_at(strategy, rate) for rate in learning_rates]
+    names = [_rated(name, each) for each in rated]
+    runs = [
+        Run(each, own, seed, keep(each, seed, TUNING))
+        for each, own in zip(names, rated, strict=True)
+    ]
+    found = {}
+    for histories in run_all(held, runs, bar):
+        for history in histories:
+            if history.interrupted:
+                # while tuning there are no results to return yet
+                raise KeyboardInterrupt(history.signal)
+            final = history.final()
+            bad = history.stopped or final != final
+            found[history.strategy] = worst(history.mode) if bad else final
+    return {rate: found[each] for rate, each in zip(learning_rates, names, strict=True)}
 
 
 def _held_out(data: Dataset, seed: int) -> Dataset:

@@ -182,6 +182,7 @@ def describe_run(
         "strategy": {"name": strategy.name, **plain(strategy.settings)},
         "batch_size": strategy.batch_size,
         "seed": int(job.seed),
+        "schedule_seed": int(job.schedule),
         "seconds": job.instants[-1],
         "num_evals": len(job.instants) - 1,
         "eval_examples": job.num_test if job.whole_test else None,

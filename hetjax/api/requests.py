@@ -65,6 +65,7 @@ def check_train(
     devices: Any,
     compiled: Any,
     data_on: Any,
+    schedule_seed: Any,
     resume: Any,
 ) -> None:
     """Raise a ValueError if an argument of `train` is not valid."""
@@ -73,6 +74,7 @@ def check_train(
     check_machine(machine)
     check_devices(devices, machine)
     check_compiled(compiled, data_on, machine)
+    check_schedule_seed(schedule_seed, machine)
     check_path("trace", trace)
     if trace is not None and not is_real_machine(machine):
         raise ValueError(
@@ -116,6 +118,7 @@ def check_compare(
     devices: Any,
     compiled: Any,
     data_on: Any,
+    schedule_seed: Any,
     on_history: Any,
     out: Any,
     every: Any,
@@ -129,6 +132,7 @@ def check_compare(
     check_machine(machine)
     check_devices(devices, machine)
     check_compiled(compiled, data_on, machine)
+    check_schedule_seed(schedule_seed, machine)
     check_choice("tune", tune, tunes)
     check_learning_rates(learning_rates)
     num_examples = len(data.train)
@@ -181,8 +185,20 @@ def check_compiled(compiled: Any, data_on: Any, machine: Any) -> None:
         )
     if data_on != "auto" and not isinstance(machine, Machine):
         raise ValueError(
-            f"data_on={data_on!r}: only runs on a simulated machine have their training "
-            "data on a device: leave it out"
+            f"data_on={data_on!r}: it says where a simulated machine has its training "
+            "data: leave it out"
+        )
+
+
+def check_schedule_seed(schedule_seed: Any, machine: Any) -> None:
+    """Raise a ValueError unless this is None, or a seed for a simulated machine."""
+    if schedule_seed is None:
+        return
+    check_seed(schedule_seed)
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"schedule_seed={schedule_seed!r}: real machines have no schedule of a "
+            "seed: leave it out"
         )
 
 

@@ -66,6 +66,7 @@ class Session:
         devices: Sequence[Device | str] | None = None,
         compiled: bool | str = "auto",
         data_on: str = "auto",
+        schedule_seed: int | None = None,
     ):
         """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
 
@@ -79,6 +80,7 @@ class Session:
         self.data, self.machine = data, machine
         self._devices = devices  # for simulated workers
         self._compiled, self._data_on = compiled, data_on
+        self._schedule_seed = schedule_seed
         self._on_devices: dict[Any, Any] = {}
         self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
@@ -171,7 +173,7 @@ class Session:
         if checkpoint is None:
             history = run(job)
         else:
-            about = self._described(strategy, job, target, epochs)
+            about = self.described(strategy, job, target=target, epochs=epochs)
             with kept(checkpoint, resume, about) as folder:
                 if folder.found is not None and folder.found.finished:
                     bar.skip(self.instants[-1])
@@ -208,11 +210,20 @@ class Session:
         found = find(folder, about_alone=True)
         if found is not None:
             job = self.job(name, strategy, seed)
-            about = self._described(strategy, job, None, epochs)
+            about = self.described(strategy, job, epochs=epochs)
             check_same(folder, found.about, about)
 
-    def _described(
-        self, strategy: Strategy, job: Job, target: float | None, epochs: float | None
+    def schedule_of(self, seed: int) -> int:
+        """The seed of the schedule of a run with this seed."""
+        return seed if self._schedule_seed is None else self._schedule_seed
+
+    def described(
+        self,
+        strategy: Strategy,
+        job: Job,
+        *,
+        target: float | None = None,
+        epochs: float | None = None,
     ) -> dict[str, Any]:
         """What a run is made from; the data, which it reads whole, are read once."""
         about = self._about_data()
@@ -269,7 +280,7 @@ class Session:
         recording = None
         try:
             callbacks.begin(before)
-            runtime = self._open(strategy, job, kept=folder is not None)
+            runtime = self.opened(strategy, job, kept=folder is not None)
             recording = runtime.recorder and runtime.recorder.recording
             loop = Loop(
                 job.name, strategy, job, runtime, each, saver=saver, saved=saved
@@ -289,7 +300,7 @@ class Session:
             bar.skip(self.instants[-1] - last)
         return history
 
-    def _open(self, strategy: Strategy, job: Job, *, kept: bool) -> Runtime:
+    def opened(self, strategy: Strategy, job: Job, *, kept: bool = False) -> Runtime:
         """Return the runtime of a run, prepared; a KeyboardInterrupt after a signal."""
         with interruptible(kept=kept) as pressed:
             with job.compilations.counting(), job.compilations.of("init"):
@@ -310,7 +321,7 @@ class Session:
         """Return the job of one run: its data, batches, programs and settings."""
         train, held = self.data.train, None
         if any(merge.required_metrics for merge in strategy.merges):
-            train, held = split_off(train, seed, FEW)
+            train, held = split_off(train, self.schedule_of(seed), FEW)
         held_out = self._batches(held, self.data.num_classes) if held else []
         return Job(
             name=name,
@@ -331,6 +342,7 @@ class Session:
             compiled=self._compiled,
             data_on=self._data_on,
             on_devices=self._on_devices,
+            schedule_seed=self._schedule_seed,
         )
 
 

@@ -46,4 +46,11 @@ class Job(NamedTuple):
     data_on: str = "auto"  # one of DATA_ON
     # training data on devices, of all runs that share them; see `DeviceRows`
     on_devices: dict[Any, Any] | None = None
+    schedule_seed: int | None = None  # of the clock and the sampler; None: the seed
+    side: Any = None  # runs that are played together; see `hetjax.runtimes.compiled`
     keeps_best: bool = False  # does the history keep the model of the best evaluation?
+
+    @property
+    def schedule(self) -> int:
+        """The seed of what happens when, and of who draws which examples."""
+        return self.seed if self.schedule_seed is None else self.schedule_seed

@@ -203,6 +203,10 @@ class Ahead(Protocol):
         """Play everything, and know it; `NotFinite` if the run has to go back."""
         ...
 
+    def know(self) -> None:
+        """As `settle`, but only if something that has arrived is not known."""
+        ...
+
     def mark(self) -> Any:
         """A point for `undo`: between two events, everything that arrived is known."""
         ...
@@ -345,10 +349,10 @@ class Kept(NamedTuple):
     # are runs cut only when no worker has a local round, between an arrival's merges
     # and the rounds after it?
     at_rest: bool = False
-    # are the rounds in flight in what the player saves?
-    whole: bool = False
     # of several processes: is a cut due, as the first process tells it?
     hear_due: Callable[[IsDue], IsDue] = lambda is_due: is_due
+    # are the rounds in flight in what the player saves?
+    whole: bool = False
 
 
 class Runtime(NamedTuple):

@@ -110,7 +110,7 @@ class RunRecords:
             return ""
         bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
         if len(job.train) < len(job.data.train):
-            bad = rows_apart(len(job.data.train), job.seed, FEW)[0][bad]
+            bad = rows_apart(len(job.data.train), job.schedule, FEW)[0][bad]
         return advice(bad, "training split, which it was given,") if len(bad) else ""
 
     def check_losses(self) -> None:

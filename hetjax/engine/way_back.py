@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from hetjax.engine.protocols import Clock
+from hetjax.engine.protocols import Ahead
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.tape import Writer
 
@@ -20,10 +20,8 @@ from hetjax.engine.tape import Writer
 class WayBack:
     """The last point to which a run can go back."""
 
-    def __init__(
-        self, player: Any, writer: Writer, clock: Clock | Any, records: RunRecords
-    ):
-        """The run has begun; nothing of it is known yet. `player` is `Ahead`."""
+    def __init__(self, player: Ahead, writer: Writer, clock: Any, records: RunRecords):
+        """The run has begun; nothing of it is known yet."""
         self._player, self._writer = player, writer
         self._clock, self._records = clock, records
         self._sights = -1
@@ -44,6 +42,10 @@ class WayBack:
             list(self._writer.held),
             self._records.mark(),
         )
+
+    def know(self) -> None:
+        """As `settle`, of the rounds that have arrived."""
+        self._player.know()
 
     def settle(self) -> None:
         """See what came of all; `NotFinite` if the run has to go back."""

@@ -1,6 +1,10 @@
 """A simulated machine: the virtual clock, and steps on devices of this host."""
 
 import os
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
@@ -8,8 +12,10 @@ from hetjax.engine.placement import Device, Placement
 from hetjax.engine.play import Player
 from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
 from hetjax.engine.steps import Outcome, Steps, StepSettings
+from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.choice import choose, most_steps
+from hetjax.runtimes.compiled.fan import FanPlayer
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
@@ -19,29 +25,25 @@ from hetjax.schedule.checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
+FORESEEN = 1000  # entries of a tape, and more for each worker
+
 
 def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a simulated machine: virtual clock and local executor."""
     check_calibration(machine, job.programs.task)
     clock = SimulatedClock(
         machine,
-        seed=job.seed,
+        seed=job.schedule,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     devices = _devices(strategy, job, clock.workers)
-    import os
-    if os.environ.get("HJC"):
-        from hetjax.runtimes.compiled.player import CompiledPlayer
-        from hetjax.runtimes.compiled.rows import DeviceRows
-        source = DeviceRows(job.train, None)
-        player = CompiledPlayer(strategy, job, clock.workers, source, None, vmapped=os.environ["HJC"]=="v", most=16384)
-        return Runtime(clock, player, {}, kept=Kept("simulated"))
     choice = choose(strategy, job, len(clock.workers), devices)
     note = f"on {', '.join(map(device_name, devices))}"
     if choice.compiled:
         player = _compiled(
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
+        player.expect(_foreseen(machine, strategy, job))
         kept = Kept("simulated, compiled", whole=True)
         return Runtime(clock, player, {}, note=note, kept=kept, played=choice.said)
     placement = _place(devices, len(clock.workers))
@@ -56,9 +58,24 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     step_modes = {devices[0].device_kind: step_mode}
     player = Player(strategy, job, clock.workers, executor, placement)
     kept = Kept("simulated")
-    return Runtime(
-        clock, player, step_modes, note=note, kept=kept, played=choice.said
+    return Runtime(clock, player, step_modes, note=note, kept=kept, played=choice.said)
+
+
+def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
+    """Return the beginning of the tape of a run that nobody plays."""
+    clock, entries = SimulatedClock(machine, seed=job.schedule), []
+    tape = written(
+        strategy.policy,
+        clock,
+        num_examples=len(job.train),
+        instants=job.instants,
     )
+    with suppress(Exception):  # the run itself will tell
+        for entry in islice(tape, FORESEEN + 20 * len(clock.workers)):
+            entries.append(entry)
+            if clock.now > job.instants[-1]:
+                break
+    return entries
 
 
 def _compiled(
@@ -71,11 +88,13 @@ def _compiled(
 ) -> CompiledPlayer:
     """Return the player of a compiled run on a device."""
     at = None if device == default_device() else device
-    return CompiledPlayer(
+    rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
+    make = CompiledPlayer if job.side is None else partial(FanPlayer, side=job.side)
+    return make(
         strategy,
         job,
         workers,
-        rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size),
+        rows,
         at,
         vmapped=device.platform != "cpu",
         most=most_steps(strategy, job, device.platform),

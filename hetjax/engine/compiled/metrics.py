@@ -138,6 +138,11 @@ def mean_metrics(
     for batch in batches:
         sums.append(programs.evaluate(*model, batch))
         jax.block_until_ready(sums[-AHEAD:][0])
+    return means_of(programs, sums)
+
+
+def means_of(programs: Programs, sums: list[dict[str, Any]]) -> dict[str, float]:
+    """Metrics from the (sum, count) of every batch."""
     means = {}
     for name in ("loss", *sums[0]):
         total, count = (

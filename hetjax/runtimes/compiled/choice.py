@@ -14,7 +14,7 @@ from hetjax import tree
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.runtimes.compiled.rows import device_bytes
+from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast
 from hetjax.strategies.types import Strategy
 
@@ -25,6 +25,7 @@ ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see 
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
 STEPS = 16384  # of a stretch, at most
+TOGETHER = 64  # runs that are played side by side, at most
 
 
 class Choice(NamedTuple):
@@ -71,7 +72,7 @@ def _impossible(
     """Why a run cannot be compiled, or ""."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
-    held = _replica_bytes(strategy, job) * workers * COPIES
+    held = held_bytes(strategy, job, workers)
     if held > HELD_SHARE * memory_of(devices[0]):
         return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
     return ""
@@ -84,11 +85,31 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
     observes = strategy.sampler.observe is not None
     if observes and not strategy.policy.bulk_synchronous:
         return "its sampler observes the losses of every round"
-    if platform == "cpu" and job.train.sparse:
-        # a round copies its replica, where its steps alone would touch some rows
-        if _replica_bytes(strategy, job) > ROWS_ONLY:
-            return "its steps touch few rows of a large model"
+    # a round copies its replica, where its steps alone would touch some rows
+    sparse = platform == "cpu" and job.train.sparse
+    if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
+        return "its steps touch few rows of a large model"
     return ""
+
+
+def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
+    """The bytes of all replicas, as often as a compiled run may hold them at once."""
+    stacks = 3 if strategy.merges[0].updates_busy_workers else 1
+    return _replica_bytes(strategy, job) * workers * stacks * COPIES
+
+
+def compiled_bytes(
+    strategy: Strategy, job: Job, workers: int, device: Device
+) -> int | None:
+    """The bytes that a compiled run holds on a device, but for those of its steps.
+
+    None if it is not compiled.
+    """
+    choice = choose(strategy, job, workers, [device])
+    if not choice.compiled:
+        return None
+    data = device_bytes(job.train) if choice.on_device else SENT
+    return held_bytes(strategy, job, workers) + (data or 0)
 
 
 def _replica_bytes(strategy: Strategy, job: Job) -> int:
@@ -112,6 +133,22 @@ def memory_of(device: Device) -> float:
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
+    """How many runs that have one schedule are played at once, at most.
+
+    1 if the reference player is taken, or what happens depends on a run's numbers.
+    """
+    choice = choose(strategy, job, workers, [device])
+    looks = strategy.sampler.observe is not None
+    looks = looks or any(merge.required_metrics for merge in strategy.merges)
+    if not choice.compiled or looks or job.on_nan != "stop":
+        return 1
+    if not isinstance(job.test, list):
+        return 1  # batches of evaluations are made one by one
+    held = max(1, held_bytes(strategy, job, workers))
+    return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / held)))
 
 
 def most_steps(strategy: Strategy, job: Job, platform: str) -> float:

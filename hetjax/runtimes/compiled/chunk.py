@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.runtimes.compiled.program import Tables
-
 FIELDS = 11  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
 
@@ -24,13 +22,22 @@ class Outcome:
     See `hetjax.engine.protocols.RoundResult`.
     """
 
-    __slots__ = ("_finite", "_losses", "_mean", "_rows", "_settle", "known", "padded")
+    __slots__ = (
+        *("_finite", "_losses", "_mean", "_rows", "_settle"),
+        *("known", "padded", "steps"),
+    )
 
     def __init__(
-        self, rows: Sequence[np.ndarray], padded: int, settle: Callable[[], object]
+        self,
+        rows: Sequence[np.ndarray],
+        padded: int,
+        settle: Callable[[], object],
+        *,
+        steps: int,
     ):
         """`settle()` lets everything be played that was collected so far."""
         self._rows, self.padded, self._settle = rows, padded, settle
+        self.steps = steps
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
 
@@ -65,13 +72,15 @@ class Outcome:
     def save(self) -> tuple[Any, ...]:
         """What `restored` takes."""
         numbers = self._mean, self._finite, self._losses
-        return list(self._rows), self.padded, self.known, numbers
+        return list(self._rows), self.padded, self.steps, self.known, numbers
 
     @classmethod
-    def restored(cls, saved: tuple[Any, ...], settle: Callable[[], object]) -> "Outcome":
+    def restored(
+        cls, saved: tuple[Any, ...], settle: Callable[[], object]
+    ) -> "Outcome":
         """An outcome that was saved."""
-        rows, padded, known, numbers = saved
-        found = cls(rows, padded, settle)
+        rows, padded, steps, known, numbers = saved
+        found = cls(rows, padded, settle, steps=steps)
         if known:
             found.learn(*numbers)
         return found
@@ -111,7 +120,7 @@ class Chunk:
         chunk = cls()
         for name, value in saved.items():
             setattr(chunk, name, value)
-        chunk.outcomes = [Outcome.restored(each, settle) for each in chunk.outcomes]
+        chunk.outcomes = [Outcome.restored(x, settle) for x in saved["outcomes"]]
         return chunk
 
     def add_round(

@@ -7,20 +7,23 @@ last such point is undone, and played once more with each result known when it a
 (`NotFinite`): what follows from it is decided as by the reference player.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from hetjax import tree
-from hetjax.data.batching import bucket_of, entries_of, make_batch
+from hetjax.data.batching import Batch, bucket_of, entries_of, make_batch
 from hetjax.engine import tape
+from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import NotFinite, Traits
+from hetjax.engine.protocols import NotFinite, Seen, Traits
 from hetjax.engine.replicas import Model, counters
-from hetjax.machine import Arrival, MergeOp, WorkerInfo
+from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
+from hetjax.merge.types import Merge
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
 from hetjax.runtimes.compiled.parts import (
     Held,
@@ -30,7 +33,14 @@ from hetjax.runtimes.compiled.parts import (
     changed_leaves,
     row,
 )
-from hetjax.runtimes.compiled.program import WORKER, Kind, Shape, stretch
+from hetjax.runtimes.compiled.program import (
+    WORKER,
+    Kind,
+    Numbers,
+    Shape,
+    Tables,
+    stretch,
+)
 from hetjax.runtimes.compiled.tables import (
     Buckets,
     Lengths,
@@ -45,6 +55,7 @@ from hetjax.strategies.types import Strategy
 
 STEPS = 512  # of a chunk
 MERGES = 512  # of a chunk
+TOGETHER = 16  # batches at most of an evaluation that is one program
 BEGIN, RESET, BEGUN, DONE, MOVED = (
     Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
 )
@@ -83,8 +94,8 @@ class CompiledPlayer:
         """
         self._job, self._device, self._source = job, device, source
         self._vmapped, self._most = vmapped, most
-        self._evaluator = Evaluator(job, device)
-        self.look_at_all = self._evaluator.of_all
+        self.evaluator = Evaluator(job, device)
+        self.look_at_all = self.evaluator.of_all
         programs = job.programs
         merges = programs.merges_of(strategy)
         topology = strategy.policy.topology(workers)
@@ -103,7 +114,8 @@ class CompiledPlayer:
             keeps=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
-        self._kinds: list[Kind] = [BEGIN]
+        self._kinds: dict[Kind, int] = {BEGIN: 0}  # their numbers
+        self._everyone = tuple(range(len(workers)))
         self._single = True
         self._lengths = Lengths()
         self._steps = min(max(STEPS, 4 * len(workers)), source.most)  # of a chunk
@@ -121,16 +133,16 @@ class CompiledPlayer:
         """Make the first model."""
         job = self._job
         with job.compilations.of("init"):
-            initial = job.programs.init(jax.random.key(job.seed))
-            self._initial = jax.device_put(initial, self._device)
+            self._initial = jax.device_put(self._first_model(), self._device)
             self._held = self._begun(self._initial)
-        self.listen(tree.num_bytes(initial))
+        self.listen()
 
-    def listen(self, num_bytes: int) -> None:
-        """Be ready for instructions; `num_bytes` are those of a model."""
+    def listen(self) -> None:
+        """Be ready for instructions."""
         parts = self._parts
+        model = jax.eval_shape(parts.programs.init, jax.random.key(0))
         self.traits = Traits(
-            num_bytes,
+            tree.num_bytes(model),
             measured=lambda node: bool(
                 parts.merges[self._places.of[node][0]].required_metrics
             ),
@@ -145,6 +157,9 @@ class CompiledPlayer:
             tape.Forget: lambda forget: None,  # it begins again before it is used
             tape.Drop: lambda drop: self._running.pop(drop.worker, None),
         }
+
+    def _first_model(self) -> Model:
+        return self._job.programs.init(jax.random.key(self._job.seed))
 
     def _begun(self, model: Model) -> Held:
         parts = self._parts
@@ -167,7 +182,10 @@ class CompiledPlayer:
         if len(rows) != 1:
             self._single = False
         outcome = Outcome(
-            rows if self._parts.keeps else (), self._padded(rows), self.settle
+            rows if self._parts.keeps else (),
+            self._padded(rows),
+            self.settle,
+            steps=len(rows),
         )
         chunk.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
         self._running[worker] = outcome
@@ -199,22 +217,40 @@ class CompiledPlayer:
         return outcome
 
     def _merge(self, merge: tape.Merge) -> None:
-        action, places = merge.action, self._places.of
-        level, node = places[action.node]
-        members = (*action.members, *action.partners)
-        of, numbers = [], []
-        for m in members:
-            if isinstance(m, int):
-                of.append(WORKER)
-                numbers.append(m)
-                if m in self._running:
-                    self._move(m)
-            else:
-                of.append(places[m][0])
-                numbers.append(places[m][1])
-        everyone = members == tuple(range(self._parts.num_workers))
-        kind = Kind("merge", level, action.op, tuple(of), everyone)
-        self._add(kind, numbers, node, merge.stats)
+        action = merge.action
+        kind, numbers = self._kind_of(action)
+        for m in (*action.members, *action.partners):
+            if m in self._running:
+                self._move(m)
+        self._add(kind, numbers, self._places.of[action.node][1], merge.stats)
+
+    def _kind_of(self, action: MergeAction) -> tuple[Kind, tuple[Any, ...]]:
+        """The kind of a merge, and the numbers of its members."""
+        places, members = self._places.of, (*action.members, *action.partners)
+        if action.node == ROOT and all(isinstance(m, int) for m in members):
+            of, numbers = (WORKER,) * len(members), members  # the most frequent case
+        else:
+            pairs = [(WORKER, m) if isinstance(m, int) else places[m] for m in members]
+            of, numbers = zip(*pairs, strict=True)
+        everyone = members == self._everyone
+        kind = Kind("merge", places[action.node][0], action.op, of, everyone)
+        return kind, numbers
+
+    def expect(self, entries: Iterable[Any]) -> None:
+        """Know what a run probably plays, so that one program does for all of it."""
+        kinds = [BEGUN, DONE, MOVED] if self._parts.shared else []
+        for entry in entries:
+            if isinstance(entry, tape.Merge):
+                kinds.append(self._kind_of(entry.action)[0])
+            elif isinstance(entry, tape.Round) and len(entry.rows) != 1:
+                self._single = False
+        for kind in kinds:
+            self._number_of(kind)
+
+    def _number_of(self, kind: Kind) -> int:
+        if kind not in self._kinds:
+            self._kinds[kind] = len(self._kinds)
+        return self._kinds[kind]
 
     def _move(self, worker: int) -> None:
         """A merge moves the replica of a worker at work."""
@@ -234,9 +270,7 @@ class CompiledPlayer:
         stats: np.ndarray | None = None,
     ) -> None:
         """Add a merge, or what else comes before the rounds of a superstep."""
-        if kind not in self._kinds:
-            self._kinds.append(kind)
-        number = self._kinds.index(kind)
+        number = self._number_of(kind)
         after = members
         if self._parts.shared and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
@@ -251,7 +285,7 @@ class CompiledPlayer:
         self.settle()
         action = measure.action
         models = [self._seen(m) for m in (*action.members, *action.partners)]
-        return self._evaluator.of_members(models)
+        return self.evaluator.of_members(models)
 
     def _seen(self, member: int | str) -> Model:
         if isinstance(member, int):
@@ -263,10 +297,39 @@ class CompiledPlayer:
             replica = of(self._parts.state(self._held.states, level, node))
         return replica.params, replica.model_state
 
-    def _look(self, look: tape.Look) -> Any:
-        if self._arrived or self._chunk.merges:
+    def _look(self, look: tape.Look) -> Seen:
+        """Evaluate, in one program if all batches are at hand."""
+        batches = self.evaluator.test
+        settles = bool(self._arrived or self._chunk.merges)
+        if not isinstance(batches, list) or len(batches) > TOGETHER:
+            if settles:
+                self.settle()
+            return self.evaluator.look(self)
+        self.launch()  # and the evaluation, before anything is waited for
+        programs, merge = self._parts.programs, self._parts.merges[-1]
+        look_at = programs.once(
+            ("look", merge, len(batches)), lambda: jax.jit(self._looking(merge))
+        )
+        state = self._root()
+        with self._job.compilations.of("evaluate"):
+            model, *found = look_at(state, self._initial, batches)
+        if settles:
             self.settle()
-        return self._evaluator.look(self)
+        before = time.perf_counter()
+        sums, report = jax.device_get(found)
+        self.evaluator.seconds += time.perf_counter() - before
+        report = {k: float(v) for k, v in report.items()}
+        return Seen(model, means_of(programs, sums) | report)
+
+    def _looking(self, merge: Merge) -> Callable:
+        programs = self._parts.programs
+
+        def look(state: Any, like: Model, batches: list[Batch]) -> tuple[Any, ...]:
+            model = tree.cast_like(merge.model(state), like)
+            sums = [programs.evaluate_fn(model[0], model[1], b) for b in batches]
+            return model, sums, merge.report(state) if merge.report else {}
+
+        return look
 
     # -- launches ----------------------------------------------------------------------
 
@@ -284,7 +347,8 @@ class CompiledPlayer:
         buckets, of_round, rows, steps = self._buckets.of(chunk)
         links = links_of(chunk, of_round) if self._vmapped else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
-        least = Lengths(self._steps, self._steps, self._steps, 64)
+        members = max(len(kind.members) for kind in self._kinds)
+        least = Lengths(self._steps, self._steps, self._steps, 64, max(1, members))
         if self._vmapped:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)
@@ -299,17 +363,30 @@ class CompiledPlayer:
             absent=parts.num_workers,
         )
         shape = Shape(tuple(self._kinds), buckets, self._single, self._vmapped)
+        with self._job.compilations.of("stretch"):
+            self._held, numbers = self._call(shape, arrays, tables)
+        self._launched.append((numbers, chunk, links))
+        self._played += len(chunk.rows)
+
+    def _call(self, shape: Shape, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+        """Launch the program of a shape."""
+        parts, source = self._parts, self._source
         program = parts.programs.once(
             ("stretch", parts, shape, source.key),
             lambda: jax.jit(stretch(parts, shape, source)),
         )
-        with self._job.compilations.of("stretch"):
-            self._held, numbers = program(self._held, arrays, tables)
-        self._launched.append((numbers, chunk, links))
-        self._played += len(chunk.rows)
+        return program(self._held, arrays, tables)
+
+    def know(self) -> None:
+        """Let what came of all rounds that arrived be known."""
+        if self._arrived:
+            self.settle()
 
     def settle(self) -> None:
-        """Play everything, and see what came of it; NotFinite if that has to be undone."""
+        """Play everything, and know what came of it.
+
+        Errors: `NotFinite` if the run has to go back to its last mark.
+        """
         self.launch()
         self._read_all()
         arrived, self._arrived, self._played = self._arrived, [], 0
@@ -333,17 +410,21 @@ class CompiledPlayer:
             order, lines, slots = places_of(links)
             back = np.empty(n, int)
             back[order] = np.arange(n)
-            lines, slots = lines[back], slots[back]
-            means = means[lines, slots]
-            finite = finite[lines, slots] if self._parts.checks else finite
-        each = finite[:n].tolist() if self._parts.checks else [True] * n
-        every = zip(chunk.outcomes, means[:n].tolist(), each, strict=True)
+            place = lines[back], slots[back]
+        else:
+            place = np.arange(n)
+        each = finite[place].tolist() if self._parts.checks else [True] * n
+        every = zip(chunk.outcomes, self._means(means, place), each, strict=True)
         for i, (outcome, mean, fine) in enumerate(every):
             kept = None
             if self._parts.keeps:
                 _, start, steps, _, size = chunk.rounds[i]
                 kept = losses[start : start + steps, :size]
             outcome.learn(mean, fine, kept)
+
+    def _means(self, means: np.ndarray, place: Any) -> list[Any]:
+        """The mean losses of rounds, by their places."""
+        return means[place].tolist()
 
     def close(self) -> list[int]:
         """Do nothing: no thread has to end."""
@@ -352,7 +433,7 @@ class CompiledPlayer:
     # -- points to go back to ----------------------------------------------------------
 
     def mark(self) -> Mark:
-        """A point for `undo`: between two events, where everything that arrived is known."""
+        """A point for `undo`: between two events; what has arrived is known."""
         self.careful = False
         self._read_all()
         return Mark(
@@ -372,20 +453,23 @@ class CompiledPlayer:
         """Return the root's current model, in the dtypes of the initial model."""
         if self._chunk.merges:
             self.launch()
-        state = self._parts.state(self._held.states, -1, 0)
-        return self._parts.programs.model(self._parts.merges[-1])(state, *self._initial)
+        merge, programs = self._parts.merges[-1], self._parts.programs
+        return programs.model(merge)(self._root(), *self._initial)
+
+    def _root(self) -> Any:
+        """The root's state."""
+        return self._parts.state(self._held.states, -1, 0)
 
     def report(self) -> dict[str, float]:
         """Return the counters of the root's merge."""
-        state = self._parts.state(self._held.states, -1, 0)
-        return counters(self._parts.merges[-1], state)
+        return counters(self._parts.merges[-1], self._root())
 
     # -- saved and resumed -------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Return all arrays, and what is not launched yet, at a `mark`."""
         self._read_all()
-        root = self._parts.state(self._held.states, -1, 0)
+        root = self._root()
         chunk = self._chunk.outcomes
         return {
             "root": Leaves(jax.tree.leaves(root)),
@@ -398,7 +482,12 @@ class CompiledPlayer:
             },
             "moved": self._moved,
             # so that the same programs go on
-            "shapes": (self._kinds, self._single, self._lengths, self._buckets.known),
+            "shapes": (
+                list(self._kinds),
+                self._single,
+                self._lengths,
+                self._buckets.known,
+            ),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -413,7 +502,8 @@ class CompiledPlayer:
             for k, x in saved["running"].items()
         }
         self._moved = saved["moved"]
-        self._kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+        kinds, self._single, self._lengths, self._buckets.known = saved["shapes"]
+        self._kinds = {kind: i for i, kind in enumerate(kinds)}
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""

@@ -25,9 +25,9 @@ MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
 class Csr(NamedTuple):
     """A sparse matrix on the device, row after row."""
 
-    values: jax.Array  # [entries] float32
-    columns: jax.Array  # [entries] int32
-    starts: jax.Array  # [N + 1] int32, where each row begins
+    values: Any  # [entries] float32
+    columns: Any  # [entries] int32
+    starts: Any  # [N + 1] int32, where each row begins
 
 
 class Steps(NamedTuple):
@@ -73,7 +73,9 @@ class DeviceRows:
         table[: len(rows)] = rows
         return self.arrays, table
 
-    def batch(self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
+    def batch(
+        self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket
+    ) -> Batch:
         """The batch of these rows, of which the first n are true examples.
 
         Inside a program, where `arrays` are those of this object.
@@ -205,7 +207,9 @@ def device_bytes(split: Split) -> int | None:
     return total
 
 
-def padded(rows: Sequence[np.ndarray], size: int, lengths: list[np.ndarray]) -> np.ndarray:
+def padded(
+    rows: Sequence[np.ndarray], size: int, lengths: list[np.ndarray]
+) -> np.ndarray:
     """[S, size] int32 the rows of S steps of n examples each, padded as batches are.
 
     `lengths` [S n] are the entries of the rows, of each sparse array, in their order:

@@ -145,7 +145,7 @@ class Buckets:
     def of(
         self, chunk: Chunk
     ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[Steps]]:
-        """Buckets that hold a chunk, which one each round has, [S, B] rows, and steps."""
+        """Buckets that hold a chunk, each round's, [S, B] rows, and steps of each."""
         numbers = np.array(chunk.rounds, np.int64).reshape(-1, 5)
         steps, sizes = numbers[:, 2], numbers[:, 4]
         needed = np.unique(sizes[steps > 0])

@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, NoReturn
 
-import jax
 import numpy as np
 
-from hetjax import tree
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine import tape
 from hetjax.engine.job import Job
@@ -78,9 +76,7 @@ class _Collector(CompiledPlayer):
 
     def open(self) -> None:
         """Make no model."""
-        task = self._job.programs.task
-        model = jax.eval_shape(task.init, jax.random.key(0))
-        self.listen(tree.num_bytes(model))
+        self.listen()
         # places in the lists of merges and rounds, in order: where an event ends, or
         # (True) the model is evaluated
         self.places: list[tuple[int, int, bool]] = []
@@ -118,6 +114,7 @@ class _Collector(CompiledPlayer):
             seed=self._job.seed,
             absent=parts.num_workers,
         )
+        of_number = list(self._kinds)
         kinds: dict[Event, int] = {}
         events, looks = [], {}
         for place, (merges, rounds) in self._pieces(seen[-1]):
@@ -127,14 +124,14 @@ class _Collector(CompiledPlayer):
                 continue
             of_rounds = [(buckets[of_round[i]], chunk.rounds[i][2], 1) for i in rounds]
             event = Event(
-                _in_turn([(self._kinds[chunk.merges[i][0]],) for i in merges]),
+                _in_turn([(of_number[chunk.merges[i][0]],) for i in merges]),
                 _in_turn([each[:2] for each in of_rounds]),
             )
             number = kinds.setdefault(event, len(kinds))
             events.append((number, merges.start, rounds.start))
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
-        shape = Shape(tuple(self._kinds), buckets, False, False)
+        shape = Shape(tuple(of_number), buckets, False, False)
         found = np.array([looks[place] for place in seen])
         return Written(
             parts,
@@ -180,7 +177,7 @@ def write(strategy: Strategy, job: Job, machine: Machine, source: Any) -> Writte
     _check(strategy, job.name)
     clock = SimulatedClock(
         machine,
-        seed=job.seed,
+        seed=job.schedule,
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     player = _Collector(

@@ -127,7 +127,9 @@ def mesh_runtime(
     several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
     waves.hear(clock)
-    hear_due = {} if layout.is_alone else {"hear_due": clock.hear_due}
+    kept = Kept("mesh", at_rest=True)
+    if not layout.is_alone:
+        kept = kept._replace(hear_due=clock.hear_due)
     return Runtime(
         clock,
         MeshPlayer(strategy, job, waves, clock),
@@ -135,7 +137,7 @@ def mesh_runtime(
         real=True,
         corrected=clock.corrected,
         **_shared(clock, layout),
-        kept=Kept("mesh", at_rest=True, **hear_due),
+        kept=kept,
         estimates_busy=True,
         note=f"mesh of {len(layout.devices)} x {layout.slots} workers"
         + _gathered(algorithm, layout),
