@@ -358,8 +358,18 @@ def make_run(
     relative = {**strategy._asdict(), "learning_rate": 1.0} if constant else {}
     job = session.job(name, strategy, seed)
     source = rows_on(job, None)
+    vmapped = side_by_side()
     written = write(
-        Strategy(**relative) if constant else strategy, job, machine, source
+        Strategy(**relative) if constant else strategy,
+        job,
+        machine,
+        source,
+        vmapped=vmapped,
     )
     batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
     return Run(task, strategy, make, written, source, list(job.test), batch, seed)
+
+
+def side_by_side() -> bool:
+    """Whether rounds of several workers are faster in one batched program."""
+    return jax.default_backend() != "cpu"

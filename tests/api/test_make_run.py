@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hetjax as hj
+from hetjax.api import functions
 from hetjax.api.functions import SHOWN
 
 MACHINE = hj.machine.preset("v100x3+k80")
@@ -277,6 +278,23 @@ def test_a_run_whose_last_worker_is_lost_is_refused(problem):
         ValueError, match=r"the run ends at 0\.05 s.*give fewer seconds"
     ):
         hj.make_run(task, data, lost, made("sma"), seconds=SECONDS)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["local_sgd", "ad_psgd", "hier_sgd"])
+def test_rounds_side_by_side_equal_those_in_turn(problem, name, monkeypatch):
+    """As on an accelerator."""
+
+    def with_slope():
+        run = made_run(problem, made(name))
+        slope = jax.grad(lambda rate: run(learning_rate=rate)[0]["loss"][-1])
+        return run(), slope(0.1)
+
+    monkeypatch.setattr(functions, "side_by_side", lambda: True)
+    found, slope = with_slope()
+    check_equal(found, trained(problem, made(name)))
+    monkeypatch.undo()
+    np.testing.assert_allclose(slope, with_slope()[1], rtol=1e-4)
 
 
 @pytest.mark.full

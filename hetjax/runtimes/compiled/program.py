@@ -67,7 +67,8 @@ class Event(NamedTuple):
     """What an event is made of: where all events are of few kinds, no number varies."""
 
     before: tuple[tuple[Kind, int], ...]  # each so many times in turn
-    rounds: tuple[tuple[Bucket, int, int], ...]  # bucket, steps, and how many in turn
+    # bucket, steps, and how many: in turn or side by side, of different workers
+    rounds: tuple[tuple[Bucket, int, int], ...]
 
 
 class Numbers(NamedTuple):
@@ -116,6 +117,16 @@ class _Stretch:
             held = _repeated(number, partial(self._play, kind), merge, held)
             merge = merge + number
         for bucket, steps, number in event.rounds:
+            if self._shape.vmapped and number > 1:
+                rounds, rates = (
+                    lax.dynamic_slice_in_dim(table, first, number)
+                    for table in (self._tables.rounds, self._tables.rates)
+                )
+                held = self._rounds_at_once(
+                    rounds, rates, bucket, steps, held, jnp.zeros(0)
+                )[0]
+                first = first + number
+                continue
 
             def one(
                 i: Any, held: Held, bucket: Any = bucket, steps: int = steps
@@ -231,8 +242,29 @@ class _Stretch:
     ) -> tuple[Held, Numbers]:
         """Rounds of several workers; one that stands for no worker changes nothing."""
         held, numbers = carry
-        workers, starts, steps, first, ns, _ = self._tables.rounds[i].T  # [width] each
-        rates, step = self._tables.rates[i], jax.vmap(self._stepping(bucket))
+        rounds, rates = self._tables.rounds[i], self._tables.rates[i]
+        most = 1 if self._shape.single else jnp.max(rounds[:, 2])
+        held, after, losses, means = self._rounds_at_once(
+            rounds, rates, bucket, most, held, numbers.losses
+        )
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
+        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+
+    def _rounds_at_once(
+        self,
+        rounds: Any,
+        rates: Any,
+        bucket: Bucket,
+        most: Any,
+        held: Held,
+        losses: Any,
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play rounds [n, 6] of workers, of `most` steps at most; see `_round`."""
+        workers, starts, steps, first, ns, _ = rounds.T  # [n] each
+        step = jax.vmap(self._stepping(bucket))
+        alone = isinstance(most, int) and most == 1
         sources = self._sources(held)
         stacks, structure = jax.tree.flatten(sources)
         before = [jnp.take(x, workers, axis=0, mode="clip") for x in stacks]
@@ -246,7 +278,7 @@ class _Stretch:
             after, found, mean = step(leaves, rows, ns, rates, keys)
             if self._parts.keeps:
                 losses = losses.at[place, : bucket.size].set(found, mode="drop")
-            if self._shape.single:
+            if alone:
                 return after, losses, mean
             after = [
                 _where(steps_on, new, old) if moves else old
@@ -256,14 +288,10 @@ class _Stretch:
             ]
             return after, losses, jnp.where(steps_on, mean, means)
 
-        begin = (before, numbers.losses, jnp.zeros(workers.shape, jnp.float32))
-        many = not self._shape.single
+        begin = (before, losses, jnp.zeros(workers.shape, jnp.float32))
         after, losses, means = (
-            self._looped(jnp.max(steps), one, begin) if many else one(0, begin)
+            one(0, begin) if alone else self._looped(most, one, begin)
         )
-        finite = numbers.finite
-        if self._parts.checks:
-            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
 
         def put_all(stack: PyTree) -> PyTree:
             leaves = jax.tree.leaves(stack)
@@ -275,8 +303,7 @@ class _Stretch:
                 ]
             )
 
-        held = self._with_done(held, put_all)
-        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+        return self._with_done(held, put_all), after, losses, means
 
     def _stepping(self, bucket: Bucket) -> Callable:
         """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""

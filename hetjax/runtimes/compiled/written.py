@@ -131,7 +131,7 @@ class _Collector(CompiledPlayer):
             events.append((number, merges.start, rounds.start))
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
-        shape = Shape(tuple(of_number), buckets, False, False)
+        shape = Shape(tuple(of_number), buckets, False, self._vmapped)
         found = np.array([looks[place] for place in seen])
         return Written(
             parts,
@@ -169,8 +169,12 @@ def _in_turn(each: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple((*one, len(list(same))) for one, same in groupby(each))
 
 
-def write(strategy: Strategy, job: Job, machine: Machine, source: Any) -> Written:
+def write(
+    strategy: Strategy, job: Job, machine: Machine, source: Any, *, vmapped: bool
+) -> Written:
     """Write a run; `source` has the training split on a device.
+
+    Rounds that begin at the same event run side by side if `vmapped`, or in turn.
 
     Errors: a ValueError if the strategy asks for a result, or the run ends early.
     """
@@ -181,7 +185,7 @@ def write(strategy: Strategy, job: Job, machine: Machine, source: Any) -> Writte
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     player = _Collector(
-        strategy, job, clock.workers, source, None, vmapped=False, most=math.inf
+        strategy, job, clock.workers, source, None, vmapped=vmapped, most=math.inf
     )
     player.open()
     writer = writer_of(
