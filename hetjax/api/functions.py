@@ -107,14 +107,14 @@ class Run:
         make: Callable[..., Strategy] | None,
         written: Written,
         source: Any,
-        tests: Sequence[Any],
+        batches: Any,
         batch: Any,
         seed: int,
     ):
         """`make(**settings)` makes the strategy again; None: nobody knows how."""
         self._task, self._strategy, self._make = task, strategy, make
         self._written, self._source = written, source
-        self._tests, self._batch, self._seed = tests, batch, seed
+        self._batches, self._batch, self._seed = batches, batch, seed
         self._jitted = jax.jit(self._played)
         self.schedule = Schedule.of(written.lines)
 
@@ -133,7 +133,7 @@ class Run:
         key = jax.random.key(self._seed) if key is None else _typed(key)
         evaluations, model = self._jitted(
             self._source.arrays,
-            self._tests,
+            self._batches,
             key,
             None if params is None else model_like(self._task, params),
             self._rate(learning_rate),
@@ -162,7 +162,7 @@ class Run:
         return learning_rate
 
     def _played(
-        self, arrays: Any, tests: Any, key: Any, model: Any, rate: Any, settings: Any
+        self, arrays: Any, batches: Any, key: Any, model: Any, rate: Any, settings: Any
     ) -> tuple[dict[str, jax.Array], PyTree]:
         if model is None:
             model = self._task.init(key)
@@ -171,7 +171,7 @@ class Run:
             self._parts(settings),
             self._source,
             arrays,
-            tests,
+            batches,
             key,
             model,
             jnp.asarray(rate, rate_dtype(model)),
@@ -305,10 +305,10 @@ def make_run(
 
     Errors: a ValueError, before anything is compiled, for a strategy that asks for
     results: a sampler that observes losses (`biased_local_sgd`, but with
-    sampler="uniform"), merges that need metrics (`fed_acc`), a policy that reads the
-    evaluations (`sma` with restart="on_plateau"); for a training split that is not in
-    memory; and for a run that ends early. When `run` is called, for a setting that is
-    unknown or would change the schedule, and for parameters that are not the task's.
+    sampler="uniform"), a policy that reads evaluations (`sma` with
+    restart="on_plateau"); for a training split that is not in memory; and for a run
+    that ends early. When `run` is called, for a setting that is unknown or would change
+    the schedule, and for parameters that are not the task's.
 
     >>> import hetjax as hj
     >>> import jax
@@ -366,8 +366,9 @@ def make_run(
         source,
         vmapped=vmapped,
     )
+    batches = list(job.test), list(job.held_out)
     batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
-    return Run(task, strategy, make, written, source, list(job.test), batch, seed)
+    return Run(task, strategy, make, written, source, batches, batch, seed)
 
 
 def side_by_side() -> bool:

@@ -162,6 +162,20 @@ def test_learning_rates_are_as_scheduled(problem):
         run(learning_rate=0.1)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [4, 9], ids=("a tuple", "a stack"))
+def test_members_are_weighted_by_their_metrics_on_held_out_examples(workers):
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=4), data)
+    machine = hj.machine.preset(f"uniform:{workers}")
+    strategy = made("fed_acc", local_steps=4, power=2.0)
+    options = {"seconds": 1.0, "num_evals": 2}
+    history = hj.train(task, data, machine, strategy, progress=False, **options)
+    assert history.merges > 1
+    run = hj.make_run(task, data, machine, strategy, **options)
+    check_equal(run(), history, metrics=("loss", "accuracy"))
+
+
 def test_params_begin_a_run(problem):
     run = made_run(problem, made("local_sgd"))
     _, (params, _) = run()

@@ -11,6 +11,7 @@ from jax import lax
 
 from hetjax import tree
 from hetjax.data.batching import Batch
+from hetjax.engine.compiled.programs import Programs
 from hetjax.merge.types import WorkerStats
 from hetjax.runtimes.compiled.parts import Held, Parts, begun
 from hetjax.runtimes.compiled.program import Tables, event_player
@@ -25,7 +26,7 @@ def played(
     parts: Parts,
     source: Any,
     arrays: Any,
-    tests: Sequence[Batch],
+    batches: tuple[Sequence[Batch], Sequence[Batch]],
     key: jax.Array,
     model: PyTree,
     rate: jax.Array,
@@ -33,12 +34,23 @@ def played(
     """(evaluations, model) of a run that begins with this model.
 
     `parts` are those of `written`, or have other settings. All learning rates are
-    multiplied by `rate`, and computed in its dtype. `arrays` are those of `source`.
+    multiplied by `rate`, and computed in its dtype. `arrays` are those of `source`, and
+    `batches` those of evaluations, and of the examples that are held out.
 
     All events are one `lax.scan` in blocks of sqrt(E) events. In reverse, the replicas
     and states at the start of each block are kept, and while one block is gone through,
     those before each of its events; all else is computed again.
     """
+    programs, merge = parts.programs, parts.merges[-1]
+    on_test, on_held_out = (_metrics_of(programs, each) for each in batches)
+    like = jax.eval_shape(lambda: model)
+
+    def evaluate(held: Held) -> dict[str, Any]:
+        found = on_test(parts.model(held.states, like))
+        if merge.report is not None:
+            found = found | merge.report(parts.state(held.states, -1, 0))
+        return jax.tree.map(jnp.asarray, found)
+
     play = event_player(
         parts,
         written.shape,
@@ -46,9 +58,8 @@ def played(
         arrays,
         _scaled(written.tables, rate),
         key,
+        lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
     )
-    like = jax.eval_shape(lambda: model)
-    evaluate = _evaluation(parts, tests, like)
     held = begun(parts, *model)
     nothing = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, held)
@@ -105,24 +116,22 @@ def _in_blocks(
     return held, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], found)
 
 
-def _evaluation(
-    parts: Parts, tests: Sequence[Batch], like: PyTree
-) -> Callable[[Held], dict[str, jax.Array]]:
-    """(held) -> metrics of the root's model on all examples of the batches."""
-    programs, merge = parts.programs, parts.merges[-1]
+def _metrics_of(
+    programs: Programs, batches: Sequence[Batch]
+) -> Callable[[PyTree], dict[str, Any]]:
+    """(model) -> its metrics on all examples of the batches."""
     groups: dict[Any, list[Batch]] = {}  # batches of one shape
-    for batch in tests:
+    for batch in batches:
         leaves, structure = jax.tree.flatten(batch)
         shapes = tuple((x.shape, x.dtype) for x in leaves)
         groups.setdefault((structure, shapes), []).append(batch)
 
-    def evaluate(held: Held) -> dict[str, jax.Array]:
-        model = parts.model(held.states, like)
+    def metrics(model: PyTree) -> dict[str, Any]:
         sums = [_summed(programs.evaluate_fn, model, each) for each in groups.values()]
         total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
         means = {name: total[name][0] / total[name][1] for name in ("loss", *total)}
         try:
-            found = programs.task.finish(means)
+            return programs.task.finish(means)
         except (
             jax.errors.ConcretizationTypeError,
             jax.errors.TracerArrayConversionError,
@@ -131,11 +140,8 @@ def _evaluation(
                 "the task's finish makes Python's or NumPy's numbers of means, which "
                 "are traced in a run as a function: use jax.numpy for a jax.Array"
             ) from error
-        if merge.report is not None:
-            found = found | merge.report(parts.state(held.states, -1, 0))
-        return jax.tree.map(jnp.asarray, found)
 
-    return evaluate
+    return metrics
 
 
 def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTree:

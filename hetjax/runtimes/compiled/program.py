@@ -27,6 +27,7 @@ from hetjax.runtimes.compiled.parts import Held, Parts, put, row
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
+_ACCURACY = WorkerStats._fields.index("accuracy")
 ONE_BY_ONE = 8  # members of a merge at most that are merged as a tuple; more as a stack
 
 
@@ -85,20 +86,30 @@ def stretch(parts: Parts, shape: Shape, source: Any) -> Callable:
 
 
 def event_player(
-    parts: Parts, shape: Shape, source: Any, arrays: Any, tables: Tables, key: Any
+    parts: Parts,
+    shape: Shape,
+    source: Any,
+    arrays: Any,
+    tables: Tables,
+    key: Any,
+    measure: Callable[[Replica], Any],
 ) -> Callable[[Event, Held, Any, Any], Held]:
     """(event, held, its first merge, its first round) -> held.
 
-    The steps' random keys are made from `key`. All loops have a fixed length, so that
+    The steps' random keys are made from `key`. `measure(replica)` is the metric that is
+    a member's weight in merges that require it. All loops have a fixed length, so that
     what happens can be differentiated in reverse.
     """
     playing = _Stretch(parts, shape, source)
+    playing.measure = measure
     playing.take(arrays, tables, key)
     return playing.event
 
 
 class _Stretch:
     """The program of one shape."""
+
+    measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
 
     def __init__(self, parts: Parts, shape: Shape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
@@ -368,7 +379,6 @@ class _Stretch:
         parts, (node, *members) = self._parts, self._tables.merges[i, 1:]
         merge, n = parts.merges[kind.level], len(kind.members)
         members = range(n) if kind.everyone else members[:n]
-        packed = self._tables.stats[i, :, :n]
         state = parts.state(held.states, kind.level, node)
         several = n > ONE_BY_ONE and merge.takes_groups
         if several and all(m == WORKER for m in kind.members):
@@ -377,6 +387,7 @@ class _Stretch:
             row(held.replicas, m) if of == WORKER else self._member(held, of, m)
             for of, m in zip(kind.members, members, strict=True)
         )
+        packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
         new, after = _merged(merge, state, before, packed, kind.op)
         states = parts.with_state(held.states, kind.level, node, new, state)
         replicas = held.replicas
@@ -396,6 +407,15 @@ class _Stretch:
         of = self._parts.programs.as_member(self._parts.merges[level])
         return of(self._parts.state(held.states, level, node))
 
+    def _stats(self, kind: Kind, i: Any, of_each: Callable[[Callable], Any]) -> Any:
+        """Packed statistics; `of_each(f)` are [n] f(member)."""
+        packed = self._tables.stats[i, :, : len(kind.members)]
+        required = self._parts.merges[kind.level].required_metrics
+        if self.measure is None or not required or MergeOp.PUSH not in kind.op:
+            return packed
+        metrics = of_each(self.measure).astype(packed.dtype)
+        return packed.at[_ACCURACY].set(metrics)
+
     def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
         """A merge of many workers, all at once."""
         parts, n = self._parts, len(kind.members)
@@ -405,9 +425,8 @@ class _Stretch:
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=n)
-        new, (after,) = _merged(
-            merge, state, group, self._tables.stats[i, :, :n], kind.op
-        )
+        packed = self._stats(kind, i, lambda of: jax.vmap(of)(before))
+        new, (after,) = _merged(merge, state, group, packed, kind.op)
 
         def one(leaf: Any, value: Any, old: Any) -> Any:
             if value is old:

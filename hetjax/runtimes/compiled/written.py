@@ -100,6 +100,11 @@ class _Collector(CompiledPlayer):
             self.places.append(place)
         return Seen(len(self.places) - 1, {})
 
+    def _measure(self, measure: tape.Measure) -> list[float]:
+        """No metrics: they are measured where the merge is played."""
+        action = measure.action
+        return [0.0] * (len(action.members) + len(action.partners))
+
     def written(self, seen: list[int], seconds: list[float], lines: Any) -> Written:
         """What was collected; `seen` are the places of the evaluations."""
         chunk, parts = self._chunk, self._parts
@@ -231,19 +236,12 @@ def write(
 
 
 def _check(strategy: Strategy, name: str) -> None:
-    """Raise a ValueError for a strategy that asks for results."""
-    why = ""
+    """Raise a ValueError for a strategy that draws examples by results."""
     if strategy.sampler.observe is not None:
-        why = (
-            "its sampler observes losses (take another sampler; for biased_local_sgd, "
-            'sampler="uniform")'
-        )
-    if any(merge.required_metrics for merge in strategy.merges):
-        why = "its merge weighs members by their metrics on held-out examples"
-    if why:
         raise ValueError(
-            f"{name}: {why}, and a run as a function is written before there are any: "
-            "use hj.train"
+            f"{name}: its sampler observes losses, and a run as a function is written "
+            "before there are any: use hj.train, or another sampler (for "
+            'biased_local_sgd, sampler="uniform")'
         )
 
 
