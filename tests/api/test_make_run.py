@@ -9,7 +9,7 @@ import pytest
 
 import hetjax as hj
 from hetjax.api import functions
-from hetjax.api.functions import SHOWN
+from hetjax.report.schedule import SHOWN
 
 MACHINE = hj.machine.preset("v100x3+k80")
 SECONDS, EVALS = 0.1, 3
