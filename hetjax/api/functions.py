@@ -21,6 +21,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.compiled.coupling import check_uncoupled
 from hetjax.engine.compiled.programs import Programs
 from hetjax.machine import Machine
+from hetjax.replica import Requires
 from hetjax.report.schedule import Schedule
 from hetjax.runtimes.compiled.function import played, rate_dtype
 from hetjax.runtimes.compiled.parts import Parts, changed_leaves
@@ -72,6 +73,7 @@ class Run:
     ) -> tuple[dict[str, Any], PyTree]:
         """Train; return (evaluations, (params, model_state))."""
         key = jax.random.key(self._seed) if key is None else _typed(key)
+        _check_numbers(settings)
         evaluations, model = self._jitted(
             self._source.arrays,
             self._batches,
@@ -163,19 +165,38 @@ class Run:
             ]
         except _TRACED:  # a traced value is in one of them
             same = [False]
-        fixed = ("requires", "ops", "updates_busy_workers", "required_metrics")
-        alike = len(strategy.merges) == len(self._strategy.merges) and all(
-            getattr(a, field) == getattr(b, field)
-            for a, b in zip(strategy.merges, self._strategy.merges, strict=True)
-            for field in fixed
-        )
-        if not (all(same) and alike):
+        if not all(same) or _fixed(strategy) != _fixed(self._strategy):
             raise ValueError(
                 f"{name}: {names} would change the schedule, which is written already: "
                 "only numbers of its merges and its local update can be settings of a "
                 "run; give make_run a strategy that has this one"
             )
         return strategy
+
+
+def _fixed(strategy: Strategy) -> list[Any]:
+    """What the schedule depends on of a strategy's merges and local update."""
+    of_merges = [
+        (_names(m.requires), m.ops, m.updates_busy_workers, m.required_metrics)
+        for m in strategy.merges
+    ]
+    return [*of_merges, strategy.local.provides]
+
+
+def _names(requires: Requires) -> list[str]:
+    return [b if isinstance(b, str) else b.name for b in requires]
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a setting that JAX cannot trace."""
+    for name, value in settings.items():
+        for leaf in jax.tree.leaves(value):
+            number = isinstance(leaf, int | float | np.generic | np.ndarray | jax.Array)
+            if not number or isinstance(leaf, bool):
+                raise ValueError(
+                    f"{name}={value!r}: settings of a run are numbers, or trees of "
+                    "arrays of them: give this one to the strategy"
+                )
 
 
 def _typed(key: Any) -> jax.Array:

@@ -240,6 +240,12 @@ def test_a_run_with_settings_equals_one_of_such_a_strategy(problem, name, settin
             r"has shape \(2,\): give a number; jax.vm",
         ),
         ("sma", {"params": {"a": 1.0}}, "not the parameters of this task"),
+        ("sma", {"center": "mean"}, "center='mean': settings of a run are numbers"),
+        (
+            "sma",
+            {"reset_momentum": False},
+            "reset_momentum=False: settings of a run are",
+        ),
         ("sma", {"key": 3}, "key=3: give a key, such as jax.random.key"),
     ],
 )
@@ -247,6 +253,17 @@ def test_what_a_run_refuses(problem, name, settings, message):
     run = made_run(problem, made(name))
     with pytest.raises(ValueError, match=message):
         run(**settings)
+
+
+def test_a_merge_with_a_buffer_of_its_own_may_have_settings(problem):
+    def strategy(pull):
+        sma = made("sma", restart="never")
+        own = hj.merge.Buffer("visits", lambda params: jnp.zeros(()))
+        merge = hj.merge.sma(alpha=pull)
+        return sma._replace(merge=merge._replace(requires=(*merge.requires, own)))
+
+    run = made_run(problem, strategy, settings={"pull": 0.1})
+    check_equal(run(pull=0.3), trained(problem, strategy(0.3)))
 
 
 def test_settings_of_a_strategy_that_no_factory_made(problem):

@@ -24,6 +24,7 @@ from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.program import Event, Shape, Tables
 from hetjax.runtimes.compiled.tables import lengths_of, tables_of
 from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import check_calibration
 
 
 class Line(NamedTuple):
@@ -184,6 +185,7 @@ def write(
     Errors: a ValueError if the strategy asks for a result, or the run ends early.
     """
     _check(strategy, job.name)
+    check_calibration(machine, job.programs.task)
     clock = SimulatedClock(
         machine,
         seed=job.schedule,
