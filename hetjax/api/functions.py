@@ -23,10 +23,12 @@ from hetjax.engine.compiled.programs import Programs
 from hetjax.machine import Machine
 from hetjax.replica import Requires
 from hetjax.report.schedule import Schedule
+from hetjax.runtimes.compiled.choice import rounds_side_by_side
 from hetjax.runtimes.compiled.function import played, rate_dtype
-from hetjax.runtimes.compiled.parts import Parts, changed_leaves
+from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
 from hetjax.runtimes.compiled.rows import device_bytes, rows_on
 from hetjax.runtimes.compiled.written import Written, write
+from hetjax.runtimes.devices import default_device
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.checks import check_task, model_like
 from hetjax.tasks.types import Task
@@ -128,13 +130,17 @@ class Run:
         strategy = self._made(settings)
         programs = Programs(self._task)  # not kept: they have traced values in them
         merges = programs.merges_of(strategy)
-        requires = (*merges[0].requires, *strategy.local.requires)
+        local, lowest = strategy.local, merges[0]
+        requires = (*lowest.requires, *local.requires)
+        changes = changed_leaves(programs, local, requires, self._batch)
+        copied = copied_leaves(programs, lowest, local, changes, vmapped=parts.vmapped)
         return parts._replace(
             programs=programs,
-            local=strategy.local,
+            local=local,
             merges=merges,
             requires=requires,
-            changes=changed_leaves(programs, strategy.local, requires, self._batch),
+            changes=changes,
+            copied=copied,
         )
 
     def _made(self, settings: Mapping[str, Any]) -> Strategy:
@@ -320,19 +326,15 @@ def make_run(
     relative = {**strategy._asdict(), "learning_rate": 1.0} if constant else {}
     job = session.job(name, strategy, seed)
     source = rows_on(job, None)
-    vmapped = side_by_side()
+    workers = len(machine.workers)
+    width = rounds_side_by_side(job, strategy, workers, default_device())
     written = write(
         Strategy(**relative) if constant else strategy,
         job,
         machine,
         source,
-        vmapped=vmapped,
+        width=width,
     )
     batches = list(job.test), list(job.held_out)
     batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
     return Run(task, strategy, make, written, source, batches, batch, seed)
-
-
-def side_by_side() -> bool:
-    """Whether rounds of several workers are faster in one batched program."""
-    return jax.default_backend() != "cpu"

@@ -31,6 +31,7 @@ from hetjax.runtimes.compiled.parts import (
     Places,
     begun,
     changed_leaves,
+    copied_leaves,
     row,
 )
 from hetjax.runtimes.compiled.program import (
@@ -85,15 +86,15 @@ class CompiledPlayer:
         source: Any,
         device: Any,
         *,
-        vmapped: bool,
+        width: int,
         most: float,
     ):
-        """`source` makes batches. Rounds run side by side if `vmapped`, or in turn.
+        """`source` makes batches. `width` rounds, at most, run side by side.
 
         `most` steps, at most, are played until it is seen what came of them.
         """
         self._job, self._device, self._source = job, device, source
-        self._vmapped, self._most = vmapped, most
+        self._width, self._most = width, most
         self.evaluator = Evaluator(job, device)
         self.look_at_all = self.evaluator.of_all
         programs = job.programs
@@ -102,6 +103,8 @@ class CompiledPlayer:
         self._places = Places.in_topology(topology, len(merges))
         requires = (*merges[0].requires, *strategy.local.requires)
         batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+        local = strategy.local
+        changes = changed_leaves(programs, local, requires, batch)
         self._parts = Parts(
             programs,
             strategy.local,
@@ -109,12 +112,15 @@ class CompiledPlayer:
             requires,
             len(workers),
             self._places.num_nodes,
-            changed_leaves(programs, strategy.local, requires, batch),
+            width > 1,
+            changes,
+            copied_leaves(programs, merges[0], local, changes, vmapped=width > 1),
             checks=job.on_nan == "reset",
             keeps=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
         self._kinds: dict[Kind, int] = {BEGIN: 0}  # their numbers
+        self._copies = any(self._parts.copied)  # when a round begins
         self._everyone = tuple(range(len(workers)))
         self._single = True
         self._lengths = Lengths()
@@ -177,8 +183,9 @@ class CompiledPlayer:
     def _start(self, r: tape.Round) -> None:
         worker, rows, chunk = r.worker, r.rows, self._chunk
         if self._parts.shared:
-            self._add(BEGUN, (worker,))
             self._moved.discard(worker)
+            if self._copies:
+                self._add(BEGUN, (worker,))
         if len(rows) != 1:
             self._single = False
         outcome = Outcome(
@@ -238,7 +245,8 @@ class CompiledPlayer:
 
     def expect(self, entries: Iterable[Any]) -> None:
         """Know what a run probably plays, so that one program does for all of it."""
-        kinds = [BEGUN, DONE, MOVED] if self._parts.shared else []
+        kinds = [DONE, MOVED] if self._parts.shared else []
+        kinds += [BEGUN] * self._copies
         for entry in entries:
             if isinstance(entry, tape.Merge):
                 kinds.append(self._kind_of(entry.action)[0])
@@ -272,7 +280,7 @@ class CompiledPlayer:
         """Add a merge, or what else comes before the rounds of a superstep."""
         number = self._number_of(kind)
         after = members
-        if self._parts.shared and kind not in (DONE, MOVED):
+        if self._parts.shared and self._width > 1 and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
         elif kind.what == "merge":
             workers = zip(kind.members, members, strict=True)
@@ -345,11 +353,11 @@ class CompiledPlayer:
             return
         parts, source = self._parts, self._source
         buckets, of_round, rows, steps = self._buckets.of(chunk)
-        links = links_of(chunk, of_round) if self._vmapped else None
+        links = links_of(chunk, of_round, self._width) if self._width > 1 else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
         members = max(len(kind.members) for kind in self._kinds)
         least = Lengths(self._steps, self._steps, self._steps, 64, max(1, members))
-        if self._vmapped:
+        if links is not None:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)
         arrays, table = source.given(rows, steps, self._lengths.steps)
@@ -362,7 +370,7 @@ class CompiledPlayer:
             seed=self._job.seed,
             absent=parts.num_workers,
         )
-        shape = Shape(tuple(self._kinds), buckets, self._single, self._vmapped)
+        shape = Shape(tuple(self._kinds), buckets, self._single)
         with self._job.compilations.of("stretch"):
             self._held, numbers = self._call(shape, arrays, tables)
         self._launched.append((numbers, chunk, links))

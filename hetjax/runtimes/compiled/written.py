@@ -128,16 +128,16 @@ class _Collector(CompiledPlayer):
                 looks[place] = len(events)
                 events.append((-1, 0, 0))
                 continue
-            of_rounds = [(buckets[of_round[i]], chunk.rounds[i][2], 1) for i in rounds]
+            of_rounds = [(buckets[of_round[i]], chunk.rounds[i][2]) for i in rounds]
             event = Event(
                 _in_turn([(of_number[chunk.merges[i][0]],) for i in merges]),
-                _in_turn([each[:2] for each in of_rounds]),
+                _in_turn(of_rounds, self._width),
             )
             number = kinds.setdefault(event, len(kinds))
             events.append((number, merges.start, rounds.start))
         table = np.array(events, np.int32).reshape(-1, 3)
         table[table[:, 0] < 0, 0] = len(kinds)
-        shape = Shape(tuple(of_number), buckets, False, self._vmapped)
+        shape = Shape(tuple(of_number), buckets, False)
         found = np.array([looks[place] for place in seen])
         return Written(
             parts,
@@ -170,17 +170,23 @@ class _Collector(CompiledPlayer):
                 yield place, (range(0), range(0))
 
 
-def _in_turn(each: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Equal ones that follow each other, once, with their number."""
-    return tuple((*one, len(list(same))) for one, same in groupby(each))
+def _in_turn(each: list[tuple[Any, ...]], most: int = 0) -> tuple[Any, ...]:
+    """Equal ones in a row, once, with their number: at most `most`, if above 1."""
+    found: list[tuple[Any, ...]] = []
+    for one, same in groupby(each):
+        number = len(list(same))
+        size = most if most > 1 else number
+        whole, rest = divmod(number, size)
+        found += [(*one, size)] * whole + [(*one, rest)] * bool(rest)
+    return tuple(found)
 
 
 def write(
-    strategy: Strategy, job: Job, machine: Machine, source: Any, *, vmapped: bool
+    strategy: Strategy, job: Job, machine: Machine, source: Any, *, width: int
 ) -> Written:
     """Write a run; `source` has the training split on a device.
 
-    Rounds that begin at the same event run side by side if `vmapped`, or in turn.
+    Of the rounds that begin at the same event, `width` at most run side by side.
 
     Errors: a ValueError if the strategy asks for a result, or the run ends early.
     """
@@ -192,7 +198,7 @@ def write(
         nonzeros_per_example=nonzeros_per_example(job.data.train),
     )
     player = _Collector(
-        strategy, job, clock.workers, source, None, vmapped=vmapped, most=math.inf
+        strategy, job, clock.workers, source, None, width=width, most=math.inf
     )
     player.open()
     writer = writer_of(
