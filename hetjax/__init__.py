@@ -6,6 +6,7 @@ algorithms    `adaptive_sgd`, ...; their parts: `schedule`, `merge`, `local`, `s
               `sweep` makes strategies of a grid of arguments
 runs          `train` and `compare`, which return a `History` and a `Comparison`;
               `plot`, and `callbacks`, of which one that returns `STOP` ends a run
+functions     `make_run` and `make_round`: pure, to be mapped and differentiated
 kept runs     `train(checkpoint=...)`, `Checkpoint`, `resume`, `load_model`
 real devices  `local_machine`, `cluster_machine`, `calibrate`, `advise`, `replay`
 by hand       `Replica`, `make_batch`, `make_grad_fn`, `local.step_fn`, `merge`

@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+
 import hetjax as hj
 
 ROOT = Path(__file__).parents[1]
@@ -48,3 +51,15 @@ def test_the_algorithm_of_the_readme_trains():
     )
     assert history.evals[0]["accuracy"] < 0.5
     assert history.best() > 0.9
+
+
+def test_the_round_of_the_readme_runs():
+    data = hj.data.digits()
+    task = hj.classification(hj.models.mlp(hidden=8), data)
+    names = {"task": task}
+    exec(block("def median()"), names)
+    exec(block("hj.make_round"), names)
+    assert names["metrics"]["losses"].shape == (4, 8)
+    params, model_state = task.init(jax.random.key(0))
+    shapes = [jax.tree.map(jnp.shape, p) for p in (params, names["params"])]
+    assert shapes[0] == shapes[1]

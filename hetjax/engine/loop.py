@@ -21,14 +21,24 @@ from hetjax.engine.cut import Cuts
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import NotFinite, Runtime, Seen
+from hetjax.engine.protocols import Clock, NotFinite, Runtime, Seen, Traits
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.way_back import WayBack
-from hetjax.machine import Arrival, Event, Join, Leave, Merged, RunEnded, Slow, Timer
+from hetjax.machine import (
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    Merged,
+    RunEnded,
+    Slow,
+    Timer,
+    WorkerInfo,
+)
 from hetjax.saved import Leaves
-from hetjax.schedule.types import Actions
+from hetjax.schedule.types import Actions, Policy
 from hetjax.strategies.types import Strategy
 
 LONG = 10.0  # [s] of evaluations of which a run says that they take long
@@ -114,34 +124,17 @@ class Loop:
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
         workers, policy = self._clock.workers, self._runtime.policy or strategy.policy
-        topology = strategy.policy.topology(workers)
-        overwrites = "grad_sum" in strategy.local.provides
-        summed = any("grad_sum" in merge.requires for merge in strategy.merges)
-        ledger = Ledger(
-            workers, topology, overwrites=overwrites, accrues=summed and not overwrites
-        )
+        ledger = ledger_of(strategy, workers)
         self._records = records = RunRecords(
             self._name, strategy, job, self._runtime, ledger, self._on_eval
         )
-        examples = Examples(
-            strategy.sampler,
-            workers,
-            len(job.train),
-            job.schedule,
-            lambda rows: nonzeros_of(job.train, rows),
-        )
-        self._writer = tape.Writer(
-            policy,
+        self._writer = writer_of(
+            strategy,
+            job,
             self._clock,
-            examples,
             ledger,
-            topology,
-            num_examples=len(job.train),
-            learning_rate=strategy.learning_rate,
+            policy=policy,
             traits=player.traits,
-            instants=job.instants,
-            num_held_out=job.num_held_out,
-            stops_if_lost=job.on_lost_worker == "stop",
             stopped=lambda: records.history.stopped,
         )
         self._heard = {
@@ -377,6 +370,53 @@ class Loop:
         self._clock.start_at(self._records.history.duration)
         if self._runtime.recorder is not None:
             self._runtime.recorder.start_at(self._clock.now)
+
+
+def ledger_of(strategy: Strategy, workers: tuple[WorkerInfo, ...]) -> Ledger:
+    """The ledger of a run of a strategy."""
+    overwrites = "grad_sum" in strategy.local.provides
+    summed = any("grad_sum" in merge.requires for merge in strategy.merges)
+    return Ledger(
+        workers,
+        strategy.policy.topology(workers),
+        overwrites=overwrites,
+        accrues=summed and not overwrites,
+    )
+
+
+def writer_of(
+    strategy: Strategy,
+    job: Job,
+    clock: Clock,
+    ledger: Ledger,
+    *,
+    policy: Policy,
+    traits: Traits,
+    stopped: Callable[[], object],
+) -> tape.Writer:
+    """The writer of a job's tape; `policy` decides, and `stopped` as of the writer."""
+    workers = clock.workers
+    examples = Examples(
+        strategy.sampler,
+        workers,
+        len(job.train),
+        job.schedule,
+        lambda rows: nonzeros_of(job.train, rows),
+    )
+    return tape.Writer(
+        policy,
+        clock,
+        examples,
+        ledger,
+        strategy.policy.topology(workers),
+        num_examples=len(job.train),
+        learning_rate=strategy.learning_rate,
+        traits=traits,
+        instants=job.instants,
+        num_held_out=job.num_held_out,
+        stops_if_lost=job.on_lost_worker == "stop",
+        stopped=stopped,
+    )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """A learning rate that falls with a worker's own steps, around any local update."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 
 from hetjax.local.updates import LocalUpdate
 from hetjax.replica import Replica
+from hetjax.traced import kept
 from hetjax.tree import OptState, Params
 
 
@@ -19,7 +19,7 @@ class DecayState(NamedTuple):
     inner: OptState
 
 
-@lru_cache  # strategies with equal local updates share their compiled programs
+@kept  # strategies with equal local updates share their compiled programs
 def with_lr_decay(
     local_update: LocalUpdate, decay: float, power: float = 1.0
 ) -> LocalUpdate:

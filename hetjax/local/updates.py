@@ -7,7 +7,7 @@ their compiled programs.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from hetjax.optimizer_needs import (
     is_schedule_free,
 )
 from hetjax.replica import Replica
+from hetjax.traced import is_given, kept
 from hetjax.tree import OptState, Params
 from hetjax.unit_rate import check_unit_rate
 
@@ -45,7 +46,7 @@ class LocalUpdate(NamedTuple):
     requires: tuple[str, ...] = ()
 
 
-@lru_cache
+@kept
 def gradient() -> LocalUpdate:
     """Stores the gradient in the buffer "grad_sum" for the merge; params stay."""
 
@@ -75,28 +76,29 @@ def sgd(
     change every row at each step or, with `sparse_updates`, only the rows that the
     batch touches.
     """
-    if nesterov and not momentum:
+    if nesterov and not is_given(momentum):
         raise ValueError("nesterov=True looks ahead along the momentum: give one")
-    if not momentum and not weight_decay:
+    if not is_given(momentum) and not is_given(weight_decay):
         return _plain_sgd()
     return _optax_sgd(momentum, nesterov, weight_decay, sparse_updates)
 
 
-# The cached functions take positional arguments, since lru_cache would distinguish
+# The kept functions take positional arguments, since lru_cache would distinguish
 # sgd(momentum=0.9) from sgd(momentum=0.9, sparse_updates=False).
 
 
-@lru_cache
+@kept
 def _optax_sgd(
     momentum: float, nesterov: bool, weight_decay: float, sparse_updates: bool
 ) -> LocalUpdate:
-    tx = optax.sgd(1.0, momentum=momentum or None, nesterov=nesterov)
+    buffer = momentum if is_given(momentum) else None
+    tx = optax.sgd(1.0, momentum=buffer, nesterov=nesterov)
     decay = optax.add_decayed_weights(weight_decay)
-    whole = optax.chain(decay, tx) if weight_decay else tx
-    return _from_optax(whole, sparse_updates)
+    whole = optax.chain(decay, tx) if is_given(weight_decay) else tx
+    return _of_optax(whole, sparse_updates)
 
 
-@lru_cache
+@kept
 def _plain_sgd() -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -136,8 +138,7 @@ def from_optax(
     return _from_optax(tx, sparse_updates)
 
 
-@lru_cache
-def _from_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUpdate:
+def _of_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> LocalUpdate:
     if is_schedule_free(tx):
         return LocalUpdate(tx.init, partial(_schedule_free_step, tx))
     update = sparse_update if sparse_updates else dense_update
@@ -154,6 +155,9 @@ def _from_optax(tx: optax.GradientTransformation, sparse_updates: bool) -> Local
         return new, losses
 
     return LocalUpdate(tx.init, step)
+
+
+_from_optax = kept(_of_optax)
 
 
 def _about_loss(
@@ -217,7 +221,7 @@ def heavy_ball(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdate:
     return _heavy_ball(momentum, weight_decay)
 
 
-@lru_cache
+@kept
 def _heavy_ball(momentum: float, weight_decay: float) -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -250,7 +254,7 @@ def eamsgd_nesterov(*, momentum: float, weight_decay: float = 0.0) -> LocalUpdat
     return _eamsgd_nesterov(momentum, weight_decay)
 
 
-@lru_cache
+@kept
 def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
     def step(
         replica: Replica, batch: Any, learning_rate: jax.Array, grad_fn: Callable
@@ -270,7 +274,7 @@ def _eamsgd_nesterov(momentum: float, weight_decay: float) -> LocalUpdate:
     return LocalUpdate(lambda params: jax.tree.map(jnp.zeros_like, params), step)
 
 
-@lru_cache
+@kept
 def proximal(*, mu: float) -> LocalUpdate:
     """SGD with a proximal term that pulls params back to the round's start (FedProx).
 

@@ -10,7 +10,7 @@ from hetjax import tree
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_fraction
 from hetjax.merge.formulas.moves import momentum_mean, weighted_move
-from hetjax.merge.formulas.weights import is_given, proportional_weights
+from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
 from hetjax.merge.types import (
     Merge,
@@ -23,6 +23,7 @@ from hetjax.merge.types import (
     without_momentum,
 )
 from hetjax.replica import Replica
+from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params
 
 WEIGHTS: dict[str, Callable[[WorkerStats], jax.Array]] = {

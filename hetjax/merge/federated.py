@@ -15,7 +15,6 @@ from hetjax.merge.formulas.weights import (
     accuracy_weights,
     angle_weights,
     angles,
-    is_given,
     nova_weights,
     proportional_weights,
 )
@@ -35,6 +34,7 @@ from hetjax.merge.types import (
     with_buffer,
     without_momentum,
 )
+from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params, PyTree
 
 

@@ -13,7 +13,6 @@ from hetjax.merge.formulas.weights import (
     NORMS,
     RULES,
     all_below,
-    is_given,
     model_norm,
     perturbed,
     proportional_weights,
@@ -28,6 +27,7 @@ from hetjax.merge.types import (
     group_merge,
 )
 from hetjax.replica import Replica
+from hetjax.traced import is_given
 from hetjax.tree import ModelState, Params
 
 

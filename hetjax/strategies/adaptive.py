@@ -109,11 +109,12 @@ def adaptive_sgd(
 
     Source: Adaptive SGD, Algorithms 1 and 2; docs/algorithms A.
     """
-    given = settings(locals())
+    own = dict(locals())
+    given = settings(own)
     if preset not in PRESETS:
         raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
     chosen = {
-        name: default if given[name] is None else given[name]
+        name: default if own[name] is None else own[name]
         for name, default in PRESETS[preset].items()
     }
     check_not_negative(warmup_epochs=chosen["warmup_epochs"], time_decay=time_decay)

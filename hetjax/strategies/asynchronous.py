@@ -152,7 +152,9 @@ def downpour(
     if server not in SERVERS:
         raise ValueError(f"server={server!r}: choose one of {SERVERS}")
     adagrad = optax.adagrad(1.0, initial_accumulator_value=0.0)
-    relative = server_learning_rate or (0.1 if server == "adagrad" else 1.0)
+    relative = server_learning_rate
+    if relative is None:
+        relative = 0.1 if server == "adagrad" else 1.0
     return Strategy(
         schedule.downpour(
             batch_size=batch_size,

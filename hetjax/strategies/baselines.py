@@ -9,6 +9,7 @@ from hetjax.merge.checks import check_fraction, check_not_negative, check_positi
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.traced import is_given
 
 
 @factory
@@ -112,17 +113,17 @@ def central(
     check_fraction(server_momentum=momentum)
     check_not_negative(weight_decay=weight_decay)
     if optimizer is not None:
-        if momentum or ema or weight_decay:
+        if ema or is_given(momentum) or is_given(weight_decay):
             raise ValueError(
                 "give server_momentum (ema, weight_decay), or an optimizer, not both"
             )
         return optimizer
-    if not momentum and not weight_decay:
+    if not is_given(momentum) and not is_given(weight_decay):
         return None
-    step = optax.sgd(1.0, momentum=momentum or None)
+    step = optax.sgd(1.0, momentum=momentum if is_given(momentum) else None)
     if ema:
         step = optax.chain(optax.ema(momentum, debias=False), optax.scale(-1.0))
-    if not weight_decay:
+    if not is_given(weight_decay):
         return step
     return optax.chain(optax.add_decayed_weights(weight_decay), step)
 

@@ -11,6 +11,7 @@ from hetjax.merge.checks import check_fraction, check_positive
 from hetjax.schedule import LearningRateLike, WorkerInfo
 from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.traced import is_given
 
 SAMPLINGS = ("uniform", "unified", "separated")
 Steps = int | Sequence[int] | str
@@ -129,7 +130,7 @@ def fed_nova(
     check_fraction(server_momentum=server_momentum)
     merging = merge.fed_nova(momentum=momentum, mu=mu, server_momentum=server_momentum)
     strategy = _rounds_of(merging, batch_size, learning_rate, local_steps, momentum)
-    if mu:
+    if is_given(mu):
         strategy = strategy._replace(local=local.proximal(mu=mu))
     return strategy._replace(settings=given, name="fed_nova")
 

@@ -3,10 +3,16 @@
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
+from hetjax.merge.checks import (
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    concrete,
+)
 from hetjax.schedule import LearningRateLike, Policy
 from hetjax.strategies.optimizers import local_rule
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.traced import is_given
 
 CENTERS = ("own", "mean")
 RESTARTS = ("never", "on_lr_drop", "on_plateau")
@@ -86,7 +92,7 @@ def sma(
     )
     check_not_negative(tuner_threshold=tuner_threshold)
     check_fraction(merge_momentum=merge_momentum, momentum=momentum)
-    if alpha is not None and not 0 <= alpha <= 1:
+    if not _is_share(alpha):
         raise ValueError(f"alpha={alpha}: give a number from 0 to 1, or None for 1/k")
     _check_parts_fit(restart, center, merge_momentum, two_level, tuner)
     plain = two_level or center == "mean"
@@ -137,6 +143,12 @@ def sma(
     )
 
 
+def _is_share(alpha: float | None) -> bool:
+    """Is it None, from 0 to 1, or traced?"""
+    value = None if alpha is None else concrete(alpha)
+    return value is None or bool(0 <= value <= 1)
+
+
 def _check_parts_fit(
     restart: str | None,
     center: str,
@@ -153,7 +165,9 @@ def _check_parts_fit(
         )
     if center not in CENTERS:
         raise ValueError(f"center={center!r}: choose one of {CENTERS}")
-    if center == "mean" and (momentum or two_level or restart not in (None, "never")):
+    if center == "mean" and (
+        is_given(momentum) or two_level or restart not in (None, "never")
+    ):
         raise ValueError(
             "center='mean' has no momentum, no restarts and no levels: give "
             "merge_momentum=0"
@@ -173,7 +187,7 @@ def _learner(
     weight_decay: float,
 ) -> tuple[local.LocalUpdate, LearningRateLike]:
     """v <- mu v - eta (g + wd w);   w <- w + v, or an optimizer; and its rate."""
-    if momentum:
+    if is_given(momentum):
         usual = local.heavy_ball(momentum=momentum, weight_decay=weight_decay)
     else:
         usual = local.sgd(weight_decay=weight_decay)

@@ -7,6 +7,7 @@ from hetjax.merge.checks import check_fraction, check_not_negative, check_positi
 from hetjax.schedule import LearningRateLike
 from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.traced import is_given
 
 
 @factory
@@ -67,7 +68,7 @@ def eamsgd(
     check_not_negative(weight_decay=weight_decay, lr_decay=lr_decay)
     check_not_negative(lr_decay_power=lr_decay_power)
     rule = local.eamsgd_nesterov(momentum=momentum, weight_decay=weight_decay)
-    if lr_decay:
+    if is_given(lr_decay):
         rule = local.with_lr_decay(rule, lr_decay, lr_decay_power)
     return _elastic(
         rule, batch_size, learning_rate, local_steps, beta, alpha, max_staleness

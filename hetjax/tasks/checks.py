@@ -108,6 +108,31 @@ def model_shapes(task: Task) -> tuple[Any, Any]:
     return found
 
 
+def model_like(task: Task, params: Any) -> tuple[Any, Any]:
+    """The (params, model_state) that is given, in the dtypes of the task's own.
+
+    Of a task without model state, the parameters alone are enough. A ValueError if the
+    task has others.
+    """
+    like = model_shapes(task)
+    structure = jax.tree.structure(like)
+    pair = jax.tree.structure(params) == structure
+    if not pair and jax.tree.leaves(like[1]):
+        raise ValueError(
+            "params: the model has state beside its parameters: give a pair (params, "
+            "model_state), like that of task.init(key)"
+        )
+    model = params if pair else (params, like[1])
+    shapes = [x.shape for x in jax.tree.leaves(like)]
+    same = jax.tree.structure(model) == structure
+    if not same or [jnp.shape(x) for x in jax.tree.leaves(model)] != shapes:
+        raise ValueError(
+            "params: not the parameters of this task: give a tree like that of "
+            "task.init(key)[0], or a pair with the model state"
+        )
+    return jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), model, like)
+
+
 def _check_dtypes(what: str, trees: Any, *, whole: bool = False) -> None:
     """A ValueError for an array that no merge can average; `whole`: or integers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(trees):

@@ -83,7 +83,9 @@ def next_token(model: Any, data: Dataset, *, vocabulary: int | None = None) -> T
     )
 
 
-def _finish(means: dict[str, float]) -> dict[str, float]:
+def _finish(means: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(means["loss"], jax.Array):
+        return {"perplexity": jnp.exp(means["loss"])} | means
     with np.errstate(over="ignore"):
         return {"perplexity": float(np.exp(means["loss"]))} | means
 

@@ -76,8 +76,10 @@ def regression(
     )
 
 
-def _finish(means: dict[str, float]) -> dict[str, float]:
-    return {"rmse": float(np.sqrt(means["loss"]))} | means
+def _finish(means: dict[str, Any]) -> dict[str, Any]:
+    loss = means["loss"]
+    root = jnp.sqrt(loss) if isinstance(loss, jax.Array) else float(np.sqrt(loss))
+    return {"rmse": root} | means
 
 
 def _width(data: Dataset) -> int:

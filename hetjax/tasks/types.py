@@ -32,7 +32,8 @@ class Task(NamedTuple):
     metrics(params, model_state, batch) -> {name: [B] values, or a Mean}; "loss" is
         among them
     restore(params, model_state) -> the user's own model, ready to predict
-    finish({name: mean}) -> the metrics that are reported, such as a root of a mean
+    finish({name: mean}) -> the metrics that are reported, such as a root of a mean; for
+        `make_run` also of means that JAX traces
     """
 
     init: Callable[[jax.Array], tuple[Params, ModelState]]

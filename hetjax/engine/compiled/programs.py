@@ -200,16 +200,27 @@ class Programs:
 
     def step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """As `step`, not jitted: for use inside a larger program."""
-        stepping = with_buffers(local_update, requires)
+        step = self.keyed_step_fn(local_update, requires)
 
-        def step(
+        def of_key_data(
             replica: Replica,
             batch: Batch,
             learning_rate: jax.Array,
             key_data: jax.Array,
         ):
-            key = jax.random.key(key_data[0])
-            key = jax.random.fold_in(jax.random.fold_in(key, key_data[1]), key_data[2])
+            seed, worker, number = key_data
+            key = step_key(jax.random.key(seed), worker, number)
+            return step(replica, batch, learning_rate, key)
+
+        return of_key_data
+
+    def keyed_step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """As `step_fn`, with the step's random key itself in place of `key_data`."""
+        stepping = with_buffers(local_update, requires)
+
+        def step(
+            replica: Replica, batch: Batch, learning_rate: jax.Array, key: jax.Array
+        ):
             grad_fn = make_grad_fn(self.task, key)
             replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
             return replica, losses, jnp.sum(losses * batch.weight) / batch.count
@@ -291,6 +302,11 @@ class Programs:
             return total, count
 
         return {name: sums(name, value) for name, value in values.items()}
+
+
+def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:
+    """The random key of a worker's step of this number, from the key of the run."""
+    return jax.random.fold_in(jax.random.fold_in(key, worker), number)
 
 
 def merge_fn(merge: Merge) -> Callable:

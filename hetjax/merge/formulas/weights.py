@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from hetjax import tree
 from hetjax.merge.checks import check_steps
 from hetjax.merge.group import Group
+from hetjax.traced import is_given
 from hetjax.tree import PyTree
 
 Numbers: TypeAlias = ArrayLike | list[float] | list[int] | tuple[float, ...]
@@ -179,11 +180,6 @@ def nova_weights(
     equal = jnp.all((a == jnp.max(jnp.where(p > 0, a, 0.0))) | (p == 0))
     ratio = total / a
     return p * jnp.where(equal & (not proximal), 1.0, ratio)
-
-
-def is_given(setting: ArrayLike) -> bool:
-    """Is a setting other than the number 0? An array counts as given."""
-    return isinstance(setting, jax.Array) or bool(setting != 0)
 
 
 def momentum_norm(tau: jax.Array, rho: ArrayLike) -> jax.Array:

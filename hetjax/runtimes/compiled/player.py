@@ -137,12 +137,18 @@ class CompiledPlayer:
 
     def open(self) -> None:
         """Make the first model."""
-        job, parts = self._job, self._parts
+        job = self._job
         with job.compilations.of("init"):
             self._initial = jax.device_put(self._first_model(), self._device)
             self._held = self._begun(self._initial)
+        self.listen()
+
+    def listen(self) -> None:
+        """Be ready for instructions."""
+        parts = self._parts
+        model = jax.eval_shape(parts.programs.init, jax.random.key(0))
         self.traits = Traits(
-            tree.num_bytes(jax.eval_shape(job.programs.init, jax.random.key(0))),
+            tree.num_bytes(model),
             measured=lambda node: bool(
                 parts.merges[self._places.of[node][0]].required_metrics
             ),

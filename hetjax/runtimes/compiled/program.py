@@ -16,7 +16,7 @@ from jax import lax
 
 from hetjax import tree
 from hetjax.data.batching import Bucket
-from hetjax.engine.compiled.programs import applied, check_in, fetch_fn
+from hetjax.engine.compiled.programs import applied, check_in, fetch_fn, step_key
 from hetjax.local import with_own_buffers
 from hetjax.machine.types import MergeOp
 from hetjax.merge.checks import check_op
@@ -27,6 +27,7 @@ from hetjax.runtimes.compiled.parts import Held, Parts, put, row, written
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
+_ACCURACY = WorkerStats._fields.index("accuracy")
 ONE_BY_ONE = 8  # members of a merge at most that are merged as a tuple; more as a stack
 
 
@@ -62,6 +63,14 @@ class Tables(NamedTuple):
     stats: Any  # float32 [M, fields, n]
 
 
+class Event(NamedTuple):
+    """What an event is made of: where all events are of few kinds, no number varies."""
+
+    before: tuple[tuple[Kind, int], ...]  # each so many times in turn
+    # bucket, steps, and how many: in turn or side by side, of different workers
+    rounds: tuple[tuple[Bucket, int, int], ...]
+
+
 class Numbers(NamedTuple):
     """What the host is told of a stretch."""
 
@@ -75,19 +84,72 @@ def stretch(parts: Parts, shape: Shape, source: Any) -> Callable:
     return _Stretch(parts, shape, source).run
 
 
+def event_player(
+    parts: Parts,
+    shape: Shape,
+    source: Any,
+    arrays: Any,
+    tables: Tables,
+    key: Any,
+    measure: Callable[[Replica], Any],
+) -> Callable[[Event, Held, Any, Any], Held]:
+    """(event, held, its first merge, its first round) -> held.
+
+    The steps' random keys are made from `key`. `measure(replica)` is the metric that is
+    a member's weight in merges that require it. All loops have a fixed length, so that
+    what happens can be differentiated in reverse.
+    """
+    playing = _Stretch(parts, shape, source)
+    playing.measure = measure
+    playing.take(arrays, tables, key)
+    return playing.event
+
+
 class _Stretch:
     """The program of one shape."""
+
+    measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
 
     def __init__(self, parts: Parts, shape: Shape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
         self._like = jax.eval_shape(parts.programs.task.init, jax.random.key(0))
         begin = parts.programs.replica(parts.local, parts.requires)
         self._replica = jax.eval_shape(begin, *self._like)
-        self._step = parts.programs.step_fn(parts.local, parts.requires)
+        self._step = parts.programs.keyed_step_fn(parts.local, parts.requires)
+
+    def take(self, arrays: Any, tables: Tables, key: Any) -> None:
+        """Take what is played."""
+        self._arrays, self._tables, self._key = arrays, tables, key
+
+    def event(self, event: Event, held: Held, merge: Any, first: Any) -> Held:
+        """Play an event, whose merges and rounds begin at these places."""
+        for kind, number in event.before:
+            held = _repeated(number, partial(self._play, kind), merge, held)
+            merge = merge + number
+        for bucket, steps, number in event.rounds:
+            if self._parts.vmapped and number > 1:
+                rounds, rates = (
+                    lax.dynamic_slice_in_dim(table, first, number)
+                    for table in (self._tables.rounds, self._tables.rates)
+                )
+                held = self._rounds_at_once(
+                    rounds, rates, bucket, steps, held, jnp.zeros(0)
+                )[0]
+                first = first + number
+                continue
+
+            def one(
+                i: Any, held: Held, bucket: Any = bucket, steps: int = steps
+            ) -> Held:
+                return self._round(i, bucket, steps, held, jnp.zeros(0))[0]
+
+            held = _repeated(number, one, first, held)
+            first = first + number
+        return held
 
     def run(self, held: Held, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
         """Play all supersteps, one after the other."""
-        self._arrays, self._tables = arrays, tables
+        self.take(arrays, tables, jax.random.key(tables.seed))
 
         def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
             held, numbers = carry
@@ -123,7 +185,18 @@ class _Stretch:
         self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
     ) -> tuple[Held, Numbers]:
         held, numbers = carry
-        worker, start, steps, first, n = [self._tables.rounds[i, j] for j in range(5)]
+        steps = 1 if self._shape.single else self._tables.rounds[i, 2]
+        held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(tree.all_finite(after))
+        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+
+    def _round(
+        self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play round i -> (held, the replica's leaves, losses, mean of last step)."""
+        worker, start, _, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
         rate, step = self._tables.rates[i], self._stepping(bucket)
         before = [row(x, worker) for x in self._sources(held)]
 
@@ -131,18 +204,17 @@ class _Stretch:
             leaves, losses, _ = carry
             rows = self._tables.rows[start + k]
             after, found, mean = step(
-                leaves, rows, n, rate, self._key_data(worker, first + k)
+                leaves, rows, n, rate, step_key(self._key, worker, first + k)
             )
             if self._parts.keeps:
                 losses = losses.at[start + k, : bucket.size].set(found)
             return after, losses, mean
 
-        begin = (before, numbers.losses, jnp.zeros(()))
-        many = not self._shape.single
-        after, losses, mean = self._looped(steps, one, begin) if many else one(0, begin)
-        finite = numbers.finite
-        if self._parts.checks:
-            finite = finite.at[i].set(tree.all_finite(after))
+        begin = (before, losses, jnp.zeros((), jnp.float32))
+        alone = isinstance(steps, int) and steps == 1
+        after, losses, mean = (
+            one(0, begin) if alone else self._looped(steps, one, begin)
+        )
         held = self._with_after(
             held,
             [
@@ -152,7 +224,7 @@ class _Stretch:
                 )
             ],
         )
-        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+        return held, after, losses, mean
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
         """`one` for each step; leaves that no step changes are not carried along."""
@@ -183,8 +255,29 @@ class _Stretch:
     ) -> tuple[Held, Numbers]:
         """Rounds of several workers; one that stands for no worker changes nothing."""
         held, numbers = carry
-        workers, starts, steps, first, ns, _ = self._tables.rounds[i].T  # [width] each
-        rates, step = self._tables.rates[i], jax.vmap(self._stepping(bucket))
+        rounds, rates = self._tables.rounds[i], self._tables.rates[i]
+        most = 1 if self._shape.single else jnp.max(rounds[:, 2])
+        held, after, losses, means = self._rounds_at_once(
+            rounds, rates, bucket, most, held, numbers.losses
+        )
+        finite = numbers.finite
+        if self._parts.checks:
+            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
+        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+
+    def _rounds_at_once(
+        self,
+        rounds: Any,
+        rates: Any,
+        bucket: Bucket,
+        most: Any,
+        held: Held,
+        losses: Any,
+    ) -> tuple[Held, list[Any], Any, Any]:
+        """Play rounds [n, 6] of workers, of `most` steps at most; see `_round`."""
+        workers, starts, steps, first, ns, _ = rounds.T  # [n] each
+        step = jax.vmap(self._stepping(bucket))
+        alone = isinstance(most, int) and most == 1
         before = [
             jnp.take(x, workers, axis=0, mode="clip") for x in self._sources(held)
         ]
@@ -194,11 +287,11 @@ class _Stretch:
             steps_on = k < steps
             place = jnp.where(steps_on, starts + k, len(self._tables.rows))
             rows = jnp.take(self._tables.rows, place, axis=0, mode="clip")
-            keys = jax.vmap(self._key_data)(workers, first + k)
+            keys = jax.vmap(partial(step_key, self._key))(workers, first + k)
             after, found, mean = step(leaves, rows, ns, rates, keys)
             if self._parts.keeps:
                 losses = losses.at[place, : bucket.size].set(found, mode="drop")
-            if self._shape.single:
+            if alone:
                 return after, losses, mean
             after = [
                 _where(steps_on, new, old) if moves else old
@@ -208,38 +301,30 @@ class _Stretch:
             ]
             return after, losses, jnp.where(steps_on, mean, means)
 
-        begin = (before, numbers.losses, jnp.zeros(workers.shape))
-        many = not self._shape.single
+        begin = (before, losses, jnp.zeros(workers.shape, jnp.float32))
         after, losses, means = (
-            self._looped(jnp.max(steps), one, begin) if many else one(0, begin)
+            one(0, begin) if alone else self._looped(most, one, begin)
         )
-        finite = numbers.finite
-        if self._parts.checks:
-            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
 
         every = zip(self._changed_stacks(held), self._changing(after), strict=True)
         held = self._with_after(
             held, [x.at[workers].set(value, mode="drop") for x, value in every]
         )
-        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+        return held, after, losses, means
 
     def _stepping(self, bucket: Bucket) -> Callable:
-        """step(leaves, rows, n, rate, key data) -> (leaves, losses [B], mean)."""
+        """step(leaves, rows, n, rate, key) -> (leaves, losses [B], mean)."""
         structure = jax.tree.structure(self._replica)
 
         def step(
-            leaves: list[Any], rows: Any, n: Any, rate: Any, key_data: Any
+            leaves: list[Any], rows: Any, n: Any, rate: Any, key: Any
         ) -> tuple[list[Any], Any, Any]:
             batch = self._source.batch(self._arrays, rows[: bucket.size], n, bucket)
             replica = structure.unflatten(leaves)
-            replica, losses, mean = self._step(replica, batch, rate, key_data)
+            replica, losses, mean = self._step(replica, batch, rate, key)
             return jax.tree.leaves(replica), losses, mean.astype(jnp.float32)
 
         return step
-
-    def _key_data(self, worker: Any, number: Any) -> jax.Array:
-        """uint32 [3]: (seed, worker, step), as in `hetjax.engine.steps`."""
-        return jnp.stack([self._tables.seed, *map(jnp.uint32, (worker, number))])
 
     def _sources(self, held: Held) -> list[Any]:
         """The stacked leaves of the replicas from which rounds begin."""
@@ -329,7 +414,6 @@ class _Stretch:
         parts, (node, *members) = self._parts, self._tables.merges[i, 1:]
         merge, n = parts.merges[kind.level], len(kind.members)
         members = range(n) if kind.everyone else members[:n]
-        packed = self._tables.stats[i, :, :n]
         state = parts.state(held.states, kind.level, node)
         several = n > ONE_BY_ONE and merge.takes_groups
         if several and all(m == WORKER for m in kind.members):
@@ -338,6 +422,7 @@ class _Stretch:
             row(held.replicas, m) if of == WORKER else self._member(held, of, m)
             for of, m in zip(kind.members, members, strict=True)
         )
+        packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
         new, after = _merged(merge, state, before, packed, kind.op)
         states = parts.with_state(held.states, kind.level, node, new, state)
         replicas = held.replicas
@@ -357,6 +442,15 @@ class _Stretch:
         of = self._parts.programs.as_member(self._parts.merges[level])
         return of(self._parts.state(held.states, level, node))
 
+    def _stats(self, kind: Kind, i: Any, of_each: Callable[[Callable], Any]) -> Any:
+        """Packed statistics; `of_each(f)` are [n] f(member)."""
+        packed = self._tables.stats[i, :, : len(kind.members)]
+        required = self._parts.merges[kind.level].required_metrics
+        if self.measure is None or not required or MergeOp.PUSH not in kind.op:
+            return packed
+        metrics = of_each(self.measure).astype(packed.dtype)
+        return packed.at[_ACCURACY].set(metrics)
+
     def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
         """A merge of many workers, all at once."""
         parts, n = self._parts, len(kind.members)
@@ -366,9 +460,8 @@ class _Stretch:
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
         group = Group((before,), stacked=n)
-        new, (after,) = _merged(
-            merge, state, group, self._tables.stats[i, :, :n], kind.op
-        )
+        packed = self._stats(kind, i, lambda of: jax.vmap(of)(before))
+        new, (after,) = _merged(merge, state, group, packed, kind.op)
 
         def one(leaf: Any, value: Any, old: Any) -> Any:
             if value is old:
@@ -401,6 +494,13 @@ def _if(chosen: Any, play: Callable, carry: Any) -> Any:
     A `lax.cond` would copy all of them.
     """
     return lax.fori_loop(0, chosen.astype(jnp.int32), lambda _, now: play(now), carry)
+
+
+def _repeated(number: int, play: Callable, start: Any, held: Held) -> Held:
+    """play(i, held) for each of a number of places from `start` on."""
+    if number == 1:
+        return play(start, held)
+    return lax.fori_loop(0, number, lambda i, held: play(start + i, held), held)
 
 
 def _where(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:

@@ -1,0 +1,68 @@
+"""The schedule of a run: what happens when, before anything is computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetjax.report.table import Table, Tabular
+from hetjax.runtimes.compiled.written import Line
+
+SHOWN = 20  # lines of a schedule, at most
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule(Tabular):
+    """What happens in a run, and when: arrays [N], in the order of the tape.
+
+    It prints, and is displayed in Jupyter, as a table of its first and last lines.
+    """
+
+    seconds: np.ndarray  # float64, when it begins
+    what: np.ndarray  # "steps", "evaluation", "merge" or another operation of a node
+    worker: np.ndarray  # the name of the worker that takes the steps, or ""
+    steps: np.ndarray  # int, local steps, or 0
+    batch_size: np.ndarray  # int, examples of each step, or 0
+    node: np.ndarray  # that merges or is evaluated, or ""
+    members: np.ndarray  # tuples of the names of a merge's members
+
+    @classmethod
+    def of(cls, lines: Sequence[Line]) -> "Schedule":
+        """The schedule of these lines."""
+        columns = {name: [] for name in Line._fields}
+        for line in lines:
+            for name, value in line._asdict().items():
+                columns[name].append(value)
+        members = np.empty(len(lines), object)  # tuples of different lengths
+        members[:] = columns.pop("members")
+        return cls(**{k: np.array(v) for k, v in columns.items()}, members=members)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def table(self) -> Table:
+        """The first and the last lines, as a table."""
+        shown = list(range(len(self)))
+        if len(self) > SHOWN:
+            shown = [*shown[: SHOWN // 2], *shown[-SHOWN // 2 :]]
+        columns = {
+            "what": [str(self.what[i]) for i in shown],
+            "seconds": [f"{self.seconds[i]:.6g}" for i in shown],
+            "worker": [str(self.worker[i]) for i in shown],
+            "steps": [str(self.steps[i] or "") for i in shown],
+            "batch size": [str(self.batch_size[i] or "") for i in shown],
+            "node": [str(self.node[i]) for i in shown],
+            "members": [_few(self.members[i]) for i in shown],
+        }
+        rounds = int(np.sum(self.what == "steps"))
+        merges = int(np.sum([bool(m) for m in self.members]))
+        caption = [f"{rounds:,} local rounds, {merges:,} merges and fetches"]
+        if len(shown) < len(self):
+            caption.append(f"(the first and the last of {len(self):,} lines)")
+        return Table.of(columns, caption)
+
+
+def _few(members: tuple[str, ...]) -> str:
+    """Some of the names, as a text."""
+    text = ", ".join(members[:4])
+    return f"{text}, ... ({len(members)})" if len(members) > 4 else text
