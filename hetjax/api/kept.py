@@ -183,6 +183,8 @@ def describe_run(
         "batch_size": strategy.batch_size,
         "seed": int(job.seed),
         "schedule_seed": int(job.schedule),
+        "compiled": job.compiled,
+        "data_on": job.data_on,
         "seconds": job.instants[-1],
         "num_evals": len(job.instants) - 1,
         "eval_examples": job.num_test if job.whole_test else None,

@@ -4,6 +4,7 @@ They are told what is written on the tape and what was observed. Their only deci
 whether the run has to stop.
 """
 
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -302,10 +303,7 @@ class RunRecords:
             "losses": self.losses.save(),
             "rows": dict(self._rows),
             "seen": (self._visible, self._best),
-            "history": {
-                name: value if isinstance(value, int | float | tuple) else value[:]
-                for name, value in growing.items()
-            },
+            "history": {name: copy.copy(value) for name, value in growing.items()},
         }
 
     def undo(self, mark: dict[str, Any]) -> None:
@@ -315,8 +313,7 @@ class RunRecords:
         self._visible, self._best = mark["seen"]
         self.history.stopped = ""
         for name, value in mark["history"].items():
-            kept = value if isinstance(value, int | float | tuple) else value[:]
-            setattr(self.history, name, kept)
+            setattr(self.history, name, copy.copy(value))
 
     # -- the end --------------------------------------------------------------------
 

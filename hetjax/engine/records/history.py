@@ -126,6 +126,7 @@ class History:
         "last_members",
         "events",
         "interruptions",
+        "played",  # a run that goes on has the player with which it began
     )
 
     def __post_init__(self):

@@ -26,6 +26,8 @@ FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
 STEPS = 16384  # of a stretch, at most
 TOGETHER = 64  # runs that are played side by side, at most
+# the kinds of machine of runs that are kept, by whether they are compiled
+KEPT = {True: "simulated, compiled", False: "simulated"}
 
 
 class Choice(NamedTuple):
@@ -59,11 +61,27 @@ def choose(
         return Choice(False, False, "compiled=False")
     impossible = _impossible(strategy, job, workers, devices)
     if impossible and job.compiled is True:
-        raise ValueError(f"{job.name}: compiled=True: {impossible}: leave compiled out")
+        raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
     why = impossible
     if job.compiled is not True:
         why = why or _slower(strategy, job, devices[0].platform)
     return Choice(not why, on_device and not why, why)
+
+
+def _refusal(job: Job, impossible: str) -> str:
+    """Why a run that has to be compiled cannot be, and what to do."""
+    if job.continues:
+        return (
+            f"the run that is kept was compiled, but now {impossible}: go on with it "
+            "as it was, such as on one device"
+        )
+    return f"compiled=True: {impossible}: leave compiled out"
+
+
+def as_before(job: Job, kind: str) -> Job:
+    """A job that goes on from a cut of this kind: with the same player, to the bit."""
+    before = [compiled for compiled, name in KEPT.items() if name == kind]
+    return job._replace(compiled=before[0]) if before else job
 
 
 def _impossible(

@@ -369,9 +369,11 @@ class CompiledPlayer:
         return program(self._held, arrays, tables)
 
     def know(self) -> None:
-        """Let what came of all rounds that arrived be known."""
-        if self._arrived:
-            self.settle()
+        """Let what came of all rounds that arrived be known.
+
+        Always a sight, so that the run can be kept after every evaluation.
+        """
+        self.settle()
 
     def settle(self) -> None:
         """Play everything, and know what came of it.
