@@ -26,6 +26,7 @@ from hetjax.engine.steps import StepSettings
 from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
 from hetjax.report.table import Table, Tabular
+from hetjax.runtimes.compiled.choice import compiled_bytes
 from hetjax.runtimes.devices import device_name, simulation_devices
 from hetjax.runtimes.threads.step_timer import StepTimer
 from hetjax.schedule import Actions
@@ -47,6 +48,8 @@ class PlannedRun(NamedTuple):
     replica_bytes: int  # a worker's model, statistics, optimizer and buffers
     step_bytes: int  # of a step besides: activations, workspace, batch, second replica
     device_bytes: int  # of the device with most workers
+    # of a simulated run that is compiled, on one device; None: it is not compiled
+    compiled_bytes: int | None
     step_seconds: float  # median of `timed` steps on this host's device
     timed: int
     host_seconds: float  # all steps, one after another, on this host's devices
@@ -74,6 +77,10 @@ class Plan(Tabular):
             "replica [MB]": [_digits(run.replica_bytes / MEGA) for run in runs],
             "step [MB]": [_digits(run.step_bytes / MEGA) for run in runs],
             "device [MB]": [_digits(run.device_bytes / MEGA) for run in runs],
+            "simulated [MB]": [
+                "-" if b is None else _digits(b / MEGA)
+                for b in (run.compiled_bytes for run in runs)
+            ],
             "step here [ms]": [_digits(1e3 * run.step_seconds) for run in runs],
             "hours here": [_digits(run.host_seconds / HOUR) for run in runs],
         }
@@ -86,6 +93,8 @@ class Plan(Tabular):
             "memory is XLA's for this host's kind of device; a device holds a replica "
             "and a step for each of its workers, and merges need two to four models "
             "more",
+            "simulated: what a compiled run of all workers holds on one device of this "
+            "host, with its data; - where the reference player plays it",
         )
         return Table.of(columns, caption)
 
@@ -142,6 +151,9 @@ def plan(
                 size = int(strategy.batch_size)
                 timed[key] = _measure(timer, here[0], size, steps, bar.update)
             replica, step, seconds = timed[key]
+            held = compiled_bytes(
+                strategy, session.job(name, strategy, 0), len(machine.workers), here[0]
+            )
             runs.append(
                 PlannedRun(
                     strategy=name,
@@ -150,6 +162,7 @@ def plan(
                     replica_bytes=replica,
                     step_bytes=step,
                     device_bytes=_most_per_device(machine) * (replica + step),
+                    compiled_bytes=None if held is None else held + step,
                     step_seconds=median(seconds),
                     timed=len(seconds),
                     host_seconds=updates * median(seconds) / len(here),

@@ -1,7 +1,10 @@
 """Metrics of a model on the test split and on held-out examples."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from hetjax.engine.compiled.metrics import batches_on, mean_metrics
 from hetjax.engine.job import Job
@@ -17,12 +20,16 @@ class Evaluator:
         self._job, self._device = job, device
         self.test = batches_on(job.test, device)
         self._held_out = batches_on(job.held_out, device)
+        self.seconds = 0.0  # that looks have taken, after the training before them
 
     def look(self, store: Any) -> Seen:
         """Look at a store's current model: on the test split, or the part in use."""
         with self._job.compilations.of("evaluate"):
-            model = store.model()
+            model = jax.block_until_ready(store.model())
+            before = time.perf_counter() - self._job.compilations.seconds
             metrics = mean_metrics(self._job.programs, model, self.test)
+            after = time.perf_counter() - self._job.compilations.seconds
+            self.seconds += after - before
             return Seen(model, metrics | store.report())
 
     def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:

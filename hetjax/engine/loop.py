@@ -7,6 +7,7 @@ player, the records of the run, its checkpoints, and its recording on disk.
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,8 @@ from hetjax.machine import Arrival, Event, Join, Leave, Merged, RunEnded, Slow, 
 from hetjax.saved import Leaves
 from hetjax.schedule.types import Actions
 from hetjax.strategies.types import Strategy
+
+LONG = 10.0  # [s] of evaluations of which a run says that they take long
 
 
 class Loop:
@@ -59,6 +62,7 @@ class Loop:
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
         self._cuts: Cuts | None = None
+        self._said_slow, self._began = False, time.perf_counter()
         self._back: WayBack | None = None  # of a player for which the tape runs ahead
 
     def run(self) -> History:
@@ -250,12 +254,32 @@ class Loop:
         """Evaluate while the clock stands still; the metrics are process 0's."""
         play = self._player.plays[tape.Look]
         if not self._runtime.real:
-            return play(look)
+            seen = play(look)
+            evaluator = getattr(self._player, "evaluator", None)
+            if evaluator is not None and not self._said_slow:
+                self._said_slow = self._say_slow(evaluator.seconds)
+            return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
             model, metrics = play(look)
             return Seen(model, self._runtime.shared(metrics))
+
+    def _say_slow(self, evaluating: float) -> bool:
+        """Warn if evaluations take longer than the training; was it said?"""
+        training = time.perf_counter() - self._began - evaluating
+        if evaluating < max(LONG, training):
+            return False
+        job, half = self._job, (evaluating - training) / (2 * evaluating)
+        examples = max(1, int(half * job.num_test))
+        evals = max(1, int(half * (len(job.instants) - 1)))
+        warnings.warn(
+            f"{self._name}: evaluations have taken {evaluating:.0f} s so far, and the "
+            f"training {training:.0f} s: eval_examples={examples} or num_evals={evals} "
+            "would halve the time of the run",
+            stacklevel=2,
+        )
+        return True
 
     def _point(self, point: tape.Point) -> dict[str, float]:
         if self._back is not None:

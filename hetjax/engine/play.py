@@ -49,8 +49,8 @@ class Player:
         If the placement is timed, merges are waited for and their parts are stamped.
         """
         self._job, self._executor = job, executor
-        self._evaluator = Evaluator(job, placement.nodes)
-        self.look_at_all = self._evaluator.of_all
+        self.evaluator = Evaluator(job, placement.nodes)
+        self.look_at_all = self.evaluator.of_all
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._resets = job.on_nan == "reset"
@@ -75,7 +75,7 @@ class Player:
             Arrival: self._finish,
             tape.Measure: self._measure,
             tape.Merge: self._merge,
-            tape.Look: lambda e: self._evaluator.look(store),
+            tape.Look: lambda e: self.evaluator.look(store),
             tape.Forget: lambda e: store.forget(e.worker),
             tape.Drop: lambda e: self._executor.drop(e.worker),
         }
@@ -105,7 +105,7 @@ class Player:
 
     def _measure(self, e: tape.Measure) -> list[float]:
         models = [self.store.seen(m) for m in (*e.action.members, *e.action.partners)]
-        return self._evaluator.of_members(models)
+        return self.evaluator.of_members(models)
 
     def _merge(self, merge: tape.Merge) -> MergeTimes:
         compilations = self._job.compilations

@@ -41,6 +41,7 @@ from hetjax.machine.types import (
     Slow,
     Stamps,
     Timer,
+    moves_of,
 )
 from hetjax.sampling.types import Sampler
 from hetjax.saved import Saved
@@ -53,6 +54,7 @@ from hetjax.schedule.learning_rates import (
 from hetjax.schedule.types import Actions, Policy
 
 EVALUATE = "evaluate"  # the writer's timer; it comes after all arrivals of its time
+NOTHING = Actions()
 _FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
 _EVENTS = frozenset(get_args(Event))
 
@@ -289,7 +291,11 @@ class Writer(Saved):
         if not isinstance(event, EvaluationDue | Evaluated):
             self._last = event
         self._state, actions = react(self._policy, self._state, event)
-        yield from self._write(actions, arrived=isinstance(event, Arrival))
+        arrived = isinstance(event, Arrival)
+        if arrived or actions != NOTHING:
+            yield from self._write(actions, arrived=arrived)
+        else:  # of many merges nobody waits for the end
+            yield actions
 
     # -- evaluations -------------------------------------------------------------------
 
@@ -401,14 +407,14 @@ class Writer(Saved):
         asked_at, traits, ledger = self._clock.now, self._traits, self.ledger
         members = (*action.members, *action.partners)
         accuracy, seconds = None, 0.0
-        if MergeOp.PUSH in action.op and traits.measured(action.node):
+        if traits.measured(action.node) and moves_of(action.op).pushes:
             yield from self._begin_all(members)
             accuracy = yield Measure(action)
             seconds = self._seconds_to_measure(action)
         below = self._topology.workers_below(action.members)
         request = MergeRequest(action, traits.num_bytes, seconds, below)
         visible, stamps, missing = self._clock.plan(request)
-        if action.node == ROOT and action.op == MergeOp.STEP:
+        if action.op is MergeOp.STEP and action.node == ROOT:
             self.held.clear()  # the new model is visible at once
         elif self.due and changes_root(action):
             yield from self._hold(visible)

@@ -77,8 +77,9 @@ class MergeQueues(Saved):
 
     def _per_byte(self, action: MergeAction) -> float:
         """Seconds per byte between the members' devices and the link, both ways."""
-        own = [m for m in (*action.members, *action.partners) if isinstance(m, int)]
-        return sum(self._machine.workers[k].per_byte for k in own)
+        every = (*action.members, *action.partners)
+        workers = self._machine.workers
+        return sum([workers[k].per_byte for k in every if isinstance(k, int)])
 
     def _senders(self, action: MergeAction) -> int:
         """The number of models sent over the link: one per device and per node."""

@@ -5,6 +5,7 @@ the start of the run; workers are numbered from 0.
 """
 
 import enum
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Real
@@ -82,6 +83,22 @@ class MergeOp(enum.Flag):
 
 
 PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge
+
+
+class Moves(NamedTuple):
+    """What an operation moves; to ask a Flag takes longer, and each merge asks."""
+
+    pushes: bool
+    fetches: bool
+    requests: bool
+    delivers: bool
+
+
+@functools.cache
+def moves_of(op: MergeOp) -> Moves:
+    """What an operation moves."""
+    flags = (MergeOp.PUSH, MergeOp.FETCH, MergeOp.REQUEST, MergeOp.DELIVER)
+    return Moves(*(flag in op for flag in flags))
 
 
 class MergeAction(NamedTuple):

@@ -61,6 +61,8 @@ def _is_round(value: Any) -> bool:
     if not isinstance(value, LocalRound):
         return False
     given: tuple[Any, Any] = value.local_steps, value.batch_size
+    if type(given[0]) is int and type(given[1]) is float:  # asked at every dispatch
+        return given[0] >= 0 and 0 < given[1] < math.inf
     # scalars of NumPy and JAX, too
     steps, size = (x.item() if getattr(x, "ndim", None) == 0 else x for x in given)
     whole = isinstance(steps, Integral) and steps >= 0  # pyright: ignore

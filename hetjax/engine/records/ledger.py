@@ -16,6 +16,7 @@ from hetjax.machine.types import (
     MergeOp,
     Stamps,
     WorkerInfo,
+    moves_of,
 )
 from hetjax.saved import Saved
 
@@ -285,8 +286,8 @@ class Ledger(Saved):
         """
         members = (*action.members, *action.partners)
         staleness = self._take_staleness(action)
-        pushes = MergeOp.PUSH in action.op
-        if action.op == MergeOp.FETCH and not self._accrues:
+        pushes = moves_of(action.op).pushes
+        if action.op is MergeOp.FETCH and not self._accrues:
             for worker in action.members:
                 if isinstance(worker, int):
                     self._drop(worker)
@@ -334,23 +335,23 @@ class Ledger(Saved):
 
         A version is one change of the node's model.
         """
-        op, node = action.op, action.node
+        moves, node = moves_of(action.op), action.node
         version = self._versions.get(node, 0) + (action.server_steps or 0)
         members = (*action.members, *action.partners)
         staleness = [version - self._fetched.get(m, 0) for m in members]
         for member, s in zip(action.members, staleness, strict=False):
-            if isinstance(member, int) and MergeOp.PUSH in op:
+            if isinstance(member, int) and moves.pushes:
                 histogram = self.records[member].staleness
                 histogram[s] = histogram.get(s, 0) + 1
-            if MergeOp.DELIVER in op:
+            if moves.delivers:
                 self._fetched[member] = self._mail[member]
         # the model of a node with server steps is only changed by those
-        if MergeOp.PUSH in op and action.server_steps is None:
+        if moves.pushes and action.server_steps is None:
             version += 1
         for member in action.members:
-            if MergeOp.FETCH in op:
+            if moves.fetches:
                 self._fetched[member] = version
-            if MergeOp.REQUEST in op:
+            if moves.requests:
                 self._mail[member] = version
         self._versions[node] = version
         return staleness
@@ -398,8 +399,9 @@ def _models_of(action: MergeAction) -> tuple[list[int], bool, bool]:
     A merge without transfers needs no link.
     """
     members = (*action.members, *action.partners) if action.transfers else ()
-    gets = bool(action.op & (MergeOp.FETCH | MergeOp.REQUEST))
-    return [m for m in members if isinstance(m, int)], MergeOp.PUSH in action.op, gets
+    moves = moves_of(action.op)
+    gets = moves.fetches or moves.requests
+    return [m for m in members if isinstance(m, int)], moves.pushes, gets
 
 
 def _of(rounds: Iterable[Arrival]) -> Recent:

@@ -14,7 +14,7 @@ from hetjax import tree
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.runtimes.compiled.rows import device_bytes
+from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast
 from hetjax.strategies.types import Strategy
 
@@ -90,7 +90,7 @@ def _impossible(
     """Why a run cannot be compiled, or ""."""
     if len(devices) > 1:
         return "its workers are spread over several devices"
-    held = _replica_bytes(strategy, job) * workers * COPIES
+    held = held_bytes(strategy, job, workers)
     if held > HELD_SHARE * memory_of(devices[0]):
         return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
     return ""
@@ -108,6 +108,26 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
     if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
         return "its steps touch few rows of a large model"
     return ""
+
+
+def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
+    """The bytes of all replicas, as often as a compiled run may hold them at once."""
+    stacks = 3 if strategy.merges[0].updates_busy_workers else 1
+    return _replica_bytes(strategy, job) * workers * stacks * COPIES
+
+
+def compiled_bytes(
+    strategy: Strategy, job: Job, workers: int, device: Device
+) -> int | None:
+    """The bytes that a compiled run holds on a device, but for those of its steps.
+
+    None if it is not compiled.
+    """
+    choice = choose(strategy, job, workers, [device])
+    if not choice.compiled:
+        return None
+    data = device_bytes(job.train) if choice.on_device else SENT
+    return held_bytes(strategy, job, workers) + (data or 0)
 
 
 def _replica_bytes(strategy: Strategy, job: Job) -> int:
@@ -145,8 +165,8 @@ def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> 
         return 1
     if not isinstance(job.test, list):
         return 1  # batches of evaluations are made one by one
-    held = _replica_bytes(strategy, job) * workers * COPIES
-    return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / max(1, held))))
+    held = max(1, held_bytes(strategy, job, workers))
+    return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / held)))
 
 
 def most_steps(strategy: Strategy, job: Job, platform: str) -> float:

@@ -134,7 +134,7 @@ class FanPlayer(CompiledPlayer):
     def _look(self, look: tape.Look) -> Seen:
         self.settle()
         programs, merge = self._parts.programs, self._parts.merges[-1]
-        batches = list(self._evaluator.test)
+        batches = list(self.evaluator.test)
         look_at = programs.once(
             ("looks", merge, len(batches)),
             lambda: jax.jit(jax.vmap(self._looking(merge), in_axes=(0, 0, None))),

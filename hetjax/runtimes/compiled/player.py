@@ -7,6 +7,7 @@ last such point is undone, and played once more with each result known when it a
 (`NotFinite`): what follows from it is decided as by the reference player.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -93,8 +94,8 @@ class CompiledPlayer:
         """
         self._job, self._device, self._source = job, device, source
         self._vmapped, self._most = vmapped, most
-        self._evaluator = Evaluator(job, device)
-        self.look_at_all = self._evaluator.of_all
+        self.evaluator = Evaluator(job, device)
+        self.look_at_all = self.evaluator.of_all
         programs = job.programs
         merges = programs.merges_of(strategy)
         topology = strategy.policy.topology(workers)
@@ -278,7 +279,7 @@ class CompiledPlayer:
         self.settle()
         action = measure.action
         models = [self._seen(m) for m in (*action.members, *action.partners)]
-        return self._evaluator.of_members(models)
+        return self.evaluator.of_members(models)
 
     def _seen(self, member: int | str) -> Model:
         if isinstance(member, int):
@@ -292,12 +293,12 @@ class CompiledPlayer:
 
     def _look(self, look: tape.Look) -> Seen:
         """Evaluate, in one program if all batches are at hand."""
-        batches = self._evaluator.test
+        batches = self.evaluator.test
         settles = bool(self._arrived or self._chunk.merges)
         if not isinstance(batches, list) or len(batches) > TOGETHER:
             if settles:
                 self.settle()
-            return self._evaluator.look(self)
+            return self.evaluator.look(self)
         self.launch()  # and the evaluation, before anything is waited for
         programs, merge = self._parts.programs, self._parts.merges[-1]
         look_at = programs.once(
@@ -308,7 +309,9 @@ class CompiledPlayer:
             model, *found = look_at(state, self._initial, batches)
         if settles:
             self.settle()
+        before = time.perf_counter()
         sums, report = jax.device_get(found)
+        self.evaluator.seconds += time.perf_counter() - before
         report = {k: float(v) for k, v in report.items()}
         return Seen(model, means_of(programs, sums) | report)
 
