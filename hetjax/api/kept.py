@@ -226,6 +226,7 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     Real workers may differ, but a real run does not go on simulated. Another Python
     compiles the same code to something else, so that code is not compared then.
     """
+    before = as_now(before)
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
@@ -247,6 +248,12 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
             '; take the same, another folder, or resume="never" (in scripts '
             "--overwrite), which begins anew",
         )
+
+
+def as_now(about: dict[str, Any]) -> dict[str, Any]:
+    """What a run is made from, with settings that earlier runs did not have."""
+    since = {"schedule_seed": about["seed"], "compiled": "auto", "data_on": "auto"}
+    return {**since, **about}
 
 
 def _short(value: Any) -> str:

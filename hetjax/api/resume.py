@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.kept import own_folder
+from hetjax.api.kept import as_now, own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
@@ -57,7 +57,7 @@ def resume(
     found = find(own_folder(folder), about_alone=True)
     if found is None:
         raise ValueError(f"{folder} holds no checkpoint of a run")
-    about = found.about
+    about = as_now(found.about)
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = made_again(folder, about["recipes"], given)
     try:

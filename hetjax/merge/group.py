@@ -52,13 +52,13 @@ class Group:
         pytree_node=False, default=None
     )
     holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
-    stacked: bool = flax.struct.field(pytree_node=False, default=False)
+    stacked: int = flax.struct.field(pytree_node=False, default=0)  # n, or 0
 
     @property
     def size(self) -> int:
         """The number n of all members."""
         if self.stacked:
-            return jax.tree.leaves(self.members)[0].shape[0]
+            return self.stacked  # a model state may have no leaves
         if self.holds is not None:
             return max(self.holds) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
@@ -72,9 +72,7 @@ class Group:
         own = [v.members if isinstance(v, Group) else self.own(v) for v in values]
         if self.stacked:
             every = [v[0] if isinstance(v, tuple) else v for v in own]
-            return dataclasses.replace(
-                self, members=(jax.vmap(fn)(self.members[0], *every),)
-            )
+            return dataclasses.replace(self, members=(self._mapped(fn, *every),))
         members = tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True))
         return dataclasses.replace(self, members=members)
 
@@ -82,7 +80,7 @@ class Group:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
         own = self.own(weights)
         if self.stacked:
-            return _weighted(jax.vmap(of)(self.members[0]), own)
+            return _weighted(self._mapped(of), own)
         trees = [of(x) for x in self.members]
         check_alike(trees)
         here = tree.weighted_sum(trees, own)
@@ -98,7 +96,7 @@ class Group:
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
         """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
         if self.stacked:
-            return jax.vmap(of)(self.members[0])
+            return self._mapped(of)
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here
@@ -113,6 +111,10 @@ class Group:
             lax.axis_index(self.axis) if self.holds is None else self._here(self.holds)
         )
         return lax.dynamic_slice_in_dim(values, first * k, k)
+
+    def _mapped(self, fn: Callable, *values: Any) -> Any:
+        """[n, ...] fn of all stacked members, and of a value for each."""
+        return jax.vmap(fn, axis_size=self.stacked)(self.members[0], *values)
 
     @property
     def _first(self) -> list[int]:

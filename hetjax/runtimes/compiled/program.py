@@ -333,7 +333,7 @@ class _Stretch:
         before = held.replicas
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)
-        group = Group((before,), stacked=True)
+        group = Group((before,), stacked=n)
         new, (after,) = _merged(
             merge, state, group, self._tables.stats[i, :, :n], kind.op
         )
