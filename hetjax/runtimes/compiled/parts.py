@@ -25,7 +25,10 @@ class Parts(NamedTuple):
     requires: Requires  # buffers, of the lowest merge and of the local update
     num_workers: int
     num_nodes: tuple[int, ...]  # how many nodes have each of the merges
+    vmapped: bool  # do the rounds of a superstep run side by side?
     changes: tuple[bool, ...]  # does a step change this leaf of a replica?
+    # is this leaf copied when a round begins, since merges may change it meanwhile?
+    copied: tuple[bool, ...]
     checks: bool  # is each round's replica checked for numbers that are not finite?
     keeps: bool  # are the losses of all examples kept, for the sampler?
 
@@ -85,14 +88,41 @@ def changed_leaves(
     return programs.once(("changed leaves", local, requires), traced)
 
 
+def copied_leaves(
+    programs: Programs,
+    merge: Merge,
+    local: LocalUpdate,
+    changes: tuple[bool, ...],
+    *,
+    vmapped: bool,
+) -> tuple[bool, ...]:
+    """Which leaves of a replica are copied when a round begins.
+
+    None, unless merges may change a replica during its round. Then, if rounds run side
+    by side, a round runs after such merges and needs all that it begins from. In turn,
+    it runs at once, and its arrival needs what both may have changed (see
+    `hetjax.engine.compiled.programs.check_in`), or what it alone decides.
+    """
+    if not merge.updates_busy_workers:
+        return (False,) * len(changes)
+    if vmapped:
+        return (True,) * len(changes)
+    begin = programs.replica(local, (*merge.requires, *local.requires))
+    model = jax.eval_shape(programs.task.init, jax.random.key(0))
+    params, state, *own = jax.eval_shape(begin, *model)
+    moved = [True] * len(jax.tree.leaves((params, state)))
+    moved += [False] * len(jax.tree.leaves(own))
+    return tuple(c == m for c, m in zip(changes, moved, strict=True))
+
+
 class Held(NamedTuple):
-    """All replicas and states. Merges see `replicas`, a round begins from `begun`."""
+    """All replicas and states."""
 
     replicas: Replica  # [W, ...]
-    # where merges may change a replica during its round: the copies with which rounds
-    # began, and what came of them; else ()
-    begun: PyTree  # [W, ...]
-    done: PyTree  # [W, ...]
+    # where merges may change a replica during its round: of the leaves that are copied,
+    # those with which rounds began, and of those that steps change, what came of them
+    begun: tuple[Any, ...]  # [W, ...] each
+    done: tuple[Any, ...]  # [W, ...] each
     states: States
 
 
@@ -127,7 +157,13 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
     )
     if not parts.shared:
         return Held(replicas, (), (), states)
-    return Held(replicas, tree.copies(replicas), tree.copies(replicas), states)
+    leaves = jax.tree.leaves(replicas)
+
+    def copies(of: tuple[bool, ...]) -> tuple[Any, ...]:
+        every = zip(leaves, of, strict=True)
+        return tuple(jnp.array(x, copy=True) for x, chosen in every if chosen)
+
+    return Held(replicas, copies(parts.copied), copies(parts.changes), states)
 
 
 def _repeated(one: PyTree, n: int) -> PyTree:
@@ -143,14 +179,17 @@ def row(stacked: PyTree, index: Any) -> PyTree:
     )
 
 
-def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree) -> PyTree:
+def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree | None) -> PyTree:
     """The stack with a new row; a leaf that is the `old` one itself is not written."""
+    leaves, structure = jax.tree.flatten(stacked)
+    before = [None] * len(leaves) if old is None else jax.tree.leaves(old)
+    every = zip(leaves, jax.tree.leaves(new), before, strict=True)
+    return structure.unflatten(
+        [x if value is was else written(x, index, value) for x, value, was in every]
+    )
 
-    def one(leaf: Any, value: Any, before: Any) -> Any:
-        if value is before:
-            return leaf
-        return jax.lax.dynamic_update_index_in_dim(
-            leaf, jnp.asarray(value, leaf.dtype), index, 0
-        )
 
-    return jax.tree.map(one, stacked, new, old)
+def written(stack: Any, index: Any, value: Any) -> Any:
+    """A stacked leaf with another row."""
+    value = jnp.asarray(value, stack.dtype)
+    return jax.lax.dynamic_update_index_in_dim(stack, value, index, 0)

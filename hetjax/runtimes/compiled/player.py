@@ -31,6 +31,7 @@ from hetjax.runtimes.compiled.parts import (
     Places,
     begun,
     changed_leaves,
+    copied_leaves,
     row,
 )
 from hetjax.runtimes.compiled.program import (
@@ -102,6 +103,8 @@ class CompiledPlayer:
         self._places = Places.in_topology(topology, len(merges))
         requires = (*merges[0].requires, *strategy.local.requires)
         batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+        local = strategy.local
+        changes = changed_leaves(programs, local, requires, batch)
         self._parts = Parts(
             programs,
             strategy.local,
@@ -109,12 +112,15 @@ class CompiledPlayer:
             requires,
             len(workers),
             self._places.num_nodes,
-            changed_leaves(programs, strategy.local, requires, batch),
+            vmapped,
+            changes,
+            copied_leaves(programs, merges[0], local, changes, vmapped=vmapped),
             checks=job.on_nan == "reset",
             keeps=strategy.sampler.observe is not None,
         )
         self._buckets = Buckets(job.buckets, source, exact=programs.exact)
         self._kinds: dict[Kind, int] = {BEGIN: 0}  # their numbers
+        self._copies = any(self._parts.copied)  # when a round begins
         self._everyone = tuple(range(len(workers)))
         self._single = True
         self._lengths = Lengths()
@@ -171,8 +177,9 @@ class CompiledPlayer:
     def _start(self, r: tape.Round) -> None:
         worker, rows, chunk = r.worker, r.rows, self._chunk
         if self._parts.shared:
-            self._add(BEGUN, (worker,))
             self._moved.discard(worker)
+            if self._copies:
+                self._add(BEGUN, (worker,))
         if len(rows) != 1:
             self._single = False
         outcome = Outcome(
@@ -232,7 +239,8 @@ class CompiledPlayer:
 
     def expect(self, entries: Iterable[Any]) -> None:
         """Know what a run probably plays, so that one program does for all of it."""
-        kinds = [BEGUN, DONE, MOVED] if self._parts.shared else []
+        kinds = [DONE, MOVED] if self._parts.shared else []
+        kinds += [BEGUN] * self._copies
         for entry in entries:
             if isinstance(entry, tape.Merge):
                 kinds.append(self._kind_of(entry.action)[0])
@@ -266,7 +274,7 @@ class CompiledPlayer:
         """Add a merge, or what else comes before the rounds of a superstep."""
         number = self._number_of(kind)
         after = members
-        if self._parts.shared and kind not in (DONE, MOVED):
+        if self._parts.shared and self._vmapped and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
         elif kind.what == "merge":
             workers = zip(kind.members, members, strict=True)
@@ -356,7 +364,7 @@ class CompiledPlayer:
             seed=self._job.seed,
             absent=parts.num_workers,
         )
-        shape = Shape(tuple(self._kinds), buckets, self._single, self._vmapped)
+        shape = Shape(tuple(self._kinds), buckets, self._single)
         with self._job.compilations.of("stretch"):
             self._held, numbers = self._call(shape, arrays, tables)
         self._launched.append((numbers, chunk, links))

@@ -23,7 +23,7 @@ from hetjax.merge.checks import check_op
 from hetjax.merge.group import Group
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Held, Parts, put, row
+from hetjax.runtimes.compiled.parts import Held, Parts, put, row, written
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
@@ -46,7 +46,6 @@ class Shape(NamedTuple):
     kinds: tuple[Kind, ...]
     buckets: tuple[Bucket, ...]  # shapes of batches; none if there are no rounds
     single: bool  # do all rounds have one step?
-    vmapped: bool  # do the rounds of a superstep run side by side?
 
 
 class Tables(NamedTuple):
@@ -112,10 +111,10 @@ class _Stretch:
     def _rounds(self, i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
         """Play a round, or a row of rounds side by side, all in one bucket."""
         rounds = self._tables.rounds[i]
-        play = self._side_by_side if self._shape.vmapped else self._in_turn
+        play = self._side_by_side if self._parts.vmapped else self._in_turn
         if len(self._shape.buckets) == 1:
             return play(i, self._shape.buckets[0], carry)
-        chosen = rounds[0, 5] if self._shape.vmapped else rounds[5]
+        chosen = rounds[0, 5] if self._parts.vmapped else rounds[5]
         for number, bucket in enumerate(self._shape.buckets):
             carry = _if(chosen == number, partial(play, i, bucket), carry)
         return carry
@@ -124,11 +123,9 @@ class _Stretch:
         self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
     ) -> tuple[Held, Numbers]:
         held, numbers = carry
-        worker, start, steps, first, n, _ = (
-            self._tables.rounds[i, j] for j in range(6)
-        )
+        worker, start, steps, first, n = [self._tables.rounds[i, j] for j in range(5)]
         rate, step = self._tables.rates[i], self._stepping(bucket)
-        before, structure = jax.tree.flatten(row(self._sources(held), worker))
+        before = [row(x, worker) for x in self._sources(held)]
 
         def one(k: Any, carry: tuple) -> tuple:
             leaves, losses, _ = carry
@@ -146,11 +143,14 @@ class _Stretch:
         finite = numbers.finite
         if self._parts.checks:
             finite = finite.at[i].set(tree.all_finite(after))
-        held = self._with_done(
+        held = self._with_after(
             held,
-            lambda stack: put(
-                stack, worker, *map(structure.unflatten, (after, before))
-            ),
+            [
+                written(stack, worker, value)
+                for stack, value in zip(
+                    self._changed_stacks(held), self._changing(after), strict=True
+                )
+            ],
         )
         return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
 
@@ -185,9 +185,9 @@ class _Stretch:
         held, numbers = carry
         workers, starts, steps, first, ns, _ = self._tables.rounds[i].T  # [width] each
         rates, step = self._tables.rates[i], jax.vmap(self._stepping(bucket))
-        sources = self._sources(held)
-        stacks, structure = jax.tree.flatten(sources)
-        before = [jnp.take(x, workers, axis=0, mode="clip") for x in stacks]
+        before = [
+            jnp.take(x, workers, axis=0, mode="clip") for x in self._sources(held)
+        ]
 
         def one(k: Any, carry: tuple) -> tuple:
             leaves, losses, means = carry
@@ -217,17 +217,10 @@ class _Stretch:
         if self._parts.checks:
             finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
 
-        def put_all(stack: PyTree) -> PyTree:
-            leaves = jax.tree.leaves(stack)
-            every = zip(leaves, after, self._parts.changes, strict=True)
-            return structure.unflatten(
-                [
-                    x.at[workers].set(new, mode="drop") if moves else x
-                    for x, new, moves in every
-                ]
-            )
-
-        held = self._with_done(held, put_all)
+        every = zip(self._changed_stacks(held), self._changing(after), strict=True)
+        held = self._with_after(
+            held, [x.at[workers].set(value, mode="drop") for x, value in every]
+        )
         return held, Numbers(numbers.means.at[i].set(means), finite, losses)
 
     def _stepping(self, bucket: Bucket) -> Callable:
@@ -248,15 +241,24 @@ class _Stretch:
         """uint32 [3]: (seed, worker, step), as in `hetjax.engine.steps`."""
         return jnp.stack([self._tables.seed, *map(jnp.uint32, (worker, number))])
 
-    def _sources(self, held: Held) -> Replica:
-        """The replicas from which rounds begin."""
-        return held.begun if self._parts.shared else held.replicas
+    def _sources(self, held: Held) -> list[Any]:
+        """The stacked leaves of the replicas from which rounds begin."""
+        copied = self._parts.shared and self._parts.vmapped
+        return list(held.begun) if copied else jax.tree.leaves(held.replicas)
 
-    def _with_done(self, held: Held, put: Callable[[PyTree], PyTree]) -> Held:
-        """With the replicas after rounds."""
+    def _changed_stacks(self, held: Held) -> list[Any]:
+        """The stacked leaves that rounds write."""
         if self._parts.shared:
-            return held._replace(done=put(held.done))
-        return held._replace(replicas=put(held.replicas))
+            return list(held.done)
+        return self._changing(jax.tree.leaves(held.replicas))
+
+    def _with_after(self, held: Held, changed: list[Any]) -> Held:
+        """With these stacked leaves, which rounds have written."""
+        if self._parts.shared:
+            return held._replace(done=tuple(changed))
+        leaves, structure = jax.tree.flatten(held.replicas)
+        merged = structure.unflatten(self._merged(leaves, changed))
+        return held._replace(replicas=merged)
 
     # -- what comes before rounds ------------------------------------------------------
 
@@ -275,23 +277,53 @@ class _Stretch:
             return self._merge(kind, i, held)
         parts, worker = self._parts, self._tables.merges[i, 2]
         if kind.what == "begun":
-            now = row(held.replicas, worker)
-            return held._replace(begun=_written(held.begun, worker, now))
+            return self._begun(held, worker)
+        if kind.what == "done":
+            return self._done(held, worker)
         now = row(held.replicas, worker)
-        if kind.what == "begin":
-            new = parts.new_replica(held.states, self._like)
-        elif kind.what == "reset":
-            new = parts.new_replica(held.states, self._like)
+        if kind.what == "moved":
+            new = self._moved(held, worker, now)
+            return held._replace(replicas=put(held.replicas, worker, new, now))
+        new = parts.new_replica(held.states, self._like)
+        if kind.what == "reset":
             new = with_own_buffers(new, now, parts.requires)
-        else:
-            before, done = row(held.begun, worker), row(held.done, worker)
-            leaves = self._merged(
-                jax.tree.leaves(before), self._changing(jax.tree.leaves(done))
-            )
-            new = jax.tree.unflatten(jax.tree.structure(before), leaves)
-            if kind.what == "moved":
-                new = check_in(now, before, new)
-        return held._replace(replicas=_written(held.replicas, worker, new))
+        return held._replace(replicas=put(held.replicas, worker, new, None))
+
+    def _begun(self, held: Held, worker: Any) -> Held:
+        """Copy what a round begins from, as merges may change it."""
+        leaves = zip(jax.tree.leaves(held.replicas), self._parts.copied, strict=True)
+        now = [row(x, worker) for x, copied in leaves if copied]
+        every = zip(held.begun, now, strict=True)
+        return held._replace(begun=tuple(written(x, worker, y) for x, y in every))
+
+    def _done(self, held: Held, worker: Any) -> Held:
+        """A round arrives whose replica no merge has changed."""
+        leaves, structure = jax.tree.flatten(held.replicas)
+        every = zip(self._changing(leaves), held.done, strict=True)
+        new = [written(x, worker, row(done, worker)) for x, done in every]
+        merged = structure.unflatten(self._merged(leaves, new))
+        return held._replace(replicas=merged)
+
+    def _moved(self, held: Held, worker: Any, now: Replica) -> Replica:
+        """A round arrives whose replica merges have changed: both changes count."""
+        leaves, structure = jax.tree.flatten(now)
+        begun, done = iter(held.begun), iter(held.done)
+        masks = list(zip(self._parts.copied, self._parts.changes, strict=True))
+        before = [
+            row(next(begun), worker) if copied else x
+            for x, (copied, _) in zip(leaves, masks, strict=True)
+        ]
+        after = [
+            row(next(done), worker) if moves else x
+            for x, (_, moves) in zip(before, masks, strict=True)
+        ]
+        new = check_in(now, structure.unflatten(before), structure.unflatten(after))
+        # what is neither written by steps nor copied stays as it is
+        kept = [
+            x if any(mask) else old
+            for x, old, mask in zip(jax.tree.leaves(new), leaves, masks, strict=True)
+        ]
+        return structure.unflatten(kept)
 
     def _merge(self, kind: Kind, i: Any, held: Held) -> Held:
         parts, (node, *members) = self._parts, self._tables.merges[i, 1:]
@@ -369,16 +401,6 @@ def _if(chosen: Any, play: Callable, carry: Any) -> Any:
     A `lax.cond` would copy all of them.
     """
     return lax.fori_loop(0, chosen.astype(jnp.int32), lambda _, now: play(now), carry)
-
-
-def _written(stack: PyTree, index: Any, new: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda x, value: lax.dynamic_update_index_in_dim(
-            x, jnp.asarray(value, x.dtype), index, 0
-        ),
-        stack,
-        new,
-    )
 
 
 def _where(chosen: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
