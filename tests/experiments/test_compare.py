@@ -122,6 +122,7 @@ def check_run(run):
         "stopped": str,
         "real": bool,
         "placement": str,
+        "played": str,
         "estimates_busy": bool,
         "step_modes": dict,
         "events": list,
