@@ -14,6 +14,7 @@ from hetjax import tree
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
+from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast
 from hetjax.strategies.types import Strategy
@@ -40,7 +41,7 @@ class Choice(NamedTuple):
     @property
     def said(self) -> str:
         """The choice, for the history."""
-        return "compiled" if self.compiled else f"reference player: {self.why}"
+        return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
 
 
 def choose(
@@ -58,7 +59,7 @@ def choose(
         )
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
-        return Choice(False, False, "compiled=False")
+        return Choice(False, False, BY_REQUEST)
     impossible = _impossible(strategy, job, workers, devices)
     if impossible and job.compiled is True:
         raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
