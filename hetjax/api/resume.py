@@ -47,7 +47,8 @@ def resume(
     root's model.
 
     `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
-    was given there is not remembered.
+    was given there is not remembered. All else is as it was, also which player a
+    simulated run has.
 
     Errors: a ValueError for a folder without checkpoints, with damaged ones only, or of
     a run with other task, data or strategy than those that are given.

@@ -360,6 +360,15 @@ ERRORS = {
         ["--machine=mesh", "--noise=0.1"],
         "--noise is for a simulated machine, not --machine=mesh",
     ),
+    "player of a real machine": (
+        ["--machine=mesh", "--compiled=false"],
+        "--compiled is for a simulated machine, not --machine=mesh",
+    ),
+    "no player": (["--compiled=yes"], "--compiled=yes: value should be one of <auto|"),
+    "seed of a schedule": (
+        ["--schedule_seed=-1"],
+        "--schedule_seed=-1: give a number from 0 to",
+    ),
     "slowdown of a simulated machine": (
         ["--slowdown=cpu:1=3"],
         "--slowdown is for devices of one's own, not --machine=v100x3+k80",
@@ -433,7 +442,14 @@ GOOD = {
         "--set=sma.local_steps=2",
         "--set=sma.alpha=None",
     ],
-    "sparse": [*TINY, "--data={tmp}/xmc", "--strategies=sma", "--batch_size=4"],
+    "sparse": [
+        *TINY,
+        "--data={tmp}/xmc",
+        "--strategies=sma",
+        "--batch_size=4",
+        "--compiled=true",
+        "--data_on=host",
+    ],
     "tuned": [
         *TINY,
         "--data=synthetic_xmc",
@@ -468,6 +484,8 @@ GOOD = {
         "--strategies=sync_sgd",
         "--machine={tmp}/two.json",
         "--overwrite",
+        "--compiled=False",
+        "--schedule_seed=3",
     ],
 }
 
@@ -698,6 +716,7 @@ def test_other_settings_go_to_the_next_folder(command, folder, number):
 def test_a_users_own_machine_and_results_that_are_overwritten_on_request(good):
     _, results = good("overwrite")
     assert [r["strategy"] for r in results["runs"]] == ["sync_sgd"]
+    assert results["runs"][0]["played"] == "reference player: compiled=False"
     assert [w["factor"] for w in results["machine"]["workers"]] == [1.0, 1.32]
     assert results["machine"]["noise"] == 0.0
     assert len(results["runs"][0]["workers"]) == 2
@@ -709,6 +728,7 @@ def test_a_folder_of_sparse_text(good):
     assert results["data"]["sparse"]
     assert results["data"]["train_examples"] == 40
     (run,) = results["runs"]
+    assert run["played"] == "compiled"
     assert {"p@1", "p@3"} <= set(run["evals"][0])  # of four labels
     assert "without labels" in made.stderr
     assert any("without labels" in note for note in results["data"]["notes"])
