@@ -5,6 +5,7 @@ below it: every attribute of a part is saved, or known to be fixed.
 """
 
 import dataclasses
+import itertools
 from functools import cache
 
 import flax.nnx as nnx
@@ -33,6 +34,13 @@ def on_three_workers():
 PLAYERS = pytest.mark.parametrize("compiled", [False, True])
 
 
+def by_players(reference, compiled):
+    """Strategies and players: those that are named here are always tested."""
+    chosen = [*((n, False) for n in reference), *((n, True) for n in compiled)]
+    rows = quick(list(itertools.product(STRATEGIES, (False, True))), *chosen)
+    return pytest.mark.parametrize(("name", "compiled"), rows)
+
+
 def check(session, strategy, number, *, prefers_rest=False, **changes):
     """Continue from so many cuts of a run; return how many cuts there were.
 
@@ -55,8 +63,7 @@ SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
 
 
 # the others from every cut, below
-@PLAYERS
-@pytest.mark.parametrize("name", quick(STRATEGIES, *SOME))
+@by_players(SOME, compiled=("adaptive_sgd", "easgd", "hier_sgd"))
 def test_every_strategy_continues_from_some_cuts(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 5, compiled=compiled)
 
@@ -78,8 +85,7 @@ def test_every_strategy_continues_from_every_cut(name, compiled):
     check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 
 
-@PLAYERS
-@pytest.mark.parametrize("name", quick(STRATEGIES, "easgd", "adaptive_sgd", "downpour"))
+@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",))
 def test_after_a_kill_a_join_and_a_slowdown(name, compiled):
     faults = (
         ScriptedFault(0.011, "kill", "w0"),
@@ -163,8 +169,7 @@ class Net(nnx.Module):
         return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
 
 
-@PLAYERS
-@pytest.mark.parametrize("name", quick(STRATEGIES, "sma", "async_sgd"))
+@by_players(("sma", "async_sgd"), compiled=("async_sgd",))
 def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     data = problem().data
     task = hj.classification(Net, data)
