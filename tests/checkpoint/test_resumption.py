@@ -34,10 +34,10 @@ def on_three_workers():
 PLAYERS = pytest.mark.parametrize("compiled", [False, True])
 
 
-def by_players(reference, compiled):
+def by_players(reference, compiled, among=STRATEGIES):
     """Strategies and players: those that are named here are always tested."""
     chosen = [*((n, False) for n in reference), *((n, True) for n in compiled)]
-    rows = quick(list(itertools.product(STRATEGIES, (False, True))), *chosen)
+    rows = quick(list(itertools.product(among, (False, True))), *chosen)
     return pytest.mark.parametrize(("name", "compiled"), rows)
 
 
@@ -125,8 +125,10 @@ def test_in_the_tuner(compiled):
     assert compiled or cuts > 40
 
 
-@PLAYERS
-@pytest.mark.parametrize("name", ["async_sgd", "local_sgd"])
+CONTEND = ("async_sgd", "local_sgd")
+
+
+@by_players(CONTEND, compiled=("async_sgd",), among=CONTEND)
 def test_where_workers_contend(name, compiled):
     workers = tuple(
         Profile(
@@ -177,8 +179,10 @@ def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     check(runs, STRATEGIES[name], 4, compiled=compiled)
 
 
-@PLAYERS
-@pytest.mark.parametrize("name", ["adaptive_sgd", "eamsgd"])
+SPARSE = ("adaptive_sgd", "eamsgd")
+
+
+@by_players(SPARSE, compiled=("adaptive_sgd",), among=SPARSE)
 def test_sparse_data(name, compiled):
     data = hj.data.synthetic_xmc(
         rows=120, test_rows=30, features=50, labels=7, nonzeros=9.0
