@@ -176,9 +176,11 @@ def check_devices(devices: Any, machine: Any) -> None:
 
 def check_compiled(compiled: Any, data_on: Any, machine: Any) -> None:
     """Raise a ValueError unless these fit the machine: real ones compile no runs."""
-    if not isinstance(compiled, bool | str):  # 1 equals True
-        raise ValueError(f'compiled={compiled!r}: give True, False or "auto"')
-    check_choice("compiled", compiled, COMPILED)
+    if not isinstance(compiled, bool):
+        choices = COMPILED if isinstance(compiled, str) else ()  # 1 equals True
+        if compiled not in choices:
+            known = ", ".join(map(str, COMPILED))
+            raise ValueError(f"compiled={compiled!r}: choose one of {known}")
     check_choice("data_on", data_on, DATA_ON)
     if compiled is True and not isinstance(machine, Machine):
         raise ValueError(

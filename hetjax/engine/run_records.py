@@ -299,12 +299,13 @@ class RunRecords:
     def mark(self) -> dict[str, Any]:
         """A point for `undo`: nothing has stopped the run, and all losses are known."""
         history = self.history
-        growing = {name: getattr(history, name) for name in history.growing}
         return {
             "losses": self.losses.save(),
             "rows": dict(self._rows),
             "seen": (self._visible, self._best),
-            "history": {name: copy.copy(value) for name, value in growing.items()},
+            "history": {
+                name: copy.copy(getattr(history, name)) for name in history.growing
+            },
         }
 
     def undo(self, mark: dict[str, Any]) -> None:

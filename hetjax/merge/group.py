@@ -38,8 +38,8 @@ class Group:
     copies of the same member, `holds` are the numbers of the members that they hold,
     one each; a copy is treated as its member is, and counts once.
 
-    Inside one program, members may also be `stacked`: `members` is then a single tree
-    with leaves [n, ...], `each` and `values` are a `vmap`, and `total` is a product.
+    Inside one program, n members may also be `stacked=n`: `members` is then a single
+    tree with leaves [n, ...], `each` and `values` are a `vmap`, and `total` a product.
 
     Promises: a member of weight zero is absent, and even its NaNs do not count in a
     total; totals accumulate in float32. Exactness where all members agree is up to the
@@ -52,13 +52,13 @@ class Group:
         pytree_node=False, default=None
     )
     holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
-    stacked: int = flax.struct.field(pytree_node=False, default=0)  # n, or 0
+    stacked: int = flax.struct.field(pytree_node=False, default=0)
 
     @property
     def size(self) -> int:
         """The number n of all members."""
         if self.stacked:
-            return self.stacked  # a model state may have no leaves
+            return self.stacked
         if self.holds is not None:
             return max(self.holds) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
@@ -72,7 +72,9 @@ class Group:
         own = [v.members if isinstance(v, Group) else self.own(v) for v in values]
         if self.stacked:
             every = [v[0] if isinstance(v, tuple) else v for v in own]
-            return dataclasses.replace(self, members=(self._mapped(fn, *every),))
+            return dataclasses.replace(
+                self, members=(self._mapped(fn)(self.members[0], *every),)
+            )
         members = tuple(fn(x, *vs) for x, *vs in zip(self.members, *own, strict=True))
         return dataclasses.replace(self, members=members)
 
@@ -80,7 +82,7 @@ class Group:
         """sum_i w_i of(x_i) in float32, over the floating leaves."""
         own = self.own(weights)
         if self.stacked:
-            return _weighted(self._mapped(of), own)
+            return _weighted(self._mapped(of)(self.members[0]), own)
         trees = [of(x) for x in self.members]
         check_alike(trees)
         here = tree.weighted_sum(trees, own)
@@ -96,11 +98,15 @@ class Group:
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
         """[n, ...] of(x_i) for every member: small arrays, the same on every device."""
         if self.stacked:
-            return self._mapped(of)
+            return self._mapped(of)(self.members[0])
         here = jnp.stack([of(x) for x in self.members])
         if self.axis is None:
             return here
         return self._of_members(lax.all_gather(here, self.axis, tiled=True))
+
+    def _mapped(self, fn: Callable) -> Callable:
+        """`fn` of all stacked members; they may be trees without leaves."""
+        return jax.vmap(fn, axis_size=self.stacked)
 
     def own(self, values: jax.Array) -> jax.Array:
         """The entries of a per-member array [n] that belong to `members`."""
@@ -111,10 +117,6 @@ class Group:
             lax.axis_index(self.axis) if self.holds is None else self._here(self.holds)
         )
         return lax.dynamic_slice_in_dim(values, first * k, k)
-
-    def _mapped(self, fn: Callable, *values: Any) -> Any:
-        """[n, ...] fn of all stacked members, and of a value for each."""
-        return jax.vmap(fn, axis_size=self.stacked)(self.members[0], *values)
 
     @property
     def _first(self) -> list[int]:
@@ -134,6 +136,8 @@ class Group:
 
     def gathered(self) -> tuple[PyTree, ...]:
         """All n members on every device, which takes n times the memory."""
+        if self.stacked:
+            return unstacked(self.members[0], self.stacked)
         if self.axis is None:
             return self.members
 
@@ -146,6 +150,8 @@ class Group:
 
     def scattered(self, trees: Sequence[PyTree]) -> tuple[PyTree, ...]:
         """This device's members among all n trees, which every device has."""
+        if self.stacked:
+            return (jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees),)
         if self.axis is None:
             return tuple(trees)
 
