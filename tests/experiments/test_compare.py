@@ -682,7 +682,8 @@ def test_settings_of_one_strategy_and_what_is_kept_of_them(command, good):
     # the same command takes the kept runs
     again, _ = good("settings")
     assert again.stdout == first.stdout
-    assert again.compiled < first.compiled / 2  # the models alone
+    # no stretches and evaluations of two strategies: the models alone
+    assert again.compiled <= first.compiled - 4
 
 
 @pytest.mark.parametrize("number", quick([2, len(NUMBERED)], 2))
