@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 import script_main
 from full_disk import full_disk
@@ -22,6 +23,7 @@ from hetjax.machine import preset
 from hetjax.report import files
 
 ROOT = Path(__file__).parents[2]
+jax.random.key(0)  # JAX compiles its own programs for keys once in a process
 # batch sizes do not change in runs as short as these
 NAMES = [name for name in files.NAMES if name != "batch_sizes.png"]
 COMPARE = ROOT / "experiments" / "compare.py"
