@@ -21,6 +21,7 @@ from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.data.held_out import split_off
 from hetjax.direction import score, worst
+from hetjax.engine.compiled.shared import key_of
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
@@ -29,7 +30,7 @@ from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.saved import file_name
-from hetjax.strategies.types import Strategy
+from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.constant import constant_metric
 from hetjax.tasks.types import Task
 
@@ -162,14 +163,17 @@ def compare(
         # seed by seed, so that after Ctrl-C every strategy has some runs; or all seeds
         # that have one schedule together
         groups = [[seed] for seed in seeds] if schedule_seed is None else [list(seeds)]
-        for some, name in [(s, n) for s in groups for n in strategies]:
-            strategy = strategies[name]
-            own = sessions[name]
+        families = _families(strategies, sessions)
+        for some, names in [(s, n) for s in groups for n in families]:
+            own = sessions[names[0]]
             if traces:
-                own.trace = Path(traces) / f"{_of_run(name, some[0])}.jsonl"
+                own.trace = Path(traces) / f"{_of_run(names[0], some[0])}.jsonl"
             # adding a strategy may change the rate that is best for all
-            kept = _rated(name, strategy) if tuning else name
-            runs = [Run(name, strategy, seed, keep(kept, seed)) for seed in some]
+            runs = [
+                Run(name, s, seed, keep(_rated(name, s) if tuning else name, seed))
+                for name, s in ((name, strategies[name]) for name in names)
+                for seed in some
+            ]
             for found in run_all(own, runs, bar, epochs=epochs):
                 histories += found
                 for history in found:
@@ -310,6 +314,20 @@ def _check_kept(
         for each in rated or [strategy]:
             kept = keep(_rated(name, each) if rated else name, seed)
             sessions[name].check_kept(name, each, seed, epochs=epochs, **kept)
+
+
+def _families(
+    strategies: Mapping[str, Strategy], sessions: Mapping[str, Session]
+) -> list[list[str]]:
+    """Strategies that differ in their learning rates alone, as those of a sweep do."""
+    found: dict[Any, list[str]] = {}
+    for name, strategy in strategies.items():
+        own = sessions[name]
+        same = [part for part in PARTS if part != "learning_rate"]
+        parts = [getattr(strategy, part) for part in same]
+        alike = key_of(tuple(parts)), own.instants
+        found.setdefault(name if own.real else alike, []).append(name)
+    return list(found.values())
 
 
 def _rated(name: str, strategy: Strategy) -> str:

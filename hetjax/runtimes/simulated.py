@@ -14,7 +14,12 @@ from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
 from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.choice import KEPT, choose, most_steps
+from hetjax.runtimes.compiled.choice import (
+    KEPT,
+    choose,
+    most_steps,
+    rounds_side_by_side,
+)
 from hetjax.runtimes.compiled.fan import FanPlayer
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
@@ -96,7 +101,7 @@ def _compiled(
         workers,
         rows,
         at,
-        vmapped=device.platform != "cpu",
+        width=rounds_side_by_side(job, strategy, len(workers), device),
         most=most_steps(strategy, job, device.platform),
     )
 

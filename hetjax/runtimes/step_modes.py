@@ -56,6 +56,24 @@ def flops_per_example(job: Job) -> float:
     return programs.once("operations of the loss", counted)
 
 
+def step_bytes(job: Job) -> float:
+    """About the bytes that a step computes for each example, with its gradient.
+
+    All that the loss of an example computes, and as much again for its gradient.
+    """
+
+    def counted() -> float:
+        sizes = (
+            math.prod(out.aval.shape) * out.aval.dtype.itemsize
+            for equation in _equations(_loss_of(job).jaxpr)
+            for out in equation.outvars
+            if hasattr(out.aval, "dtype")
+        )
+        return 2.0 * sum(sizes)
+
+    return job.programs.once("bytes of a step", counted)
+
+
 def _products(jaxpr: Any) -> float:
     total = 0.0
     for equation in jaxpr.eqns:
@@ -82,7 +100,8 @@ def _operations(equation: Any) -> float:
 def _names(job: Job) -> list[str]:
     """The names of all primitives of the loss."""
     return job.programs.once(
-        "primitives of the loss", lambda: list(_primitives(_loss_of(job).jaxpr))
+        "primitives of the loss",
+        lambda: [e.primitive.name for e in _equations(_loss_of(job).jaxpr)],
     )
 
 
@@ -94,12 +113,12 @@ def _loss_of(job: Job) -> Any:
     return jax.make_jaxpr(task.loss)(*model, batch, key)
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of all primitives, including those of inner jaxprs."""
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations, including those of inner jaxprs."""
     for equation in jaxpr.eqns:
-        yield equation.primitive.name
+        yield equation
         for inner in _inner(equation):
-            yield from _primitives(inner)
+            yield from _equations(inner)
 
 
 def _inner(equation: Any) -> Iterator[Any]:

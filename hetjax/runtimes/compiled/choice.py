@@ -16,12 +16,17 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
-from hetjax.runtimes.step_modes import flops_per_example, loops_are_fast
+from hetjax.runtimes.step_modes import (
+    flops_per_example,
+    loops_are_fast,
+    step_bytes,
+)
 from hetjax.strategies.types import Strategy
 
 DATA_SHARE = 0.25  # of a device's memory that training data may have
 HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
 COPIES = 3
+STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
 ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
@@ -168,6 +173,21 @@ def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> 
         return 1  # batches of evaluations are made one by one
     held = max(1, held_bytes(strategy, job, workers))
     return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / held)))
+
+
+def rounds_side_by_side(
+    job: Job, strategy: Strategy, workers: int, device: Device
+) -> int:
+    """How many rounds run side by side, at most.
+
+    On a CPU rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
+    long side by side, or longer (experiments/benchmarks/README.md, "The virtual
+    clock").
+    """
+    if device.platform == "cpu":
+        return 1
+    each = step_bytes(job) * strategy.batch_size
+    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / max(1, each))))
 
 
 def most_steps(strategy: Strategy, job: Job, platform: str) -> float:

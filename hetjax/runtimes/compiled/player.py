@@ -86,15 +86,15 @@ class CompiledPlayer:
         source: Any,
         device: Any,
         *,
-        vmapped: bool,
+        width: int,
         most: float,
     ):
-        """`source` makes batches. Rounds run side by side if `vmapped`, or in turn.
+        """`source` makes batches. `width` rounds, at most, run side by side.
 
         `most` steps, at most, are played until it is seen what came of them.
         """
         self._job, self._device, self._source = job, device, source
-        self._vmapped, self._most = vmapped, most
+        self._width, self._most = width, most
         self.evaluator = Evaluator(job, device)
         self.look_at_all = self.evaluator.of_all
         programs = job.programs
@@ -112,9 +112,9 @@ class CompiledPlayer:
             requires,
             len(workers),
             self._places.num_nodes,
-            vmapped,
+            width > 1,
             changes,
-            copied_leaves(programs, merges[0], local, changes, vmapped=vmapped),
+            copied_leaves(programs, merges[0], local, changes, vmapped=width > 1),
             checks=job.on_nan == "reset",
             keeps=strategy.sampler.observe is not None,
         )
@@ -241,13 +241,19 @@ class CompiledPlayer:
         """Know what a run probably plays, so that one program does for all of it."""
         kinds = [DONE, MOVED] if self._parts.shared else []
         kinds += [BEGUN] * self._copies
+        merges = steps = 0
         for entry in entries:
             if isinstance(entry, tape.Merge):
                 kinds.append(self._kind_of(entry.action)[0])
-            elif isinstance(entry, tape.Round) and len(entry.rows) != 1:
-                self._single = False
+                merges += 1
+            elif isinstance(entry, tape.Round):
+                self._single = self._single and len(entry.rows) == 1
+                steps += len(entry.rows)
+                merges += 2 * self._parts.shared  # as it begins, and arrives
         for kind in kinds:
             self._number_of(kind)
+        least = min(MERGES, self._steps * merges // max(1, steps) + 16)
+        self._lengths = self._lengths.holding(Lengths(merges=least))
 
     def _number_of(self, kind: Kind) -> int:
         if kind not in self._kinds:
@@ -274,7 +280,7 @@ class CompiledPlayer:
         """Add a merge, or what else comes before the rounds of a superstep."""
         number = self._number_of(kind)
         after = members
-        if self._parts.shared and self._vmapped and kind not in (DONE, MOVED):
+        if self._parts.shared and self._width > 1 and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
         elif kind.what == "merge":
             workers = zip(kind.members, members, strict=True)
@@ -347,11 +353,12 @@ class CompiledPlayer:
             return
         parts, source = self._parts, self._source
         buckets, of_round, rows, steps = self._buckets.of(chunk)
-        links = links_of(chunk, of_round) if self._vmapped else None
+        links = links_of(chunk, of_round, self._width) if self._width > 1 else None
         self._lengths = self._lengths.holding(lengths_of(chunk, links))
         members = max(len(kind.members) for kind in self._kinds)
-        least = Lengths(self._steps, self._steps, self._steps, 64, max(1, members))
-        if self._vmapped:
+        most = self._steps
+        least = Lengths(most, most, most, members=max(1, members))
+        if links is not None:
             least = least._replace(rounds=16)
         self._lengths = self._lengths.holding(least)
         arrays, table = source.given(rows, steps, self._lengths.steps)

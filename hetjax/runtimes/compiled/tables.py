@@ -45,8 +45,8 @@ def lengths_of(chunk: Chunk, links: Links | None) -> Lengths:
     )
 
 
-def links_of(chunk: Chunk, buckets: np.ndarray) -> Links:
-    """The rounds of each superstep that run side by side.
+def links_of(chunk: Chunk, buckets: np.ndarray, most: int) -> Links:
+    """The rounds of each superstep that run side by side, at most so many.
 
     A worker's rounds follow one another, and so do rounds of several buckets, of which
     `buckets` has each round's.
@@ -60,7 +60,13 @@ def links_of(chunk: Chunk, buckets: np.ndarray) -> Links:
             number = turn.get(worker, 0)
             turn[worker] = number + 1
             links.setdefault((number, int(buckets[i])), []).append(i)
-        found.append([links[key] for key in sorted(links)])
+        found.append(
+            [
+                links[key][i : i + most]
+                for key in sorted(links)
+                for i in range(0, len(links[key]), most)
+            ]
+        )
     return found
 
 
@@ -140,7 +146,10 @@ class Buckets:
         of the largest batch size, a quarter, and so on.
         """
         self._of_job, self._source, self._exact = buckets, source, exact
-        self.known: list[Bucket] = []
+        # most runs have rounds of the largest size, if not from the beginning on
+        size = buckets[-1].size
+        largest = [next(b for b in buckets if b.size == size)]
+        self.known: list[Bucket] = [] if exact or source.sends else largest
 
     def of(
         self, chunk: Chunk
