@@ -57,6 +57,7 @@ from experiments.common import (
     model_flags,
     named_data,
     out_folder,
+    player_flags,
     schedules,
     scripts,
 )
@@ -204,7 +205,7 @@ def refuse_flags_of_others() -> None:
     )
     here = local or on_cluster
     kinds = {
-        "a simulated machine": ({"noise", "plan"}, not here),
+        "a simulated machine": ({"noise", "plan", *player_flags.NAMES}, not here),
         "a machine whose name ends in -amazon670k": (
             {"scale_machine"},
             FLAGS.machine.endswith("-amazon670k"),
@@ -356,6 +357,7 @@ def compare(out: Path, setting: Callable[[], Any]) -> tuple[hj.Comparison, list[
         tune=FLAGS.tune,
         traces=out / "traces" if recorded else None,
         devices=None if real else FLAGS.devices or None,
+        **player_flags.settings(),
         out=out / RUNS,
         every=FLAGS.every,
         resume="never" if FLAGS.overwrite else "auto",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 import hetjax as hj
-from experiments.common import scripts
+from experiments.common import player_flags, scripts
 from experiments.common.bounds import bounded
 from hetjax.report.table import Table
 from hetjax.runtimes.mesh.processes import is_first
@@ -167,11 +167,11 @@ def seeds() -> range:
 
 
 def compare(*arguments: Any, **settings: Any) -> hj.Comparison:
-    """`hj.compare`, to its end: a KeyboardInterrupt if it was interrupted.
+    """`hj.compare`, as the flags say, to its end, or a KeyboardInterrupt.
 
     No claim can be made of the runs of some seeds or strategies.
     """
-    comparison = hj.compare(*arguments, **settings)
+    comparison = hj.compare(*arguments, **settings, **player_flags.settings())
     if comparison.interrupted:
         raise KeyboardInterrupt(comparison.signal)
     return comparison

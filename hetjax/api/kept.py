@@ -31,7 +31,7 @@ from hetjax.report.record import plain
 from hetjax.report.runs import first_difference
 from hetjax.report.versions import installed_version
 from hetjax.runtimes.mesh.processes import here
-from hetjax.runtimes.openers import is_real_machine, player_of
+from hetjax.runtimes.openers import is_real_machine
 from hetjax.saved import Leaves
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -183,6 +183,8 @@ def describe_run(
         "batch_size": strategy.batch_size,
         "seed": int(job.seed),
         "schedule_seed": int(job.schedule),
+        "compiled": job.compiled,
+        "data_on": job.data_on,
         "seconds": job.instants[-1],
         "num_evals": len(job.instants) - 1,
         "eval_examples": job.num_test if job.whole_test else None,
@@ -191,7 +193,6 @@ def describe_run(
         "on_nan": job.on_nan,
         "on_lost_worker": job.on_lost_worker,
         "real": is_real_machine(machine),
-        "player": player_of(machine, strategy, job),
         "machine": plain(machine.record()),
         "processes": here().count,
         "metric": task.metric,
@@ -225,10 +226,10 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
     Real workers may differ, but a real run does not go on simulated. Another Python
     compiles the same code to something else, so that code is not compared then.
     """
+    before = as_now(before)
     python = [about.get("versions", {}).get("python") for about in (before, now)]
     if python[0] != python[1]:
         before, now = ({**about, "code": None} for about in (before, now))
-    before = {**before, "player": player_in(before)}
     if now["real"] and before.get("real"):
         before, now = ({**about, "machine": None} for about in (before, now))
     for name in [*now, *(k for k in before if k not in now)]:
@@ -242,9 +243,6 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         differs += f"{_short(new)} here"
         if name == "code":  # checksums say nothing
             differs = f"whose {where.removeprefix('code.')} has other settings or code"
-        if name == "player" and None not in (old, new):
-            differs = f"of the {old} player, and this is one of the {new} player"
-            differs += f": give compiled={old == 'compiled'}"
         raise OtherRun(
             f"{folder} holds a run {differs}",
             '; take the same, another folder, or resume="never" (in scripts '
@@ -252,10 +250,10 @@ def check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Non
         )
 
 
-def player_in(about: dict[str, Any]) -> str | None:
-    """The player of a run that is described; see `player_of`."""
-    # there was no other one when runs were described without it
-    return about.get("player", None if about.get("real") else "reference")
+def as_now(about: dict[str, Any]) -> dict[str, Any]:
+    """What a run is made from, with settings that earlier runs did not have."""
+    since = {"schedule_seed": about["seed"], "compiled": "auto", "data_on": "auto"}
+    return {**since, **about}
 
 
 def _short(value: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.kept import own_folder, player_in
+from hetjax.api.kept import as_now, own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
@@ -18,8 +18,6 @@ from hetjax.runtimes.cluster.machine import ClusterMachine
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
-
-_COMPILED = {"compiled": True, "reference": False, None: "auto"}  # by the run's player
 
 
 def resume(
@@ -46,10 +44,11 @@ def resume(
     one of `local_workers` that is started again, and closed at the end). Give the rest:
     an error names what is missing. A real run may go on with another `machine`: workers
     that are gone have left, new ones have joined, and the policy begins anew from the
-    root's model. A simulated run goes on with the player that it had, compiled or not.
+    root's model.
 
     `devices`, `every`, `on_eval`, `on_error` and `progress` are those of `train`; what
-    was given there is not remembered.
+    was given there is not remembered. All else is as it was, also which player a
+    simulated run has.
 
     Errors: a ValueError for a folder without checkpoints, with damaged ones only, or of
     a run with other task, data or strategy than those that are given.
@@ -59,7 +58,7 @@ def resume(
     found = find(own_folder(folder), about_alone=True)
     if found is None:
         raise ValueError(f"{folder} holds no checkpoint of a run")
-    about = found.about
+    about = as_now(found.about)
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = made_again(folder, about["recipes"], given)
     try:
@@ -78,8 +77,9 @@ def resume(
             on_lost_worker=about["on_lost_worker"],
             trace=None,
             devices=devices,
-            compiled=_COMPILED[player_in(about)],
-            data_on="auto",
+            compiled=about["compiled"],
+            data_on=about["data_on"],
+            schedule_seed=None if about["real"] else about["schedule_seed"],
             checkpoint=checkpoint,
             resume="must",
             progress=progress,

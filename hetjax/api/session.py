@@ -39,6 +39,7 @@ from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
+from hetjax.runtimes.compiled.choice import as_before
 from hetjax.runtimes.mesh.processes import is_first
 from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
@@ -184,6 +185,9 @@ class Session:
                         usual_trace=folder.trace,
                         continues=folder.found is not None,
                     )
+                    if folder.found is not None:
+                        _, kind = folder.found.values["run"]["machine"]
+                        job = as_before(job, kind)
                     history = run(job, folder)
                     _keep_end(history, folder.keeper)
         error = history.error

@@ -97,8 +97,9 @@ def train(
     the last checkpoint, or returns the history of a run that is over: resume="auto".
     "must" is an error if there is nothing to go on from, "never" begins anew. Ctrl-C,
     SIGTERM and SIGUSR1 then save a last checkpoint before the run ends. On a simulated
-    machine, the run that goes on equals one that was never interrupted, bit for bit;
-    what compiling and the host cost is not counted together.
+    machine, the run that goes on equals one that was never interrupted, bit for bit
+    (with compiled="auto" it has the player with which it began); what compiling and the
+    host cost is not counted together.
 
     The history holds the evaluations, each worker's time, and the final model:
     `params`, `model_state`, and `model`, the user's own module with both put back.

@@ -286,7 +286,8 @@ class RunRecords:
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
-            setattr(self.history, name, saved["history"][name])
+            if name in saved["history"]:  # earlier runs had no choice of player
+                setattr(self.history, name, saved["history"][name])
         self.history.evals = list(map(Evaluation, self.history.evals))
         self._visible = self._player.model()
         if saved["best"]:

@@ -213,6 +213,7 @@ class Comparison(Tabular):
         lines += summary.output_layers(self.histories)
         lines += summary.parts_of_test(self.histories)
         lines += summary.placements(self.histories)
+        lines += summary.players(self.histories)
         if self.interrupted:
             lines.append("interrupted: not all runs were made")
         for h in self.histories:

@@ -1,7 +1,7 @@
 """The summary of a comparison in numbers and texts: medians over seeds, captions."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -144,3 +144,22 @@ def placements(histories: list[History]) -> list[str]:
             "round is waiting for others, then merging"
         )
     return lines
+
+
+def players(histories: list[History]) -> list[str]:
+    """A line for each reason why simulated runs were not compiled, unless asked."""
+    return [
+        f"{', '.join(names)}: {played}"
+        for played, names in by_player(histories).items()
+        if any(h.not_compiled for h in histories if h.played == played)
+    ]
+
+
+def by_player(histories: Sequence[History]) -> dict[str, list[str]]:
+    """The strategies by how their simulated runs were played."""
+    named: dict[str, list[str]] = {}
+    for h in histories:
+        names = named.setdefault(h.played, []) if h.played else []
+        if h.strategy not in names:
+            names.append(h.strategy)
+    return named

@@ -17,7 +17,7 @@ from hetjax.runtimes.cluster.opening import open_cluster
 from hetjax.runtimes.mesh.opening import open_mesh
 from hetjax.runtimes.mesh.placing import check_fits, misfit
 from hetjax.runtimes.recorded import open_recorded
-from hetjax.runtimes.simulated import is_compiled, open_simulated
+from hetjax.runtimes.simulated import open_simulated
 from hetjax.runtimes.threads.machine import RealMachine
 from hetjax.runtimes.threads.preparation import open_threads
 from hetjax.strategies.types import Strategy
@@ -60,16 +60,6 @@ def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
     if own is not None:
         return own(strategy, job)
     return _OPENERS[type(machine)](machine, strategy, job)
-
-
-def player_of(machine: Any, strategy: Strategy, job: Job) -> str | None:
-    """The player of a run on a simulated machine: "compiled" or "reference".
-
-    Their results differ in the last bits. None for other machines.
-    """
-    if type(machine) is not Machine:
-        return None
-    return "compiled" if is_compiled(machine, strategy, job) else "reference"
 
 
 def check_machine(machine: Any) -> None:

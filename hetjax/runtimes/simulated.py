@@ -14,7 +14,12 @@ from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
 from hetjax.engine.steps import Outcome, Steps, StepSettings
 from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.choice import choose, most_steps, rounds_side_by_side
+from hetjax.runtimes.compiled.choice import (
+    KEPT,
+    choose,
+    most_steps,
+    rounds_side_by_side,
+)
 from hetjax.runtimes.compiled.fan import FanPlayer
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
@@ -44,7 +49,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
         player.expect(_foreseen(machine, strategy, job))
-        kept = Kept("simulated, compiled", whole=True)
+        kept = Kept(KEPT[True], whole=True)
         return Runtime(clock, player, {}, note=note, kept=kept, played=choice.said)
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
@@ -57,7 +62,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     step_modes = {devices[0].device_kind: step_mode}
     player = Player(strategy, job, clock.workers, executor, placement)
-    kept = Kept("simulated")
+    kept = Kept(KEPT[False])
     return Runtime(clock, player, step_modes, note=note, kept=kept, played=choice.said)
 
 
@@ -76,16 +81,6 @@ def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
             if clock.now > job.instants[-1]:
                 break
     return entries
-
-
-def is_compiled(machine: Machine, strategy: Strategy, job: Job) -> bool:
-    """Whether the run is compiled; if not, the reference player plays it.
-
-    Errors: a ValueError if `compiled=True` or `data_on` cannot be met.
-    """
-    workers = machine.worker_infos(nonzeros_per_example(job.data.train))
-    devices = _devices(strategy, job, workers)
-    return choose(strategy, job, len(workers), devices).compiled
 
 
 def _compiled(

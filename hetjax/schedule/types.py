@@ -29,7 +29,8 @@ class Policy(NamedTuple):
     `react(state, event) -> (state, actions)`. A policy never gives a local round to a
     worker that has one, and ignores events that do not concern it. `topology(workers)`
     is the tree of the nodes that its merges name; by default it is only the root. Both
-    functions are pure: `init` is also called before a run, to check what it returns.
+    functions are pure: they are also called before a run, to check what they return and
+    to foresee what will be compiled.
 
     `bulk_synchronous`: do its actions depend on neither times nor the order of arrivals
     of the same round? All rounds under way, and the merges that follow their arrivals,

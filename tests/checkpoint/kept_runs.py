@@ -68,7 +68,7 @@ def run(
     return loop.run()
 
 
-def session(task, data, machine, seconds, num_evals=4, **settings):
+def session(task, data, machine, seconds, num_evals=10, **settings):
     """A session with few evaluations."""
     return Session(
         task, data, machine, seconds=seconds, num_evals=num_evals, **settings

@@ -84,9 +84,12 @@ def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypa
 
 
 def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
-    on_eval = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
+    def fill():
+        wait_for_writers()  # the first checkpoint is there
+        monkeypatch.setattr(files, "_write_text", full)
+
     with pytest.warns(UserWarning, match="written: .*No space left.*not ended by it"):
-        first = train(tmp_path, every="1 eval", on_eval=on_eval)
+        first = train(tmp_path, every="1 eval", on_eval=at(4, fill))
     assert outcome(first) == outcome(train())
     assert numbers(tmp_path)
     monkeypatch.undo()

@@ -13,6 +13,7 @@ from small_runs import (
     numbers,
     problem,
     send,
+    strategy,
     train,
     wait_for_writers,
 )
@@ -51,10 +52,41 @@ def test_a_signal_after_the_end_is_noted_in_a_complete_run(tmp_path):
 @pytest.mark.parametrize("again", [None, ["cpu:1", "cpu:0"], ["cpu:2"]])
 def test_simulated_workers_go_on_on_other_devices(tmp_path, again, cpu_alone):
     stop = {"on_eval": at(4, send("SIGTERM"))}
-    devices = ["cpu:0", "cpu:1", "cpu:2"]
-    train(tmp_path, "easgd", devices=devices, compiled=False, **stop)
-    last = train(tmp_path, "easgd", devices=again, compiled=False)
+    train(tmp_path, "easgd", devices=["cpu:0", "cpu:1", "cpu:2"], **stop)
+    last = train(tmp_path, "easgd", devices=again)
     assert outcome(last) == outcome(train(name="easgd", compiled=False))
+    assert last.played.endswith("its workers are spread over several devices")
+
+
+def test_a_compiled_run_goes_on_on_another_device(tmp_path, cpu_alone):
+    train(tmp_path, on_eval=at(4, send("SIGTERM")))
+    several = {"devices": ["cpu:1", "cpu:0"]}
+    with pytest.raises(ValueError, match="kept was compiled, but now its workers are"):
+        train(tmp_path, **several)
+    last = train(tmp_path, devices=["cpu:2"])
+    assert outcome(last) == outcome(train())
+    assert last.played == "compiled"
+    # a run that is over is returned, wherever the workers would be
+    assert outcome(train(tmp_path, **several)) == outcome(last)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_run_goes_on_with_the_player_that_it_has_had(tmp_path, compiled):
+    given = {"compiled": compiled, "data_on": "host", "schedule_seed": 3}
+    train(tmp_path, on_eval=at(4, send("SIGTERM")), **given)
+    with pytest.raises(ValueError, match=f"compiled is {compiled} there"):
+        train(tmp_path, **{**given, "compiled": "auto"})
+    with pytest.raises(ValueError, match="data_on is 'host' there, and 'auto' here"):
+        train(tmp_path, compiled=compiled, schedule_seed=3)
+    with pytest.raises(ValueError, match="schedule_seed is 3 there, and 0 here"):
+        train(tmp_path, compiled=compiled, data_on="host")
+    p = problem()
+    last = hj.resume(
+        tmp_path, p.task, p.data, strategy=strategy("easgd", 6), progress=False
+    )
+    whole = train(**given)
+    assert outcome(last) == outcome(whole)
+    assert last.played == whole.played
 
 
 def test_without_a_checkpoint_sigusr1_keeps_its_meaning():

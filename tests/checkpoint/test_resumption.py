@@ -2,11 +2,10 @@
 
 Whoever adds state to a part of a run, and does not save it, breaks this law, or the one
 below it: every attribute of a part is saved, or known to be fixed.
-
-Runs here are those of the reference player; see `tests/runtimes/compiled` for others.
 """
 
 import dataclasses
+import itertools
 from functools import cache
 
 import flax.nnx as nnx
@@ -32,9 +31,22 @@ def on_three_workers():
     return session(p.task, p.data, three_workers(), 0.06)
 
 
+PLAYERS = pytest.mark.parametrize("compiled", [False, True])
+
+
+def by_players(reference, compiled, among=STRATEGIES):
+    """Strategies and players: those that are named here are always tested."""
+    chosen = [*((n, False) for n in reference), *((n, True) for n in compiled)]
+    rows = quick(list(itertools.product(among, (False, True))), *chosen)
+    return pytest.mark.parametrize(("name", "compiled"), rows)
+
+
 def check(session, strategy, number, *, prefers_rest=False, **changes):
-    """Continue from so many cuts of a run; return how many cuts there were."""
-    changes = {"compiled": False, **changes}
+    """Continue from so many cuts of a run; return how many cuts there were.
+
+    The reference player is cut after every event, a compiled run where it was seen what
+    came of everything.
+    """
     saver = Memory(prefers_rest=prefers_rest)
     whole = outcome(run(session, strategy, saver=saver, **changes))
     assert whole == outcome(
@@ -51,9 +63,9 @@ SOME = ("adaptive_sgd", "async_sgd", "easgd", "fed_nova", "hier_sgd", "sma")
 
 
 # the others from every cut, below
-@pytest.mark.parametrize("name", quick(STRATEGIES, *SOME))
-def test_every_strategy_continues_from_some_cuts(name):
-    check(on_three_workers(), STRATEGIES[name], 5)
+@by_players(SOME, compiled=("adaptive_sgd", "easgd", "hier_sgd"))
+def test_every_strategy_continues_from_some_cuts(name, compiled):
+    check(on_three_workers(), STRATEGIES[name], 5, compiled=compiled)
 
 
 BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
@@ -63,17 +75,18 @@ BULK = [k for k, s in STRATEGIES.items() if s.policy.bulk_synchronous]
 def test_bulk_synchronous_strategies_continue_from_cuts_between_rounds(name):
     p = problem()
     runs = session(p.task, p.data, three_workers(), 0.15)
-    check(runs, STRATEGIES[name], 3, prefers_rest=True)
+    check(runs, STRATEGIES[name], 3, prefers_rest=True, compiled=False)
 
 
 @pytest.mark.full
+@PLAYERS
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_continues_from_every_cut(name):
-    check(on_three_workers(), STRATEGIES[name], 1000)
+def test_every_strategy_continues_from_every_cut(name, compiled):
+    check(on_three_workers(), STRATEGIES[name], 1000, compiled=compiled)
 
 
-@pytest.mark.parametrize("name", quick(STRATEGIES, "easgd", "adaptive_sgd", "downpour"))
-def test_after_a_kill_a_join_and_a_slowdown(name):
+@by_players(("easgd", "adaptive_sgd", "downpour"), compiled=("downpour",))
+def test_after_a_kill_a_join_and_a_slowdown(name, compiled):
     faults = (
         ScriptedFault(0.011, "kill", "w0"),
         ScriptedFault(0.013, "slow", "w1", 3.0),
@@ -82,11 +95,13 @@ def test_after_a_kill_a_join_and_a_slowdown(name):
     )
     machine = dataclasses.replace(three_workers(), faults=faults)
     p = problem()
-    check(session(p.task, p.data, machine, 0.06), STRATEGIES[name], 12)
+    runs = session(p.task, p.data, machine, 0.06)
+    check(runs, STRATEGIES[name], 12, compiled=compiled)
 
 
+@PLAYERS
 @pytest.mark.parametrize("cuts", quick([5, 20], 5))
-def test_in_a_deep_tree_with_merges_on_links(cuts):
+def test_in_a_deep_tree_with_merges_on_links(cuts, compiled):
     strategy = hj.hier_sgd(
         levels=((2, 2, 2, 2), (2, 2)),
         local_steps=(2, 4, 8),
@@ -94,20 +109,27 @@ def test_in_a_deep_tree_with_merges_on_links(cuts):
         learning_rate=0.1,
     )
     p = problem()
-    check(session(p.task, p.data, two_places(), 0.1), strategy, cuts)
+    runs = session(p.task, p.data, two_places(), 0.1)
+    check(runs, strategy, cuts, compiled=compiled)
 
 
-def test_in_the_tuner():
+@PLAYERS
+def test_in_the_tuner(compiled):
     machine = three_workers().with_workers_per_device(3, (1, 1.5, 1.6))
     strategy = hj.sma(
         batch_size=6, learning_rate=0.1, tuner="stop_at_first_drop", tuner_window=2
     )
     p = problem()
-    history = session(p.task, p.data, machine, 0.12)
-    assert check(history, strategy, 12) > 40
+    runs = session(p.task, p.data, machine, 0.12)
+    cuts = check(runs, strategy, 12, compiled=compiled)
+    assert compiled or cuts > 40
 
 
-def test_where_workers_contend():
+CONTEND = ("async_sgd", "local_sgd")
+
+
+@by_players(CONTEND, compiled=("async_sgd",), among=CONTEND)
+def test_where_workers_contend(name, compiled):
     workers = tuple(
         Profile(
             f"cpu:{k}", "cpu", Cost(1e-3, 1e-4), factor=1 + k, contention=1.8, duty=0.8
@@ -118,11 +140,12 @@ def test_where_workers_contend():
         "shared cores", workers, {"": Link(latency=1e-4, bandwidth=1e8)}, noise=0.2
     )
     p = problem()
-    for name in ("async_sgd", "local_sgd"):
-        check(session(p.task, p.data, machine, 0.06), STRATEGIES[name], 8)
+    runs = session(p.task, p.data, machine, 0.06)
+    check(runs, STRATEGIES[name], 8, compiled=compiled)
 
 
-def test_replicas_that_were_reset_after_a_nan():
+@PLAYERS
+def test_replicas_that_were_reset_after_a_nan(compiled):
     def loss(params, model_state, batch, key):
         losses, state = problem().task.loss(params, model_state, batch, key)
         unlucky = jax.random.uniform(key) < 0.2
@@ -130,7 +153,7 @@ def test_replicas_that_were_reset_after_a_nan():
 
     p, strategy = problem(), STRATEGIES["async_sgd"]
     runs = session(p.task._replace(loss=loss), p.data, three_workers(), 0.06)
-    check(runs, strategy, 8, on_nan="reset")
+    check(runs, strategy, 8, on_nan="reset", compiled=compiled)
 
 
 class Net(nnx.Module):
@@ -148,20 +171,25 @@ class Net(nnx.Module):
         return self.last(self.dropout(nnx.relu(self.norm(self.first(x)))))
 
 
-@pytest.mark.parametrize("name", quick(STRATEGIES, "sma", "async_sgd"))
-def test_models_with_statistics_dropout_and_bfloat16(name):
+@by_players(("sma", "async_sgd"), compiled=("async_sgd",))
+def test_models_with_statistics_dropout_and_bfloat16(name, compiled):
     data = problem().data
     task = hj.classification(Net, data)
-    check(session(task, data, three_workers(), 0.04), STRATEGIES[name], 4)
+    runs = session(task, data, three_workers(), 0.04)
+    check(runs, STRATEGIES[name], 4, compiled=compiled)
 
 
-@pytest.mark.parametrize("name", ["adaptive_sgd", "eamsgd"])
-def test_sparse_data(name):
+SPARSE = ("adaptive_sgd", "eamsgd")
+
+
+@by_players(SPARSE, compiled=("adaptive_sgd",), among=SPARSE)
+def test_sparse_data(name, compiled):
     data = hj.data.synthetic_xmc(
         rows=120, test_rows=30, features=50, labels=7, nonzeros=9.0
     )
     task = hj.classification(hj.models.sparse_mlp(hidden=4), data)
-    check(session(task, data, three_workers(), 0.06), STRATEGIES[name], 6)
+    runs = session(task, data, three_workers(), 0.06)
+    check(runs, STRATEGIES[name], 6, compiled=compiled)
 
 
 def test_workers_spread_over_several_devices():
@@ -171,25 +199,30 @@ def test_workers_spread_over_several_devices():
     check(runs, STRATEGIES["sma"], 4)
 
 
-def test_schedules_and_own_partners():
+@PLAYERS
+def test_schedules_and_own_partners(compiled):
     strategy = hj.local_sgd(
         local_steps=2,
         batch_size=6,
         learning_rate=hj.LearningRate(lambda seconds: 0.1 / (1 + seconds), "seconds"),
     )
-    check(on_three_workers(), strategy, 5)
+    check(on_three_workers(), strategy, 5, compiled=compiled)
 
 
-def test_cuts_of_a_continued_run():
+@PLAYERS
+def test_cuts_of_a_continued_run(compiled):
     """A run may be interrupted again and again."""
     runs, strategy = on_three_workers(), STRATEGIES["adaptive_sgd"]
-    whole = outcome(run(runs, strategy, compiled=False))
-    saver = Memory(every=7)
-    run(runs, strategy, saver=saver, compiled=False)
+    every = 2 if compiled else 7
+    whole = outcome(run(runs, strategy, compiled=compiled))
+    saver, number = Memory(every=every), 0
+    run(runs, strategy, saver=saver, compiled=compiled)
     while len(saver.cuts) > 0:
-        first, saver = saver.cuts[0], Memory(every=7)
-        last = run(runs, strategy, saver=saver, saved=load(first), compiled=False)
+        first, saver, number = saver.cuts[0], Memory(every=every), number + 1
+        saved = load(first)
+        last = run(runs, strategy, saver=saver, saved=saved, compiled=compiled)
         assert outcome(last) == whole
+    assert number > 3
 
 
 def parts(thing, seen):

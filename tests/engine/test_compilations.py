@@ -1,4 +1,4 @@
-"""How often XLA compiles: few step programs, and none for different data alone."""
+"""How often XLA compiles: few programs, and none for different data alone."""
 
 import itertools
 import threading
@@ -66,22 +66,39 @@ def run(session, strategy, seed=0):
     return history
 
 
-def session(problem=dense, seconds=30.0):
-    return Session(*problem(), machine(1.0, 1.5, 2.0), seconds=seconds, num_evals=2)
+def session(problem=dense, seconds=30.0, **settings):
+    return Session(
+        *problem(), machine(1.0, 1.5, 2.0), seconds=seconds, num_evals=2, **settings
+    )
 
 
+PLAYERS = pytest.mark.parametrize("compiled", [False, True])
+
+
+def check_few(history):
+    """A step program for each of several buckets, or few programs of stretches."""
+    if history.played == "compiled":
+        assert set(history.programs) <= {"init", "stretch", "evaluate"}
+        assert 1 <= history.programs["stretch"] <= 2
+        assert history.programs["evaluate"] == 1
+    else:
+        assert 1 < history.programs["step"] <= 14
+
+
+@PLAYERS
 @pytest.mark.parametrize("problem", quick([dense, sparse], dense))
-def test_sizes_between_an_eighth_and_all_of_b_max_share_few_programs(problem):
-    history = run(session(problem, seconds=220.0), sweeping())
+def test_sizes_between_an_eighth_and_all_of_b_max_share_few_programs(problem, compiled):
+    history = run(session(problem, seconds=220.0, compiled=compiled), sweeping())
     assert history.merges > B_MAX  # every size occurs at least once
     sizes = {b for w in history.workers for _, b in w.batch_size_over_time}
     assert sizes == set(map(float, range(B_MAX // 8, B_MAX + 1)))
-    assert 1 < history.programs["step"] <= 14
+    check_few(history)
 
 
-def test_adaptive_sgd_itself():
+@PLAYERS
+def test_adaptive_sgd_itself(compiled):
     """One of four workers is eight times as slow: its batch size falls to the bound."""
-    one = session(seconds=60.0)
+    one = session(seconds=60.0, compiled=compiled)
     one.machine = machine(1.0, 1.0, 1.0, 8.0)
     strategy = hj.adaptive_sgd(
         batch_size=B_MAX, learning_rate=0.1, mega_batch=16 * B_MAX, bound="clip"
@@ -89,11 +106,11 @@ def test_adaptive_sgd_itself():
     history = run(one, strategy)
     sizes = [b for w in history.workers for _, b in w.batch_size_over_time]
     assert (min(sizes), max(sizes)) == (B_MAX / 8, B_MAX)
-    assert 1 < history.programs["step"] <= 14
+    check_few(history)
 
 
 def test_strategies_with_one_local_rule_share_step_programs():
-    one = session()
+    one = session(compiled=False)
     first = run(one, hj.elastic_sgd(batch_size=B_MAX, learning_rate=0.1, local_steps=1))
     second = run(one, hj.sequential_sgd(batch_size=B_MAX, learning_rate=0.1))
     assert first.programs["step"] == 1
@@ -115,17 +132,29 @@ STRATEGIES = {
 }
 
 
+@PLAYERS
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_another_seed_or_learning_rate_compiles_nothing(name):
-    one, strategy = session(), STRATEGIES[name]
-    assert run(one, strategy).programs["step"] >= 1
+def test_another_seed_or_learning_rate_compiles_nothing(name, compiled):
+    one, strategy = session(compiled=compiled), STRATEGIES[name]
+    first = run(one, strategy)
+    assert first.programs["stretch" if compiled else "step"] >= 1
     assert run(one, strategy, seed=1).programs == {}
     assert run(one, strategy._replace(learning_rate=0.7)).programs == {}
 
 
+def test_another_size_of_the_same_bucket_compiles_nothing_in_a_compiled_run():
+    """Batches are padded to 64, 32, ... there."""
+    one = session(compiled=True)
+    run(one, averaging(batch_size=64))
+    same = averaging(batch_size=33)._replace(batch_size=64)
+    other = averaging(batch_size=32)._replace(batch_size=64)
+    assert run(one, same).programs == {}
+    assert run(one, other).programs == {"stretch": 1}
+
+
 def test_another_size_of_the_same_bucket_compiles_nothing():
     """The buckets up to 64 are ... 42, 52, 64."""
-    one = session()
+    one = session(compiled=False)
     run(one, averaging(batch_size=64))
     same = averaging(batch_size=53)._replace(batch_size=64)
     other = averaging(batch_size=52)._replace(batch_size=64)

@@ -80,8 +80,8 @@ def test_json_schema(runs):
         *("strategy", "seed", "settings", "algorithm", "output", "duration", "evals"),
         *("eval_examples", "at_end", "workers", "staleness", "merges", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
-        *("real", "placement", "estimates_busy", "step_modes", "events", "stuck"),
-        "interruptions",
+        *("real", "placement", "played", "estimates_busy", "step_modes", "events"),
+        *("stuck", "interruptions"),
     ]
     assert list(run["evals"][0]) == [
         *("seconds", "updates", "examples", "loss", "accuracy")

@@ -204,6 +204,17 @@ def test_little_to_say(make, tmp_path):
         assert absent not in text
 
 
+def test_how_simulated_runs_were_played(make, tmp_path):
+    slow = "reference player: a convolution in a loop is slow on a CPU"
+    one = [make("sync", accuracies=(0.1, 0.9), played="compiled")]
+    several = [*one, make("async", accuracies=(0.1, 0.9), played=slow)]
+    text = parsed(Comparison(one, data={}, machine={}), tmp_path)[1]
+    assert "played compiled" in text
+    text = parsed(Comparison(several, data={}, machine={}), tmp_path)[1]
+    assert f"played sync: compiled; async: {slow}" in text
+    assert text.count(slow) == 2  # below the table, too
+
+
 def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
     runs = [make("a", accuracies=(0.1, 0.2), duration=4.0), make("b")]

@@ -244,3 +244,16 @@ def test_classes_without_training_examples_are_in_the_table(make):
     runs = Comparison([make(accuracies=(0.1, 0.2))], data=data, machine={})
     assert note in runs.table().caption
     assert "a remark" not in runs.table().caption
+
+
+def test_a_run_that_is_not_compiled_is_named_with_the_reason(make):
+    """Unless it was asked for."""
+    slow = "reference player: a convolution in a loop is slow on a CPU"
+    played = ["compiled", slow, slow, slow, "reference player: compiled=False", ""]
+    names = ["a", "b", "b", "c", "d", "e"]
+    every = zip(names, range(6), played, strict=True)
+    runs = compare(
+        *(make(name, seed, (0.1, 0.9), played=how) for name, seed, how in every)
+    )
+    lines = [line for line in runs.table().caption if "player" in line]
+    assert lines == [f"b, c: {slow}"]

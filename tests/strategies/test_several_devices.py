@@ -169,6 +169,7 @@ def test_a_program_is_compiled_once_per_device():
                 # a task of its own, since runs of one task share its programs
                 *(*dense.__wrapped__(), three_workers(), make(name, 6)),
                 **{"seconds": SECONDS, "progress": False, "devices": devices},
+                compiled=False,  # on one device, too
             )
             for devices in (None, ["cpu:0"], DEVICES)
         ]

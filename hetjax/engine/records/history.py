@@ -18,6 +18,8 @@ from hetjax.engine.records import curve
 from hetjax.engine.records.log import Log, log_of
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
 
+REFERENCE = "reference player: "  # the beginning of `History.played`, before a reason
+BY_REQUEST = "compiled=False"  # this reason
 EPOCHS_DONE = "epochs are done"  # the end of `History.stopped` after `epochs=...`
 
 
@@ -126,6 +128,7 @@ class History:
         "last_members",
         "events",
         "interruptions",
+        "played",  # a run that goes on has the player with which it began
     )
 
     def __post_init__(self):
@@ -163,6 +166,12 @@ class History:
         results.json, there are no rounds.
         """
         return log_of(self)
+
+    @property
+    def not_compiled(self) -> str:
+        """Why a simulated run was not compiled; "" if it was, or as it was asked."""
+        why = self.played.removeprefix(REFERENCE)
+        return "" if why in (self.played, BY_REQUEST) else why
 
     @property
     def interrupted(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hetjax.engine.records.history import History
 from hetjax.report.page.parts import html_table, number, pairs, paragraph, setting
+from hetjax.report.summary import by_player
 
 NOTHING = (None, "", [], {}, False)  # values that say nothing
 
@@ -14,7 +15,7 @@ def machine_html(machine: dict[str, Any], histories: Sequence[History]) -> str:
     workers = machine.get("workers")
     others = {k: v for k, v in machine.items() if k not in ("workers", "links")}
     rows = [(k, _text(v)) for k, v in others.items() if v not in NOTHING]
-    rows += _placements(histories)
+    rows += [*_placements(histories), *_players(histories)]
     if isinstance(workers, int):  # of a machine that is described by hand
         rows.append(("workers", str(workers)))
     body = pairs(rows) if rows else ""
@@ -33,6 +34,14 @@ def _placements(histories: Sequence[History]) -> list[tuple[str, str]]:
     modes = dict.fromkeys(f"{k}: {m}" for h in real for k, m in h.step_modes.items())
     found = [("placement", "; ".join(placed)), ("step modes", ", ".join(modes))]
     return [(name, text) for name, text in found if text]
+
+
+def _players(histories: Sequence[History]) -> list[tuple[str, str]]:
+    """How simulated runs were played, and by which strategies if in several ways."""
+    found = by_player(histories)
+    texts = [f"{', '.join(names)}: {played}" for played, names in found.items()]
+    text = "; ".join(texts if len(found) > 1 else found)
+    return [("played", text)] if text else []
 
 
 def _records(what: str, records: dict[str, Any]) -> str:

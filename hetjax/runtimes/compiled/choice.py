@@ -14,6 +14,7 @@ from hetjax import tree
 from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
+from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
@@ -31,6 +32,8 @@ FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
 STEPS = 16384  # of a stretch, at most
 TOGETHER = 64  # runs that are played side by side, at most
+# the kinds of machine of runs that are kept, by whether they are compiled
+KEPT = {True: "simulated, compiled", False: "simulated"}
 
 
 class Choice(NamedTuple):
@@ -43,7 +46,7 @@ class Choice(NamedTuple):
     @property
     def said(self) -> str:
         """The choice, for the history."""
-        return "compiled" if self.compiled else f"reference player: {self.why}"
+        return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
 
 
 def choose(
@@ -61,14 +64,30 @@ def choose(
         )
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
-        return Choice(False, False, "compiled=False")
+        return Choice(False, False, BY_REQUEST)
     impossible = _impossible(strategy, job, workers, devices)
     if impossible and job.compiled is True:
-        raise ValueError(f"{job.name}: compiled=True: {impossible}: leave compiled out")
+        raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
     why = impossible
     if job.compiled is not True:
         why = why or _slower(strategy, job, devices[0].platform)
     return Choice(not why, on_device and not why, why)
+
+
+def _refusal(job: Job, impossible: str) -> str:
+    """Why a run that has to be compiled cannot be, and what to do."""
+    if job.continues:
+        return (
+            f"the run that is kept was compiled, but now {impossible}: go on with it "
+            "as it was, such as on one device"
+        )
+    return f"compiled=True: {impossible}: leave compiled out"
+
+
+def as_before(job: Job, kind: str) -> Job:
+    """A job that goes on from a cut of this kind: with the same player, to the bit."""
+    before = [compiled for compiled, name in KEPT.items() if name == kind]
+    return job._replace(compiled=before[0]) if before else job
 
 
 def _impossible(

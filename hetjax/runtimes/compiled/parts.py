@@ -134,9 +134,9 @@ class Places(NamedTuple):
 
     @classmethod
     def in_topology(cls, topology: Topology, merges: int) -> "Places":
-        """The places of all nodes, the root among them."""
+        """The places of all nodes; the root is the first that has its merge."""
         of, counts = {}, [0] * merges
-        for name in sorted({ROOT, *topology.nodes}):
+        for name in (ROOT, *sorted({*topology.nodes} - {ROOT})):
             level = topology.merge_level(name, merges)
             of[name] = level, counts[level]
             counts[level] += 1

@@ -12,7 +12,6 @@ from quick import quick, quick_if
 from small_runs import at, problem, send, strategy, train
 
 import hetjax as hj
-from hetjax.api.kept import check_same
 from hetjax.runtimes import simulated
 from hetjax.runtimes.compiled import player
 from hetjax.runtimes.openers import open_runtime
@@ -112,31 +111,6 @@ def test_resume_takes_the_player_that_the_run_had(tmp_path):
     again = hj.resume(tmp_path, **parts_of_run(), progress=False)
     assert again.played == "reference player: compiled=False"
     assert outcome(again) == outcome(train(compiled=False))
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_another_player_is_refused(tmp_path, before):
-    train(tmp_path, on_eval=at(4, send("SIGTERM")), compiled=before)
-    players = ("compiled", "reference") if before else ("reference", "compiled")
-    message = (
-        "a run of the {} player, and this is one of the {} player: give compiled={}"
-    )
-    with pytest.raises(ValueError, match=message.format(*players, before)):
-        train(tmp_path, compiled=not before)
-    last = train(tmp_path, compiled=before)  # and nothing was lost
-    assert outcome(last) == outcome(train(compiled=before))
-
-
-def test_a_run_that_was_kept_before_there_were_two_players(tmp_path):
-    before = {"real": False, "seed": 0}
-    check_same(tmp_path, before, {**before, "player": "reference"})
-    with pytest.raises(ValueError, match="of the reference player"):
-        check_same(tmp_path, before, {**before, "player": "compiled"})
-
-
-def test_real_runs_have_no_other_player(tmp_path):
-    before = {"real": True, "seed": 0}
-    check_same(tmp_path, before, {**before, "player": None})
 
 
 # -- what is saved ---------------------------------------------------------------------

@@ -1,0 +1,38 @@
+"""How the scripts' simulated runs are played, from flags."""
+
+from typing import Any
+
+from absl import flags
+
+from experiments.common.bounds import SEED, bounded
+from hetjax.engine.job import DATA_ON
+
+FLAGS = flags.FLAGS
+COMPILED = {"auto": "auto", "true": True, "false": False}
+flags.DEFINE_enum(
+    "compiled",
+    "auto",
+    list(COMPILED),
+    "are simulated runs compiled? auto: where that is faster; false: step by step",
+    case_sensitive=False,
+)
+flags.DEFINE_enum(
+    "data_on", "auto", DATA_ON, "where compiled runs have their training data"
+)
+flags.DEFINE_integer(
+    "schedule_seed",
+    None,
+    "one seed for when things happen in all simulated runs, which are then played "
+    "together; default: each run's own",
+)
+bounded("schedule_seed", *SEED)
+NAMES = ("compiled", "data_on", "schedule_seed")
+
+
+def settings() -> dict[str, Any]:
+    """What the flags say, as arguments of `hj.compare` and `hj.train`."""
+    return {
+        "compiled": COMPILED[FLAGS.compiled],
+        "data_on": FLAGS.data_on,
+        "schedule_seed": FLAGS.schedule_seed,
+    }
