@@ -175,8 +175,8 @@ def compare(
                 for seed in some
             ]
             for found in run_all(own, runs, bar, epochs=epochs):
-                histories += found
                 for history in found:
+                    histories.append(history)
                     if on_history:
                         on_history(history)
                 if found[-1].interrupted:
@@ -319,15 +319,18 @@ def _check_kept(
 def _families(
     strategies: Mapping[str, Strategy], sessions: Mapping[str, Session]
 ) -> list[list[str]]:
-    """Strategies that differ in their learning rates alone, as those of a sweep do."""
-    found: dict[Any, list[str]] = {}
+    """Neighbors that differ in their learning rates alone, as those of a sweep do."""
+    found: list[tuple[Any, list[str]]] = []
     for name, strategy in strategies.items():
         own = sessions[name]
         same = [part for part in PARTS if part != "learning_rate"]
         parts = [getattr(strategy, part) for part in same]
         alike = key_of(tuple(parts)), own.instants
-        found.setdefault(name if own.real else alike, []).append(name)
-    return list(found.values())
+        if found and found[-1][0] == alike and not own.real:
+            found[-1][1].append(name)
+        else:
+            found.append((alike, [name]))
+    return [names for _, names in found]
 
 
 def _rated(name: str, strategy: Strategy) -> str:
