@@ -47,6 +47,26 @@ def _local_sgd(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _virtual(found: dict[str, Any]) -> list[Row]:
+    ways = ("compiled", "reference", "scan", "dispatch", "writing")
+    ratios = ("compiled / scan", "reference / compiled")
+    rows = []
+    for job, measured in found["us_per_update"].items():
+        for strategy, of in measured.items():
+            compared = found["ratios"][job][strategy]
+            cells = [f"{job}, {strategy}"]
+            cells += [_number(of[way], 1) if way in of else "" for way in ways]
+            cells += [_number(compared[r]) if r in compared else "" for r in ratios]
+            rows.append(cells)
+    return rows
+
+
+def _many_workers(found: dict[str, Any]) -> list[Row]:
+    rates = found["updates_per_second"].items()
+    ratios = [[name, _number(value)] for name, value in found["ratios"].items()]
+    return [[name, _number(rate, 0)] for name, rate in rates] + ratios
+
+
 def _overhead(found: dict[str, Any]) -> list[Row]:
     return [
         [
@@ -139,6 +159,12 @@ TABLES: dict[str, Row] = {
         "over the best JAX (mark 0.9)",
         "over the best peer (marks 1.5, 1.0)",
     ),
+    "virtual clock (us of an update)": (
+        "job, strategy",
+        *("compiled", "reference player", "by hand: scan", "by hand: dispatch"),
+        *("writing (an event)", "compiled / scan", "reference / compiled"),
+    ),
+    "many workers": ("", "updates/s, or ratio"),
     "threads, one worker": ("", "hetjax", "by hand", "added", "added"),
     "mesh (us of a round)": (
         "model, devices",
@@ -191,6 +217,26 @@ def _model_part(model: str, size: int, dtype: str) -> Part:
 PARTS: dict[str, Part] = {
     "tests": Part("cuda_tests", (), (), "tests on CUDA", _tests, 180.0),
     "local_sgd_mlp": _local_sgd_part("mlp", 5),
+    "many_workers": Part(
+        "many_workers",
+        ("--workers=8,100,1000", "--runs=20", "--updates=4000", "--turns=2"),
+        ("--workers=8", "--runs=2", "--updates=40", "--turns=1"),
+        "many workers",
+        _many_workers,
+    ),
+    "virtual": Part(
+        "virtual",
+        (
+            *("--jobs=mlp784,cnn", "--updates=1000", "--turns=2"),
+            "--strategies=async_sgd,local_sgd,ad_psgd",
+        ),
+        (
+            *("--jobs=digits64", "--updates=70", "--turns=1"),
+            "--strategies=async_sgd",
+        ),
+        "virtual clock (us of an update)",
+        _virtual,
+    ),
     "overhead": Part(
         "overhead",
         ("--step_ms=1", "--seconds=0.4", "--turns=2"),

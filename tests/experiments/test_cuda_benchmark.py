@@ -35,6 +35,16 @@ FOUND = {  # what the scripts print, of which their own tests take care
         },
         "ratios": {"mlp/hetjax_over_jax": 0.5, "mlp/hetjax_over_best_peer": 0.1},
     },
+    "virtual": {
+        "us_per_update": {
+            "mlp784": {"easgd": {"compiled": 60.0, "reference": 240.0, "writing": 20.0}}
+        },
+        "ratios": {"mlp784": {"easgd": {"reference / compiled": 4.0}}},
+    },
+    "many_workers": {
+        "updates_per_second": {"sync, 8": 5000, "async, 8": 2500},
+        "ratios": {"sync / async, 8": 2.0},
+    },
     "overhead": {"medians": {"rounds/1ms": {"hetjax_us": 3000.0, "bare_us": 2000.0}}},
     "mesh_rounds": {
         "medians": {
@@ -87,6 +97,11 @@ ROWS = {  # of the tables, by part
     "tests": ["| 3 | 1 | a::b | 2 |"],
     "local_sgd_mlp": [
         "| mlp | 10 | 20 | 5 | 4 | not installed | 100 | 3 | 6 | 0.50 | 0.10 |"
+    ],
+    "virtual": ["| mlp784, easgd | 60.0 | 240.0 |  |  | 20.0 |  | 4.00 |"],
+    "many_workers": [
+        *("| sync, 8 | 5,000 |", "| async, 8 | 2,500 |"),
+        "| sync / async, 8 | 2.00 |",
     ],
     "overhead": ["| rounds/1ms | 3,000 us | 2,000 us | 1,000 us | 50 % |"],
     "mesh_rounds": [
