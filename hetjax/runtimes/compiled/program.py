@@ -189,8 +189,8 @@ class _Stretch:
         held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
         finite = numbers.finite
         if self._parts.checks:
-            finite = finite.at[i].set(tree.all_finite(after))
-        return held, Numbers(numbers.means.at[i].set(mean), finite, losses)
+            finite = written(finite, i, tree.all_finite(after))
+        return held, Numbers(written(numbers.means, i, mean), finite, losses)
 
     def _round(
         self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
@@ -262,8 +262,8 @@ class _Stretch:
         )
         finite = numbers.finite
         if self._parts.checks:
-            finite = finite.at[i].set(jax.vmap(tree.all_finite)(after))
-        return held, Numbers(numbers.means.at[i].set(means), finite, losses)
+            finite = written(finite, i, jax.vmap(tree.all_finite)(after))
+        return held, Numbers(written(numbers.means, i, means), finite, losses)
 
     def _rounds_at_once(
         self,
