@@ -50,7 +50,7 @@ def _local_sgd(found: dict[str, Any]) -> list[Row]:
 def _virtual(found: dict[str, Any]) -> list[Row]:
     ways = ("compiled", "reference", "scan", "dispatch", "writing")
     ratios = ("compiled / scan", "reference / compiled")
-    rows = []
+    rows: list[Row] = []
     for job, measured in found["us_per_update"].items():
         for strategy, of in measured.items():
             compared = found["ratios"][job][strategy]
@@ -62,9 +62,11 @@ def _virtual(found: dict[str, Any]) -> list[Row]:
 
 
 def _many_workers(found: dict[str, Any]) -> list[Row]:
-    rates = found["updates_per_second"].items()
-    ratios = [[name, _number(value)] for name, value in found["ratios"].items()]
-    return [[name, _number(rate, 0)] for name, rate in rates] + ratios
+    rates, ratios = found["updates_per_second"], found["ratios"]
+    return [
+        *([name, _number(rate, 0)] for name, rate in rates.items()),
+        *([name, _number(ratio)] for name, ratio in ratios.items()),
+    ]
 
 
 def _overhead(found: dict[str, Any]) -> list[Row]:
