@@ -157,7 +157,7 @@ def _of_run(
     run: Run,
 ) -> History:
     """The history of one of several runs, from that of the first one."""
-    history, several = copy.copy(first), len(player.side)
+    history, several = copy.copy(first), player.side.number
     history.strategy, history.seed = run.name, run.seed
     history.settings = run.strategy.recorded_settings
     points = zip(first.evals, player.points[number], strict=True)

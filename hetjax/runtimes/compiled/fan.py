@@ -7,7 +7,7 @@ that look at it are played one by one.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from hetjax.runtimes.compiled.chunk import Outcome
 from hetjax.runtimes.compiled.parts import Held, Parts
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.program import Numbers, Shape, Tables, stretch
+from hetjax.runtimes.compiled.unread import Unread
 
 _RATE = WorkerStats._fields.index("learning_rate")
 
@@ -35,7 +36,9 @@ class Side(NamedTuple):
     seeds: tuple[int, ...]
     rates: tuple[float, ...]  # learning rates, by that of the tape
 
-    def __len__(self) -> int:
+    @property
+    def number(self) -> int:
+        """How many runs there are."""
         return len(self.seeds)
 
 
@@ -43,24 +46,11 @@ class Differs(Exception):
     """Something would be decided by a number that differs from run to run."""
 
 
-class Untold(Mapping[str, float]):
-    """Metrics that nobody may read, as those of other runs differ."""
-
-    def __getitem__(self, name: str) -> float:
-        raise Differs(name)
-
-    def __iter__(self) -> Iterator[str]:
-        raise Differs
-
-    def __len__(self) -> int:
-        raise Differs
-
-
 class FanPlayer(CompiledPlayer):
     """Plays several runs at once; what it answers is of the first one."""
 
     side: Side
-    told = Untold()  # what the policy is told of an evaluation
+    told = Unread(Differs())  # what the policy is told of an evaluation
 
     def __init__(self, *args: Any, side: Side, **fields: Any):
         """As `CompiledPlayer`, for the runs of `side`."""
@@ -68,9 +58,9 @@ class FanPlayer(CompiledPlayer):
         self.side = side
         # by run: metrics of each look
         self.points: list[list[dict[str, float]]] = [[] for _ in side.seeds]
-        self.best: list[tuple[float, Model] | None] = [None] * len(side)
+        self.best: list[tuple[float, Model] | None] = [None] * side.number
         self._visible: Model = ((), ())  # of the last look, [n, ...]
-        self.failed = np.zeros(len(side), bool)  # is a number of the run not finite?
+        self.failed = np.zeros(side.number, bool)  # is a number of the run not finite?
         self._since: list[Outcome] = []  # rounds that arrived since the last point
         self._seen: list[dict[str, float]] = []  # of the last look
         self._factors = np.array(side.rates, np.float32)
@@ -83,7 +73,7 @@ class FanPlayer(CompiledPlayer):
         self.know()
         losses = [_every(o.mean) for o in self._since if o.steps]
         self._since = []
-        means = np.zeros(len(self.side))
+        means = np.zeros(self.side.number)
         for each in losses:  # one after the other, as of a single run
             means = means + each
         for i, (points, seen) in enumerate(zip(self.points, self._seen, strict=True)):
@@ -104,7 +94,7 @@ class FanPlayer(CompiledPlayer):
         """The model of each run: (params, model state)."""
         self.settle()
         every = self._models()
-        n = len(self.side)
+        n = self.side.number
         return [jax.tree.map(lambda x, i=i: x[i], every) for i in range(n)]
 
     # -- as of one run, along a new first axis ---------------------------------------
@@ -144,7 +134,7 @@ class FanPlayer(CompiledPlayer):
             every, *found = look_at(state, self._initial, batches)
         sums, report = jax.device_get(found)
         self._seen, self._visible = [], every
-        for i in range(len(self.side)):
+        for i in range(self.side.number):
             mine, told = jax.tree.map(lambda x, i=i: x[i], (sums, report))
             numbers = {k: float(v) for k, v in told.items()}
             self._seen.append(means_of(programs, mine) | numbers)

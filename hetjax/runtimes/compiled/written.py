@@ -9,7 +9,7 @@ one function that can be differentiated.
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from hetjax.runtimes.compiled.parts import Parts
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.program import Event, Shape, Tables
 from hetjax.runtimes.compiled.tables import lengths_of, tables_of
+from hetjax.runtimes.compiled.unread import Unread
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
@@ -52,24 +53,6 @@ class Written(NamedTuple):
     looks: np.ndarray  # int [num_evals + 1]: which event evaluates the model
     seconds: np.ndarray  # float64 [num_evals + 1]: of the evaluations
     lines: tuple[Line, ...]
-
-
-class _Unseen(dict[str, float]):
-    """The metrics of an evaluation, while the run is written: nobody may read them."""
-
-    def __init__(self, name: str):
-        super().__init__()
-        self._name = name
-
-    def _read(self, *args: Any) -> NoReturn:
-        raise ValueError(
-            f"{self._name}: the policy reads the metrics of evaluations, and a run as "
-            "a function is written before there are any: use hj.train, or a policy "
-            'that does not (for sma, restart="never" or "on_lr_drop")'
-        )
-
-    __getitem__ = __contains__ = __iter__ = __len__ = _read  # pyright: ignore
-    get = keys = values = items = _read  # pyright: ignore
 
 
 class _Collector(CompiledPlayer):
@@ -231,7 +214,14 @@ def write(
             if isinstance(entry, tape.Point):
                 seen.append(entry.seen.model)
                 seconds.append(entry.time)
-                answer = _Unseen(job.name)
+                answer = Unread(
+                    ValueError(
+                        f"{job.name}: the policy reads the metrics of evaluations, and "
+                        "a run as a function is written before there are any: use "
+                        'hj.train, or a policy that does not (for sma, restart="never" '
+                        'or "on_lr_drop")'
+                    )
+                )
             else:
                 answer = player.plays.get(type(entry), lambda entry: None)(entry)
 
