@@ -9,7 +9,7 @@ from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
 import jax
-from jax.core import Tracer
+import numpy as np
 from jax.typing import ArrayLike
 
 _Arguments = ParamSpec("_Arguments")
@@ -24,13 +24,14 @@ def is_given(setting: ArrayLike) -> bool:
 def kept(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
     """Let a function return the same object for the same settings, as `lru_cache`.
 
-    What it makes from traced values is not kept: it ends with their trace.
+    What it makes from arrays is not kept: traced ones end with their trace.
     """
     cached = lru_cache(make)
 
     @wraps(make)
     def made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Made:
-        traced = any(isinstance(x, Tracer) for x in (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        traced = any(isinstance(x, jax.Array | np.ndarray) for x in given)
         return make(*args, **kwargs) if traced else cached(*args, **kwargs)
 
     return made

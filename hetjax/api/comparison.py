@@ -196,7 +196,7 @@ def compare(
         bar.close()
     order = list(strategies)
     return Comparison(
-        sorted(histories, key=lambda h: order.index(h.strategy)),
+        sorted(histories, key=lambda h: (order.index(h.strategy), seeds.index(h.seed))),
         data=describe(data),
         machine=machine.record(),
         target=target,

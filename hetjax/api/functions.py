@@ -114,7 +114,7 @@ class Run:
         return played(
             self._written,
             self._parts(settings),
-            self._source,
+            self._source.maker,
             arrays,
             batches,
             key,

@@ -83,6 +83,7 @@ class Session:
         self._compiled, self._data_on = compiled, data_on
         self._schedule_seed = schedule_seed
         self._on_devices: dict[Any, Any] = {}
+        self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
         self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
@@ -114,6 +115,7 @@ class Session:
         """
         other = copy.copy(self)
         data = replace(data, test=part_of(data.test, self._eval_examples))
+        other._splits = {}
         other.data, other._about_data = data, _described_once(data)
         other._tests = other._evaluated(data)
         return other
@@ -321,11 +323,18 @@ class Session:
             raise error
         return runtime
 
+    def _split_off(self, seed: int) -> tuple[Split, Split]:
+        """The training split without some examples, and these: once for each seed."""
+        key = id(self.data.train), seed
+        if key not in self._splits:
+            self._splits[key] = split_off(self.data.train, seed, FEW)
+        return self._splits[key]
+
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:
         """Return the job of one run: its data, batches, programs and settings."""
         train, held = self.data.train, None
         if any(merge.required_metrics for merge in strategy.merges):
-            train, held = split_off(train, self.schedule_of(seed), FEW)
+            train, held = self._split_off(self.schedule_of(seed))
         held_out = self._batches(held, self.data.num_classes) if held else []
         return Job(
             name=name,

@@ -40,7 +40,7 @@ def run_all(
 ) -> Iterator[list[History]]:
     """Yield the histories of runs that differ in learning rates and seeds alone.
 
-    In their order, those that are played together at once, else one by one.
+    Those that are played together come at once, all others one by one.
     """
     for several in _groups(session, runs):
         histories = _together(session, several, bar, epochs)
@@ -107,8 +107,8 @@ def _together(
     if isinstance(history.error, Differs):
         return None
     if history.error is not None:
-        raise history.error
-    models = player.models()
+        return None  # it is raised again, where it belongs to one run
+    models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):
         if player.failed[i]:  # it ends where it turned out so, with a reason
@@ -134,7 +134,6 @@ def _played(
 
     def each(point: dict[str, float]) -> str:
         nonlocal last
-        player.point()
         bar.advance(number * (point["seconds"] - last), point, metric, ran=True)
         last = point["seconds"]
         done = epochs and point["examples"] >= epochs * len(session.data.train)

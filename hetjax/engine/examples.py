@@ -37,11 +37,12 @@ class Examples(Saved):
         wanted = local_round.examples
         drawn = self._sampler.draw(self._state, worker, wanted)
         pair = isinstance(drawn, tuple | list) and len(drawn) == 2
-        if not pair or len(drawn[1]) != wanted:
-            found = f"{len(drawn[1])} rows" if pair else f"a {type(drawn).__name__}"
+        if not pair or not _are_rows(drawn[1], wanted):
+            found = _shown(drawn[1]) if pair else f"a {type(drawn).__name__}"
             raise ValueError(
                 f"the sampler {maker(self._sampler.draw)}: draw returned "
-                f"{found}: return a pair (state, rows) with {wanted} rows"
+                f"{found}: return a pair (state, rows) with {wanted} rows, which are "
+                "an array [rows] of whole numbers"
             )
         self._state, indices = drawn
         size = local_round.size
@@ -89,3 +90,15 @@ class Examples(Saved):
         """Continue with other workers, if the sampler can."""
         if self._sampler.for_workers is not None:
             self._state = self._sampler.for_workers(saved["_state"], self._workers)
+
+
+def _are_rows(rows: Any, wanted: int) -> bool:
+    """Are these as many row numbers as wanted?"""
+    shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
+    return shape == (wanted,) and np.dtype(dtype).kind in "iu"
+
+
+def _shown(rows: Any) -> str:
+    if not isinstance(rows, np.ndarray):
+        return f"a {type(rows).__name__} as its rows"
+    return f"{len(rows)} rows" if rows.ndim == 1 else f"rows of shape {rows.shape}"

@@ -112,7 +112,15 @@ class Loop:
         history = self._records.history
         compiled = compilations.seconds - compiled
         history.host_seconds = time.perf_counter() - began - compiled
+        self._let_go()
         return history
+
+    def _let_go(self) -> None:
+        """Break what refers to itself, so that all arrays of the run are freed now."""
+        self._heard, self._back, self._cuts = {}, None, None
+        self._player.plays = {}
+        if hasattr(self._player, "on_outcome"):
+            self._player.on_outcome = None
 
     def _has_results(self) -> bool:
         """Is there an evaluation that an exception must not lose?"""
@@ -168,7 +176,7 @@ class Loop:
         if self._runtime.real:
             self._clock.begin()
         self._hear(begin())
-        if hasattr(self._player, "mark"):
+        if self._runtime.ahead:
             self._back = WayBack(self._player, self._writer, self._clock, self._records)
 
     @property
@@ -189,6 +197,10 @@ class Loop:
             except NotFinite:
                 assert self._back is not None
                 self._back.undo()
+            except Exception:
+                if self._back is None or not self._back.has_to_go_back():
+                    raise
+                self._back.undo()  # a round before it was not finite
 
     def _turn(self) -> bool:
         """Handle an event; False if none is due, or the run is over."""
@@ -282,7 +294,7 @@ class Loop:
         if self._back is not None:
             self._back.reach()
         told = self._records.evaluate(point)
-        return getattr(self._player, "told", told)
+        return told if self._back is None else self._player.told(point.seen, told)
 
     def _settle(self, settle: tape.Settle) -> None:
         self._player.plays[tape.Settle](settle)
@@ -421,16 +433,14 @@ def writer_of(
 
 @contextmanager
 def _little_garbage() -> Iterator[None]:
-    """Let the garbage collector look at what a run makes alone.
+    """Let the garbage collector look at what a run makes alone, and seldom.
 
     Else it goes through all objects of the process, some 100 ms, again and again: a
     third of the host's time of a compiled run.
     """
-    if gc.get_freeze_count():  # somebody else has done so
-        yield
-        return
-    gc.freeze()
+    before = gc.get_threshold()
+    gc.set_threshold(*map(max, before, (50_000, 50, 1_000)))
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -208,6 +208,10 @@ class Ahead(Protocol):
         """As `settle`, but only if something that has arrived is not known."""
         ...
 
+    def told(self, seen: Seen, metrics: Any) -> Any:
+        """What the policy is told of an evaluation; usually the `metrics`."""
+        ...
+
     def mark(self) -> Any:
         """A point for `undo`: between two events, everything that arrived is known."""
         ...
@@ -379,6 +383,7 @@ class Runtime(NamedTuple):
     # told that this process leaves the run early, by an exception like SystemExit
     leave: Callable[[BaseException], None] = lambda error: None
     estimates_busy: bool = False  # are busy times worked out, not measured?
+    ahead: bool = False  # is the tape written ahead of its player, which is `Ahead`?
     played: str = ""  # which player a simulated run has, and why, for the history
     note: str = ""  # how replicas are placed, for the history
     # the machine that each worker is on by now, where there are several

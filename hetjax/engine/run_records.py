@@ -6,7 +6,6 @@ whether the run has to stop.
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -297,10 +296,10 @@ class RunRecords:
     # -- a point to go back to --------------------------------------------------------
 
     def mark(self) -> dict[str, Any]:
-        """A point for `undo`: nothing has stopped the run, and all losses are known."""
+        """A point for `undo`: nothing has stopped the run, and losses are known."""
         history = self.history
         return {
-            "losses": self.losses.save(),
+            "losses": self.losses.copy(),
             "rows": dict(self._rows),
             "seen": (self._visible, self._best),
             "history": {
@@ -310,7 +309,8 @@ class RunRecords:
 
     def undo(self, mark: dict[str, Any]) -> None:
         """Go back to a point."""
-        self.losses.load({**mark["losses"], "_unchecked": deque()})
+        self.losses.load(mark["losses"])
+        mark["losses"] = self.losses.copy()
         self._rows = dict(mark["rows"])
         self._visible, self._best = mark["seen"]
         self.history.stopped = ""

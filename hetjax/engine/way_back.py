@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from hetjax.engine.protocols import Ahead
+from hetjax.engine.protocols import Ahead, NotFinite
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.tape import Writer
 
@@ -46,7 +46,6 @@ class WayBack:
             self._mark()
 
     def _mark(self) -> None:
-        self._records.check_losses()
         self._point = (
             self._player.mark(),
             frozen((self._writer.save(), self._clock.save())),
@@ -62,6 +61,14 @@ class WayBack:
     def settle(self) -> None:
         """See what came of all; `NotFinite` if the run has to go back."""
         self._player.settle()
+
+    def has_to_go_back(self) -> bool:
+        """After an exception: has a round before it not been finite?"""
+        try:
+            self._player.settle()
+        except NotFinite:
+            return True
+        return False
 
     def undo(self) -> None:
         """Go back; all up to here, and the event that is being handled, comes again."""

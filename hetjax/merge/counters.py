@@ -114,6 +114,7 @@ def counting(merge: Merge, places: tuple[int, ...]) -> Merge:
         return Counted(inner, counters_of(replica.model_state, places))
 
     apply.__qualname__ = merge.apply.__qualname__
+    apply.__module__ = merge.apply.__module__
     report = merge.report
     return merge._replace(
         init=init,

@@ -18,6 +18,7 @@ from hetjax.runtimes.compiled.choice import (
     KEPT,
     choose,
     most_steps,
+    reconsidered,
     rounds_side_by_side,
 )
 from hetjax.runtimes.compiled.fan import FanPlayer
@@ -43,14 +44,18 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     devices = _devices(strategy, job, clock.workers)
     choice = choose(strategy, job, len(clock.workers), devices)
+    begins = _foreseen(machine, strategy, job) if choice.compiled else []
+    choice = reconsidered(choice, strategy, job, clock.workers, begins)
     note = f"on {', '.join(map(device_name, devices))}"
     if choice.compiled:
         player = _compiled(
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
-        player.expect(_foreseen(machine, strategy, job))
+        player.expect(begins)
         kept = Kept(KEPT[True], whole=True)
-        return Runtime(clock, player, {}, note=note, kept=kept, played=choice.said)
+        return Runtime(
+            clock, player, {}, ahead=True, note=note, kept=kept, played=choice.said
+        )
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
     executor = _executor(

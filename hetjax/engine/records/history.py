@@ -105,7 +105,8 @@ class History:
         ""  # the devices of the replicas, or how a mesh placed them, and why
     )
     played: str = ""
-    # "compiled", or why the reference player played a simulated run
+    # "compiled", "compiled, one of 4 runs at once", or why the reference player played
+    # a simulated run
     estimates_busy: bool = False
     # are busy times worked out from measured steps, since one program hides them?
     trace: Any = None  # recording of a real run (see `hetjax.tracing.trace`)

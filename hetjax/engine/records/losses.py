@@ -20,6 +20,14 @@ class Unchecked(NamedTuple):
     rows: Sequence[np.ndarray]  # of each step, for messages; not saved
 
 
+def _saved(unchecked: Unchecked) -> Unchecked:
+    """What is saved of a round: its loss, if that is known by now."""
+    late = unchecked.late
+    if late is not None and late.known:
+        unchecked = unchecked._replace(mean=late.mean, late=None)
+    return unchecked._replace(rows=())
+
+
 class Losses(Saved):
     """The losses of local rounds; they stay on the device until they are needed."""
 
@@ -32,8 +40,12 @@ class Losses(Saved):
 
     def save(self) -> dict[str, Any]:
         """Return all losses."""
-        unchecked = deque(u._replace(rows=()) for u in self._unchecked)
+        unchecked = deque(_saved(u) for u in self._unchecked)
         return {**super().save(), "_unchecked": unchecked}
+
+    def copy(self) -> dict[str, Any]:
+        """All losses, for `load`, as long as the process lives."""
+        return {**super().save(), "_unchecked": self._unchecked.copy()}
 
     def load_for_others(self, saved: dict[str, Any]) -> None:
         """Continue only the mean since the last evaluation."""

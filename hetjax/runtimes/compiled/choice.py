@@ -5,8 +5,9 @@ decides the last bits of a result.
 """
 
 import os
+import pickle
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -15,6 +16,9 @@ from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import BY_REQUEST, REFERENCE
+from hetjax.engine.tape import Round
+from hetjax.engine.way_back import frozen
+from hetjax.machine import WorkerInfo
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import (
     flops_per_example,
@@ -26,12 +30,15 @@ from hetjax.strategies.types import Strategy
 DATA_SHARE = 0.25  # of a device's memory that training data may have
 HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
 COPIES = 3
+SMALL_HOST = 2**33  # bytes of memory, where the system does not say
 STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
 ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
-STEPS = 16384  # of a stretch, at most
-TOGETHER = 64  # runs that are played side by side, at most
+MOST_STEPS = 16384  # of a stretch
+EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
+MOST_RUNS = 64  # that are played side by side
+TOGETHER = 16  # batches at most of an evaluation that is one program
 # the kinds of machine of runs that are kept, by whether they are compiled
 KEPT = {True: "simulated, compiled", False: "simulated"}
 
@@ -71,6 +78,11 @@ def choose(
     why = impossible
     if job.compiled is not True:
         why = why or _slower(strategy, job, devices[0].platform)
+    if why and job.data_on == "device":
+        raise ValueError(
+            f'{job.name}: data_on="device": the reference player takes this run, as '
+            f"{why}: leave data_on out"
+        )
     return Choice(not why, on_device and not why, why)
 
 
@@ -117,9 +129,11 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
 
 
 def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
-    """The bytes of all replicas, as often as a compiled run may hold them at once."""
+    """The bytes of all replicas and states, as often as a compiled run holds them."""
     stacks = 3 if strategy.merges[0].updates_busy_workers else 1
-    return _replica_bytes(strategy, job) * workers * stacks * COPIES
+    model = tree.num_bytes(jax.eval_shape(job.programs.task.init, jax.random.key(0)))
+    states = 2 * model * len(strategy.merges)  # a center, and its momentum
+    return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 
 
 def compiled_bytes(
@@ -156,7 +170,42 @@ def memory_of(device: Device) -> float:
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return SMALL_HOST
+
+
+def reconsidered(
+    choice: Choice,
+    strategy: Strategy,
+    job: Job,
+    workers: tuple[WorkerInfo, ...],
+    begins: Sequence[Any],
+) -> Choice:
+    """The choice, once it is known how the tape `begins`.
+
+    Errors: a ValueError if the run has to be compiled, and cannot be.
+    """
+    if not choice.compiled:
+        return choice
+    sizes = {len(e.rows[0]) for e in begins if isinstance(e, Round) and len(e.rows)}
+    why = ""
+    if job.programs.exact and len(sizes) > EXACT_SIZES and job.compiled is not True:
+        why = f"its batches of {len(sizes)} sizes cannot be padded to few"
+    try:
+        states = (
+            strategy.policy.init(workers, len(job.train))[0],
+            strategy.sampler.init(workers, len(job.train), job.schedule),
+        )
+        frozen(states)
+    except (TypeError, pickle.PicklingError) as error:
+        why = f"the state of its policy or sampler cannot be copied ({error})"
+    except Exception:  # the run itself will tell
+        return choice
+    if why and job.compiled is True:
+        raise ValueError(f"{job.name}: {_refusal(job, why)}")
+    return Choice(False, False, why) if why else choice
 
 
 def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
@@ -171,8 +220,13 @@ def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> 
         return 1
     if not isinstance(job.test, list):
         return 1  # batches of evaluations are made one by one
+    if len(job.test) > TOGETHER:
+        return 1
+    memory = memory_of(device)
     held = max(1, held_bytes(strategy, job, workers))
-    return max(1, min(TOGETHER, int(HELD_SHARE * memory_of(device) / held)))
+    step = max(1, step_bytes(job) * strategy.batch_size)
+    fit = min(HELD_SHARE * memory / held, STEPS_SHARE * memory / step)
+    return max(1, min(MOST_RUNS, int(fit)))
 
 
 def rounds_side_by_side(
@@ -186,11 +240,19 @@ def rounds_side_by_side(
     """
     if device.platform == "cpu":
         return 1
-    each = step_bytes(job) * strategy.batch_size
-    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / max(1, each))))
+    each = max(1, step_bytes(job) * strategy.batch_size * _runs(job))
+    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / each)))
+
+
+def _runs(job: Job) -> int:
+    """How many runs are played together."""
+    return 1 if job.side is None else job.side.number
 
 
 def most_steps(strategy: Strategy, job: Job, platform: str) -> float:
     """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
-    step = flops_per_example(job) * 3 * strategy.batch_size  # forward and backward
-    return min(STEPS, FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step))
+    # forward and backward
+    step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
+    return min(
+        MOST_STEPS / _runs(job), FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step)
+    )

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-FIELDS = 11  # of the statistics of a merge
+from hetjax.merge.types import WorkerStats
+
+FIELDS = len(WorkerStats._fields)  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
 
 

@@ -7,6 +7,7 @@ that look at it are played one by one.
 """
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,11 +47,26 @@ class Differs(Exception):
     """Something would be decided by a number that differs from run to run."""
 
 
+class _SeenOfAll(Seen):
+    """What is seen of the first run, with the metrics and models of `all` runs."""
+
+    all: list[dict[str, float]]
+    models: Model  # [n, ...]
+
+    @classmethod
+    def of(
+        cls, first: Seen, every: list[dict[str, float]], models: Model
+    ) -> "_SeenOfAll":
+        """What is seen of all."""
+        seen = cls(*first)
+        seen.all, seen.models = every, models
+        return seen
+
+
 class FanPlayer(CompiledPlayer):
     """Plays several runs at once; what it answers is of the first one."""
 
     side: Side
-    told = Unread(Differs())  # what the policy is told of an evaluation
 
     def __init__(self, *args: Any, side: Side, **fields: Any):
         """As `CompiledPlayer`, for the runs of `side`."""
@@ -62,26 +78,27 @@ class FanPlayer(CompiledPlayer):
         self._visible: Model = ((), ())  # of the last look, [n, ...]
         self.failed = np.zeros(side.number, bool)  # is a number of the run not finite?
         self._since: list[Outcome] = []  # rounds that arrived since the last point
-        self._seen: list[dict[str, float]] = []  # of the last look
         self._factors = np.array(side.rates, np.float32)
         self._seeds = np.array(side.seeds, np.uint32)
 
     # -- what is told of all -----------------------------------------------------------
 
-    def point(self) -> None:
-        """Keep what the last look saw of every run, and their mean losses."""
-        self.know()
+    def told(self, seen: Seen, metrics: Any) -> Unread:
+        """Keep what was seen of every run, and their mean losses since then."""
+        assert isinstance(seen, _SeenOfAll)
         losses = [_every(o.mean) for o in self._since if o.steps]
         self._since = []
         means = np.zeros(self.side.number)
         for each in losses:  # one after the other, as of a single run
             means = means + each
-        for i, (points, seen) in enumerate(zip(self.points, self._seen, strict=True)):
+        self._visible = seen.models
+        for i, (points, mine) in enumerate(zip(self.points, seen.all, strict=True)):
             found = {"train_loss": means[i] / len(losses)} if losses else {}
-            points.append({**found, **seen})
-            self.failed[i] |= not math.isfinite(seen["loss"])
+            points.append({**found, **mine})
+            self.failed[i] |= not math.isfinite(mine["loss"])
             if self._job.keeps_best:
-                self._look_at_best(i, seen)
+                self._look_at_best(i, mine)
+        return Unread(Differs())
 
     def _look_at_best(self, i: int, seen: dict[str, float]) -> None:
         task, best = self._parts.programs.task, self.best[i]
@@ -90,10 +107,10 @@ class FanPlayer(CompiledPlayer):
             model = jax.tree.map(lambda x: x[i], self._visible)
             self.best[i] = seen[task.metric], model
 
-    def models(self) -> list[Model]:
-        """The model of each run: (params, model state)."""
+    def models(self, *, visible: bool) -> list[Model]:
+        """The model of each run: of the last evaluation if `visible`, or of now."""
         self.settle()
-        every = self._models()
+        every = self._visible if visible else self._models()
         n = self.side.number
         return [jax.tree.map(lambda x, i=i: x[i], every) for i in range(n)]
 
@@ -115,8 +132,8 @@ class FanPlayer(CompiledPlayer):
     def _call(self, shape: Shape, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
         parts, source = self._parts, self._source
         program = parts.programs.once(
-            ("stretches", parts, shape, source.key),
-            lambda: jax.jit(_side_by_side(parts, shape, source)),
+            ("stretches", parts, shape, source.maker),
+            lambda: jax.jit(_side_by_side(parts, shape, source.maker)),
         )
         tables = tables._replace(seed=self._seeds)
         return program(self._held, arrays, tables, self._factors)
@@ -132,14 +149,17 @@ class FanPlayer(CompiledPlayer):
         state = self._root()
         with self._job.compilations.of("evaluate"):
             every, *found = look_at(state, self._initial, batches)
+        before = time.perf_counter()
         sums, report = jax.device_get(found)
-        self._seen, self._visible = [], every
+        self.evaluator.seconds += time.perf_counter() - before
+        seen = []
         for i in range(self.side.number):
             mine, told = jax.tree.map(lambda x, i=i: x[i], (sums, report))
             numbers = {k: float(v) for k, v in told.items()}
-            self._seen.append(means_of(programs, mine) | numbers)
+            seen.append(means_of(programs, mine) | numbers)
         first = jax.tree.map(lambda x: x[0], every)
-        return Seen(first, {k: _finite(v) for k, v in self._seen[0].items()})
+        of_first = Seen(first, {k: _finite(v) for k, v in seen[0].items()})
+        return _SeenOfAll.of(of_first, seen, every)
 
     def _finish(self, arrival: Arrival) -> Outcome:
         outcome = super()._finish(arrival)

@@ -24,6 +24,7 @@ from hetjax.engine.protocols import NotFinite, Seen, Traits
 from hetjax.engine.replicas import Model, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
 from hetjax.merge.types import Merge
+from hetjax.runtimes.compiled.choice import TOGETHER
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
 from hetjax.runtimes.compiled.parts import (
     Held,
@@ -56,7 +57,6 @@ from hetjax.strategies.types import Strategy
 
 STEPS = 512  # of a chunk
 MERGES = 512  # of a chunk
-TOGETHER = 16  # batches at most of an evaluation that is one program
 BEGIN, RESET, BEGUN, DONE, MOVED = (
     Kind(what) for what in ("begin", "reset", "begun", "done", "moved")
 )
@@ -320,7 +320,8 @@ class CompiledPlayer:
             if settles:
                 self.settle()
             return self.evaluator.look(self)
-        self.launch()  # and the evaluation, before anything is waited for
+        if settles:  # and the evaluation, before anything is waited for
+            self.launch()
         programs, merge = self._parts.programs, self._parts.merges[-1]
         look_at = programs.once(
             ("look", merge, len(batches)), lambda: jax.jit(self._looking(merge))
@@ -388,10 +389,15 @@ class CompiledPlayer:
         """Launch the program of a shape."""
         parts, source = self._parts, self._source
         program = parts.programs.once(
-            ("stretch", parts, shape, source.key),
-            lambda: jax.jit(stretch(parts, shape, source)),
+            ("stretch", parts, shape, source.maker),
+            lambda: jax.jit(stretch(parts, shape, source.maker)),
         )
         return program(self._held, arrays, tables)
+
+    def told(self, seen: Seen, metrics: Any) -> Any:
+        """What the policy is told of an evaluation."""
+        del seen
+        return metrics
 
     def know(self) -> None:
         """Let what came of all rounds that arrived be known."""

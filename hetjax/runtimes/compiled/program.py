@@ -415,7 +415,9 @@ class _Stretch:
         merge, n = parts.merges[kind.level], len(kind.members)
         members = range(n) if kind.everyone else members[:n]
         state = parts.state(held.states, kind.level, node)
-        several = n > ONE_BY_ONE and merge.takes_groups
+        # a rule of one's own may go through the members one by one
+        ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
+        several = n > ONE_BY_ONE and merge.takes_groups and ours
         if several and all(m == WORKER for m in kind.members):
             return self._merge_stack(kind, i, held, state)
         before = tuple(

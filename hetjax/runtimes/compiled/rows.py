@@ -18,6 +18,7 @@ from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 
+FEW = 1  # splits that stay on a device besides the one in use
 SENT = 2**26  # bytes of batches that are sent at once, at most
 MOST = 2**31 - 1  # entries of a sparse array that int32 numbers can count
 
@@ -38,6 +39,36 @@ class Steps(NamedTuple):
     rows: list[np.ndarray]  # of each
 
 
+class Gather(NamedTuple):
+    """Makes batches inside a program, from a split's arrays on the device."""
+
+    structure: Any  # of inputs and targets
+    columns: tuple[int, ...]  # of each leaf, if it is sparse; else 0
+    labels: bool  # are the targets sets of labels?
+
+    def batch(
+        self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket
+    ) -> Batch:
+        """The batch of these rows, of which the first n are true examples.
+
+        `arrays` are those of the split.
+        """
+        weight = (jnp.arange(bucket.size) < n).astype(jnp.float32)
+        capacities, found = iter(bucket.capacities), []
+        for leaf, columns in zip(arrays, self.columns, strict=True):
+            if not isinstance(leaf, Csr):
+                found.append(jnp.take(leaf, rows, axis=0, mode="clip"))
+                continue
+            found.append(_rows_of(leaf, rows, next(capacities), columns))
+        if self.labels:  # sets of labels: the last of the sparse arrays
+            lengths = arrays[-1].starts[rows + 1] - arrays[-1].starts[rows]
+            weight = weight * (lengths > 0)
+            share = 1.0 / jnp.maximum(lengths, 1)
+            found[-1] = _with_shares(found[-1], share.astype(jnp.float32))
+        x, y = jax.tree.unflatten(self.structure, found)
+        return Batch(x, y, weight, jnp.asarray(n, jnp.float32))
+
+
 class DeviceRows:
     """A split whose arrays are on the device; batches are gathered there.
 
@@ -46,16 +77,12 @@ class DeviceRows:
 
     def __init__(self, split: Split, device: Any):
         """Copy the split to a device; None is JAX's choice."""
-        leaves, self._structure = jax.tree.flatten((split.x, split.y))
-        self._columns = [leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves]
-        self._labels = sp.issparse(split.y)
+        leaves, structure = jax.tree.flatten((split.x, split.y))
+        columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
+        self.maker = Gather(structure, tuple(columns), sp.issparse(split.y))
         self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
+        self.number = len(split)
         self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
-
-    @property
-    def key(self) -> Any:
-        """What programs that gather batches depend on, besides the arrays' shapes."""
-        return self._structure, tuple(self._columns), self._labels
 
     most = MOST  # steps of a chunk
     sends = False  # are batches sent with each launch?
@@ -73,27 +100,14 @@ class DeviceRows:
         table[: len(rows)] = rows
         return self.arrays, table
 
-    def batch(
-        self, arrays: list[Any], rows: jax.Array, n: Any, bucket: Bucket
-    ) -> Batch:
-        """The batch of these rows, of which the first n are true examples.
 
-        Inside a program, where `arrays` are those of this object.
-        """
-        weight = (jnp.arange(bucket.size) < n).astype(jnp.float32)
-        capacities, found = iter(bucket.capacities), []
-        for leaf, columns in zip(arrays, self._columns, strict=True):
-            if not isinstance(leaf, Csr):
-                found.append(jnp.take(leaf, rows, axis=0, mode="clip"))
-                continue
-            found.append(_rows_of(leaf, rows, next(capacities), columns))
-        if self._labels:  # sets of labels: the last of the sparse arrays
-            lengths = arrays[-1].starts[rows + 1] - arrays[-1].starts[rows]
-            weight = weight * (lengths > 0)
-            share = 1.0 / jnp.maximum(lengths, 1)
-            found[-1] = _with_shares(found[-1], share.astype(jnp.float32))
-        x, y = jax.tree.unflatten(self._structure, found)
-        return Batch(x, y, weight, jnp.asarray(n, jnp.float32))
+class Sent(NamedTuple):
+    """Takes batches inside a program that were sent with it."""
+
+    def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
+        """The batch of a step, inside a program."""
+        del n
+        return jax.tree.map(lambda x: x[rows[0]], arrays[bucket.size])
 
 
 class HostRows:
@@ -101,13 +115,13 @@ class HostRows:
 
     def __init__(self, split: Split, batch_size: int):
         """`batch_size` is the largest."""
-        self._split = split
+        self._split, self.number = split, len(split)
         columns = (split.x, split.y)
         self._sparse = [leaf for leaf in leaves_of(columns) if sp.issparse(leaf)]
         stored = sum(8 * leaf.nnz / leaf.shape[0] for leaf in self._sparse)
         self.most = max(1, int(SENT / batch_size / max(1, row_bytes(columns) + stored)))
 
-    key = "host"
+    maker = Sent()
     sends = True
 
     def lengths(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -143,17 +157,14 @@ class HostRows:
         x, y = gathered((split.x, split.y), rows)
         return Batch(x, y, weight, count)
 
-    def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
-        """The batch of a step, inside a program."""
-        del n
-        return jax.tree.map(lambda x: x[rows[0]], arrays[bucket.size])
-
 
 def rows_on(job: Job, device: Device | None) -> DeviceRows:
     """A job's training split on a device; runs that share their data share it, too."""
     known = {} if job.on_devices is None else job.on_devices
     key = id(job.train), device
     if key not in known:
+        for old in list(known)[: max(0, len(known) - FEW)]:
+            del known[old]
         known[key] = job.train, DeviceRows(job.train, device)  # so that the id stays
     return known[key][1]
 
@@ -207,6 +218,17 @@ def device_bytes(split: Split) -> int | None:
     return total
 
 
+def check_rows(rows: Sequence[np.ndarray], number: int) -> None:
+    """An IndexError unless all are rows of a split of so many examples."""
+    every = np.concatenate(rows)
+    low, high = every.min(initial=0), every.max(initial=0)
+    if low < 0 or high >= number:
+        raise IndexError(
+            f"the sampler drew the row {low if low < 0 else high} of a training split "
+            f"of {number}: rows are 0 to {number - 1}"
+        )
+
+
 def padded(
     rows: Sequence[np.ndarray], size: int, lengths: list[np.ndarray]
 ) -> np.ndarray:
@@ -215,7 +237,7 @@ def padded(
     `lengths` [S n] are the entries of the rows, of each sparse array, in their order:
     padding repeats the example that has the fewest; without any, all from the first on.
     """
-    table = np.concatenate(rows).astype(np.int32).reshape(len(rows), -1)
+    table = np.concatenate(rows).reshape(len(rows), -1)
     n = table.shape[1]
     if n == size:
         return table

@@ -11,7 +11,7 @@ import numpy as np
 from hetjax.data.batching import RATIO, Bucket
 from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
 from hetjax.runtimes.compiled.program import Tables
-from hetjax.runtimes.compiled.rows import Steps, padded
+from hetjax.runtimes.compiled.rows import Steps, check_rows, padded
 
 Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
 
@@ -167,6 +167,7 @@ class Buckets:
             here = np.flatnonzero(of_step == n)
             size = int(n) if self._exact else int(needed[0])
             rows = [chunk.rows[i] for i in here]
+            check_rows(rows, self._source.number)
             lengths = self._source.lengths(np.concatenate(rows))
             table[here, :size] = padded(rows, size, lengths)
             self._hold(size, table[here, :size])
