@@ -101,4 +101,6 @@ def _are_rows(rows: Any, wanted: int) -> bool:
 def _shown(rows: Any) -> str:
     if not isinstance(rows, np.ndarray):
         return f"a {type(rows).__name__} as its rows"
-    return f"{len(rows)} rows" if rows.ndim == 1 else f"rows of shape {rows.shape}"
+    if rows.ndim == 1 and rows.dtype.kind in "iu":
+        return f"{len(rows)} rows"
+    return f"rows of shape {rows.shape} and {rows.dtype}"

@@ -178,7 +178,7 @@ class FanPlayer(CompiledPlayer):
 
     def _models(self) -> Model:
         """The models of all runs, [n, ...]."""
-        if self._chunk.merges:
+        if self._merges_wait:
             self.launch()
         get = self._parts.programs.model(self._parts.merges[-1])
         return jax.vmap(get)(self._root(), *self._initial)

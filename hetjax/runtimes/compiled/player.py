@@ -102,7 +102,8 @@ class CompiledPlayer:
         topology = strategy.policy.topology(workers)
         self._places = Places.in_topology(topology, len(merges))
         requires = (*merges[0].requires, *strategy.local.requires)
-        batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+        some = np.zeros(job.buckets[-1].size, np.int64)
+        batch = make_batch(job.train, some, job.buckets)
         local = strategy.local
         changes = changed_leaves(programs, local, requires, batch)
         self._parts = Parts(
@@ -315,7 +316,7 @@ class CompiledPlayer:
     def _look(self, look: tape.Look) -> Seen:
         """Evaluate, in one program if all batches are at hand."""
         batches = self.evaluator.test
-        settles = bool(self._arrived or self._chunk.merges)
+        settles = bool(self._arrived) or self._merges_wait
         if not isinstance(batches, list) or len(batches) > TOGETHER:
             if settles:
                 self.settle()
@@ -393,6 +394,12 @@ class CompiledPlayer:
             lambda: jax.jit(stretch(parts, shape, source.maker)),
         )
         return program(self._held, arrays, tables)
+
+    @property
+    def _merges_wait(self) -> bool:
+        """Are there merges that are not launched yet?"""
+        kinds = list(self._kinds)
+        return any(kinds[kind].what == "merge" for kind, *_ in self._chunk.merges)
 
     def told(self, seen: Seen, metrics: Any) -> Any:
         """What the policy is told of an evaluation."""
@@ -472,7 +479,7 @@ class CompiledPlayer:
 
     def model(self) -> Model:
         """Return the root's current model, in the dtypes of the initial model."""
-        if self._chunk.merges:
+        if self._merges_wait:
             self.launch()
         merge, programs = self._parts.merges[-1], self._parts.programs
         return programs.model(merge)(self._root(), *self._initial)

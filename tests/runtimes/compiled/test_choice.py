@@ -105,7 +105,7 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
 def test_stretches_of_costly_steps_are_short():
     made = strategy("local_sgd", 6)
     job = runs_of(MLP).job("", made, 0)
-    assert choice.most_steps(made, job, "cpu") == choice.STEPS
+    assert choice.most_steps(made, job, "cpu") == choice.MOST_STEPS
     costly = job._replace(programs=_Costly(1e9))
     assert choice.most_steps(made, costly, "cpu") == pytest.approx(20 / 18)
     assert choice.most_steps(made, costly, "cuda") == pytest.approx(20_000 / 18)

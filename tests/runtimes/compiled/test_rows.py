@@ -67,7 +67,7 @@ def batches(source, buckets, chunk):
     length = 4 * len(rows)
     arrays, table = source.given(rows, steps, length)
     assert len(table) == length  # tables have few lengths
-    seen = jax.jit(source.batch, static_argnums=3)
+    seen = jax.jit(source.maker.batch, static_argnums=3)
     for (_, first, number, _, n), b in zip(chunk.rounds, of_round, strict=True):
         for step in range(first, first + number):
             given = table[step, : known[b].size]
