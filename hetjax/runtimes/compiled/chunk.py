@@ -38,7 +38,8 @@ class Outcome:
         steps: int,
     ):
         """`settle()` lets everything be played that was collected so far."""
-        self._rows, self.padded, self._settle = rows, padded, settle
+        self._rows, self.padded = rows, padded
+        self._settle: Callable[[], object] | None = settle
         self.steps = steps
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
@@ -67,8 +68,12 @@ class Outcome:
         if self._rows and self._losses is not None:
             yield np.stack(self._rows), self._losses
 
+    def let_go(self) -> None:
+        """Forget the player: what is not known by now will not be."""
+        self._settle = None
+
     def _know(self) -> None:
-        if not self.known:
+        if not self.known and self._settle is not None:
             self._settle()
 
     def save(self) -> tuple[Any, ...]:

@@ -146,13 +146,11 @@ class CompiledPlayer:
 
     def listen(self) -> None:
         """Be ready for instructions."""
-        parts = self._parts
+        parts, places = self._parts, self._places.of
         model = jax.eval_shape(parts.programs.init, jax.random.key(0))
         self.traits = Traits(
             tree.num_bytes(model),
-            measured=lambda node: bool(
-                parts.merges[self._places.of[node][0]].required_metrics
-            ),
+            measured=lambda node: bool(parts.merges[places[node][0]].required_metrics),
         )
         self.plays = {
             tape.Begin: self._begin,
@@ -456,7 +454,10 @@ class CompiledPlayer:
         return means[place].tolist()
 
     def close(self) -> list[int]:
-        """Do nothing: no thread has to end."""
+        """Let go of outcomes, which know the player; no thread has to end."""
+        launched = [o for _, chunk, _ in self._launched for o in chunk.outcomes]
+        for outcome in (*launched, *self._chunk.outcomes, *self._running.values()):
+            outcome.let_go()
         return []
 
     # -- points to go back to ----------------------------------------------------------
