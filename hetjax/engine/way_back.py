@@ -46,9 +46,16 @@ class WayBack:
             self._mark()
 
     def _mark(self) -> None:
+        try:
+            host = frozen((self._writer.save(), self._clock.save()))
+        except TypeError as error:
+            raise ValueError(
+                f"the state of the sampler or the policy cannot be copied ({error}), "
+                "as a compiled run has to: give compiled=False"
+            ) from error
         self._point = (
             self._player.mark(),
-            frozen((self._writer.save(), self._clock.save())),
+            host,
             list(self._writer.held),
             self._records.mark(),
         )

@@ -194,13 +194,9 @@ def reconsidered(
     if job.programs.exact and len(sizes) > EXACT_SIZES and job.compiled is not True:
         why = f"its batches of {len(sizes)} sizes cannot be padded to few"
     try:
-        states = (
-            strategy.policy.init(workers, len(job.train))[0],
-            strategy.sampler.init(workers, len(job.train), job.schedule),
-        )
-        frozen(states)
+        frozen(strategy.policy.init(workers, len(job.train))[0])
     except (TypeError, pickle.PicklingError) as error:
-        why = f"the state of its policy or sampler cannot be copied ({error})"
+        why = f"the state of its policy cannot be copied ({error})"
     except Exception:  # the run itself will tell
         return choice
     if why and job.compiled is True:

@@ -38,10 +38,21 @@ def with_lock():
 
 def test_a_state_that_cannot_be_copied():
     history = train(with_lock())
-    assert "its policy or sampler cannot be copied" in history.not_compiled
+    assert "the state of its policy cannot be copied" in history.not_compiled
     assert history.evals[-1]["updates"] > 0
     with pytest.raises(ValueError, match="cannot be copied.*leave compiled out"):
         train(with_lock(), compiled=True)
+
+
+def test_a_sampler_that_cannot_be_copied():
+    sampler = hj.sampling.Sampler(
+        lambda *job: threading.Lock(),
+        lambda state, worker, n: (state, np.zeros(n, int)),
+    )
+    strategy = BASE._replace(sampler=sampler)
+    with pytest.raises(ValueError, match="the sampler or the policy.*compiled=False"):
+        train(strategy)
+    assert train(strategy, compiled=False).evals[-1]["updates"] > 0
 
 
 def one_by_one():
