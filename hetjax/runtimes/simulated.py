@@ -45,7 +45,8 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     devices = _devices(strategy, job, clock.workers)
     choice = choose(strategy, job, len(clock.workers), devices)
     begins = _foreseen(machine, strategy, job) if choice.compiled else []
-    choice = reconsidered(choice, strategy, job, clock.workers, begins)
+    platform = devices[0].platform
+    choice = reconsidered(choice, strategy, job, clock.workers, begins, platform)
     note = f"on {', '.join(map(device_name, devices))}"
     if choice.compiled:
         player = _compiled(

@@ -36,6 +36,7 @@ ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see 
 FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
 FLOPS_ELSEWHERE = 2e13
 MOST_STEPS = 16384  # of a stretch
+SMALL_MODEL = 2**17  # bytes, up to which rounds of several steps are compiled on a CPU
 EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
 MOST_RUNS = 64  # that are played side by side
 TOGETHER = 16  # batches at most of an evaluation that is one program
@@ -131,8 +132,7 @@ def _slower(strategy: Strategy, job: Job, platform: str) -> str:
 def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
     """The bytes of all replicas and states, as often as a compiled run holds them."""
     stacks = 3 if strategy.merges[0].updates_busy_workers else 1
-    model = tree.num_bytes(jax.eval_shape(job.programs.task.init, jax.random.key(0)))
-    states = 2 * model * len(strategy.merges)  # a center, and its momentum
+    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
     return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
 
 
@@ -148,6 +148,10 @@ def compiled_bytes(
         return None
     data = device_bytes(job.train) if choice.on_device else SENT
     return held_bytes(strategy, job, workers) + (data or 0)
+
+
+def _model_bytes(job: Job) -> int:
+    return tree.num_bytes(jax.eval_shape(job.programs.task.init, jax.random.key(0)))
 
 
 def _replica_bytes(strategy: Strategy, job: Job) -> int:
@@ -182,6 +186,7 @@ def reconsidered(
     job: Job,
     workers: tuple[WorkerInfo, ...],
     begins: Sequence[Any],
+    platform: str,
 ) -> Choice:
     """The choice, once it is known how the tape `begins`.
 
@@ -189,8 +194,12 @@ def reconsidered(
     """
     if not choice.compiled:
         return choice
-    sizes = {len(e.rows[0]) for e in begins if isinstance(e, Round) and len(e.rows)}
+    rounds = [e for e in begins if isinstance(e, Round)]
+    sizes = {len(e.rows[0]) for e in rounds if len(e.rows)}
     why = ""
+    several = any(len(e.rows) > 1 for e in rounds) and platform == "cpu"
+    if several and job.compiled is not True and _model_bytes(job) > SMALL_MODEL:
+        why = "rounds of several steps of such a model are faster on threads"
     if job.programs.exact and len(sizes) > EXACT_SIZES and job.compiled is not True:
         why = f"its batches of {len(sizes)} sizes cannot be padded to few"
     try:
