@@ -336,5 +336,7 @@ def make_run(
         width=width,
     )
     batches = list(job.test), list(job.held_out)
-    batch = make_batch(job.train, np.zeros(1, np.int64), job.buckets)
+    # of the largest size, as a model may divide its batches
+    some = np.zeros(job.buckets[-1].size, np.int64)
+    batch = make_batch(job.train, some, job.buckets)
     return Run(task, strategy, make, written, source, batches, batch, seed)

@@ -17,7 +17,7 @@ from hetjax.engine.loop import Loop
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History
 from hetjax.machine import Machine
 from hetjax.runtimes.compiled.choice import side_by_side
-from hetjax.runtimes.compiled.fan import Differs, FanPlayer, Side
+from hetjax.runtimes.compiled.fan import FanPlayer, Side
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.strategies.types import Strategy
 
@@ -104,10 +104,8 @@ def _together(
         keeps_best=any(run.keep for run in runs),
     )
     history, player = _played(session, strategy, job, bar, epochs, len(runs))
-    if isinstance(history.error, Differs):
+    if history.error is not None:  # `Differs`, or raised again where it belongs
         return None
-    if history.error is not None:
-        return None  # it is raised again, where it belongs to one run
     models = player.models(visible=history.ends_at_evaluation)
     histories = []
     for i, run in enumerate(runs):

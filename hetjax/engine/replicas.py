@@ -212,11 +212,7 @@ class ReplicaStore:
         """Return a worker's replica, or a node's model as a replica for its parent."""
         if isinstance(member, int):
             if member not in self._replicas:  # its steps have its buffers
-                raise ValueError(
-                    f"worker {member} is a partner in a merge during its round, which "
-                    "this merge does not support: take one that declares "
-                    "updates_busy_workers, such as merge.gossip()"
-                )
+                raise busy_partner(member)
             return self._replicas[member]
         return self._programs.as_member(self.merge_of(member))(self._nodes[member])
 
@@ -245,6 +241,15 @@ class ReplicaStore:
         else:
             from_parent = self._programs.from_parent(self.merge_of(member))
             self._nodes[member] = from_parent(self._nodes[member], replica)
+
+
+def busy_partner(worker: int) -> ValueError:
+    """The error of a merge that would change the replica of a worker at work."""
+    return ValueError(
+        f"worker {worker} is a partner in a merge during its round, which this merge "
+        "does not support: take one that declares updates_busy_workers, such as "
+        "merge.gossip()"
+    )
 
 
 def counters(merge: Merge, state: Any) -> dict[str, float]:

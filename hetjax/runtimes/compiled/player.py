@@ -21,7 +21,7 @@ from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import NotFinite, Seen, Traits
-from hetjax.engine.replicas import Model, counters
+from hetjax.engine.replicas import Model, busy_partner, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
 from hetjax.merge.types import Merge
 from hetjax.runtimes.compiled.choice import TOGETHER
@@ -269,11 +269,7 @@ class CompiledPlayer:
     def _move(self, worker: int) -> None:
         """A merge moves the replica of a worker at work."""
         if not self._parts.shared:
-            raise ValueError(
-                f"worker {worker} is a partner in a merge during its round, which "
-                "this merge does not support: take one that declares "
-                "updates_busy_workers, such as merge.gossip()"
-            )
+            raise busy_partner(worker)
         self._moved.add(worker)
 
     def _add(
@@ -536,8 +532,7 @@ class CompiledPlayer:
 
     def load_root(self, leaves: list[Any]) -> None:
         """Continue with the root alone: all else begins from its model."""
-        before = self._parts.state(self._held.states, -1, 0)
-        root = tree.filled(before, leaves, "the state of the root")
+        root = tree.filled(self._root(), leaves, "the state of the root")
         root = jax.device_put(root, self._device)
         model = self._parts.programs.model(self._parts.merges[-1])(root, *self._initial)
         held = self._begun(model)
