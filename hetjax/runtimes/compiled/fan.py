@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hetjax.direction import better
@@ -21,14 +20,11 @@ from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.protocols import Seen
 from hetjax.engine.replicas import Model
 from hetjax.machine import Arrival
-from hetjax.merge.types import WorkerStats
 from hetjax.runtimes.compiled.chunk import Outcome
 from hetjax.runtimes.compiled.parts import Held, Parts
 from hetjax.runtimes.compiled.player import CompiledPlayer
-from hetjax.runtimes.compiled.program import Numbers, Shape, Tables, stretch
+from hetjax.runtimes.compiled.program import Numbers, Shape, Tables, scaled, stretch
 from hetjax.runtimes.compiled.unread import Unread
-
-_RATE = WorkerStats._fields.index("learning_rate")
 
 
 class Side(NamedTuple):
@@ -211,13 +207,7 @@ def _side_by_side(parts: Parts, shape: Shape, source: Any) -> Callable:
     def one(
         held: Held, arrays: Any, tables: Tables, seed: Any, factor: Any
     ) -> tuple[Held, Numbers]:
-        stats = jnp.asarray(tables.stats)
-        tables = tables._replace(
-            seed=seed,
-            rates=tables.rates * factor,
-            stats=stats.at[:, _RATE].multiply(factor),
-        )
-        return play(held, arrays, tables)
+        return play(held, arrays, scaled(tables, factor)._replace(seed=seed))
 
     def several(held: Held, arrays: Any, tables: Tables, factors: Any) -> Any:
         seeds, shared = tables.seed, tables._replace(seed=0)

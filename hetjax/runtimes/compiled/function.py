@@ -12,13 +12,10 @@ from jax import lax
 from hetjax import tree
 from hetjax.data.batching import Batch
 from hetjax.engine.compiled.programs import Programs
-from hetjax.merge.types import WorkerStats
 from hetjax.runtimes.compiled.parts import Held, Parts, begun
-from hetjax.runtimes.compiled.program import Tables, event_player
+from hetjax.runtimes.compiled.program import event_player, scaled
 from hetjax.runtimes.compiled.written import Written
 from hetjax.tree import PyTree
-
-_RATE = WorkerStats._fields.index("learning_rate")
 
 
 def played(
@@ -56,7 +53,7 @@ def played(
         written.shape,
         source,
         arrays,
-        _scaled(written.tables, rate),
+        scaled(written.tables, rate),
         key,
         lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
     )
@@ -78,15 +75,6 @@ def played(
     held, found = _in_blocks(event, held, written.events, idle=len(written.kinds) + 1)
     evaluations = {name: values[written.looks] for name, values in found.items()}
     return evaluations, parts.model(held.states, like)
-
-
-def _scaled(tables: Tables, rate: jax.Array) -> Tables:
-    """The tables with all learning rates multiplied."""
-    stats = jnp.asarray(tables.stats, rate.dtype)
-    return jax.tree.map(jnp.asarray, tables)._replace(
-        rates=tables.rates.astype(rate.dtype) * rate,
-        stats=stats.at[:, _RATE].multiply(rate),
-    )
 
 
 def _in_blocks(

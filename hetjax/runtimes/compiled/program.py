@@ -27,6 +27,7 @@ from hetjax.runtimes.compiled.parts import Held, Parts, put, row, written
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
+_RATE = WorkerStats._fields.index("learning_rate")
 _ACCURACY = WorkerStats._fields.index("accuracy")
 ONE_BY_ONE = 8  # members of a merge at most that are merged as a tuple; more as a stack
 
@@ -61,6 +62,15 @@ class Tables(NamedTuple):
     rows: Any  # int32 [S, B]: of the training split, for each step
     merges: Any  # int32 [M, 2 + n]: kind, node, members
     stats: Any  # float32 [M, fields, n]
+
+
+def scaled(tables: Tables, rate: jax.Array) -> Tables:
+    """The tables with all learning rates multiplied, in the dtype of `rate`."""
+    stats = jnp.asarray(tables.stats, rate.dtype)
+    return jax.tree.map(jnp.asarray, tables)._replace(
+        rates=tables.rates.astype(rate.dtype) * rate,
+        stats=stats.at[:, _RATE].multiply(rate),
+    )
 
 
 class Event(NamedTuple):
