@@ -22,8 +22,8 @@ hetjax's run. They must end with the same parameters as each other, which is che
 first. "writing" is the tape without a player: microseconds of an event, of which an
 update of `async_sgd` has two. The contenders take turns.
 
-With --grid=N, N runs that differ in their learning rates are trained as one program,
-and N times as long as one of them is 1.0 in "grid/N".
+With --grid=N, N runs that differ in their learning rates are trained as one program:
+"N runs / one" of "grid" is their seconds by those of a single run.
 
 One JSON object on standard output: "ratios" (medians over the turns), and
 "us_per_update" (medians of all contenders).

@@ -66,20 +66,23 @@ def test_virtual():
     """Both ways by hand compute the same thing: the script itself checks it."""
     names = {"async_sgd": True, "local_sgd": True, "hier_sgd": False}  # by hand, too?
     chosen = f"--strategies={','.join(names)}"
-    result = printed("virtual.py", "--updates=64", "--turns=1", chosen)
-    found = result["us_per_update"]
-    assert list(found) == ["v100x3+k80", "uniform:64"]
-    for machine, took in found.items():
-        assert list(took) == list(names)
+    result = printed("virtual.py", "--updates=64", "--turns=1", chosen, "--grid=2")
+    found, ratios = result["us_per_update"], result["ratios"]
+    assert list(found) == list(ratios) == ["digits", "digits64"]
+    for job, took in found.items():
+        one, two = took["grid"].values()
+        expected = {"2 runs / one": pytest.approx(two / one, rel=1e-2, abs=1e-2)}
+        assert ratios[job]["grid"] == expected
+        assert list(took) == list(ratios[job]) == [*names, "grid"]
         for name, by_hand in names.items():
             others = ["dispatch", "scan"] if by_hand else []
-            assert list(took[name]) == ["hetjax", *others]
-            assert all(us > 0 and math.isfinite(us) for us in took[name].values())
+            us = took[name]
+            assert list(us) == ["compiled", "reference", *others, "writing"]
+            assert all(took > 0 and math.isfinite(took) for took in us.values())
+            expected = {"reference / compiled": us["reference"] / us["compiled"]}
             if by_hand:
-                ratio = took[name]["hetjax"] / took[name]["scan"]
-                ours = result["ratios"].pop(f"{machine}/{name}")
-                assert ours == pytest.approx(ratio, rel=1e-2, abs=1e-2)
-    assert not result["ratios"]
+                expected["compiled / scan"] = us["compiled"] / us["scan"]
+            assert ratios[job][name] == pytest.approx(expected, rel=1e-2, abs=1e-2)
 
 
 def test_models():

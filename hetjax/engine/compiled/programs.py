@@ -200,9 +200,9 @@ class Programs:
 
     def step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """As `step`, not jitted: for use inside a larger program."""
-        step = self.keyed_step_fn(local_update, requires)
+        keyed_step = self.keyed_step_fn(local_update, requires)
 
-        def of_key_data(
+        def step(
             replica: Replica,
             batch: Batch,
             learning_rate: jax.Array,
@@ -210,9 +210,9 @@ class Programs:
         ):
             seed, worker, number = key_data
             key = step_key(jax.random.key(seed), worker, number)
-            return step(replica, batch, learning_rate, key)
+            return keyed_step(replica, batch, learning_rate, key)
 
-        return of_key_data
+        return step
 
     def keyed_step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
         """As `step_fn`, with the step's random key itself in place of `key_data`."""
