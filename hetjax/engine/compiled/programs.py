@@ -33,6 +33,7 @@ class Programs:
         self.init = jax.jit(task.init)
         self.copies = jax.jit(tree.copies)
         self.evaluate = jax.jit(self.evaluate_fn)
+        self.evaluate_all = jax.jit(self.evaluate_all_fn)
         self.finite = jax.jit(tree.all_finite)
         self.check_in = jax.jit(check_in, donate_argnums=0)
 
@@ -280,6 +281,12 @@ class Programs:
         assert merge.from_parent is not None  # checked in `member`, called before
         adopt = merge.from_parent
         return self.once(("adopt", merge), lambda: jax.jit(adopt))
+
+    def evaluate_all_fn(
+        self, params: Params, model_state: ModelState, batches: list[Batch]
+    ) -> list[dict[str, tuple[jax.Array, jax.Array]]]:
+        """`evaluate_fn` on each of a few batches."""
+        return [self.evaluate_fn(params, model_state, batch) for batch in batches]
 
     def evaluate_fn(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -7,15 +7,14 @@ that look at it are played one by one.
 """
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from hetjax.data.batching import Batch
 from hetjax.direction import better
-from hetjax.engine import tape
 from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.protocols import Seen
 from hetjax.engine.replicas import Model
@@ -134,25 +133,22 @@ class FanPlayer(CompiledPlayer):
         tables = tables._replace(seed=self._seeds)
         return program(self._held, arrays, tables, self._factors)
 
-    def _look(self, look: tape.Look) -> Seen:
-        self.settle()
-        programs, merge = self._parts.programs, self._parts.merges[-1]
-        batches = list(self.evaluator.test)
-        look_at = programs.once(
-            ("looks", merge, len(batches)),
-            lambda: jax.jit(jax.vmap(self._looking(merge), in_axes=(0, 0, None))),
+    def _evaluated(self, batches: list[Batch]) -> tuple[Model, Any]:
+        programs, every = self._parts.programs, self._models()
+        evaluate = programs.once(
+            "evaluate several",
+            lambda: jax.jit(jax.vmap(programs.evaluate_all_fn, in_axes=(0, 0, None))),
         )
-        state = self._root()
-        with self._job.compilations.of("evaluate"):
-            every, *found = look_at(state, self._initial, batches)
-        before = time.perf_counter()
-        sums, report = jax.device_get(found)
-        self.evaluator.seconds += time.perf_counter() - before
+        return every, evaluate(*every, batches)
+
+    def _what_is_seen(self, every: Model, sums: Any) -> Seen:
+        report = self._parts.merges[-1].report
+        told = jax.device_get(jax.vmap(report)(self._root())) if report else {}
         seen = []
         for i in range(self.side.number):
-            mine, told = jax.tree.map(lambda x, i=i: x[i], (sums, report))
-            numbers = {k: float(v) for k, v in told.items()}
-            seen.append(means_of(programs, mine) | numbers)
+            mine, counters = jax.tree.map(lambda x, i=i: x[i], (sums, told))
+            numbers = {k: float(v) for k, v in counters.items()}
+            seen.append(means_of(self._parts.programs, mine) | numbers)
         first = jax.tree.map(lambda x: x[0], every)
         of_first = Seen(first, {k: _finite(v) for k, v in seen[0].items()})
         return _SeenOfAll.of(of_first, seen, every)

@@ -23,7 +23,6 @@ from hetjax.engine.job import Job
 from hetjax.engine.protocols import NotFinite, Seen, Traits
 from hetjax.engine.replicas import Model, busy_partner, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
-from hetjax.merge.types import Merge
 from hetjax.runtimes.compiled.choice import TOGETHER
 from hetjax.runtimes.compiled.chunk import Chunk, Outcome
 from hetjax.runtimes.compiled.parts import (
@@ -167,12 +166,8 @@ class CompiledPlayer:
         return self._job.programs.init(jax.random.key(self._job.seed))
 
     def _begun(self, model: Model) -> Held:
-        parts = self._parts
-        key = ("begun", parts._replace(checks=False, keeps=False))
-        begin = parts.programs.once(
-            key, lambda: jax.jit(lambda *model: begun(parts, *model))
-        )
-        return begin(*model)
+        # leaf by leaf: programs that all strategies share compile faster than one each
+        return begun(self._parts, *model)
 
     # -- instructions ------------------------------------------------------------------
 
@@ -308,7 +303,7 @@ class CompiledPlayer:
         return replica.params, replica.model_state
 
     def _look(self, look: tape.Look) -> Seen:
-        """Evaluate, in one program if all batches are at hand."""
+        """Evaluate, all batches in one program if they are at hand."""
         batches = self.evaluator.test
         settles = bool(self._arrived) or self._merges_wait
         if not isinstance(batches, list) or len(batches) > TOGETHER:
@@ -317,30 +312,22 @@ class CompiledPlayer:
             return self.evaluator.look(self)
         if settles:  # and the evaluation, before anything is waited for
             self.launch()
-        programs, merge = self._parts.programs, self._parts.merges[-1]
-        look_at = programs.once(
-            ("look", merge, len(batches)), lambda: jax.jit(self._looking(merge))
-        )
-        state = self._root()
         with self._job.compilations.of("evaluate"):
-            model, *found = look_at(state, self._initial, batches)
+            model, sums = self._evaluated(batches)
         if settles:
             self.settle()
         before = time.perf_counter()
-        sums, report = jax.device_get(found)
+        sums = jax.device_get(sums)
         self.evaluator.seconds += time.perf_counter() - before
-        report = {k: float(v) for k, v in report.items()}
-        return Seen(model, means_of(programs, sums) | report)
+        return self._what_is_seen(model, sums)
 
-    def _looking(self, merge: Merge) -> Callable:
-        programs = self._parts.programs
+    def _evaluated(self, batches: list[Batch]) -> tuple[Model, Any]:
+        """The current model, and its metrics' sums over each batch."""
+        model = self.model()
+        return model, self._parts.programs.evaluate_all(*model, batches)
 
-        def look(state: Any, like: Model, batches: list[Batch]) -> tuple[Any, ...]:
-            model = tree.cast_like(merge.model(state), like)
-            sums = [programs.evaluate_fn(model[0], model[1], b) for b in batches]
-            return model, sums, merge.report(state) if merge.report else {}
-
-        return look
+    def _what_is_seen(self, model: Model, sums: Any) -> Seen:
+        return Seen(model, means_of(self._parts.programs, sums) | self.report())
 
     # -- launches ----------------------------------------------------------------------
 
