@@ -5,7 +5,7 @@ are a ratio of at most 1.25 apart, each with a capacity of non-zeros (and of lab
 batch that overflows its bucket's capacity takes the next bucket. Padding has weight 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -233,10 +233,12 @@ def repeated(rows: np.ndarray, size: int) -> np.ndarray:
     return rows if len(rows) == size else np.resize(rows, size)
 
 
-def nonzeros_of(split: Split, rows: Sequence[np.ndarray]) -> list[int]:
-    """The non-zeros in the inputs of each batch of rows, for costs; 0 if dense."""
+def nonzeros_counter(split: Split) -> Callable[[Sequence[np.ndarray]], list[int]]:
+    """(rows of each batch) -> the non-zeros in its inputs, for costs; 0 if dense."""
     matrices = sparse_leaves(split.x)
-    return [sum(int(stored(m, r).sum()) for m in matrices) for r in rows]
+    if not matrices:
+        return lambda rows: [0] * len(rows)
+    return lambda rows: [sum(int(stored(m, r).sum()) for m in matrices) for r in rows]
 
 
 def stored(matrix: sp.csr_array, rows: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ class Examples(Saved):
         """Draw the rows of the training split for each step of a round."""
         wanted = local_round.examples
         drawn = self._sampler.draw(self._state, worker, wanted)
-        pair = isinstance(drawn, tuple | list) and len(drawn) == 2
+        pair = isinstance(drawn, (tuple, list)) and len(drawn) == 2
         if not pair or not _are_rows(drawn[1], wanted):
             found = _shown(drawn[1]) if pair else f"a {type(drawn).__name__}"
             raise ValueError(
@@ -46,8 +46,7 @@ class Examples(Saved):
             )
         self._state, indices = drawn
         size = local_round.size
-        steps = range(local_round.local_steps)
-        rows = [indices[i * size : (i + 1) * size] for i in steps]
+        rows = [indices[i : i + size] for i in range(0, wanted, size)]
         return rows, self._nonzeros(rows)
 
     def share(self) -> np.ndarray | None:
@@ -94,6 +93,8 @@ class Examples(Saved):
 
 def _are_rows(rows: Any, wanted: int) -> bool:
     """Are these as many row numbers as wanted?"""
+    if type(rows) is np.ndarray:  # asked at every dispatch
+        return rows.shape == (wanted,) and rows.dtype.kind in "iu"
     shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
     return shape == (wanted,) and np.dtype(dtype).kind in "iu"
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from hetjax.checkpoint.keeper import Keeper
-from hetjax.data.batching import nonzeros_of
+from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
 from hetjax.engine.cut import Cuts
 from hetjax.engine.examples import Examples
@@ -413,7 +413,7 @@ def writer_of(
         workers,
         len(job.train),
         job.schedule,
-        lambda rows: nonzeros_of(job.train, rows),
+        nonzeros_counter(job.train),
     )
     return tape.Writer(
         policy,

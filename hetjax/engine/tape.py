@@ -288,7 +288,7 @@ class Writer(Saved):
 
     def _tell(self, event: Event) -> Tape:
         """Tell the policy of an event, and write its actions."""
-        if not isinstance(event, EvaluationDue | Evaluated):
+        if not isinstance(event, (EvaluationDue, Evaluated)):
             self._last = event
         self._state, actions = react(self._policy, self._state, event)
         arrived = isinstance(event, Arrival)
@@ -315,7 +315,7 @@ class Writer(Saved):
         """Keep the current evaluation for instants before a merge is `visible`."""
         # instants before an earlier merge is visible see the evaluation kept for it
         since = self.held[-1][0] if self.held else -math.inf
-        if next((t for t in self.due if t >= since), math.inf) < visible:
+        if self.due[0] < visible and any(since <= t < visible for t in self.due):
             self.held.append((visible, (yield Look())))
 
     def _check_progress(self) -> Tape:

@@ -232,4 +232,4 @@ def _check_at_rest(worker: int, workers: Sequence[WorkerInfo], roster: Roster) -
 
 def _is_of(event: Event | ScriptedFault, worker: int) -> bool:
     """Is this an event of the worker, other than a scripted fault?"""
-    return isinstance(event, Arrival | Join | Leave) and event.worker == worker
+    return isinstance(event, (Arrival, Join, Leave)) and event.worker == worker

@@ -53,13 +53,15 @@ class MergeQueues(Saved):
 
         `below` are the workers that are members or below a member node.
         """
-        self._check(action)
-        start = max(now, max(self._member_free(member) for member in action.members))
+        everyone = (*action.members, *action.partners)
+        _check(action, everyone)
+        start = max(now, *map(self._member_free, action.members))
         node_free = self._nodes.get(action.node, 0.0)
         if action.transfers or action.blocking:
             start = max(start, node_free)
-        senders = self._senders(action)
-        alone = len(action.members) + len(action.partners) == 1
+        ints = [m for m in everyone if isinstance(m, int)]
+        senders = self._senders(everyone, ints)
+        alone = len(everyone) == 1
         if action.transfers and (senders > 1 or alone):  # else all are on one device
             key = self._common_link  # the link that connects all workers to the server
             if not alone or action.node != ROOT:
@@ -67,7 +69,7 @@ class MergeQueues(Saved):
             start = max(start, self._links.get(key, 0.0))
             link = self._machine.links[key].seconds(senders, num_bytes)
             seconds += action.transfers / 2 * link
-            seconds += action.transfers / 2 * num_bytes * self._per_byte(action)
+            seconds += action.transfers / 2 * num_bytes * self._per_byte(ints)
             self._links[key] = start + seconds
         finish = start + seconds
         self._nodes[action.node] = max(node_free, finish)
@@ -75,17 +77,16 @@ class MergeQueues(Saved):
             self._set_member_free(member, finish if action.blocking else start)
         return Transfer(start, finish)
 
-    def _per_byte(self, action: MergeAction) -> float:
-        """Seconds per byte between the members' devices and the link, both ways."""
-        every = (*action.members, *action.partners)
-        workers = self._machine.workers
-        return sum([workers[k].per_byte for k in every if isinstance(k, int)])
+    def _per_byte(self, workers: list[int]) -> float:
+        """Seconds per byte between the workers' devices and the link, both ways."""
+        return sum([self._machine.workers[k].per_byte for k in workers])
 
-    def _senders(self, action: MergeAction) -> int:
+    def _senders(self, everyone: tuple[int | str, ...], workers: list[int]) -> int:
         """The number of models sent over the link: one per device and per node."""
-        ints = [m for m in (*action.members, *action.partners) if isinstance(m, int)]
-        devices = {self._workers[worker].device for worker in ints}
-        return len(devices) + sum(isinstance(m, str) for m in action.members)
+        nodes = len(everyone) - len(workers)
+        if len(workers) == 1:
+            return 1 + nodes
+        return len({self._workers[worker].device for worker in workers}) + nodes
 
     def _member_free(self, member: int | str) -> float:
         if isinstance(member, int):
@@ -100,9 +101,9 @@ class MergeQueues(Saved):
         else:
             self._free[member] = time
 
-    def _check(self, action: MergeAction) -> None:
-        everyone = (*action.members, *action.partners)
-        if len(set(everyone)) < len(everyone):
-            raise ValueError(f"the merge of {everyone} names a member twice")
-        if not 0 <= action.transfers < math.inf:
-            raise ValueError(f"a merge of {action.transfers} transfers: give 0, 1 or 2")
+
+def _check(action: MergeAction, everyone: tuple[int | str, ...]) -> None:
+    if len(everyone) > 1 and len(set(everyone)) < len(everyone):
+        raise ValueError(f"the merge of {everyone} names a member twice")
+    if not 0 <= action.transfers < math.inf:
+        raise ValueError(f"a merge of {action.transfers} transfers: give 0, 1 or 2")

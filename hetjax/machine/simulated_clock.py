@@ -102,22 +102,24 @@ class SimulatedClock(Saved):
         has now. Where workers contend (`Profile.contention`), the round finishes later
         while other workers compute.
         """
-        self._events.check_can_start(worker)
         steps = local_round.local_steps
         if len(nonzeros) != steps:
             raise ValueError(
                 f"a round of {steps} steps needs as many numbers of non-zeros, "
                 f"not {len(nonzeros)}"
             )
+        if min(nonzeros, default=0) < 0:
+            raise ValueError(f"a step cannot have {min(nonzeros)} non-zeros")
+        self._events.dispatch(worker)
         profile = self._machine.workers[worker]
         start = max(self.now, self._merges.worker_free(worker)) + profile.latency
         per_round = profile.factor * profile.cost.per_round if steps else 0.0
         time = start + local_round.seconds + per_round
         slowdown = profile.slowdown(self._sharing[self.workers[worker].device])
+        size = local_round.size
         for step_nonzeros in nonzeros:
-            seconds = self._step_seconds(worker, local_round.size, step_nonzeros, time)
+            seconds = self._step_seconds(worker, size, step_nonzeros, time)
             time += slowdown * seconds
-        self._events.dispatch(worker)
         arrival = Arrival(worker, local_round, start, time)
         if self._contention is None:
             self._merges.set_worker_free(worker, time)
@@ -144,13 +146,11 @@ class SimulatedClock(Saved):
         members have already. `below` are the workers that are members or below a
         member node.
         """
-        workers = [m for m in action.members if isinstance(m, int)]
         check_members(action, self.workers, self.roster)
         for partner in action.partners:
             check_known(partner, self.workers)
-        transfer = self._merges.add(
-            action, below or workers, num_bytes, seconds, self.now
-        )
+        below = below or [m for m in action.members if isinstance(m, int)]
+        transfer = self._merges.add(action, below, num_bytes, seconds, self.now)
         merged = Merged(action.node, transfer.finish, action.members, action.op)
         self._events.push(transfer.finish, merged)
         return transfer
@@ -231,8 +231,6 @@ class SimulatedClock(Saved):
         self, worker: int, size: int, nonzeros: int, time: float
     ) -> float:
         """Seconds of one step that starts at `time`, with noise."""
-        if nonzeros < 0:
-            raise ValueError(f"a step cannot have {nonzeros} non-zeros")
         seconds = self._machine.workers[worker].seconds(size, nonzeros, time)
         seconds *= self._factors[worker]
         sigma = self._machine.noise

@@ -49,6 +49,9 @@ class Topology(NamedTuple):
 
     def workers_below(self, members: Iterable[int | str]) -> tuple[int, ...]:
         """The workers of all these members (see `workers_of`), member by member."""
+        members = tuple(members)
+        if all(isinstance(m, int) for m in members):  # the most frequent case
+            return members  # pyright: ignore[reportReturnType]
         return tuple(k for m in members for k in sorted(self.workers_of(m)))
 
 

@@ -46,7 +46,7 @@ class LocalRound(NamedTuple):
     @property
     def size(self) -> int:
         """The batch size that is dispatched [examples], at least 1."""
-        return max(1, int(round(self.batch_size)))
+        return _rounded(float(self.batch_size))
 
     @property
     def examples(self) -> int:
@@ -62,6 +62,11 @@ class LocalRound(NamedTuple):
                 f"it may have at most {MOST_STEPS:,} steps and {MOST_ROWS:,} rows; "
                 "give fewer local_steps"
             )
+
+
+@functools.lru_cache(maxsize=1024)  # asked several times per round
+def _rounded(batch_size: float) -> int:
+    return max(1, int(round(batch_size)))
 
 
 class MergeOp(enum.Flag):
@@ -80,6 +85,10 @@ class MergeOp(enum.Flag):
     SUBTRACT = enum.auto()  # the members' last gradients leave the node's sum
     CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
     FORGET = enum.auto()  # the members' last gradients count as not in the node's sum
+
+    # each operation is one object, and every merge looks some up in tables: Enum's own
+    # hash is a function in Python
+    __hash__ = object.__hash__
 
 
 PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge

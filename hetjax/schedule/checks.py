@@ -27,7 +27,7 @@ def react(policy: Policy, state: Any, event: Event) -> tuple[Any, Actions]:
 
 
 def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
-    pair = isinstance(result, tuple | list) and len(result) == 2
+    pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not pair or not isinstance(result[1], Actions):
         found = f"{function} returned {_shown(result)}"
         raise _wrong(policy, f"{found}: return a pair (state, Actions(...))")
@@ -42,7 +42,7 @@ def _checked(policy: Policy, function: str, result: Any) -> tuple[Any, Actions]:
         # a generator is read only once
         actions = actions._replace(**{name: tuple(values)})
     for given in actions.dispatch:
-        right = isinstance(given, tuple | list) and len(given) == 2
+        right = isinstance(given, (tuple, list)) and len(given) == 2
         if not right or not _is_round(given[1]):
             raise _wrong(
                 policy,

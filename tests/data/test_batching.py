@@ -15,7 +15,7 @@ from hetjax.data.batching import (
     bucket_sizes,
     make_batch,
     make_buckets,
-    nonzeros_of,
+    nonzeros_counter,
 )
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.uneven import common_bucket, make_uneven_batches
@@ -123,7 +123,7 @@ def test_a_batch_holds_its_examples_and_no_others(request):
     np.testing.assert_allclose(y, share, rtol=1e-7)
     np.testing.assert_array_equal(batch.weight[:n], labels[:n].any(1))
     assert (batch.weight[n:] == 0).all()
-    assert nonzeros_of(split, [rows, rows[:1]]) == [
+    assert nonzeros_counter(split)([rows, rows[:1]]) == [
         split.x[rows].nnz,
         split.x[rows[:1]].nnz,
     ]
@@ -223,7 +223,7 @@ def test_dense_padding_repeats_the_batch(n):
     np.testing.assert_array_equal(batch.y, split.y[padded])
     np.testing.assert_array_equal(batch.weight, np.arange(size) < n)
     assert batch.count == n
-    assert nonzeros_of(split, [rows]) == [0]
+    assert nonzeros_counter(split)([rows]) == [0]
 
 
 def test_the_shapes_of_many_batches_are_few():

@@ -304,16 +304,17 @@ class Ledger(Saved):
             self._pushed[action.node] = pushed
         rows = []  # in the order of the fields of `WorkerStats`
         for i, m in enumerate(members):
-            workers = (m,) if isinstance(m, int) else self._topology.workers_of(m)
+            is_worker = isinstance(m, int)
+            workers = (m,) if is_worker else self._topology.workers_of(m)
             shares = 1.0 if share is None else sum(share[k] for k in workers)
-            did = recent[i].updates > 0
+            (updates, examples), (size, rate) = recent[i], last[i]
             rows.append(
                 (
-                    m if isinstance(m, int) else -1,
-                    recent[i].updates,
-                    last[i][0] if did else 0.0,
-                    recent[i].examples,
-                    last[i][1],
+                    m if is_worker else -1,
+                    updates,
+                    size if updates > 0 else 0.0,
+                    examples,
+                    rate,
                     staleness[i],
                     len(workers),
                     shares,
@@ -406,6 +407,8 @@ def _models_of(action: MergeAction) -> tuple[list[int], bool, bool]:
 
 def _of(rounds: Iterable[Arrival]) -> Recent:
     every = [a.local_round for a in rounds]
+    if len(every) == 1:  # the most frequent case
+        return Recent(every[0].local_steps, every[0].examples)
     return Recent(sum(r.local_steps for r in every), sum(r.examples for r in every))
 
 

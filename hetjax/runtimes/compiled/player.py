@@ -279,7 +279,7 @@ class CompiledPlayer:
         after = members
         if self._parts.shared and self._width > 1 and kind not in (DONE, MOVED):
             after = ()  # rounds at work have copies of their own
-        elif kind.what == "merge":
+        elif kind.members.count(WORKER) < len(kind.members):
             workers = zip(kind.members, members, strict=True)
             after = [m for of, m in workers if of == WORKER]
         self._chunk.add_merge(number, node, members, stats, after)

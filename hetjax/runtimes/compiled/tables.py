@@ -90,15 +90,26 @@ def tables_of(
     supersteps[1:used, 0::2] = ends[:-1]
     merges = np.zeros((lengths.merges, 2 + lengths.members), np.int32)
     stats = np.zeros((lengths.merges, FIELDS, lengths.members), np.float32)
-    for i, (merge, of) in enumerate(zip(chunk.merges, chunk.stats, strict=True)):
-        merges[i, : len(merge)] = merge
-        if of is not None:
-            stats[i, :, : of.shape[1]] = of
+    for alike in _alike([len(merge) for merge in chunk.merges]):
+        of_alike = [chunk.merges[i] for i in alike]
+        merges[alike, : len(of_alike[0])] = of_alike
+    for alike in _alike([0 if x is None else x.shape[1] for x in chunk.stats]):
+        of_alike = [x for i in alike if (x := chunk.stats[i]) is not None]
+        if of_alike:
+            stats[alike, :, : of_alike[0].shape[1]] = of_alike
     rounds, rates = _rounds(chunk, links, buckets, lengths, absent)
     number = np.int32(used)
     return Tables(
         np.uint32(seed), supersteps, number, rounds, rates, rows, merges, stats
     )
+
+
+def _alike(sizes: list[int]) -> list[list[int]]:
+    """The places that have the same size."""
+    found: dict[int, list[int]] = {}
+    for i, size in enumerate(sizes):
+        found.setdefault(size, []).append(i)
+    return list(found.values())
 
 
 def _rounds(

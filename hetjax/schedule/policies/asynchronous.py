@@ -1,6 +1,5 @@
 """Asynchronous policies: a worker merges alone and continues at once (host world)."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -97,10 +96,10 @@ def asynchronous(
     def react(
         state: AsynchronousState, event: Event
     ) -> tuple[AsynchronousState, Actions]:
+        if isinstance(event, Arrival):
+            return handle_arrival(state, event)
         state = state._replace(roster=state.roster.after(event))
         match event:
-            case Arrival():
-                return handle_arrival(state, event)
             case Join():
                 return handle_join(state, event.worker)
             case Leave():  # other workers may have waited for it
@@ -113,7 +112,7 @@ def asynchronous(
     ) -> tuple[AsynchronousState, Actions]:
         k = event.worker
         merge = MergeAction((k,), partners=choose(state, k), transfers=transfers)
-        state = count(state, k, event.local_round)
+        state = count(state, event)
         waiting = (*state.held, k) if k in state.roster.active else state.held
         return release(state, waiting, merge)
 
@@ -139,14 +138,14 @@ def asynchronous(
         state: AsynchronousState, waiting: tuple[int, ...], merge: MergeAction | None
     ) -> tuple[AsynchronousState, Actions]:
         """Dispatches to waiting workers that may continue; `merge` is the arrival's."""
+        merges = (merge,) if merge else ()
+        if max_staleness is None:
+            return dispatch_to(state, waiting, merges)
         done, active = state.local_rounds, state.roster.active
-        latest = math.inf
-        if max_staleness is not None:
-            latest = min((done[k] for k in active), default=0) + max_staleness
+        latest = min((done[k] for k in active), default=0) + max_staleness
         free = tuple(w for w in waiting if done[w] <= latest)
         held = tuple(w for w in waiting if done[w] > latest)
-        merges = (merge,) if merge else ()
-        if max_staleness is not None and refetch:
+        if refetch:
             merges = _split_in_half(merge, held, free, transfers // 2)
         return dispatch_to(state._replace(held=held), free, merges)
 
@@ -162,14 +161,16 @@ def asynchronous(
 
     def next_round(state: AsynchronousState, worker: int) -> LocalRound:
         sizes = state.sizes
-        largest = batch_size if isinstance(batch_size, int | float) else max(sizes)
+        largest = batch_size if isinstance(batch_size, (int, float)) else max(sizes)
         return LocalRound(local_steps, sizes[worker], sizes[worker] / largest)
 
-    def count(
-        state: AsynchronousState, k: int, local_round: LocalRound
-    ) -> AsynchronousState:
-        local_rounds = _increased(state.local_rounds, k, 1)
-        state = state._replace(local_rounds=local_rounds, merges=state.merges + 1)
+    def count(state: AsynchronousState, event: Arrival) -> AsynchronousState:
+        k, local_round = event.worker, event.local_round
+        state = state._replace(
+            roster=state.roster.after(event),
+            local_rounds=_increased(state.local_rounds, k, 1),
+            merges=state.merges + 1,
+        )
         if not scaling:
             return state
         updates = _increased(state.updates, k, local_round.local_steps)
