@@ -172,11 +172,16 @@ def _repeated(one: PyTree, n: int) -> PyTree:
     )
 
 
+def at(array: Any, index: Any) -> Any:
+    """`array[index]`, for an index of at least 0: else XLA has to compile a choice."""
+    return jax.lax.dynamic_index_in_dim(
+        array, index, keepdims=False, allow_negative_indices=False
+    )
+
+
 def row(stacked: PyTree, index: Any) -> PyTree:
     """One of the trees that are stacked along the leaves' first axes."""
-    return jax.tree.map(
-        lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), stacked
-    )
+    return jax.tree.map(lambda x: at(x, index), stacked)
 
 
 def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree | None) -> PyTree:
@@ -192,4 +197,6 @@ def put(stacked: PyTree, index: Any, new: PyTree, old: PyTree | None) -> PyTree:
 def written(stack: Any, index: Any, value: Any) -> Any:
     """A stacked leaf with another row."""
     value = jnp.asarray(value, stack.dtype)
-    return jax.lax.dynamic_update_index_in_dim(stack, value, index, 0)
+    return jax.lax.dynamic_update_index_in_dim(
+        stack, value, index, 0, allow_negative_indices=False
+    )

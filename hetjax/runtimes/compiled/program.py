@@ -23,7 +23,7 @@ from hetjax.merge.checks import check_op
 from hetjax.merge.group import Group
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Held, Parts, put, row, written
+from hetjax.runtimes.compiled.parts import Held, Parts, at, put, row, written
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
@@ -163,7 +163,7 @@ class _Stretch:
 
         def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
             held, numbers = carry
-            merge, merges, first, last = (tables.supersteps[i, j] for j in range(4))
+            merge, merges, first, last = at(tables.supersteps, i)
             held = lax.fori_loop(merge, merges, self._before, held)
             if not self._shape.buckets:
                 return held, numbers
@@ -182,7 +182,7 @@ class _Stretch:
 
     def _rounds(self, i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
         """Play a round, or a row of rounds side by side, all in one bucket."""
-        rounds = self._tables.rounds[i]
+        rounds = at(self._tables.rounds, i)
         play = self._side_by_side if self._parts.vmapped else self._in_turn
         if len(self._shape.buckets) == 1:
             return play(i, self._shape.buckets[0], carry)
@@ -195,7 +195,7 @@ class _Stretch:
         self, i: Any, bucket: Bucket, carry: tuple[Held, Numbers]
     ) -> tuple[Held, Numbers]:
         held, numbers = carry
-        steps = 1 if self._shape.single else self._tables.rounds[i, 2]
+        steps = 1 if self._shape.single else at(self._tables.rounds, i)[2]
         held, after, losses, mean = self._round(i, bucket, steps, held, numbers.losses)
         finite = numbers.finite
         if self._parts.checks:
@@ -206,13 +206,13 @@ class _Stretch:
         self, i: Any, bucket: Bucket, steps: Any, held: Held, losses: Any
     ) -> tuple[Held, list[Any], Any, Any]:
         """Play round i -> (held, the replica's leaves, losses, mean of last step)."""
-        worker, start, _, first, n, _ = (self._tables.rounds[i, j] for j in range(6))
-        rate, step = self._tables.rates[i], self._stepping(bucket)
+        worker, start, _, first, n, _ = at(self._tables.rounds, i)
+        rate, step = at(self._tables.rates, i), self._stepping(bucket)
         before = [row(x, worker) for x in self._sources(held)]
 
         def one(k: Any, carry: tuple) -> tuple:
             leaves, losses, _ = carry
-            rows = self._tables.rows[start + k]
+            rows = at(self._tables.rows, start + k)
             after, found, mean = step(
                 leaves, rows, n, rate, step_key(self._key, worker, first + k)
             )
@@ -265,7 +265,7 @@ class _Stretch:
     ) -> tuple[Held, Numbers]:
         """Rounds of several workers; one that stands for no worker changes nothing."""
         held, numbers = carry
-        rounds, rates = self._tables.rounds[i], self._tables.rates[i]
+        rounds, rates = at(self._tables.rounds, i), at(self._tables.rates, i)
         most = 1 if self._shape.single else jnp.max(rounds[:, 2])
         held, after, losses, means = self._rounds_at_once(
             rounds, rates, bucket, most, held, numbers.losses
@@ -362,7 +362,7 @@ class _Stretch:
         kinds = self._shape.kinds
         if len(kinds) == 1:
             return self._play(kinds[0], i, held)
-        chosen = self._tables.merges[i, 0]
+        chosen = at(self._tables.merges, i)[0]
         for number, kind in enumerate(kinds):
             held = _if(chosen == number, partial(self._play, kind, i), held)
         return held
@@ -370,7 +370,7 @@ class _Stretch:
     def _play(self, kind: Kind, i: Any, held: Held) -> Held:
         if kind.what == "merge":
             return self._merge(kind, i, held)
-        parts, worker = self._parts, self._tables.merges[i, 2]
+        parts, worker = self._parts, at(self._tables.merges, i)[2]
         if kind.what == "begun":
             return self._begun(held, worker)
         if kind.what == "done":
@@ -421,9 +421,9 @@ class _Stretch:
         return structure.unflatten(kept)
 
     def _merge(self, kind: Kind, i: Any, held: Held) -> Held:
-        parts, (node, *members) = self._parts, self._tables.merges[i, 1:]
-        merge, n = parts.merges[kind.level], len(kind.members)
-        members = range(n) if kind.everyone else members[:n]
+        parts, n = self._parts, len(kind.members)
+        merge, (_, node, *members) = parts.merges[kind.level], self._line(i, n)
+        members = range(n) if kind.everyone else members
         state = parts.state(held.states, kind.level, node)
         # a rule of one's own may go through the members one by one
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -449,6 +449,10 @@ class _Stretch:
             states = parts.with_state(states, of, m, adopt(child, replica), child)
         return held._replace(replicas=replicas, states=states)
 
+    def _line(self, i: Any, n: int) -> Any:
+        """Kind, node and n members of a merge."""
+        return at(self._tables.merges, i)[: 2 + n]
+
     def _member(self, held: Held, level: int, node: Any) -> Replica:
         """A node as a member of a merge."""
         of = self._parts.programs.as_member(self._parts.merges[level])
@@ -456,7 +460,7 @@ class _Stretch:
 
     def _stats(self, kind: Kind, i: Any, of_each: Callable[[Callable], Any]) -> Any:
         """Packed statistics; `of_each(f)` are [n] f(member)."""
-        packed = self._tables.stats[i, :, : len(kind.members)]
+        packed = at(self._tables.stats, i)[:, : len(kind.members)]
         required = self._parts.merges[kind.level].required_metrics
         if self.measure is None or not required or MergeOp.PUSH not in kind.op:
             return packed
@@ -466,8 +470,8 @@ class _Stretch:
     def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
         """A merge of many workers, all at once."""
         parts, n = self._parts, len(kind.members)
-        merge, node = parts.merges[kind.level], self._tables.merges[i, 1]
-        members = self._tables.merges[i, 2 : 2 + n]
+        merge, line = parts.merges[kind.level], self._line(i, n)
+        node, members = line[1], line[2:]
         before = held.replicas
         if not kind.everyone:
             before = jax.tree.map(lambda x: x[members], before)

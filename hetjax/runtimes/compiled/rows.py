@@ -17,6 +17,7 @@ from hetjax.data.columns import gathered, in_memory, leaves_of, row_bytes
 from hetjax.data.dataset import Split
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
+from hetjax.runtimes.compiled.parts import row
 
 FEW = 1  # splits that stay on a device besides the one in use
 SENT = 2**26  # bytes of batches that are sent at once, at most
@@ -107,7 +108,7 @@ class Sent(NamedTuple):
     def batch(self, arrays: Any, rows: jax.Array, n: Any, bucket: Bucket) -> Batch:
         """The batch of a step, inside a program."""
         del n
-        return jax.tree.map(lambda x: x[rows[0]], arrays[bucket.size])
+        return row(arrays[bucket.size], rows[0])
 
 
 class HostRows:
