@@ -1,5 +1,8 @@
 """The handwritten digits that come with scikit-learn: real data without a download."""
 
+from importlib.metadata import distribution
+from pathlib import Path
+
 import numpy as np
 
 from hetjax.data.checks import check_real, check_whole
@@ -7,6 +10,7 @@ from hetjax.data.dataset import Dataset, Split
 from hetjax.recipes import by_name
 
 _SIDE = 8  # pixels
+_FILE = "sklearn/datasets/data/digits.csv.gz"
 
 
 @by_name
@@ -21,11 +25,9 @@ def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset
     check_real("test_share", test_share)
     check_whole("seed", seed, 0)
     check_whole("shift", shift, 0, _SIDE - 1)
-    from sklearn.datasets import load_digits  # here, as it takes a second to import
-
-    pixels, classes = load_digits(return_X_y=True)
-    x = (np.asarray(pixels) / 16).astype(np.float32)  # pixels are 0..16
-    y = np.asarray(classes).astype(np.int32)
+    pixels, classes = _pixels_and_classes()
+    x = (pixels / 16).astype(np.float32)  # pixels are 0..16
+    y = classes.astype(np.int32)
     num_test = round(test_share * len(x))
     if not 0 < num_test < len(x):
         raise ValueError(f"test_share={test_share} leaves a split without images")
@@ -37,6 +39,21 @@ def digits(*, test_share: float = 0.2, seed: int = 0, shift: int = 0) -> Dataset
         num_classes=10,
         name="shifted digits" if shift else "digits",
     )
+
+
+def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels [1797, 64] and classes [1797], from the file that scikit-learn has.
+
+    To import scikit-learn takes a second, which is needed only if the file has moved.
+    """
+    file = Path(str(distribution("scikit-learn").locate_file(_FILE)))
+    if not file.exists():
+        from sklearn.datasets import load_digits
+
+        pixels, classes = load_digits(return_X_y=True)
+        return np.asarray(pixels), np.asarray(classes)
+    table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1], table[:, -1]
 
 
 def _shifted(split: Split, shift: int) -> Split:

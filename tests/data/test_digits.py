@@ -1,7 +1,10 @@
 """The bundled digits."""
 
+import importlib
+
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from hetjax.data import digits
 
@@ -48,3 +51,15 @@ def test_shifted_digits_are_every_image_at_nine_positions():
         assert not moved[0, :, 0].any()
         np.testing.assert_array_equal(nine.y.reshape(9, n), np.tile(one.y, (9, 1)))
     assert (plain.name, shifted.name) == ("digits", "shifted digits")
+
+
+@pytest.mark.parametrize("file", ["sklearn/datasets/data/digits.csv.gz", "moved.csv"])
+def test_the_file_is_that_of_scikit_learn(monkeypatch, file):
+    module = importlib.import_module("hetjax.data.digits")
+    monkeypatch.setattr(module, "_FILE", file)
+    x, y = load_digits(return_X_y=True)
+    everything = digits().train.x, digits().test.x
+    assert sum(map(len, everything)) == len(x)
+    pixels, classes = module._pixels_and_classes()
+    np.testing.assert_array_equal(pixels, x)
+    np.testing.assert_array_equal(classes, y)

@@ -29,7 +29,6 @@ from hetjax.tree import PyTree
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
 _RATE = WorkerStats._fields.index("learning_rate")
 _ACCURACY = WorkerStats._fields.index("accuracy")
-ONE_BY_ONE = 8  # members of a merge at most that are merged as a tuple; more as a stack
 
 
 class Kind(NamedTuple):
@@ -427,8 +426,8 @@ class _Stretch:
         state = parts.state(held.states, kind.level, node)
         # a rule of one's own may go through the members one by one
         ours = merge.apply.__module__.partition(".")[0] == __name__.partition(".")[0]
-        several = n > ONE_BY_ONE and merge.takes_groups and ours
-        if several and all(m == WORKER for m in kind.members):
+        stacks = n > 1 and merge.takes_groups and ours
+        if stacks and all(m == WORKER for m in kind.members):
             return self._merge_stack(kind, i, held, state)
         before = tuple(
             row(held.replicas, m) if of == WORKER else self._member(held, of, m)
