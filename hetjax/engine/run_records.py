@@ -330,6 +330,7 @@ class RunRecords:
         last = history.ends_at_evaluation or history.error is not None
         if last:
             self._drop_unseen(history.duration)
+        history.root_merges = len(history.merge_times)
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self._ledger.close(history.duration)

@@ -66,6 +66,8 @@ def run_record(history: History) -> dict[str, Any]:
         "workers": [_worker_record(w) for w in history.workers],
         "staleness": [plain(w.staleness) for w in history.workers],
         "merges": history.merges,
+        "root_merges": history.root_merges,
+        "unseen_merge": plain(history.unseen_merge),
         "merge_times": list(history.merge_times) if sizes_moved(history) else [],
         "compilations": history.compilations,
         "programs": plain(history.programs),

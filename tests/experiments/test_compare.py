@@ -116,6 +116,8 @@ def check_run(run):
         "workers": list,
         "staleness": list,
         "merges": int,
+        "root_merges": int,
+        "unseen_merge": float,
         "merge_times": list,
         "compilations": int,
         "programs": dict,
