@@ -15,7 +15,7 @@ from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.function import rate_dtype
 from hetjax.strategies.types import Strategy
-from hetjax.tasks.checks import model_like
+from hetjax.tasks.checks import model_like, trained_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
 from hetjax.typed_arguments import checked
@@ -67,8 +67,10 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
     the merged model, which `task.metrics` evaluates.
 
     Errors: a ValueError for a strategy whose merge is a tree of merges, needs metrics
-    of held-out examples, or is of partners (use `make_run`); for batches that are not
-    of W workers; for a strategy without a constant learning rate if none is given.
+    of held-out examples, or is of partners (use `make_run`); for complex or integer
+    parameters; for batches that are not of W workers; for a strategy without a constant
+    learning rate if none is given. Whether a loss couples the examples of a batch is
+    not tried, as runs do it.
 
     >>> import hetjax as hj
     >>> import jax, jax.numpy as jnp
@@ -81,6 +83,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
     >>> metrics["losses"].shape
     (4, 2)
     """
+    like = trained_shapes(task)
     programs = Programs(task)  # its own: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)
     requires = (*merge.requires, *strategy.local.requires)
@@ -140,8 +143,6 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
         }
         after = state.steps + taken.astype(jnp.int32)
         return RoundState(replicas, center, after, state.key), metrics
-
-    like = jax.eval_shape(task.init, jax.random.key(0))
 
     def model(state: RoundState) -> tuple[Params, ModelState]:
         """The merged model."""
