@@ -59,6 +59,7 @@ class RunRecords:
             strategy.recorded_settings,
             task.metric,
             mode=task.mode,
+            schedule_seed=int(job.schedule),
             algorithm="" if strategy.name == OWN else strategy.name,
             output=task.output,
             real=runtime.real,

@@ -99,7 +99,11 @@ class _Record:
 
 
 # files of earlier versions do not say
-_NEW_NUMBERS = {"root_merges": (int, type(None)), "unseen_merge": (int, float)}
+_NEW_NUMBERS = {
+    "schedule_seed": (int, type(None)),
+    "root_merges": (int, type(None)),
+    "unseen_merge": (int, float),
+}
 
 
 def _history(record: _Record, metric: str, mode: str) -> History:

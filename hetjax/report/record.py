@@ -56,6 +56,7 @@ def run_record(history: History) -> dict[str, Any]:
     return {
         "strategy": history.strategy,
         "seed": history.seed,
+        "schedule_seed": history.schedule_seed,
         "settings": plain(history.settings),
         "algorithm": history.algorithm,
         "output": history.output,

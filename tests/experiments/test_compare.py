@@ -107,6 +107,7 @@ def check_run(run):
         "strategy": str,
         "algorithm": str,
         "seed": int,
+        "schedule_seed": int,
         "settings": dict,
         "output": str,
         "duration": float,

@@ -77,7 +77,8 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "algorithm", "output", "duration", "evals"),
+        *("strategy", "seed", "schedule_seed", "settings", "algorithm", "output"),
+        *("duration", "evals"),
         *("eval_examples", "at_end", "workers", "staleness", "merges"),
         *("root_merges", "unseen_merge", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),

@@ -66,6 +66,7 @@ class History:
     settings: dict[str, Any]
     metric: str  # name of the main metric in `evals`
     mode: str = "max"  # is it better if it is larger, or smaller ("min")?
+    schedule_seed: int | None = None  # of the clock and the sampler; None: not known
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[Evaluation] = field(default_factory=list)
