@@ -242,6 +242,19 @@ def test_parameters_that_cannot_be_trained(dtype):
         hj.make_round(task, strategy, workers=2)
 
 
+def test_a_merge_or_an_update_of_ones_own_that_returns_the_wrong_things():
+    strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
+    merge = strategy.merge._replace(apply=lambda state, replicas, stats, op: state)
+    with pytest.raises(ValueError, match="apply returned .* return a pair"):
+        hj.make_round(least_squares(), strategy._replace(merge=merge), workers=2)
+    update = strategy.local._replace(step=lambda replica, *given: replica)
+    own = strategy._replace(local=update)
+    init, round, _ = hj.make_round(least_squares(), own, workers=2)
+    state, batches = init(jax.random.key(0)), (np.ones((2, 1, 4)), np.ones((2, 1, 4)))
+    with pytest.raises(ValueError, match="step returned .* return a pair"):
+        round(state, batches)
+
+
 def test_a_schedule_of_rates_is_up_to_the_caller():
     strategy = hj.local_sgd(batch_size=4, learning_rate=lambda examples: 0.1)
     init, round, _ = hj.make_round(least_squares(), strategy, workers=2)
