@@ -14,8 +14,9 @@ from hetjax.merge.group import Group, unstacked
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
 from hetjax.runtimes.compiled.function import rate_dtype
+from hetjax.strategies.own_parts import check_own_merges, check_own_step
 from hetjax.strategies.types import Strategy
-from hetjax.tasks.checks import model_like
+from hetjax.tasks.checks import model_like, trained_shapes
 from hetjax.tasks.types import Task
 from hetjax.tree import MergeState, ModelState, Params, PyTree
 from hetjax.typed_arguments import checked
@@ -67,8 +68,11 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
     the merged model, which `task.metrics` evaluates.
 
     Errors: a ValueError for a strategy whose merge is a tree of merges, needs metrics
-    of held-out examples, or is of partners (use `make_run`); for batches that are not
-    of W workers; for a strategy without a constant learning rate if none is given.
+    of held-out examples, or is of partners (use `make_run`); for complex or integer
+    parameters; for a merge or a local update of your own that returns the wrong things;
+    for batches that are not of W workers; for a strategy without a constant learning
+    rate if none is given. Whether a loss couples the examples of a batch is
+    not tried, as runs do it.
 
     >>> import hetjax as hj
     >>> import jax, jax.numpy as jnp
@@ -81,6 +85,8 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
     >>> metrics["losses"].shape
     (4, 2)
     """
+    like = trained_shapes(task)
+    check_own_merges(strategy, task)
     programs = Programs(task)  # its own: settings of the strategy may be traced
     merge = _merge_of(strategy, programs)
     requires = (*merge.requires, *strategy.local.requires)
@@ -109,6 +115,9 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
         rates = _rates(strategy, learning_rate, state.replicas.params, workers)
         taken = jnp.full(workers, most) if steps is None else jnp.asarray(steps)
         leaves, structure = jax.tree.flatten(batches)  # a BCOO has rules of its own
+        of_step = jax.eval_shape(lambda own: [x[0, 0] for x in own], leaves)
+        batch = jax.tree.unflatten(structure, of_step)
+        check_own_step(strategy.local, task, batch)
 
         def local(
             worker: Any, replica: Replica, first: Any, n: Any, rate: Any, own: Any
@@ -140,8 +149,6 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
         }
         after = state.steps + taken.astype(jnp.int32)
         return RoundState(replicas, center, after, state.key), metrics
-
-    like = jax.eval_shape(task.init, jax.random.key(0))
 
     def model(state: RoundState) -> tuple[Params, ModelState]:
         """The merged model."""

@@ -59,6 +59,7 @@ class RunRecords:
             strategy.recorded_settings,
             task.metric,
             mode=task.mode,
+            schedule_seed=int(job.schedule),
             algorithm="" if strategy.name == OWN else strategy.name,
             output=task.output,
             real=runtime.real,
@@ -330,6 +331,7 @@ class RunRecords:
         last = history.ends_at_evaluation or history.error is not None
         if last:
             self._drop_unseen(history.duration)
+        history.root_merges = len(history.merge_times)
         if self._corrected is not None:
             self._correct(self._corrected)
         history.workers = self._ledger.close(history.duration)

@@ -98,6 +98,14 @@ class _Record:
             raise self.error(name, f"is {_short(value)}") from None
 
 
+# files of earlier versions do not say
+_NEW_NUMBERS = {
+    "schedule_seed": (int, type(None)),
+    "root_merges": (int, type(None)),
+    "unseen_merge": (int, float),
+}
+
+
 def _history(record: _Record, metric: str, mode: str) -> History:
     """The history of one run."""
     points = record.records("evals")
@@ -119,6 +127,11 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         **{
             name: record.get(name, str) if name in record.value else ""
             for name in ("algorithm", "played")
+        },
+        **{
+            name: record.get(name, kind)
+            for name, kind in _NEW_NUMBERS.items()
+            if name in record.value
         },
         evals=[Evaluation(_point(p, metric)) for p in points],
         at_end=record.made("at_end", _nan_for_none, dict),

@@ -56,6 +56,7 @@ def run_record(history: History) -> dict[str, Any]:
     return {
         "strategy": history.strategy,
         "seed": history.seed,
+        "schedule_seed": history.schedule_seed,
         "settings": plain(history.settings),
         "algorithm": history.algorithm,
         "output": history.output,
@@ -66,6 +67,8 @@ def run_record(history: History) -> dict[str, Any]:
         "workers": [_worker_record(w) for w in history.workers],
         "staleness": [plain(w.staleness) for w in history.workers],
         "merges": history.merges,
+        "root_merges": history.root_merges,
+        "unseen_merge": plain(history.unseen_merge),
         "merge_times": list(history.merge_times) if sizes_moved(history) else [],
         "compilations": history.compilations,
         "programs": plain(history.programs),

@@ -39,24 +39,32 @@ def check_own_parts(strategy: Strategy, task: Task, data: Dataset) -> None:
 
     hetjax's own parts are not traced.
     """
-    update = strategy.local
-    own = [m for m in strategy.merges if _is_own(m.apply) or _is_own(m.model)]
-    if not own and not _is_own(update.step):
+    if _is_own(strategy.local.step):
+        check_own_step(strategy.local, task, batch_of(data.train, 2))
+    check_own_merges(strategy, task)
+
+
+def check_own_step(update: LocalUpdate, task: Task, batch: Batch) -> None:
+    """Raise a WrongPart for a user's local update that returns the wrong things."""
+    if not _is_own(update.step):
         return
-    model = model_shapes(task)
-    if _is_own(update.step):
-        what = f"the local update {maker(update.step)}: step"
+    what = f"the local update {maker(update.step)}: step"
 
-        def step(model: Any, batch: Batch) -> None:
-            replica = local.new_replica(update, *model)
-            grad_fn = make_grad_fn(task, jax.random.key(0))
-            result = update.step(replica, batch, jnp.float32(1.0), grad_fn)
-            _check_step(what, result, len(batch.weight))
+    def step(model: Any, batch: Batch) -> None:
+        replica = local.new_replica(update, *model)
+        grad_fn = make_grad_fn(task, jax.random.key(0))
+        result = update.step(replica, batch, jnp.float32(1.0), grad_fn)
+        _check_step(what, result, len(batch.weight))
 
-        _trace(what, update.step, step, model, batch_of(data.train, 2))
+    _trace(what, update.step, step, model_shapes(task), batch)
+
+
+def check_own_merges(strategy: Strategy, task: Task) -> None:
+    """Raise a WrongPart for a user's merge that returns the wrong things."""
     table = jax.ShapeDtypeStruct((len(WorkerStats._fields), _MEMBERS), jnp.float32)
-    for merge in own:
-        _check_merge(update, merge, model, table)
+    for merge in strategy.merges:
+        if _is_own(merge.apply) or _is_own(merge.model):
+            _check_merge(strategy.local, merge, model_shapes(task), table)
 
 
 def _is_own(function: Any) -> bool:

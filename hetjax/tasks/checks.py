@@ -87,9 +87,7 @@ def check_task(task: Task, data: Dataset, batch_size: int) -> None:
     The trainer takes the mean over a batch, which leaves out padding; a mean taken by
     the task would include it.
     """
-    params, model_state = model_shapes(task)
-    _check_dtypes("parameter", params)
-    _check_dtypes("model state", model_state, whole=True)
+    params, model_state = trained_shapes(task)
     size = max(2, batch_size)  # with one example, [1] and [B] are the same shape
     train, test = batch_of(data.train, size), batch_of(data.test, size)
     _check_losses(_losses(task, params, model_state, train), len(train.weight))
@@ -106,6 +104,14 @@ def model_shapes(task: Task) -> tuple[Any, Any]:
             "model_state), with () for no state"
         )
     return found
+
+
+def trained_shapes(task: Task) -> tuple[Any, Any]:
+    """As `model_shapes`; a ValueError for numbers that cannot be trained or merged."""
+    params, model_state = model_shapes(task)
+    _check_dtypes("parameter", params)
+    _check_dtypes("model state", model_state, whole=True)
+    return params, model_state
 
 
 def model_like(task: Task, params: Any) -> tuple[Any, Any]:

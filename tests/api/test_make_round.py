@@ -234,6 +234,27 @@ def test_what_a_round_refuses(batches, options, message):
         round(init(jax.random.key(0)), batches, **options)
 
 
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.complex64])
+def test_parameters_that_cannot_be_trained(dtype):
+    task = least_squares()._replace(init=lambda key: ({"w": jnp.ones(4, dtype)}, ()))
+    strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
+    with pytest.raises(ValueError, match=f"the parameter 'w' is {dtype.__name__}"):
+        hj.make_round(task, strategy, workers=2)
+
+
+def test_a_merge_or_an_update_of_ones_own_that_returns_the_wrong_things():
+    strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
+    merge = strategy.merge._replace(apply=lambda state, replicas, stats, op: state)
+    with pytest.raises(ValueError, match="apply returned .* return a pair"):
+        hj.make_round(least_squares(), strategy._replace(merge=merge), workers=2)
+    update = strategy.local._replace(step=lambda replica, *given: replica)
+    own = strategy._replace(local=update)
+    init, round, _ = hj.make_round(least_squares(), own, workers=2)
+    state, batches = init(jax.random.key(0)), (np.ones((2, 1, 4)), np.ones((2, 1, 4)))
+    with pytest.raises(ValueError, match="step returned .* return a pair"):
+        round(state, batches)
+
+
 def test_a_schedule_of_rates_is_up_to_the_caller():
     strategy = hj.local_sgd(batch_size=4, learning_rate=lambda examples: 0.1)
     init, round, _ = hj.make_round(least_squares(), strategy, workers=2)

@@ -1,11 +1,23 @@
 """The records of merges: those that end within the run, and the bytes they move."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tiny_runs import averaging, column, machine, one_by_one, train
+from tiny_runs import (
+    ENDLESS,
+    averaging,
+    column,
+    counting_data,
+    counting_task,
+    machine,
+    one_by_one,
+    train,
+)
 
+import hetjax as hj
 from hetjax import schedule
-from hetjax.machine import MergeOp
+from hetjax.machine import Link, MergeOp
 
 BYTES = 4  # of the model w, one float32 number
 
@@ -68,6 +80,47 @@ def test_a_link_on_which_no_merge_ends():
     assert list(history.merge_times) == []
     assert "the first merge takes until 1e+09 s, beyond the run's 10 s" in repr(history)
     assert [w.bytes_received for w in history.workers] == [0, 0]
+
+
+def nodes(top):
+    """Four workers on two nodes, whose merges reach each other in 2 x `top` seconds."""
+    whole = machine(1.0, 1.0, 1.0, 1.0)
+    workers = tuple(
+        replace(w, place=(node,))
+        for w, node in zip(whole.workers, ("n", "n", "m", "m"), strict=True)
+    )
+    fast = Link(latency=0.05, bandwidth=ENDLESS)
+    root = Link(latency=top, bandwidth=ENDLESS)
+    return replace(whole, workers=workers, links={"": root, "n": fast, "m": fast})
+
+
+@pytest.mark.parametrize(
+    ("top", "seconds", "note"),
+    [
+        (1e9, 10.0, "the first merge at the root takes until 2e+09 s, beyond"),
+        (0.5, 1.5, "nothing was merged at the root in 1.5 s"),
+        (0.5, 10.0, ""),
+    ],
+)
+def test_a_run_whose_nodes_alone_have_merged(top, seconds, note, tmp_path):
+    """Members of a node merge after one step, the nodes after two."""
+    strategy = hj.hier_sgd(batch_size=2, learning_rate=1.0, local_steps=(1, 2))
+    runs = hj.compare(
+        counting_task(),
+        counting_data(),
+        nodes(top),
+        {"hier_sgd": strategy},
+        seconds=seconds,
+        num_evals=2,
+        progress=False,
+    )
+    runs.to_json(tmp_path / "results.json")
+    for found in (runs, hj.Comparison.from_json(tmp_path / "results.json")):
+        (history,) = found.histories
+        assert history.merges > 0
+        assert history.unmerged.startswith(note)
+        assert ("the model is the initial one" in str(found.table())) == bool(note)
+        assert bool(history.unmerged) == bool(note)
 
 
 def test_evaluations_workers_and_events_are_read_the_same_way():

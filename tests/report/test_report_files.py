@@ -77,8 +77,10 @@ def test_json_schema(runs):
     ]
     run = document["runs"][0]
     assert list(run) == [
-        *("strategy", "seed", "settings", "algorithm", "output", "duration", "evals"),
-        *("eval_examples", "at_end", "workers", "staleness", "merges", "merge_times"),
+        *("strategy", "seed", "schedule_seed", "settings", "algorithm", "output"),
+        *("duration", "evals"),
+        *("eval_examples", "at_end", "workers", "staleness", "merges"),
+        *("root_merges", "unseen_merge", "merge_times"),
         *("compilations", "programs", "compile_seconds", "host_seconds", "stopped"),
         *("real", "placement", "played", "estimates_busy", "step_modes", "events"),
         *("stuck", "interruptions"),
@@ -213,7 +215,7 @@ def test_an_interruption_leaves_the_old_file(tmp_path):
 def test_a_full_disk_names_what_is_written_and_what_is_not(runs, tmp_path):
     """The plots and the page with them are too large."""
     (tmp_path / NAMES[2]).write_text("old")
-    with full_disk(8_000), pytest.raises(OSError, match="too large") as raised:
+    with full_disk(8_500), pytest.raises(OSError, match="too large") as raised:
         write_results(runs, tmp_path, overwrite=True)
     failed, _, written = str(raised.value).partition("; written: ")
     large = [NAMES[2], *NAMES[4:]]

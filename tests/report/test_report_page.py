@@ -226,6 +226,20 @@ def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
     assert "seconds=10.0, seeds=(0,), num_evals=1, epochs=2.5)" in call
 
 
+def test_the_call_has_what_the_runs_were_asked(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+
+    def call(*asked):
+        runs = [make("a", seed, (0.1, 0.2), **more) for seed, more in enumerate(asked)]
+        return parsed(Comparison(runs, data={}, machine={}), tmp_path)[1]
+
+    asked = {"played": "reference player: compiled=False", "schedule_seed": 1}
+    assert "num_evals=1, schedule_seed=1, compiled=False)" in call(asked, asked)
+    of_seeds = [{"schedule_seed": seed, "played": "compiled"} for seed in (0, 1)]
+    assert "num_evals=1)" in call(*of_seeds)
+    assert "num_evals=1)" in call({}, {})  # not known
+
+
 def test_a_common_rate_is_below_the_table(make):
     tuning = {"tune": "common", "held_out": 1430, "chosen": {"sync": 0.5}}
     tuning["scores"] = {"sync": {"0.5": 0.9}}

@@ -66,6 +66,7 @@ class History:
     settings: dict[str, Any]
     metric: str  # name of the main metric in `evals`
     mode: str = "max"  # is it better if it is larger, or smaller ("min")?
+    schedule_seed: int | None = None  # of the clock and the sampler; None: not known
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[Evaluation] = field(default_factory=list)
@@ -84,6 +85,8 @@ class History:
     merges: int = 0  # that were done by the end of the run
     merge_times: array = field(default_factory=lambda: array("d"))
     # [s] when each merge of the run's model was done, rising
+    root_merges: int | None = None
+    # of `merges`, those of the run's model; None before the end, or if it is not known
     unseen_merge: float = 0.0
     # [s] when the first merge would have been done that the run's end came before
     compilations: int = 0  # in this run, from JAX's monitoring events
@@ -147,14 +150,17 @@ class History:
     @property
     def unmerged(self) -> str:
         """Why the model is still the initial one, if no merge was done by the end."""
-        if not self.merges and self.unseen_merge:
+        if self.merges if self.root_merges is None else self.root_merges:
+            return ""
+        where = " at the root" * bool(self.merges)  # only nodes below it have merged
+        if self.unseen_merge:
             return (
-                f"the first merge takes until {self.unseen_merge:.3g} s, beyond the "
-                f"run's {self.duration:.3g} s (see the latency and bandwidth of the "
-                "machine's links)"
+                f"the first merge{where} takes until {self.unseen_merge:.3g} s, "
+                f"beyond the run's {self.duration:.3g} s (see the latency and "
+                "bandwidth of the machine's links)"
             )
         same = len({p["loss"] for p in self.evals}) == 1
-        return f"nothing was merged in {self.duration:g} s" * (same and not self.merges)
+        return f"nothing was merged{where} in {self.duration:g} s" * same
 
     @property
     def log(self) -> Log:

@@ -4,7 +4,7 @@ import re
 from html import escape
 from typing import Any
 
-from hetjax.engine.records.history import EPOCHS_DONE
+from hetjax.engine.records.history import BY_REQUEST, EPOCHS_DONE, REFERENCE
 from hetjax.report.page.parts import pairs, paragraph
 from hetjax.report.page.types import Shown
 
@@ -34,7 +34,7 @@ def _arguments(c: Shown) -> list[str]:
         for name in c.strategies
     }
     alike = len(set(longest.values())) == 1 or any(h.stopped for h in c.histories)
-    found = {
+    found: dict[str, Any] = {
         "seconds": max(longest.values()) if alike else longest,
         "seeds": tuple(sorted({h.seed for h in c.histories})),
         "num_evals": max(len(h.evals) for h in c.histories) - 1,
@@ -51,5 +51,11 @@ def _arguments(c: Shown) -> list[str]:
         rates = [float(r) for tried in c.tuning["scores"].values() for r in tried]
         found["learning_rates"] = tuple(dict.fromkeys(rates))
         found["tune"] = c.tuning["tune"]
+    schedules = {h.schedule_seed for h in c.histories}
+    own = any(h.schedule_seed not in (None, h.seed) for h in c.histories)
+    if own and len(schedules) == 1:
+        (found["schedule_seed"],) = schedules
+    if {h.played for h in c.histories} == {REFERENCE + BY_REQUEST}:
+        found["compiled"] = False
     given = (f"{name}={value!r}" for name, value in found.items())
     return ["task", "data", "machine", "strategies", *given]
