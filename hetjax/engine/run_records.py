@@ -94,7 +94,8 @@ class RunRecords:
         if result.known and not result.finite:
             self._note_nan(arrival, float(result.mean), rows)
             return
-        self.check_losses()
+        if self.losses.are_known:
+            self.check_losses()
         self.losses.add(arrival, result, rows)
 
     def _note_nan(

@@ -14,6 +14,7 @@ from hetjax.machine.types import (
     LocalRound,
     MergeAction,
     MergeOp,
+    Moves,
     Stamps,
     WorkerInfo,
     moves_of,
@@ -154,8 +155,10 @@ class Ledger(Saved):
         `next_look` is the time of the next evaluation, which may be the run's last.
         """
         self._move(action, num_bytes)
-        self._unseen.append((visible, num_bytes, action))
-        self._unseen = [m for m in self._unseen if m[0] > next_look]
+        if visible > next_look:
+            self._unseen.append((visible, num_bytes, action))
+        if self._unseen:
+            self._unseen = [m for m in self._unseen if m[0] > next_look]
 
     def unseen(self, time: float) -> tuple[list[tuple[float, MergeAction]], int]:
         """The merges that are visible after `time` [s], when, and the bytes they move.
@@ -285,8 +288,9 @@ class Ledger(Saved):
         member that had no round yet gets the given learning rate.
         """
         members = (*action.members, *action.partners)
-        staleness = self._take_staleness(action)
-        pushes = moves_of(action.op).pushes
+        moves = moves_of(action.op)
+        staleness = self._take_staleness(action, members, moves)
+        pushes = moves.pushes
         if action.op is MergeOp.FETCH and not self._accrues:
             for worker in action.members:
                 if isinstance(worker, int):
@@ -331,14 +335,15 @@ class Ledger(Saved):
             return self._recent.pop(member, _NOTHING)
         return _of(self._rounds.pop(member, ()))
 
-    def _take_staleness(self, action: MergeAction) -> list[int]:
+    def _take_staleness(
+        self, action: MergeAction, members: tuple[int | str, ...], moves: Moves
+    ) -> list[int]:
         """Return how many versions old each member's model is, and update the versions.
 
         A version is one change of the node's model.
         """
-        moves, node = moves_of(action.op), action.node
+        node = action.node
         version = self._versions.get(node, 0) + (action.server_steps or 0)
-        members = (*action.members, *action.partners)
         staleness = [version - self._fetched.get(m, 0) for m in members]
         for member, s in zip(action.members, staleness, strict=False):
             if isinstance(member, int) and moves.pushes:

@@ -59,6 +59,14 @@ class Losses(Saved):
         mean, late = (result.mean, None) if known else (None, result)
         self._unchecked.append(Unchecked(arrival, mean, late, rows))
 
+    @property
+    def are_known(self) -> bool:
+        """Is there a round whose loss can be looked at?"""
+        if not self._unchecked:
+            return False
+        late = self._unchecked[0].late
+        return late is None or late.known
+
     def take_known(
         self,
     ) -> Iterator[tuple[Arrival, float, RoundResult | None, Sequence[np.ndarray]]]:
@@ -67,13 +75,9 @@ class Losses(Saved):
         It is called one arrival late, so that reading the loss does not delay the
         rounds that were just dispatched.
         """
-        while self._unchecked:
-            arrival, mean, late, rows = self._unchecked[0]
-            if late is not None and not late.known:
-                return
-            self._unchecked.popleft()
-            loss = float(np.asarray(mean if late is None else late.mean))
-            yield arrival, loss, late, rows
+        while self.are_known:
+            arrival, mean, late, rows = self._unchecked.popleft()
+            yield arrival, float(mean if late is None else late.mean), late, rows
 
     def count(self, arrival: Arrival, loss: float) -> None:
         """Count a round's loss in the mean since the last evaluation."""

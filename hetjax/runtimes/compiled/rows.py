@@ -219,10 +219,9 @@ def device_bytes(split: Split) -> int | None:
     return total
 
 
-def check_rows(rows: Sequence[np.ndarray], number: int) -> None:
+def check_rows(rows: np.ndarray, number: int) -> None:
     """An IndexError unless all are rows of a split of so many examples."""
-    every = np.concatenate(rows)
-    low, high = every.min(initial=0), every.max(initial=0)
+    low, high = rows.min(initial=0), rows.max(initial=0)
     if low < 0 or high >= number:
         raise IndexError(
             f"the sampler drew the row {low if low < 0 else high} of a training split "
@@ -230,21 +229,18 @@ def check_rows(rows: Sequence[np.ndarray], number: int) -> None:
         )
 
 
-def padded(
-    rows: Sequence[np.ndarray], size: int, lengths: list[np.ndarray]
-) -> np.ndarray:
-    """[S, size] int32 the rows of S steps of n examples each, padded as batches are.
+def padded(table: np.ndarray, size: int, lengths: list[np.ndarray]) -> np.ndarray:
+    """[S, size] the rows [S, n] of S steps, padded as batches are.
 
     `lengths` [S n] are the entries of the rows, of each sparse array, in their order:
     padding repeats the example that has the fewest; without any, all from the first on.
     """
-    table = np.concatenate(rows).reshape(len(rows), -1)
     n = table.shape[1]
     if n == size:
         return table
     if not lengths:
         return table[:, np.arange(size) % n]
-    shortest = np.sum(lengths, axis=0).reshape(len(rows), n).argmin(axis=1)
+    shortest = np.sum(lengths, axis=0).reshape(len(table), n).argmin(axis=1)
     column = np.arange(size)[None]
     return np.take_along_axis(
         table, np.where(column < n, column, shortest[:, None]), axis=1

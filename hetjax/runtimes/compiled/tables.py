@@ -178,9 +178,10 @@ class Buckets:
             here = np.flatnonzero(of_step == n)
             size = int(n) if self._exact else int(needed[0])
             rows = [chunk.rows[i] for i in here]
-            check_rows(rows, self._source.number)
-            lengths = self._source.lengths(np.concatenate(rows))
-            table[here, :size] = padded(rows, size, lengths)
+            every = np.concatenate(rows)
+            check_rows(every, self._source.number)
+            lengths = self._source.lengths(every)
+            table[here, :size] = padded(every.reshape(len(rows), -1), size, lengths)
             self._hold(size, table[here, :size])
             held.setdefault(size, []).append((here, rows))
         known = sorted(self.known)

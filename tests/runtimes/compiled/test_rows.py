@@ -132,7 +132,7 @@ def test_padding_of_rows(sparse):
         rows = [rng.integers(N, size=n) for _ in range(5)]
         of_all = np.concatenate(rows)
         lengths = [e.lengths for e in entries_of(split, of_all)]
-        table = padded(rows, size, lengths)
+        table = padded(np.stack(rows), size, lengths)
         assert table.shape == (5, size)
         for mine, own in zip(table, rows, strict=True):
             np.testing.assert_array_equal(mine[:n], own)
