@@ -23,7 +23,7 @@ from hetjax.merge.checks import check_op
 from hetjax.merge.group import Group
 from hetjax.merge.types import Merge, WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.compiled.parts import Held, Parts, at, put, row, written
+from hetjax.runtimes.compiled.parts import Held, Parts, States, at, put, row, written
 from hetjax.tree import PyTree
 
 WORKER = -1  # of a merge's members; others are nodes, by the merge that they have
@@ -118,6 +118,7 @@ class _Stretch:
     """The program of one shape."""
 
     measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
+    _one: Any = None  # 1, which XLA does not know; None: nothing is kept apart
 
     def __init__(self, parts: Parts, shape: Shape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
@@ -159,6 +160,8 @@ class _Stretch:
     def run(self, held: Held, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
         """Play all supersteps, one after the other."""
         self.take(arrays, tables, jax.random.key(tables.seed))
+        if not self._parts.vmapped:
+            self._one = jnp.minimum(tables.number, 1)
 
         def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
             held, numbers = carry
@@ -224,16 +227,26 @@ class _Stretch:
         after, losses, mean = (
             one(0, begin) if alone else self._looped(steps, one, begin)
         )
-        held = self._with_after(
-            held,
-            [
-                written(stack, worker, value)
-                for stack, value in zip(
-                    self._changed_stacks(held), self._changing(after), strict=True
-                )
-            ],
-        )
-        return held, after, losses, mean
+        changed = self._changing(after)
+        buffers = len(changed) > len(jax.tree.leaves(self._replica.params))
+
+        def write(stacks: list[Any]) -> list[Any]:
+            every = zip(stacks, changed, strict=True)
+            return [written(stack, worker, value) for stack, value in every]
+
+        stacks = self._changed_stacks(held)
+        stacks = self._apart(write, stacks) if buffers else write(stacks)
+        return self._with_after(held, stacks), after, losses, mean
+
+    def _apart(self, write: Callable[[Any], Any], stacks: Any) -> Any:
+        """`write(stacks)`, once all that is read of the stacks has been read.
+
+        In one piece, XLA reads rows of a stack where they are used, among the writes,
+        and copies the whole stack before it.
+        """
+        if self._one is None:
+            return write(stacks)
+        return lax.fori_loop(0, self._one, lambda _, now: write(now), stacks)
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
         """`one` for each step; leaves that no step changes are not carried along."""
@@ -376,25 +389,35 @@ class _Stretch:
             return self._done(held, worker)
         now = row(held.replicas, worker)
         if kind.what == "moved":
-            new = self._moved(held, worker, now)
-            return held._replace(replicas=put(held.replicas, worker, new, now))
-        new = parts.new_replica(held.states, self._like)
-        if kind.what == "reset":
-            new = with_own_buffers(new, now, parts.requires)
-        return held._replace(replicas=put(held.replicas, worker, new, None))
+            new, old = self._moved(held, worker, now), now
+        else:
+            new, old = parts.new_replica(held.states, self._like), None
+            if kind.what == "reset":
+                new = with_own_buffers(new, now, parts.requires)
+        write = partial(put, index=worker, new=new, old=old)
+        return held._replace(replicas=self._apart(write, held.replicas))
 
     def _begun(self, held: Held, worker: Any) -> Held:
         """Copy what a round begins from, as merges may change it."""
         leaves = zip(jax.tree.leaves(held.replicas), self._parts.copied, strict=True)
         now = [row(x, worker) for x, copied in leaves if copied]
-        every = zip(held.begun, now, strict=True)
-        return held._replace(begun=tuple(written(x, worker, y) for x, y in every))
+
+        def write(stacks: tuple[Any, ...]) -> tuple[Any, ...]:
+            every = zip(stacks, now, strict=True)
+            return tuple(written(x, worker, y) for x, y in every)
+
+        return held._replace(begun=self._apart(write, held.begun))
 
     def _done(self, held: Held, worker: Any) -> Held:
         """A round arrives whose replica no merge has changed."""
         leaves, structure = jax.tree.flatten(held.replicas)
-        every = zip(self._changing(leaves), held.done, strict=True)
-        new = [written(x, worker, row(done, worker)) for x, done in every]
+        after = row(held.done, worker)
+
+        def write(stacks: list[Any]) -> list[Any]:
+            every = zip(stacks, after, strict=True)
+            return [written(x, worker, y) for x, y in every]
+
+        new = self._apart(write, self._changing(leaves))
         merged = structure.unflatten(self._merged(leaves, new))
         return held._replace(replicas=merged)
 
@@ -435,17 +458,34 @@ class _Stretch:
         )
         packed = self._stats(kind, i, lambda of: jnp.stack([of(r) for r in before]))
         new, after = _merged(merge, state, before, packed, kind.op)
-        states = parts.with_state(held.states, kind.level, node, new, state)
-        replicas = held.replicas
-        every = zip(kind.members, members, before, after, strict=True)
-        for of, m, old, replica in every:
+        of_nodes = [(kind.level, node, new, state)]
+        of_workers = []
+        for of, m, old, replica in zip(
+            kind.members, members, before, after, strict=True
+        ):
             if of == WORKER:
-                replicas = put(replicas, m, replica, old)
+                of_workers.append((m, replica, old))
                 continue
-            child = parts.state(states, of, m)
+            child = parts.state(held.states, of, m)
             adopt = parts.merges[of].from_parent
             assert adopt is not None  # checked where it is a member
-            states = parts.with_state(states, of, m, adopt(child, replica), child)
+            of_nodes.append((of, m, adopt(child, replica), child))
+
+        def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
+            replicas, states = now
+            for changed in of_workers:
+                replicas = put(replicas, *changed)
+            for level, *changed in of_nodes:
+                states = parts.with_state(states, level, *changed)
+            return replicas, states
+
+        stacks = held.replicas, held.states
+        given = [x for _, *pair in of_workers for x in _different(*pair)]
+        fetched = {id(x) for x in jax.tree.leaves(new)}  # these do not read the stacks
+        if {id(x) for x in given} <= fetched and len(of_nodes) == 1:
+            replicas, states = write(stacks)
+        else:
+            replicas, states = self._apart(write, stacks)
         return held._replace(replicas=replicas, states=states)
 
     def _line(self, i: Any, n: int) -> Any:
@@ -501,6 +541,12 @@ def _merged(
     if not isinstance(replicas, Group):
         return state, fetch(state, replicas)
     return state, replicas.each(lambda r: fetch(state, (r,))[0]).members
+
+
+def _different(new: PyTree, old: PyTree) -> list[Any]:
+    """The leaves that are not the `old` ones themselves."""
+    pairs = zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
+    return [x for x, was in pairs if x is not was]
 
 
 def _if(chosen: Any, play: Callable, carry: Any) -> Any:
