@@ -36,7 +36,7 @@ def loops_of(program):
     ),
 )
 def test_a_merge_or_a_round_of_one_worker_copies_no_other(monkeypatch, name):
-    """Each would take the time of all workers: 64 of them made SMA eight times slower."""
+    """It would take the time of all: with 64 workers SMA was eight times slower."""
     programs = []
 
     def call(self, shape, arrays, tables):
