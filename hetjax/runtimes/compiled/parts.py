@@ -1,6 +1,7 @@
 """What the program of a compiled run is made of, and the arrays that it changes."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -151,7 +152,7 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
         state if count == 1 else _repeated(state, count)
         for count, state in zip(
             parts.num_nodes,
-            (merge.init(*tree.copies((params, model_state))) for merge in parts.merges),
+            (merge.init(params, model_state) for merge in parts.merges),
             strict=True,
         )
     )
@@ -166,6 +167,7 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
     return Held(replicas, copies(parts.copied), copies(parts.changes), states)
 
 
+@partial(jax.jit, static_argnums=1)  # one program for all leaves
 def _repeated(one: PyTree, n: int) -> PyTree:
     return jax.tree.map(
         lambda x: jnp.tile(jnp.asarray(x)[None], (n, *[1] * jnp.ndim(x))), one

@@ -166,7 +166,7 @@ class CompiledPlayer:
         return self._job.programs.init(jax.random.key(self._job.seed))
 
     def _begun(self, model: Model) -> Held:
-        # leaf by leaf: programs that all strategies share compile faster than one each
+        # not as one program: of its parts, most are those of other strategies, too
         return begun(self._parts, *model)
 
     # -- instructions ------------------------------------------------------------------
