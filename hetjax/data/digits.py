@@ -1,6 +1,6 @@
 """The handwritten digits that come with scikit-learn: real data without a download."""
 
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +46,14 @@ def _pixels_and_classes() -> tuple[np.ndarray, np.ndarray]:
 
     To import scikit-learn takes a second, which is needed only if the file has moved.
     """
-    file = Path(str(distribution("scikit-learn").locate_file(_FILE)))
-    if not file.exists():
+    try:
+        file = Path(str(distribution("scikit-learn").locate_file(_FILE)))
+        table = np.loadtxt(file, delimiter=",")
+    except (PackageNotFoundError, FileNotFoundError):
         from sklearn.datasets import load_digits
 
         pixels, classes = load_digits(return_X_y=True)
         return np.asarray(pixels), np.asarray(classes)
-    table = np.loadtxt(file, delimiter=",")
     return table[:, :-1], table[:, -1]
 
 

@@ -102,6 +102,7 @@ class SimulatedClock(Saved):
         has now. Where workers contend (`Profile.contention`), the round finishes later
         while other workers compute.
         """
+        self._events.check_can_start(worker)
         steps = local_round.local_steps
         if len(nonzeros) != steps:
             raise ValueError(
@@ -110,7 +111,6 @@ class SimulatedClock(Saved):
             )
         if min(nonzeros, default=0) < 0:
             raise ValueError(f"a step cannot have {min(nonzeros)} non-zeros")
-        self._events.dispatch(worker)
         profile = self._machine.workers[worker]
         start = max(self.now, self._merges.worker_free(worker)) + profile.latency
         per_round = profile.factor * profile.cost.per_round if steps else 0.0
@@ -120,6 +120,7 @@ class SimulatedClock(Saved):
         for step_nonzeros in nonzeros:
             seconds = self._step_seconds(worker, size, step_nonzeros, time)
             time += slowdown * seconds
+        self._events.dispatch(worker)
         arrival = Arrival(worker, local_round, start, time)
         if self._contention is None:
             self._merges.set_worker_free(worker, time)

@@ -46,7 +46,10 @@ class LocalRound(NamedTuple):
     @property
     def size(self) -> int:
         """The batch size that is dispatched [examples], at least 1."""
-        return _rounded(float(self.batch_size))
+        try:
+            return _rounded(self.batch_size)
+        except TypeError:  # of JAX's scalars, which have no hash
+            return _rounded.__wrapped__(self.batch_size)
 
     @property
     def examples(self) -> int:

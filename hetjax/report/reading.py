@@ -99,11 +99,7 @@ class _Record:
 
 
 # files of earlier versions do not say
-_NEW_NUMBERS = {
-    "schedule_seed": (int, type(None)),
-    "root_merges": (int, type(None)),
-    "unseen_merge": (int, float),
-}
+_NEW_NUMBERS = ("schedule_seed", "root_merges", "unseen_merge")
 
 
 def _history(record: _Record, metric: str, mode: str) -> History:
@@ -128,11 +124,7 @@ def _history(record: _Record, metric: str, mode: str) -> History:
             name: record.get(name, str) if name in record.value else ""
             for name in ("algorithm", "played")
         },
-        **{
-            name: record.get(name, kind)
-            for name, kind in _NEW_NUMBERS.items()
-            if name in record.value
-        },
+        **_new_numbers(record),
         evals=[Evaluation(_point(p, metric)) for p in points],
         at_end=record.made("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],
@@ -173,6 +165,15 @@ def _worker(record: _Record, staleness: Any) -> WorkerRecord:
         batch_size_over_time=sizes,
         staleness={int(k): v for k, v in staleness.items()},
     )
+
+
+def _new_numbers(record: _Record) -> dict[str, Any]:
+    kinds = (int, float, type(None))
+    given = [name for name in _NEW_NUMBERS if name in record.value]
+    found = {name: record.get(name, kinds) for name in given}
+    if "unseen_merge" in found and found["unseen_merge"] is None:
+        found["unseen_merge"] = math.inf  # JSON has no such number
+    return found
 
 
 def _nan_for_none(values: dict[str, float | None]) -> dict[str, float]:

@@ -234,6 +234,16 @@ def test_what_a_round_refuses(batches, options, message):
         round(init(jax.random.key(0)), batches, **options)
 
 
+def test_a_round_without_steps_changes_no_model():
+    strategy = hj.local_sgd(batch_size=4, learning_rate=0.1)
+    init, round, model = hj.make_round(least_squares(), strategy, workers=2)
+    state = init(jax.random.key(0))
+    none = np.zeros((2, 0, 4, 2))
+    after, metrics = round(state, (none, none))
+    assert metrics["losses"].shape == (2, 0)
+    np.testing.assert_array_equal(model(after)[0], model(state)[0])
+
+
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.complex64])
 def test_parameters_that_cannot_be_trained(dtype):
     task = least_squares()._replace(init=lambda key: ({"w": jnp.ones(4, dtype)}, ()))

@@ -1,6 +1,7 @@
 """The bundled digits."""
 
 import importlib
+import importlib.metadata
 
 import numpy as np
 import pytest
@@ -53,10 +54,15 @@ def test_shifted_digits_are_every_image_at_nine_positions():
     assert (plain.name, shifted.name) == ("digits", "shifted digits")
 
 
-@pytest.mark.parametrize("file", ["sklearn/datasets/data/digits.csv.gz", "moved.csv"])
-def test_the_file_is_that_of_scikit_learn(monkeypatch, file):
+def no_package(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize("change", [{}, {"_FILE": "a"}, {"distribution": no_package}])
+def test_the_file_is_that_of_scikit_learn(monkeypatch, change):
     module = importlib.import_module("hetjax.data.digits")
-    monkeypatch.setattr(module, "_FILE", file)
+    for name, value in change.items():
+        monkeypatch.setattr(module, name, value)
     x, y = load_digits(return_X_y=True)
     everything = digits().train.x, digits().test.x
     assert sum(map(len, everything)) == len(x)

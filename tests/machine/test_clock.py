@@ -292,6 +292,7 @@ def with_a_round_in_flight():
             "cannot have -3 non-zeros",
             lambda c: c.dispatch(0, LocalRound(1, 2.0), (-3,)),
         ),
+        ("float NaN", lambda c: c.dispatch(0, LocalRound(1, math.nan), (0,))),
         ("timer 'x' at -1.0 s, but it is 0.0 s", lambda c: c.set_timer("x", -1.0)),
         ("timer 'x' at nan", lambda c: c.set_timer("x", math.nan)),
         ("timer 'x' at inf", lambda c: c.set_timer("x", math.inf)),

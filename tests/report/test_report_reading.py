@@ -52,6 +52,11 @@ def stored(comparison, folder):
     return Comparison.from_json(folder / "results.json")
 
 
+def test_a_merge_that_never_ends_is_stored(rich, tmp_path):
+    rich.histories[0].unseen_merge = math.inf
+    assert stored(rich, tmp_path).histories[0].unseen_merge == math.inf
+
+
 @pytest.mark.parametrize("changes", [{}, {"target": 0.55}])
 def test_a_stored_comparison_is_the_same(rich, tmp_path, changes):
     if changes:

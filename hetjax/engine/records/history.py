@@ -66,7 +66,6 @@ class History:
     settings: dict[str, Any]
     metric: str  # name of the main metric in `evals`
     mode: str = "max"  # is it better if it is larger, or smaller ("min")?
-    schedule_seed: int | None = None  # of the clock and the sampler; None: not known
     real: bool = False  # did it run on real devices?
     duration: float = 0.0  # [s] of the clock
     evals: list[Evaluation] = field(default_factory=list)
@@ -122,6 +121,7 @@ class History:
     best_model_state: Any = None
     interruptions: list[Interruption] = field(default_factory=list)
     # the run was continued from a checkpoint
+    schedule_seed: int | None = None  # of the clock and the sampler; None: not known
 
     # what is written during a run; the rest is known before, or worked out at its end
     growing: ClassVar[tuple[str, ...]] = (

@@ -17,10 +17,10 @@ from hetjax.data.batching import Batch
 from hetjax.direction import better
 from hetjax.engine.compiled.metrics import means_of
 from hetjax.engine.protocols import Seen
-from hetjax.engine.replicas import Model
+from hetjax.engine.replicas import Model, counters
 from hetjax.machine import Arrival
 from hetjax.runtimes.compiled.chunk import Outcome
-from hetjax.runtimes.compiled.parts import Held, Parts
+from hetjax.runtimes.compiled.parts import Held, Parts, row
 from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.program import Numbers, Shape, Tables, scaled, stretch
 from hetjax.runtimes.compiled.unread import Unread
@@ -142,13 +142,12 @@ class FanPlayer(CompiledPlayer):
         return every, evaluate(*every, batches)
 
     def _what_is_seen(self, every: Model, sums: Any) -> Seen:
-        report = self._parts.merges[-1].report
-        told = jax.device_get(jax.vmap(report)(self._root())) if report else {}
+        merge, states = self._parts.merges[-1], self._root()
         seen = []
         for i in range(self.side.number):
-            mine, counters = jax.tree.map(lambda x, i=i: x[i], (sums, told))
-            numbers = {k: float(v) for k, v in counters.items()}
-            seen.append(means_of(self._parts.programs, mine) | numbers)
+            mine = jax.tree.map(lambda x, i=i: x[i], sums)
+            told = counters(merge, row(states, i)) if merge.report else {}
+            seen.append(means_of(self._parts.programs, mine) | told)
         first = jax.tree.map(lambda x: x[0], every)
         of_first = Seen(first, {k: _finite(v) for k, v in seen[0].items()})
         return _SeenOfAll.of(of_first, seen, every)

@@ -152,7 +152,11 @@ def begun(parts: Parts, params: PyTree, model_state: PyTree) -> Held:
         state if count == 1 else _repeated(state, count)
         for count, state in zip(
             parts.num_nodes,
-            (merge.init(params, model_state) for merge in parts.merges),
+            # a rule of one's own may begin with Python's numbers
+            (
+                jax.tree.map(jnp.asarray, merge.init(params, model_state))
+                for merge in parts.merges
+            ),
             strict=True,
         )
     )

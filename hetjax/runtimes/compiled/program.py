@@ -507,7 +507,7 @@ class _Stretch:
         return packed.at[_ACCURACY].set(metrics)
 
     def _merge_stack(self, kind: Kind, i: Any, held: Held, state: PyTree) -> Held:
-        """A merge of many workers, all at once."""
+        """A merge of several workers, all at once."""
         parts, n = self._parts, len(kind.members)
         merge, line = parts.merges[kind.level], self._line(i, n)
         node, members = line[1], line[2:]
@@ -524,10 +524,17 @@ class _Stretch:
             value = jnp.asarray(value, leaf.dtype)
             return value if kind.everyone else leaf.at[members].set(value)
 
-        return held._replace(
-            replicas=jax.tree.map(one, held.replicas, after, before),
-            states=parts.with_state(held.states, kind.level, node, new, state),
-        )
+        def write(now: tuple[Replica, States]) -> tuple[Replica, States]:
+            replicas, states = now
+            states = parts.with_state(states, kind.level, node, new, state)
+            return jax.tree.map(one, replicas, after, before), states
+
+        stacks = held.replicas, held.states
+        if kind.everyone:  # the stacks are not read any more
+            replicas, states = write(stacks)
+        else:
+            replicas, states = self._apart(write, stacks)
+        return held._replace(replicas=replicas, states=states)
 
 
 def _merged(

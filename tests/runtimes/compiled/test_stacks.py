@@ -10,7 +10,7 @@ import hetjax as hj
 from hetjax.runtimes.compiled import player
 from hetjax.runtimes.compiled.program import stretch
 
-WORKERS = 7
+WORKERS = 6
 HIDDEN = 24
 
 
@@ -29,7 +29,7 @@ def loops_of(program):
     quick(
         [
             *("sequential_sgd", "easgd_sync", "sma", "local_sgd", "async_sgd"),
-            *("magma_async_sgd", "downpour", "easgd", "eamsgd", "ad_psgd"),
+            *("magma_async_sgd", "downpour", "easgd", "eamsgd", "ad_psgd", "hier_sgd"),
         ],
         "sma",
         "easgd",
@@ -48,7 +48,8 @@ def test_a_merge_or_a_round_of_one_worker_copies_no_other(monkeypatch, name):
     monkeypatch.setattr(player.CompiledPlayer, "_call", call)
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=HIDDEN), data)
-    strategy = hj.STRATEGIES[name](batch_size=8, learning_rate=0.1)
+    own = {"levels": (2,)} if name == "hier_sgd" else {}  # a merge of some workers
+    strategy = hj.STRATEGIES[name](batch_size=8, learning_rate=0.1, **own)
     machine = hj.machine.preset(f"uniform:{WORKERS}")
     hj.train(
         task,

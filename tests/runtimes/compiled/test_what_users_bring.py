@@ -85,6 +85,48 @@ def test_a_rule_that_goes_through_many_members():
         np.testing.assert_allclose(ours, others, atol=2e-6)
 
 
+def counting():
+    """An average whose state begins with a number of Python, and that reports it."""
+
+    def apply(state, replicas, stats, op):
+        del stats, op
+        mean = jax.tree.map(lambda *x: sum(x) / len(x), *(r.params for r in replicas))
+        moved = tuple(r._replace(params=mean) for r in replicas)
+        return (mean, state[1], state[2] + 1), moved
+
+    return hj.merge.Merge(
+        lambda params, model_state=(): (params, model_state, 0),
+        apply,
+        lambda state: state[:2],
+        report=lambda state: {"merged": int(state[2])},
+    )
+
+
+def test_numbers_of_a_merge_are_kept_and_reported(tmp_path):
+    strategy = hj.local_sgd(batch_size=8, learning_rate=0.1, local_steps=2)
+    strategy = strategy._replace(merge=counting())
+    runs = [
+        train(strategy, checkpoint=tmp_path, compiled=True),
+        train(strategy, compiled=False),
+    ]
+    points = [[(p["seconds"], p["merged"]) for p in history.evals] for history in runs]
+    assert points[0] == points[1]
+    assert points[0][-1][1] == runs[0].merges > 0
+    together = hj.compare(
+        TASK,
+        DATA,
+        MACHINE,
+        {"mine": strategy},
+        seconds=0.03,
+        num_evals=3,
+        seeds=(0, 1),
+        schedule_seed=0,
+        progress=False,
+    )
+    assert "runs at once" in together.histories[0].played
+    assert together.histories[0].evals[-1]["merged"] == points[0][-1][1]
+
+
 def test_a_merge_that_fails_leaves_the_first_evaluation():
     def apply(*args):
         raise RuntimeError("a merge of my own")
