@@ -88,10 +88,10 @@ def check_folder(name: str, path: Any) -> None:
         raise ValueError(f"{name}={str(path)!r}: this is a file; give a folder")
 
 
-def check_seed(seed: Any) -> None:
+def check_seed(seed: Any, name: str = "seed") -> None:
     """Raise a ValueError for a seed that JAX would refuse or change."""
     if not (is_whole(seed) and 0 <= int(seed) < 2**32):
-        raise ValueError(f"seed={seed!r}: give a whole number from 0 to 2**32 - 1")
+        raise ValueError(f"{name}={seed!r}: give a whole number from 0 to 2**32 - 1")
 
 
 def seeds_of(seeds: Any) -> tuple[int, ...]:

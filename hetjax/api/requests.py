@@ -197,7 +197,7 @@ def check_schedule_seed(schedule_seed: Any, machine: Any) -> None:
     """Raise a ValueError unless this is None, or a seed for a simulated machine."""
     if schedule_seed is None:
         return
-    check_seed(schedule_seed)
+    check_seed(schedule_seed, "schedule_seed")
     if not isinstance(machine, Machine):
         raise ValueError(
             f"schedule_seed={schedule_seed!r}: real machines have no schedule of a "

@@ -133,6 +133,12 @@ def test_what_decides_by_its_numbers_is_run_alone():
         assert {h.played for h in histories} == {"compiled"}
 
 
+@pytest.mark.parametrize("seed", [-1, 1.5, 2**32])
+def test_a_seed_that_a_schedule_cannot_have(seed):
+    with pytest.raises(ValueError, match=f"^schedule_seed={seed}: give a whole number"):
+        compared("async_sgd", "slow link", RATES, schedule_seed=seed)
+
+
 @pytest.mark.full
 def test_the_best_models_of_runs_that_are_kept(tmp_path):
     histories = compared("async_sgd", "slow link", RATES, out=tmp_path)
