@@ -93,10 +93,8 @@ class Examples(Saved):
 
 def _are_rows(rows: Any, wanted: int) -> bool:
     """Are these as many row numbers as wanted?"""
-    if type(rows) is np.ndarray:  # asked at every dispatch
-        return rows.shape == (wanted,) and rows.dtype.kind in "iu"
     shape, dtype = getattr(rows, "shape", None), getattr(rows, "dtype", None)
-    return shape == (wanted,) and np.dtype(dtype).kind in "iu"
+    return shape == (wanted,) and getattr(dtype, "kind", None) in ("i", "u")
 
 
 def _shown(rows: Any) -> str:

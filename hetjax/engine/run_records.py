@@ -94,8 +94,7 @@ class RunRecords:
         if result.known and not result.finite:
             self._note_nan(arrival, float(result.mean), rows)
             return
-        if self.losses.are_known:
-            self.check_losses()
+        self.check_losses()
         self.losses.add(arrival, result, rows)
 
     def _note_nan(
@@ -117,7 +116,8 @@ class RunRecords:
 
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
-        for arrival, loss, late, rows in self.losses.take_known():
+        while self.losses.are_known:
+            arrival, loss, late, rows = self.losses.take_known()
             if late is not None and not late.finite:
                 self._ledger.take_back(arrival, late.padded)
                 self._note_nan(arrival, loss, rows)

@@ -84,8 +84,6 @@ class MergeQueues(Saved):
     def _senders(self, everyone: tuple[int | str, ...], workers: list[int]) -> int:
         """The number of models sent over the link: one per device and per node."""
         nodes = sum([isinstance(m, str) for m in everyone])
-        if len(workers) == 1:
-            return 1 + nodes
         return len({self._workers[worker].device for worker in workers}) + nodes
 
     def _member_free(self, member: int | str) -> float:

@@ -46,10 +46,7 @@ class LocalRound(NamedTuple):
     @property
     def size(self) -> int:
         """The batch size that is dispatched [examples], at least 1."""
-        try:
-            return _rounded(self.batch_size)
-        except TypeError:  # of JAX's scalars, which have no hash
-            return _rounded.__wrapped__(self.batch_size)
+        return max(1, int(round(self.batch_size)))
 
     @property
     def examples(self) -> int:
@@ -65,11 +62,6 @@ class LocalRound(NamedTuple):
                 f"it may have at most {MOST_STEPS:,} steps and {MOST_ROWS:,} rows; "
                 "give fewer local_steps"
             )
-
-
-@functools.lru_cache(maxsize=1024)  # asked several times per round
-def _rounded(batch_size: float) -> int:
-    return max(1, int(round(batch_size)))
 
 
 class MergeOp(enum.Flag):

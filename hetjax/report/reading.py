@@ -99,7 +99,11 @@ class _Record:
 
 
 # files of earlier versions do not say
-_NEW_NUMBERS = ("schedule_seed", "root_merges", "unseen_merge")
+_NEW_NUMBERS = {
+    "schedule_seed": (int, type(None)),
+    "root_merges": (int, type(None)),
+    "unseen_merge": (int, float, type(None)),
+}
 
 
 def _history(record: _Record, metric: str, mode: str) -> History:
@@ -168,9 +172,11 @@ def _worker(record: _Record, staleness: Any) -> WorkerRecord:
 
 
 def _new_numbers(record: _Record) -> dict[str, Any]:
-    kinds = (int, float, type(None))
-    given = [name for name in _NEW_NUMBERS if name in record.value]
-    found = {name: record.get(name, kinds) for name in given}
+    found = {
+        name: record.get(name, kind)
+        for name, kind in _NEW_NUMBERS.items()
+        if name in record.value
+    }
     if "unseen_merge" in found and found["unseen_merge"] is None:
         found["unseen_merge"] = math.inf  # JSON has no such number
     return found

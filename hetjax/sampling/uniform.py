@@ -43,10 +43,9 @@ def uniform(order: str = "shuffled") -> Sampler:
 
     def draw(state: PassState, worker: int, n: int) -> tuple[PassState, np.ndarray]:
         del worker
-        seed, epoch, examples, position = state
-        if position + n < len(examples):  # the most frequent case
-            end = position + n
-            return PassState(seed, epoch, examples, end), examples[position:end].copy()
+        piece = state.order[state.position : state.position + n]
+        if len(piece) == n:  # the most frequent case
+            return advance(state, n), piece.copy()
         pieces = []
         while n > 0:
             piece = state.order[state.position : state.position + n]

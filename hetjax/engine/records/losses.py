@@ -1,7 +1,7 @@
 """The losses of rounds: looked at once they are known, averaged between evaluations."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,15 +69,14 @@ class Losses(Saved):
 
     def take_known(
         self,
-    ) -> Iterator[tuple[Arrival, float, RoundResult | None, Sequence[np.ndarray]]]:
-        """Yield (arrival, loss, late result, rows) of rounds with known losses, once.
+    ) -> tuple[Arrival, float, RoundResult | None, Sequence[np.ndarray]]:
+        """(arrival, loss, late result, rows) of a round whose loss is known, once.
 
         It is called one arrival late, so that reading the loss does not delay the
         rounds that were just dispatched.
         """
-        while self.are_known:
-            arrival, mean, late, rows = self._unchecked.popleft()
-            yield arrival, float(mean if late is None else late.mean), late, rows
+        arrival, mean, late, rows = self._unchecked.popleft()
+        return arrival, float(mean if late is None else late.mean), late, rows
 
     def count(self, arrival: Arrival, loss: float) -> None:
         """Count a round's loss in the mean since the last evaluation."""

@@ -118,7 +118,7 @@ class _Stretch:
     """The program of one shape."""
 
     measure: Callable[[Replica], Any] | None = None  # None: the tables have metrics
-    _one: Any = None  # 1, which XLA does not know; None: nothing is kept apart
+    _true: Any = None  # as XLA does not know; None: nothing is kept apart
 
     def __init__(self, parts: Parts, shape: Shape, source: Any):
         self._parts, self._shape, self._source = parts, shape, source
@@ -161,7 +161,7 @@ class _Stretch:
         """Play all supersteps, one after the other."""
         self.take(arrays, tables, jax.random.key(tables.seed))
         if not self._parts.vmapped:
-            self._one = jnp.minimum(tables.number, 1)
+            self._true = tables.number > 0
 
         def superstep(i: Any, carry: tuple[Held, Numbers]) -> tuple[Held, Numbers]:
             held, numbers = carry
@@ -229,24 +229,25 @@ class _Stretch:
         )
         changed = self._changing(after)
         buffers = len(changed) > len(jax.tree.leaves(self._replica.params))
-
-        def write(stacks: list[Any]) -> list[Any]:
-            every = zip(stacks, changed, strict=True)
-            return [written(stack, worker, value) for stack, value in every]
-
         stacks = self._changed_stacks(held)
-        stacks = self._apart(write, stacks) if buffers else write(stacks)
+        stacks = self._put(stacks, worker, changed, apart=buffers)
         return self._with_after(held, stacks), after, losses, mean
 
-    def _apart(self, write: Callable[[Any], Any], stacks: Any) -> Any:
-        """`write(stacks)`, once all that is read of the stacks has been read.
+    def _put(
+        self, stacks: Any, index: Any, new: Any, old: Any = None, *, apart: bool = True
+    ) -> Any:
+        """As `put`."""
+        return self._write(partial(put, index=index, new=new, old=old), stacks, apart)
+
+    def _write(self, write: Callable[[Any], Any], stacks: Any, apart: bool) -> Any:
+        """`write(stacks)`; `apart`: once all that is read of them has been read.
 
         In one piece, XLA reads rows of a stack where they are used, among the writes,
         and copies the whole stack before it.
         """
-        if self._one is None:
+        if self._true is None or not apart:
             return write(stacks)
-        return lax.fori_loop(0, self._one, lambda _, now: write(now), stacks)
+        return _if(self._true, write, stacks)
 
     def _looped(self, steps: Any, one: Callable, begin: tuple) -> tuple:
         """`one` for each step; leaves that no step changes are not carried along."""
@@ -394,30 +395,18 @@ class _Stretch:
             new, old = parts.new_replica(held.states, self._like), None
             if kind.what == "reset":
                 new = with_own_buffers(new, now, parts.requires)
-        write = partial(put, index=worker, new=new, old=old)
-        return held._replace(replicas=self._apart(write, held.replicas))
+        return held._replace(replicas=self._put(held.replicas, worker, new, old))
 
     def _begun(self, held: Held, worker: Any) -> Held:
         """Copy what a round begins from, as merges may change it."""
         leaves = zip(jax.tree.leaves(held.replicas), self._parts.copied, strict=True)
         now = [row(x, worker) for x, copied in leaves if copied]
-
-        def write(stacks: tuple[Any, ...]) -> tuple[Any, ...]:
-            every = zip(stacks, now, strict=True)
-            return tuple(written(x, worker, y) for x, y in every)
-
-        return held._replace(begun=self._apart(write, held.begun))
+        return held._replace(begun=self._put(held.begun, worker, now))
 
     def _done(self, held: Held, worker: Any) -> Held:
         """A round arrives whose replica no merge has changed."""
         leaves, structure = jax.tree.flatten(held.replicas)
-        after = row(held.done, worker)
-
-        def write(stacks: list[Any]) -> list[Any]:
-            every = zip(stacks, after, strict=True)
-            return [written(x, worker, y) for x, y in every]
-
-        new = self._apart(write, self._changing(leaves))
+        new = self._put(self._changing(leaves), worker, row(held.done, worker))
         merged = structure.unflatten(self._merged(leaves, new))
         return held._replace(replicas=merged)
 
@@ -479,13 +468,10 @@ class _Stretch:
                 states = parts.with_state(states, level, *changed)
             return replicas, states
 
-        stacks = held.replicas, held.states
         given = [x for _, *pair in of_workers for x in _different(*pair)]
         fetched = {id(x) for x in jax.tree.leaves(new)}  # these do not read the stacks
-        if {id(x) for x in given} <= fetched and len(of_nodes) == 1:
-            replicas, states = write(stacks)
-        else:
-            replicas, states = self._apart(write, stacks)
+        reads = len(of_nodes) > 1 or not {id(x) for x in given} <= fetched
+        replicas, states = self._write(write, (held.replicas, held.states), reads)
         return held._replace(replicas=replicas, states=states)
 
     def _line(self, i: Any, n: int) -> Any:
@@ -529,11 +515,8 @@ class _Stretch:
             states = parts.with_state(states, kind.level, node, new, state)
             return jax.tree.map(one, replicas, after, before), states
 
-        stacks = held.replicas, held.states
-        if kind.everyone:  # the stacks are not read any more
-            replicas, states = write(stacks)
-        else:
-            replicas, states = self._apart(write, stacks)
+        reads = not kind.everyone  # else whole stacks take the place of the old ones
+        replicas, states = self._write(write, (held.replicas, held.states), reads)
         return held._replace(replicas=replicas, states=states)
 
 
