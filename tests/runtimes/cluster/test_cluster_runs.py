@@ -188,9 +188,9 @@ def test_workers_that_were_lost_when_a_run_was_kept_are_there_again(tmp_path):
 
 def test_a_worker_that_was_gone_when_a_run_was_kept_is_absent_from_a_merge():
     """It waited for the others, which arrive before the policy hears of it."""
-    saver, chosen = Memory(every=3), rounds()
+    saver, chosen = Memory(every=5), rounds()
     runs = [session(TASK, DATA, three_members()[1], 60.0, 600) for _ in range(2)]
-    run(runs[0], ending(chosen, 6 * [merged]), saver=saver)
+    run(runs[0], ending(chosen, 20 * [merged]), saver=saver)
     saved = next(
         cut
         for cut in map(load, saver.cuts)
