@@ -65,7 +65,7 @@ from experiments.common.bounds import bounded
 from experiments.common.strategy_flags import build_strategies
 from hetjax import tree
 from hetjax.api import OtherRun
-from hetjax.api.planning import virtual_times
+from hetjax.api.plan import virtual_times
 from hetjax.report import RUNS, check_out, write_results
 
 FLAGS = flags.FLAGS

@@ -11,7 +11,7 @@ SIGHUP (a closed terminal) as SIGTERM. If a process fails, the others have --gra
 seconds to end by themselves; then they are stopped. The exit status is the first that
 is not 0, and 128 + the signal's number if a signal ended that process. On several
 machines, start the script itself once on each, with the variables of
-`hetjax.runtimes.mesh.joining`, or by srun or mpirun.
+`hetjax.processes.bootstrap`, or by srun or mpirun.
 """
 
 import os

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hetjax.direction import MODES, better
-from hetjax.writing import naming
+from hetjax.atomic_files import naming
+from hetjax.metric_mode import MODES, better
 
 Point = dict[str, float]
 OnEval = Callable[[Point], object]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from hetjax.kept_programs import keep_programs
+from hetjax.program_cache import keep_programs
 
 keep_programs()  # here, since all that compiles a program imports this module
 

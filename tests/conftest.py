@@ -49,7 +49,7 @@ import pytest
 from fake_time import World
 from tiers import NoDeviceWorld, Tiers, is_host_alone
 
-from hetjax.runtimes.threads import wall_clock
+from hetjax.runtimes.real import wall_clock
 
 MOST_MAPS = 25_000
 
@@ -118,5 +118,5 @@ def world(monkeypatch):
     """A world whose time is scripted, for the wall clock."""
     scripted = World()
     monkeypatch.setattr(wall_clock, "time", scripted)
-    monkeypatch.setattr(wall_clock, "inbox", scripted)
+    monkeypatch.setattr(wall_clock, "interruptible_queue", scripted)
     return scripted

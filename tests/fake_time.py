@@ -1,7 +1,7 @@
 """A fake world for the wall clock: time passes during waits, and threads report.
 
 It replaces the modules `time` and `inbox` in
-`hetjax.runtimes.threads.wall_clock`. Times are halves and quarters of seconds, so that
+`hetjax.runtimes.real.wall_clock`. Times are halves and quarters of seconds, so that
 stamps are exact.
 """
 
@@ -11,7 +11,7 @@ import math
 import queue
 
 from hetjax.machine import LocalRound, WorkerInfo
-from hetjax.runtimes.threads.wall_clock import Completion, WallClock
+from hetjax.runtimes.real.wall_clock import Completion, WallClock
 
 START = 64.0  # stamp when the clock begins: the tests count seconds from here
 STEP = LocalRound(1, 1)

@@ -22,9 +22,9 @@ HOST = (
     "hetjax.engine.tape",
     "hetjax.engine.records.ledger",
     "hetjax.engine.records.timeline",
-    "hetjax.saved",
+    "hetjax.checkpointable",
     "hetjax.summaries",
-    "hetjax.writing",
+    "hetjax.atomic_files",
 )
 LAZY = ("matplotlib", "sklearn", "scipy.optimize", "orbax")  # each takes 0.1 to 2 s
 DEVICE = ("jax", "jaxlib", "flax", "optax", "chex")
@@ -80,7 +80,12 @@ def test_machines_import_nothing_but_machines(path):
     found = forbidden(
         path.read_text(),
         package_of(path),
-        ("hetjax.machine", "hetjax.saved", "hetjax.summaries", "hetjax.writing"),
+        (
+            "hetjax.machine",
+            "hetjax.checkpointable",
+            "hetjax.summaries",
+            "hetjax.atomic_files",
+        ),
     )
     assert found == []
 

@@ -8,9 +8,9 @@ import sys
 import jax
 import pytest
 
-from hetjax import kept_programs
+from hetjax import program_cache
 from hetjax.cache import programs_folder
-from hetjax.kept_programs import keep_programs
+from hetjax.program_cache import keep_programs
 
 SETTINGS = (
     "jax_compilation_cache_dir",
@@ -93,7 +93,7 @@ def test_the_oldest_programs_are_removed_and_those_that_were_never_written(
     unset, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("HETJAX_COMPILATION_CACHE", str(tmp_path))
-    monkeypatch.setattr(kept_programs, "MOST", 100)
+    monkeypatch.setattr(program_cache, "MOST", 100)
     folder = programs_folder()
     assert folder is not None
     folder.mkdir()

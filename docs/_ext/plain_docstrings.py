@@ -32,7 +32,7 @@ TYPES = (
     ("hetjax.callbacks", "OnEval"),
     ("hetjax.tasks.augment.mixing", "Mix"),
     ("hetjax.tasks.augment.transforms", "Transform"),
-    ("hetjax.schedule.scaling", "ScalingRule"),
+    ("hetjax.schedule.batch_scaling", "ScalingRule"),
 )
 _CODE = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -29,8 +29,8 @@ from experiments.benchmarks import local_sgd_peers
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.api.progress import ProgressBar
+from hetjax.api.runs_at_once import Run, run_all
 from hetjax.api.session import Session
-from hetjax.api.together import Run, run_all
 from hetjax.machine import Arrival, Machine, SimulatedClock
 
 BATCH, RATE, SIGMA, FEW = 32, 0.01, 0.5, 32

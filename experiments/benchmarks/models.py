@@ -28,8 +28,8 @@ from experiments.benchmarks import models_peers
 from experiments.benchmarks.turns import by_hand, in_turn, ratio, session
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
-from hetjax.engine.steps import StepSettings
-from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.engine.local_steps import StepSettings
+from hetjax.runtimes.real.step_timer import StepTimer
 
 FLAGS = flags.FLAGS
 

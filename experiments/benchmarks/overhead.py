@@ -31,7 +31,7 @@ from hetjax.data.batching import make_batch
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.replicas import ReplicaStore
+from hetjax.engine.replica_store import ReplicaStore
 from hetjax.machine import PUSH_FETCH, MergeAction
 from hetjax.runtimes.devices import device_name
 

@@ -34,8 +34,8 @@ from experiments.benchmarks.turns import session
 from experiments.common import bounds, pipelines, scripts
 from experiments.common.bounds import bounded
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.engine.steps import StepSettings
-from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.engine.local_steps import StepSettings
+from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.tasks import augment
 
 FLAGS = flags.FLAGS

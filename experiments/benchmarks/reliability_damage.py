@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hetjax as hj
-from hetjax.checkpoint import files
+from hetjax.checkpoint import checkpoint_files
 
 SECONDS, EVALS = 0.4, 12
 
@@ -34,18 +34,18 @@ def remove(file: Path, rng: np.random.Generator) -> None:
 
 def say_another_version(file: Path, rng: np.random.Generator) -> None:
     """The whole checkpoint says so, with the right checksums."""
-    folder = next(p for p in file.parents if (p / files.MANIFEST).exists())
+    folder = next(p for p in file.parents if (p / checkpoint_files.MANIFEST).exists())
     set_version(folder, int(rng.integers(2, 99)))
 
 
 def set_version(folder: Path, version: int) -> None:
     """Let a checkpoint say another version, with the right checksums."""
-    state = folder / files.STATE
+    state = folder / checkpoint_files.STATE
     content = json.loads(state.read_text())
     state.write_text(json.dumps({**content, "version": version}))
-    manifest = json.loads((folder / files.MANIFEST).read_text())
-    manifest[files.STATE] = files.manifest_entry(state)
-    (folder / files.MANIFEST).write_text(json.dumps(manifest))
+    manifest = json.loads((folder / checkpoint_files.MANIFEST).read_text())
+    manifest[checkpoint_files.STATE] = checkpoint_files.manifest_entry(state)
+    (folder / checkpoint_files.MANIFEST).write_text(json.dumps(manifest))
 
 
 MUTATIONS: dict[str, Callable[[Path, np.random.Generator], None]] = {

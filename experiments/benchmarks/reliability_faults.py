@@ -26,7 +26,7 @@ import numpy as np
 
 import hetjax as hj
 from hetjax.machine import ScriptedFault
-from hetjax.runtimes.threads import executor
+from hetjax.runtimes.threads import thread_executor
 
 FAULTS = ("killed", "hung", "slowed", "NaN", "joins", "leaves")
 MACHINES = ("clock", "threads", "mesh")
@@ -197,7 +197,7 @@ class _Hangs:
         self._seconds, self._first, self._done = seconds, None, False
 
     def __enter__(self) -> None:
-        self._before: Callable[..., Any] = executor._Thread._work
+        self._before: Callable[..., Any] = thread_executor._Thread._work
 
         def work(thread: threading.Thread, group: Any) -> Any:
             if thread.name == self._name and not self._done:
@@ -207,10 +207,10 @@ class _Hangs:
                     time.sleep(self._seconds)
             return self._before(thread, group)
 
-        executor._Thread._work = work  # pyright: ignore[reportAttributeAccessIssue]
+        thread_executor._Thread._work = work  # pyright: ignore[reportAttributeAccessIssue]
 
     def __exit__(self, *error: object) -> None:
-        executor._Thread._work = self._before  # pyright: ignore
+        thread_executor._Thread._work = self._before  # pyright: ignore
 
 
 def _on_mesh(name: str, fault: str, folder: Path) -> str:

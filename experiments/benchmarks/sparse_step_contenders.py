@@ -23,7 +23,7 @@ from experiments.benchmarks import local_sgd_peers as peers
 from experiments.common import bounds
 from experiments.common.bounds import bounded
 from hetjax.data.batching import Batch, make_batch, make_buckets
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.output.hashing import Hashing, Tables
 from hetjax.output.slide import PRESETS, RANGE_BITS
 from hetjax.replica import Replica

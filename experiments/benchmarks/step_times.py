@@ -11,8 +11,8 @@ import hetjax as hj
 from experiments.common import bounds
 from hetjax.api.session import Session
 from hetjax.engine.job import Job
-from hetjax.engine.steps import StepSettings
-from hetjax.runtimes.threads.step_timer import StepTimer
+from hetjax.engine.local_steps import StepSettings
+from hetjax.runtimes.real.step_timer import StepTimer
 
 STEPS, BATCH, FEATURES, CLASSES = 8, 32, 64, 10
 WIDTHS = [2**k for k in range(4, 23)]  # the widest are for GPUs

@@ -47,10 +47,10 @@ from experiments.benchmarks import local_sgd_peers, turns, virtual_by_hand
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded, check_some_of
 from hetjax import tree
-from hetjax.api.planning import virtual_run, virtual_times
+from hetjax.api.plan import virtual_run, virtual_times
 from hetjax.api.progress import ProgressBar
+from hetjax.api.runs_at_once import Run, run_all
 from hetjax.api.session import Session
-from hetjax.api.together import Run, run_all
 
 STRATEGIES = (
     *("async_sgd", "easgd", "ad_psgd", "adaptive_sgd"),

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from absl import flags
 
-from hetjax.api.arguments import MOST_EVALS, MOST_SEEDS
+from hetjax.api.argument_checks import MOST_EVALS, MOST_SEEDS
 
 # Bounds that several scripts share: (lowest, highest, why).
 EVALS = (1, MOST_EVALS, "a run keeps every evaluation")

@@ -17,9 +17,9 @@ from absl import flags
 import hetjax as hj
 from experiments.common import player_flags, scripts
 from experiments.common.bounds import bounded
+from hetjax.atomic_files import write_whole
+from hetjax.processes.agreement import is_first
 from hetjax.report.table import Table
-from hetjax.runtimes.mesh.processes import is_first
-from hetjax.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from absl import app, flags
 
 from hetjax.engine.interruption import raise_between_programs
-from hetjax.runtimes.mesh import processes
+from hetjax.processes import agreement
 
 # names that other tools have for flags; absl finds those that are spelled alike
 _MEANT = {"lr": "learning_rate", "lrs": "learning_rates", "bs": "batch_size"}
@@ -45,24 +45,24 @@ def run(main: Callable[[], int | None]) -> None:
 def _guarded(main: Callable[[], int | None], argv: list[str]) -> None:
     if len(argv) > 1:
         message = f"{argv[1]!r} is not a flag; settings are given as --name=value"
-        processes.end(2, message)
+        agreement.end(2, message)
     for name in ("SIGINT", *_AGAIN):  # within a run they are handled there
         if hasattr(signal, name):
             signal.signal(signal.Signals[name], raise_between_programs)
     try:
-        if processes.initialize().count > 1:
+        if agreement.initialize().count > 1:
             _leave_output_to_first()
-            processes.here().agree({"flags": _flags_of_all()})
+            agreement.here().agree({"flags": _flags_of_all()})
         status = main()
     except KeyboardInterrupt as error:
         status = status_of(str(error))
-        processes.end(status, "interrupted before there was a result")
+        agreement.end(status, "interrupted before there was a result")
     except Exception as error:
-        blamed = processes.blame(error)
-        if isinstance(blamed, processes.ProcessDied):
-            processes.end(1, str(blamed))
+        blamed = agreement.blame(error)
+        if isinstance(blamed, agreement.ProcessDied):
+            agreement.end(1, str(blamed))
         if isinstance(error, (ValueError, OSError)):
-            processes.end(2, str(error))
+            agreement.end(2, str(error))
         raise
     sys.exit(status)
 
@@ -89,7 +89,7 @@ def _leave_output_to_first() -> None:
     What libraries write there (gloo tells of its connections) goes to standard error.
     """
     sys.stdout.flush()
-    output = os.dup(1) if processes.is_first() else os.open(os.devnull, os.O_WRONLY)
+    output = os.dup(1) if agreement.is_first() else os.open(os.devnull, os.O_WRONLY)
     sys.stdout = os.fdopen(output, "w", encoding=sys.stdout.encoding)
     os.dup2(2, 1)
 
@@ -100,6 +100,6 @@ def _parse(argv: list[str]) -> list[str]:
     except flags.UnrecognizedFlagError as error:
         meant = _MEANT.get(error.flagname, "")
         hint = f"did you mean --{meant}? " if meant in flags.FLAGS else ""
-        processes.end(2, f"{error} ({hint}--help lists the flags)")
+        agreement.end(2, f"{error} ({hint}--help lists the flags)")
     except (flags.Error, ValueError) as error:  # --noall=1 is a ValueError to absl
-        processes.end(2, f"{error} (--help lists the flags)")
+        agreement.end(2, f"{error} (--help lists the flags)")

@@ -18,7 +18,7 @@ import hetjax as hj
 from experiments.common import bounds, claims, named_data
 from experiments.common.bounds import bounded, bounded_list
 from hetjax import tree
-from hetjax.api.comparison import TUNE
+from hetjax.api.compare import TUNE
 from hetjax.machine import like_amazon670k
 
 FLAGS = flags.FLAGS

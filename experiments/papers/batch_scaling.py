@@ -21,8 +21,8 @@ import hetjax as hj
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from experiments.papers import mega_batches
+from hetjax.atomic_files import naming
 from hetjax.machine import SimulatedClock
-from hetjax.writing import naming
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("machine", "v100x4", "a preset, or a machine's JSON file")

@@ -17,7 +17,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from hetjax.runtimes.mesh.processes import is_first
+from hetjax.processes.agreement import is_first
 
 LINES = 10  # where the output is no terminal: so many for the whole call
 SILENCE = 60.0  # [s] of the host between two lines, at most

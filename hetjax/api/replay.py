@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 
 from hetjax.api.progress import ProgressBar
-from hetjax.api.requests import check_replay
+from hetjax.api.request_checks import check_replay
 from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
 from hetjax.engine.records.history import History

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.kept import as_now, own_folder
+from hetjax.api.run_folder import as_now, own_folder
 from hetjax.api.run_recipes import made_again
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
-from hetjax.checkpoint.folder import find
+from hetjax.checkpoint.checkpoint_folder import find
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
-from hetjax.runtimes.cluster.machine import ClusterMachine
-from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.threads.local_machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 

@@ -8,10 +8,10 @@ from hetjax.data.dataset import Dataset
 from hetjax.machine import Machine, ScriptedFault
 from hetjax.recipes import NoRecipe, make, recipe_of
 from hetjax.report.record import plain
-from hetjax.runtimes.cluster.machine import ClusterMachine
-from hetjax.runtimes.cluster.making import cluster_machine
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.cluster.make_cluster import cluster_machine
 from hetjax.runtimes.devices import all_devices, chosen_devices
-from hetjax.runtimes.threads.machine import RealMachine, RealWorker
+from hetjax.runtimes.threads.local_machine import RealMachine, RealWorker
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import strategy_of

@@ -8,8 +8,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from hetjax.api.arguments import check_seed
-from hetjax.api.kept import (
+from hetjax.api.argument_checks import check_seed
+from hetjax.api.progress import ProgressBar
+from hetjax.api.request_checks import check_strategy
+from hetjax.api.run_folder import (
     Kept,
     check_same,
     describe_run,
@@ -19,28 +21,26 @@ from hetjax.api.kept import (
     own_folder,
     values_of,
 )
-from hetjax.api.progress import ProgressBar
-from hetjax.api.requests import check_strategy
 from hetjax.callbacks import Callbacks, OnEval
-from hetjax.checkpoint.folder import Found, find
-from hetjax.checkpoint.keeper import Keeper
+from hetjax.checkpoint.checkpoint_folder import Found, find
+from hetjax.checkpoint.checkpoint_manager import Keeper
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import FEW, part_of, split_off
-from hetjax.direction import reaches
-from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.compiled.coupling import check_uncoupled
-from hetjax.engine.compiled.metrics import evaluation_batches, numbers_per_example
-from hetjax.engine.compiled.shared import programs_of, shared_parts
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
 from hetjax.engine.placement import Device
+from hetjax.engine.programs.compilations import Compilations
+from hetjax.engine.programs.coupling import check_uncoupled
+from hetjax.engine.programs.metrics import evaluation_batches, numbers_per_example
+from hetjax.engine.programs.sharing import programs_of, shared_parts
 from hetjax.engine.protocols import Runtime
 from hetjax.engine.records.history import EPOCHS_DONE, History
-from hetjax.runtimes.compiled.choice import as_before
-from hetjax.runtimes.mesh.processes import is_first
+from hetjax.metric_mode import reaches
+from hetjax.processes.agreement import is_first
+from hetjax.runtimes.compiled.player_choice import as_before
 from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
@@ -74,7 +74,7 @@ class Session:
         With `eval_examples`, on so many examples of the test split, and on all of it at
         the end.
 
-        The arguments were checked by `hetjax.api.requests`.
+        The arguments were checked by `hetjax.api.request_checks`.
         """
         self._on_nan, self._on_lost_worker = on_nan, on_lost_worker
         self.trace = trace  # file of the next real run's trace; None: a temporary one

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.api.progress import ProgressBar
-from hetjax.api.requests import check_train
+from hetjax.api.request_checks import check_train
 from hetjax.api.session import Session
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
@@ -13,8 +13,8 @@ from hetjax.data.dataset import Dataset
 from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
-from hetjax.runtimes.cluster.machine import ClusterMachine
-from hetjax.runtimes.threads.machine import RealMachine
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.threads.local_machine import RealMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 

@@ -2,5 +2,5 @@
 
 `settings` is what users choose, `folder` what the folder of a run holds, `keeper` who
 writes it, `files` one checkpoint in it, `values` its JSON. What is saved is said by the
-parts of a run themselves (`hetjax.saved`, `hetjax.engine.cut`).
+parts of a run themselves (`hetjax.checkpointable`, `hetjax.engine.snapshots`).
 """

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.checkpointable import Leaves
 from hetjax.recipes import named
-from hetjax.saved import Leaves
 
 _KNOWN = (
     "numbers, strings, None, tuples, lists, dictionaries, sets, named tuples, "

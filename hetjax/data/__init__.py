@@ -11,7 +11,7 @@ from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.idx import read_idx, read_idx_folder
 from hetjax.data.readers.image_folder import read_image_folder
 from hetjax.data.readers.libsvm import read_libsvm
-from hetjax.data.readers.sources import (
+from hetjax.data.readers.named_sets import (
     ag_news,
     cifar10,
     cifar100,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hetjax.data.checks import check_real, check_whole
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_real, check_whole
 from hetjax.recipes import by_name
 
 _SIDE = 8  # pixels

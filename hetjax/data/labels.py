@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split, note
+from hetjax.data.dataset_checks import check_whole
 from hetjax.recipes import by_name
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.checks import check_whole
 from hetjax.data.columns import LARGEST, is_mapped, leaves_of
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_whole
 from hetjax.data.sources import PIECE, Field, holds_numbers
 
 TARGETS = ("auto", "classes", "labels", "values")

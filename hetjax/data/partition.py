@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.checks import check_whole
+from hetjax.data.dataset_checks import check_whole
 
 _NONE = -1  # the class of a row without a label
 _MOST = 1e100  # the largest alpha: above it, a sum over workers might overflow

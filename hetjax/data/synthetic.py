@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.pieces import GrowingCsr, block_of, row_starts
+from hetjax.data.dataset_checks import check_whole
+from hetjax.data.readers.text_pieces import GrowingCsr, block_of, row_starts
 from hetjax.recipes import by_name
 
 # Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).

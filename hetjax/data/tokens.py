@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.data.checks import check_whole
 from hetjax.data.columns import in_memory
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_whole
 
 
 def from_tokens(train: Any, test: Any, *, length: int, name: str = "tokens") -> Dataset:

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from hetjax.saved import Saved
+from hetjax.checkpointable import Saved
 
 
 class Correction(Saved):

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from hetjax.engine.compiled.metrics import batches_on, mean_metrics
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
+from hetjax.engine.programs.metrics import batches_on, mean_metrics
 from hetjax.engine.protocols import Seen
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.checkpointable import Saved
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
 from hetjax.sampling.types import Sampler
-from hetjax.saved import Saved
 from hetjax.summaries import maker
 
 Drawn = tuple[Sequence[np.ndarray], Sequence[int]]  # rows and non-zeros of each step

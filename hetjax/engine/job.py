@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from hetjax.data.batching import Batch, Bucket
 from hetjax.data.dataset import Dataset, Split
-from hetjax.engine.compiled.compilations import Compilations
-from hetjax.engine.compiled.programs import Programs
 from hetjax.engine.placement import Device
+from hetjax.engine.programs.compilations import Compilations
+from hetjax.engine.programs.task_programs import Programs
 
 ON_NAN = ("stop", "reset")
 ON_LOST_WORKER = ("continue", "stop")

@@ -14,18 +14,19 @@ from typing import Any
 
 import jax
 
-from hetjax.checkpoint.keeper import Keeper
+from hetjax.checkpoint.checkpoint_manager import Keeper
+from hetjax.checkpointable import Leaves
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
-from hetjax.engine.cut import Cuts
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Clock, NotFinite, Runtime, Seen, Traits
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.rollback import WayBack
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.way_back import WayBack
+from hetjax.engine.snapshots import Cuts
 from hetjax.machine import (
     Arrival,
     Event,
@@ -37,7 +38,6 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
-from hetjax.saved import Leaves
 from hetjax.schedule.types import Actions, Policy
 from hetjax.strategies.types import Strategy
 

@@ -2,9 +2,9 @@
 
 `hetjax.runtimes` implements each kind of machine. To add one, write a module that
 returns a `Runtime`; nothing else has to change. A clock says when things happen and
-runs nothing; a player (`hetjax.engine.play` has one, made of a store and an executor)
-runs things and does not know when. `hetjax.engine.tape` tells both what to do. Host
-world, no JAX.
+runs nothing; a player (`hetjax.engine.reference_player` has one, made of a store and an
+executor) runs things and does not know when. `hetjax.engine.tape` tells both what to
+do. Host world, no JAX.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ class Assignment(NamedTuple):
 
 
 class RoundResult(Protocol):
-    """The result of a local round; `hetjax.engine.steps.Outcome` is one.
+    """The result of a local round; `hetjax.engine.local_steps.Outcome` is one.
 
     Where the host runs ahead of the devices, a result is not `known` yet when its
     arrival is handled: `mean`, `finite` and `losses` then wait for it, and the program
@@ -261,7 +261,7 @@ class Player(Turns, Models, Protocol):
 
 
 class Store(Models, Protocol):
-    """What the reference player changes; `hetjax.engine.replicas` has one."""
+    """What the reference player changes; `hetjax.engine.replica_store` has one."""
 
     num_bytes: int  # of a model
     shared: bool  # may merges change a replica during its round?
@@ -344,10 +344,11 @@ IsDue = Callable[[int], bool]
 class Kept(NamedTuple):
     """How runs on a machine are kept (`train(checkpoint=...)`).
 
-    Its clock then has `save`, `load` (see `hetjax.saved.Saved`), and `start_at(time)`
-    for a run that continues with other workers. Where rounds may be in flight, its
-    player has `outcome`, `saved_outcome`, `load_outcome` and `on_outcome`, and a clock
-    of a real machine `resume_round(worker, arrival)`, where None is a lost outcome.
+    Its clock then has `save`, `load` (see `hetjax.checkpointable.Saved`), and
+    `start_at(time)` for a run that continues with other workers. Where rounds may be in
+    flight, its player has `outcome`, `saved_outcome`, `load_outcome` and `on_outcome`,
+    and a clock of a real machine `resume_round(worker, arrival)`, where None is a lost
+    outcome.
     """
 
     kind: str  # of machine: a cut of another one has its root and totals alone

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from hetjax.checkpointable import Leaves
 from hetjax.data.finite import advice, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
-from hetjax.direction import better
 from hetjax.engine.correction import Correction
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
@@ -24,7 +24,7 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
 from hetjax.engine.tape import MergeDone, Point, Round, changes_root, counts_as_merge
 from hetjax.machine import Arrival, Join, Leave, Slow
-from hetjax.saved import Leaves
+from hetjax.metric_mode import better
 from hetjax.strategies.types import OWN, Strategy
 
 

@@ -5,7 +5,8 @@ the draw of examples, the ledger with its statistics, and the learning rate. It 
 
 - the events of the clock, and the `Actions` of the policy: what happened, what was
   decided;
-- instructions for a player (`hetjax.engine.play`), which are the classes below;
+- instructions for a player (`hetjax.engine.reference_player`), which are the classes
+  below;
 - what the records of the run are told: `Point`, `MergeDone`, `Stop`.
 
 What was observed is sent back to it: the result of a round after its Arrival, the
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from hetjax.checkpointable import Saved
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Clock, Seen, Traits
 from hetjax.engine.records.ledger import Ledger
@@ -44,8 +46,7 @@ from hetjax.machine.types import (
     moves_of,
 )
 from hetjax.sampling.types import Sampler
-from hetjax.saved import Saved
-from hetjax.schedule.checks import begin, react
+from hetjax.schedule.action_checks import begin, react
 from hetjax.schedule.learning_rates import (
     LearningRateLike,
     Progress,

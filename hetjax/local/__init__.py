@@ -8,8 +8,8 @@ from hetjax.local.buffers import (
     with_buffers,
     with_own_buffers,
 )
-from hetjax.local.by_hand import new_replica, step_fn
 from hetjax.local.decay import with_lr_decay
+from hetjax.local.manual import new_replica, step_fn
 from hetjax.local.updates import (
     LocalUpdate,
     eamsgd_nesterov,

@@ -4,12 +4,12 @@ Start with `machine.py` for simulated machines and `simulated_clock.py` for thei
 """
 
 from hetjax.machine.faults import ScriptedFault
-from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import Transfer
 from hetjax.machine.presets import PRESETS, like_amazon670k, load_machine, preset
 from hetjax.machine.profile import Cost, Drift, Link, Profile
 from hetjax.machine.roster import Roster
 from hetjax.machine.simulated_clock import SimulatedClock
+from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.topology import Node, Topology, flat
 from hetjax.machine.types import (
     PUSH_FETCH,

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hetjax.checkpointable import Saved
 from hetjax.machine.profile import Profile
-from hetjax.saved import Saved
 
 
 @dataclass

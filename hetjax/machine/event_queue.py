@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from hetjax.checkpointable import Saved
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -23,7 +24,6 @@ from hetjax.machine.types import (
     Timer,
     WorkerInfo,
 )
-from hetjax.saved import Saved
 
 # The order of events at the same time: the result of a merge is visible to a worker
 # that arrives at that time, and a timer sees everything that happened.

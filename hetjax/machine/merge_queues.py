@@ -8,9 +8,9 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from hetjax.machine.machine import Machine
+from hetjax.checkpointable import Saved
+from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
-from hetjax.saved import Saved
 
 
 class Transfer(NamedTuple):

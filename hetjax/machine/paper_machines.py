@@ -5,8 +5,8 @@ states times, they are used, or derived as its comment says; the others are esti
 from the multiplications of a model, and say so.
 """
 
-from hetjax.machine.machine import Machine
 from hetjax.machine.profile import Cost, Link, Profile
+from hetjax.machine.simulated_machine import Machine
 
 # --- Biased Local SGD: one RTX 4090 and one EPYC 7543, or eight and two ---------------
 

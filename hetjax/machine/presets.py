@@ -11,7 +11,6 @@ import numbers
 from pathlib import Path
 
 from hetjax.machine import paper_machines
-from hetjax.machine.machine import MOST_WORKERS, Machine, check_num_workers
 from hetjax.machine.paper_machines import (
     EPYC7543_SECONDS,
     NVLINK,
@@ -20,6 +19,7 @@ from hetjax.machine.paper_machines import (
     WRN_BATCH,
 )
 from hetjax.machine.profile import Cost, Link, Profile
+from hetjax.machine.simulated_machine import MOST_WORKERS, Machine, check_num_workers
 
 # Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
 # the fastest (Adaptive SGD). Of the time of a batch of 256 examples 3/7 are the fixed

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from hetjax.checkpointable import Saved
 from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
-from hetjax.machine.machine import Machine
 from hetjax.machine.merge_queues import MergeQueues, Transfer
 from hetjax.machine.profile import check_seed
 from hetjax.machine.roster import Roster
+from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import (
     Arrival,
     Event,
@@ -31,7 +32,6 @@ from hetjax.machine.types import (
     Slow,
     Stamps,
 )
-from hetjax.saved import Saved
 
 
 class SimulatedClock(Saved):

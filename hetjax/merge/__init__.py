@@ -27,7 +27,6 @@ On a mesh, with P = jax.sharding.PartitionSpec and leaves [8, ...] of all replic
 """
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.asynchronous import downpour, easgd, magma_async
 from hetjax.merge.averaging import average
 from hetjax.merge.federated import fed_acc, fed_adp, fed_nova
 from hetjax.merge.formulas.moves import (
@@ -39,7 +38,7 @@ from hetjax.merge.formulas.moves import (
     weighted_mean,
     weighted_move,
 )
-from hetjax.merge.formulas.steps import (
+from hetjax.merge.formulas.server_steps import (
     gradient_sum_step,
     magma_steps,
     nova_step,
@@ -61,6 +60,7 @@ from hetjax.merge.group import Group
 from hetjax.merge.masking import masked
 from hetjax.merge.normalized import normalized
 from hetjax.merge.pairs import gossip
+from hetjax.merge.parameter_server import downpour, easgd, magma_async
 from hetjax.merge.sma import replica_mean, sma
 from hetjax.merge.types import (
     Merge,

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
-from hetjax.merge.checks import check_fraction
 from hetjax.merge.formulas.moves import momentum_mean, weighted_move
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_fraction
 from hetjax.merge.types import (
     Merge,
     WorkerStats,

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
-from hetjax.merge.checks import check_fraction, check_not_negative
 from hetjax.merge.formulas.moves import moved
-from hetjax.merge.formulas.steps import nova_step
+from hetjax.merge.formulas.server_steps import nova_step
 from hetjax.merge.formulas.weights import (
     accuracy_weights,
     angle_weights,
@@ -19,6 +18,7 @@ from hetjax.merge.formulas.weights import (
     proportional_weights,
 )
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
 from hetjax.merge.types import (
     Merge,
     WorkerStats,

@@ -8,10 +8,10 @@ import optax
 
 from hetjax import tree
 from hetjax.machine.types import MergeOp
-from hetjax.merge.checks import check_not_negative
-from hetjax.merge.formulas.steps import gradient_sum_step, optimizer_step
+from hetjax.merge.formulas.server_steps import gradient_sum_step, optimizer_step
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_not_negative
 from hetjax.merge.types import (
     Merge,
     WorkerStats,

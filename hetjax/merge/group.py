@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax import tree
-from hetjax.merge.checks import check_alike
+from hetjax.merge.merge_checks import check_alike
 from hetjax.tree import PyTree
 
 SMALL = 2**14  # numbers of a leaf that is summed along an axis together with others

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.checks import check_count, check_op
 from hetjax.merge.group import unstacked
+from hetjax.merge.merge_checks import check_count, check_op
 from hetjax.merge.types import APPLY, Merge, WorkerStats, reset_to
 from hetjax.replica import Replica
 from hetjax.tree import MergeState, PyTree

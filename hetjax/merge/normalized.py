@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from hetjax import tree
 from hetjax.machine.types import MergeOp
 from hetjax.merge.averaging import AveragingState, average_from_parent, averaged
-from hetjax.merge.checks import check_fraction, check_not_negative
 from hetjax.merge.formulas.weights import (
     NORMS,
     RULES,
@@ -19,6 +18,7 @@ from hetjax.merge.formulas.weights import (
     unnormalized,
 )
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
 from hetjax.merge.types import (
     Merge,
     WorkerStats,

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.asynchronous import ServerState, server_state
-from hetjax.merge.checks import check_buffers, check_count, check_op
 from hetjax.merge.formulas.moves import plain_mean
-from hetjax.merge.formulas.steps import descent
+from hetjax.merge.formulas.server_steps import descent
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_buffers, check_count, check_op
+from hetjax.merge.parameter_server import ServerState, server_state
 from hetjax.merge.types import (
     APPLY,
     Merge,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.checks import check_fraction, check_not_negative
 from hetjax.merge.formulas.moves import mean_correction, sma_correction
 from hetjax.merge.formulas.weights import proportional_weights
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_fraction, check_not_negative
 from hetjax.merge.types import (
     Merge,
     WorkerStats,

@@ -9,16 +9,16 @@ from jax.typing import ArrayLike
 
 from hetjax import tree
 from hetjax.machine.types import PUSH_FETCH, MergeOp
-from hetjax.merge.checks import (
+from hetjax.merge.formulas.moves import moved
+from hetjax.merge.formulas.weights import Numbers
+from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import (
     WrongPart,
     check_buffers,
     check_count,
     check_op,
     check_steps,
 )
-from hetjax.merge.formulas.moves import moved
-from hetjax.merge.formulas.weights import Numbers
-from hetjax.merge.group import Group
 from hetjax.replica import Replica, Requires
 from hetjax.summaries import html_of, maker, two_lines
 from hetjax.tree import MergeState, ModelState, Params, PyTree

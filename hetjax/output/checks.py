@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from hetjax.data.checks import is_real, is_whole
+from hetjax.data.dataset_checks import is_real, is_whole
 
 
 def check_counts(most: int, **settings: Any) -> None:

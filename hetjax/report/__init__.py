@@ -3,12 +3,12 @@
 Start with `comparison.py`, the result of `hetjax.compare`.
 """
 
+from hetjax.engine.records.event_log import Log, LogEntry
 from hetjax.engine.records.history import History, WorkerEvent
-from hetjax.engine.records.log import Log, LogEntry
 from hetjax.engine.records.timeline import Segment, Timeline, WorkerRecord
 from hetjax.report import plot
 from hetjax.report.comparison import Comparison
-from hetjax.report.files import RUNS, check_out, write_results
+from hetjax.report.results_folder import RUNS, check_out, write_results
 from hetjax.report.table import Table
 
 __all__ = [

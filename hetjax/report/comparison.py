@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetjax.direction import best_of, better, reaches, score, worst
+from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
+from hetjax.metric_mode import best_of, better, reaches, score, worst
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
 from hetjax.report.reading import read_document
@@ -24,7 +25,6 @@ from hetjax.report.runs import (
 from hetjax.report.table import Table, Tabular
 from hetjax.report.tuning import remarks
 from hetjax.report.versions import installed_versions
-from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

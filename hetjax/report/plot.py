@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
 from hetjax.report.runs import check_runs, check_timelines
-from hetjax.writing import naming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hetjax.direction import MODES
 from hetjax.engine.records.history import (
     Evaluation,
     History,
@@ -15,6 +14,7 @@ from hetjax.engine.records.history import (
     WorkerEvent,
     WorkerRecord,
 )
+from hetjax.metric_mode import MODES
 from hetjax.report.record import WORKER_BYTES, WORKER_NUMBERS
 from hetjax.report.runs import NotStored
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from hetjax.engine.local_steps import Outcome
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, TakeTurns
-from hetjax.engine.steps import Outcome
 
 FIRST = 3  # assignments that are timed to decide; one of them compiles
 LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
@@ -26,7 +26,7 @@ class Inline:
     """
 
     def __init__(self, run: Any):
-        """`run(assignment) -> outcome`, such as `hetjax.engine.steps.Steps.run`."""
+        """`run(assignment) -> outcome`, as `hetjax.engine.local_steps.Steps.run`."""
         self._run = run
         self._results: dict[int, Result] = {}
 

@@ -12,14 +12,14 @@ import jax
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Runtime
 from hetjax.machine import Machine
-from hetjax.runtimes.cluster.machine import ClusterMachine
-from hetjax.runtimes.cluster.opening import open_cluster
-from hetjax.runtimes.mesh.opening import open_mesh
-from hetjax.runtimes.mesh.placing import check_fits, misfit
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.cluster.open_cluster import open_cluster
+from hetjax.runtimes.mesh.mesh_fit import check_fits, misfit
+from hetjax.runtimes.mesh.open_mesh import open_mesh
 from hetjax.runtimes.recorded import open_recorded
 from hetjax.runtimes.simulated import open_simulated
-from hetjax.runtimes.threads.machine import RealMachine
-from hetjax.runtimes.threads.preparation import open_threads
+from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.open_threads import open_threads
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.trace import Trace
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from hetjax.engine.job import Job
+from hetjax.engine.local_steps import Outcome, Steps, StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.play import Player
 from hetjax.engine.protocols import Assignment, Runtime
-from hetjax.engine.steps import Outcome, Steps, StepSettings
+from hetjax.engine.reference_player import Player
 from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import Grouped
 from hetjax.strategies.types import Strategy

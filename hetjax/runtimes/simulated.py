@@ -8,26 +8,26 @@ from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
+from hetjax.engine.local_steps import Outcome, Steps, StepSettings
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.play import Player
 from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
-from hetjax.engine.steps import Outcome, Steps, StepSettings
+from hetjax.engine.reference_player import Player
 from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
-from hetjax.runtimes.compiled.choice import (
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
+from hetjax.runtimes.compiled.player_choice import (
     KEPT,
     choose,
     most_steps,
     reconsidered,
     rounds_side_by_side,
 )
-from hetjax.runtimes.compiled.fan import FanPlayer
-from hetjax.runtimes.compiled.player import CompiledPlayer
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
+from hetjax.runtimes.compiled.side_by_side import FanPlayer
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
 from hetjax.runtimes.inline import Inline, Pooled, Spread
 from hetjax.runtimes.step_modes import step_mode_of_table
-from hetjax.schedule.checks import begin
+from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 

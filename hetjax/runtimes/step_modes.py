@@ -1,7 +1,7 @@
 """The step mode of K local steps on the virtual clock, from a fixed table.
 
 A table makes results the same bit for bit everywhere. On real devices the step mode is
-chosen by a measurement (`hetjax.runtimes.threads.step_mode_choice`).
+chosen by a measurement (`hetjax.runtimes.real.step_mode_choice`).
 """
 
 import math

@@ -15,6 +15,13 @@ from hetjax.machine.types import (
     Timer,
     WorkerInfo,
 )
+from hetjax.schedule.batch_scaling import (
+    BOUNDS,
+    Scaling,
+    fixed_scaling,
+    linear_scaling,
+    measured_scaling,
+)
 from hetjax.schedule.learning_rates import (
     START,
     LearningRate,
@@ -31,13 +38,6 @@ from hetjax.schedule.policies.mega_batch import RULES, mega_batch
 from hetjax.schedule.policies.rounds import equal_time, fastest, one_per_device, rounds
 from hetjax.schedule.policies.sma_restarts import on_plateau, on_rate_drop, sma_restarts
 from hetjax.schedule.policies.tuned_workers import TUNERS, tuned_workers
-from hetjax.schedule.scaling import (
-    BOUNDS,
-    Scaling,
-    fixed_scaling,
-    linear_scaling,
-    measured_scaling,
-)
 from hetjax.schedule.types import Actions, Policy
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Named algorithms: factories that combine a policy, a local update and a merge."""
 
-from hetjax.strategies.adaptive import adaptive_sgd
-from hetjax.strategies.asynchronous import (
+from hetjax.strategies.adaptive_sgd import adaptive_sgd
+from hetjax.strategies.async_sgd import (
     ad_psgd,
     async_sgd,
     downpour,
@@ -9,16 +9,16 @@ from hetjax.strategies.asynchronous import (
     magma_async_sgd,
 )
 from hetjax.strategies.baselines import elastic_sgd, sequential_sgd, slide, sync_sgd
-from hetjax.strategies.biased import (
+from hetjax.strategies.crossbow import easgd_sync, sma
+from hetjax.strategies.easgd import eamsgd, easgd
+from hetjax.strategies.hier_sgd import hier_sgd
+from hetjax.strategies.local_sgd import (
     biased_local_sgd,
     fed_acc,
     fed_adp,
     fed_nova,
     local_sgd,
 )
-from hetjax.strategies.crossbow import easgd_sync, sma
-from hetjax.strategies.easgd import eamsgd, easgd
-from hetjax.strategies.hierarchy import hier_sgd
 from hetjax.strategies.sweep import sweep
 from hetjax.strategies.types import Strategy
 

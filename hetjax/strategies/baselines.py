@@ -5,10 +5,10 @@ from typing import Any
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
+from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.strategies.worker_optimizers import sgd_or
 from hetjax.traced import is_given
 
 
@@ -26,7 +26,7 @@ def sequential_sgd(
         w <- w - eta g      (`local.sgd` with `momentum` and `weight_decay`)
 
     `optimizer` is an optax optimizer in place of SGD; its learning rate is inside it,
-    or `learning_rate` (`hetjax.strategies.optimizers`).
+    or `learning_rate` (`hetjax.strategies.worker_optimizers`).
     """
     given = settings(locals())
     check_positive(batch_size=batch_size)
@@ -147,7 +147,7 @@ def elastic_sgd(
     batches) among the workers. gamma is `merge_momentum`: 0.9 in HeteroGPU's Elastic
     SGD (the default), 0 in K-AVG. For the elastic force see `easgd` and `easgd_sync`.
     `optimizer` is an optax optimizer for every worker in place of SGD; its learning
-    rate is inside it, or `learning_rate` (`hetjax.strategies.optimizers`).
+    rate is inside it, or `learning_rate` (`hetjax.strategies.worker_optimizers`).
     Source: Adaptive SGD paper II, V; docs/algorithms B.
     """
     given = settings(locals())

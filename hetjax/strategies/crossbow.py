@@ -3,15 +3,15 @@
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import (
+from hetjax.merge.merge_checks import (
     check_fraction,
     check_not_negative,
     check_positive,
     concrete,
 )
 from hetjax.schedule import LearningRateLike, Policy
-from hetjax.strategies.optimizers import local_rule
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.strategies.worker_optimizers import local_rule
 from hetjax.traced import is_given
 
 CENTERS = ("own", "mean")
@@ -79,7 +79,8 @@ def sma(
     The machine must have the largest number of learners to try
     (`Machine.with_workers_per_device`). `optimizer` is an optax optimizer for every
     learner in place of SGD; its learning rate is inside it, or `learning_rate`
-    (`hetjax.strategies.optimizers`). Source: CROSSBOW 3.2 to 3.4; docs/algorithms C.
+    (`hetjax.strategies.worker_optimizers`). Source: CROSSBOW 3.2 to 3.4;
+    docs/algorithms C.
     """
     given = settings(locals())
     check_positive(

@@ -3,10 +3,10 @@
 import optax
 
 from hetjax import local, merge, schedule
-from hetjax.merge.checks import check_fraction, check_not_negative, check_positive
+from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_positive
 from hetjax.schedule import LearningRateLike
-from hetjax.strategies.optimizers import sgd_or
 from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.strategies.worker_optimizers import sgd_or
 from hetjax.traced import is_given
 
 
@@ -29,7 +29,7 @@ def easgd(
     is `beta` / p for p workers by default. A worker that is more than `max_staleness`
     local rounds ahead of the slowest one waits after its move. `optimizer` is an optax
     optimizer for every worker in place of SGD; its learning rate is inside it, or
-    `learning_rate` (`hetjax.strategies.optimizers`). Source: EASGD (Zhang et
+    `learning_rate` (`hetjax.strategies.worker_optimizers`). Source: EASGD (Zhang et
     al. 2015), Algorithm 1; docs/algorithms G.2.
     """
     given = settings(locals())

@@ -2,9 +2,9 @@
 
 from hetjax.tasks import augment
 from hetjax.tasks.classification import classification
+from hetjax.tasks.custom import task
 from hetjax.tasks.model import Model, from_functions, from_linen, from_nnx
 from hetjax.tasks.next_token import next_token
-from hetjax.tasks.own import task
 from hetjax.tasks.regression import regression
 from hetjax.tasks.types import Mean, Task
 

@@ -11,12 +11,12 @@ from hetjax.data.batching import Batch
 from hetjax.data.dataset import Dataset
 from hetjax.recipes import by_name
 from hetjax.tasks import augment as images
-from hetjax.tasks.checks import check_classes, check_logits
 from hetjax.tasks.forward import forward
 from hetjax.tasks.heads import make_head, with_head
 from hetjax.tasks.inputs import Inputs, make_inputs
 from hetjax.tasks.model import Model, as_model
 from hetjax.tasks.precisions import accuracy, best, num_top, precisions
+from hetjax.tasks.task_checks import check_classes, check_logits
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
 

@@ -15,8 +15,8 @@ from hetjax.data.dataset import Dataset
 from hetjax.output import Head
 from hetjax.output.head import own_state
 from hetjax.output.layers import MakeLayer, OutputLayer
-from hetjax.tasks.checks import batch_of
 from hetjax.tasks.model import Model, param_shapes
+from hetjax.tasks.task_checks import batch_of
 from hetjax.tasks.types import Task
 from hetjax.tree import ModelState, Params
 

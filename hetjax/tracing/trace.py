@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from hetjax.atomic_files import naming
+from hetjax.checkpointable import before_of
 from hetjax.machine.types import WorkerInfo
-from hetjax.saved import before_of
 from hetjax.tracing.format import Line, check_header, check_lines, end_of, parse
-from hetjax.writing import naming
 
 MANY = 5_000  # lines that may wait for a pause before they are written
 

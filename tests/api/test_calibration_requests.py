@@ -4,7 +4,7 @@ import pytest
 from tiny_runs import counting_data, counting_task, nothing_compiled
 
 import hetjax as hj
-from hetjax.api.calibration import MOST_ROUNDS, MOST_STEPS
+from hetjax.api.calibrate import MOST_ROUNDS, MOST_STEPS
 
 NAN, INF = float("nan"), float("inf")
 

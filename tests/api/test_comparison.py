@@ -18,7 +18,7 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax import local
-from hetjax.api.comparison import describe
+from hetjax.api.compare import describe
 from hetjax.data import from_arrays
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.held_out import num_held_out

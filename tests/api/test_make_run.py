@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hetjax as hj
-from hetjax.api import functions
+from hetjax.api import make_run
 from hetjax.report.schedule import SHOWN
 
 MACHINE = hj.machine.preset("v100x3+k80")
@@ -324,7 +324,7 @@ def test_rounds_side_by_side_equal_those_in_turn(problem, name, width, monkeypat
         slope = jax.grad(lambda rate: run(learning_rate=rate)[0]["loss"][-1])
         return run(), slope(0.1)
 
-    monkeypatch.setattr(functions, "rounds_side_by_side", lambda *about: width)
+    monkeypatch.setattr(make_run, "rounds_side_by_side", lambda *about: width)
     found, slope = with_slope()
     check_equal(found, trained(problem, made(name)))
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import hetjax as hj
-from hetjax.api import planning as module
+from hetjax.api import plan as module
 
 BATCH = 16
 

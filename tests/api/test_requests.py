@@ -226,7 +226,7 @@ def test_a_mean_loss_is_refused_before_anything_is_compiled(monkeypatch):
         return jnp.mean(losses), state
 
     wrong = task._replace(loss=mean)
-    for module in ("hetjax.api.train", "hetjax.api.comparison"):
+    for module in ("hetjax.api.train", "hetjax.api.compare"):
         monkeypatch.setattr(import_module(module), "Session", None)  # none is created
     message = r"the task's loss is a scalar, \[\] for a batch of 2 examples: return one"
     with pytest.raises(ValueError, match=message):

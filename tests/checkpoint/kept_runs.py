@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from hetjax.api.session import Session
-from hetjax.checkpoint.copies import Copies
-from hetjax.checkpoint.keeper import Cut
+from hetjax.checkpoint.checkpoint_manager import Cut
+from hetjax.checkpoint.host_copies import Copies
 from hetjax.checkpoint.values import decode
 from hetjax.engine.loop import Loop
 from hetjax.runtimes.openers import open_runtime

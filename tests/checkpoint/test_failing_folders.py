@@ -5,7 +5,7 @@ from kept_runs import outcome
 from small_runs import at, full, numbers, send, train, wait_for_writers
 
 import hetjax as hj
-from hetjax.checkpoint import files, keeper, values
+from hetjax.checkpoint import checkpoint_files, checkpoint_manager, values
 from hetjax.recipes import NoRecipe
 
 
@@ -13,7 +13,7 @@ def test_a_full_disk_leaves_the_finished_run_that_was_to_be_replaced(
     tmp_path, monkeypatch
 ):
     first = train(tmp_path, seed=1)
-    monkeypatch.setattr(files, "_write_text", full)
+    monkeypatch.setattr(checkpoint_files, "_write_text", full)
     with pytest.warns(UserWarning, match="No space left"):
         train(tmp_path, resume="never")
     monkeypatch.undo()
@@ -23,7 +23,7 @@ def test_a_full_disk_leaves_the_finished_run_that_was_to_be_replaced(
 def test_the_newest_counts_wherever_never_was_killed(tmp_path, monkeypatch):
     """The new run has its first checkpoint, and the old run was not deleted yet."""
     train(tmp_path, seed=1)
-    monkeypatch.setattr(keeper, "delete", lambda path: None)
+    monkeypatch.setattr(checkpoint_manager, "delete", lambda path: None)
     train(tmp_path, resume="never", on_eval=at(3, send("SIGTERM")))
     monkeypatch.undo()
     assert outcome(train(tmp_path)) == outcome(train())
@@ -37,7 +37,7 @@ def test_never_keeps_what_was_there_until_it_has_something(tmp_path):
         raise ValueError("not today")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeper.Encoder, "encode", encode)
+        patch.setattr(checkpoint_manager.Encoder, "encode", encode)
         with pytest.raises(ValueError, match="not today"):
             train(tmp_path, resume="never")
     assert outcome(train(tmp_path)) == outcome(train())
@@ -78,7 +78,7 @@ def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypa
     def fail(value, arrays):
         raise KeyError("lost")
 
-    monkeypatch.setattr(keeper, "decode", fail)
+    monkeypatch.setattr(checkpoint_manager, "decode", fail)
     with pytest.raises(ValueError, match="run could not be read .* KeyError: 'lost'"):
         train(tmp_path)
 
@@ -86,7 +86,7 @@ def test_what_could_not_be_read_ends_the_run_at_its_beginning(tmp_path, monkeypa
 def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
     def fill():
         wait_for_writers()  # the first checkpoint is there
-        monkeypatch.setattr(files, "_write_text", full)
+        monkeypatch.setattr(checkpoint_files, "_write_text", full)
 
     with pytest.warns(UserWarning, match="written: .*No space left.*not ended by it"):
         first = train(tmp_path, every="1 eval", on_eval=at(4, fill))
@@ -97,7 +97,7 @@ def test_a_full_disk_is_a_warning_and_the_run_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
-    fill = at(4, lambda: monkeypatch.setattr(files, "_write_text", full))
+    fill = at(4, lambda: monkeypatch.setattr(checkpoint_files, "_write_text", full))
 
     def on_eval(point):
         fill(point)
@@ -114,7 +114,7 @@ def test_a_full_disk_may_end_the_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("on_failure", ["continue", "stop"])
 def test_a_full_disk_at_the_end_is_a_warning(tmp_path, monkeypatch, on_failure):
     def when_it_ends():
-        monkeypatch.setattr(files, "_write_text", full)
+        monkeypatch.setattr(checkpoint_files, "_write_text", full)
         send("SIGTERM")()
 
     checkpoint = hj.Checkpoint(tmp_path, every="1h", on_failure=on_failure)
@@ -160,14 +160,14 @@ def test_classes_of_another_program_are_no_damage(tmp_path, monkeypatch):
 
 def test_a_second_signal_does_not_lose_the_last_checkpoint(tmp_path, monkeypatch):
     """Its writing takes long: a queue, or a user, asks again."""
-    write, sent = files.write, []
+    write, sent = checkpoint_files.write, []
 
     def slow(*given, **more):
         if sent:
             send("SIGTERM")()
         write(*given, **more)
 
-    monkeypatch.setattr(files, "write", slow)
+    monkeypatch.setattr(checkpoint_files, "write", slow)
 
     def stop():
         sent.append(1)

@@ -20,8 +20,8 @@ from experiments.benchmarks.reliability_damage import (
     set_version,
     truncate,
 )
-from hetjax.checkpoint import copies, direct, files, packing
-from hetjax.checkpoint.files import Damaged
+from hetjax.checkpoint import checkpoint_files, direct_io, host_copies, packing
+from hetjax.checkpoint.checkpoint_files import Damaged
 
 ARRAYS = [
     np.arange(5, dtype=np.float32),
@@ -41,7 +41,7 @@ NAMES = [f"part/{i}" for i in range(len(ARRAYS))]
 @pytest.fixture(scope="module", params=[None, NAMES], ids=["numpy", "orbax"])
 def written(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files") / "000001"
-    files.write(folder, DOCUMENT, ARRAYS, request.param)
+    checkpoint_files.write(folder, DOCUMENT, ARRAYS, request.param)
     return folder
 
 
@@ -54,14 +54,14 @@ def same(found):
 
 
 def test_what_was_written_is_read(written):
-    same(files.read(written))
+    same(checkpoint_files.read(written))
 
 
 def test_arrays_by_name_are_read_by_orbax_alone(tmp_path):
     import orbax.checkpoint as ocp
 
-    files.write(tmp_path / "model", DOCUMENT, ARRAYS, NAMES)
-    same(files.read(tmp_path / "model"))
+    checkpoint_files.write(tmp_path / "model", DOCUMENT, ARRAYS, NAMES)
+    same(checkpoint_files.read(tmp_path / "model"))
     alone = ocp.PyTreeCheckpointer().restore(tmp_path / "model" / "arrays")
     assert np.array_equal(alone["part/5"], ARRAYS[5])
 
@@ -88,12 +88,12 @@ def test_large_arrays_stay_apart(monkeypatch):
 
 
 def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(copies, "LARGE", 100)
+    monkeypatch.setattr(host_copies, "LARGE", 100)
     x = np.arange(50, dtype=np.float32)
     nan, negative = np.full(50, np.nan, np.float32), -np.zeros(50, np.float32)
     zero = np.zeros(50, np.float32)
     given = [x, x.copy(), nan, nan.copy(), negative, zero, x + 1, x.astype(np.int32)]
-    made = copies.Copies()
+    made = host_copies.Copies()
     made.add([x])
     made.add(given)
     first, *found = made.arrays
@@ -109,13 +109,13 @@ def test_equal_large_arrays_are_kept_once(tmp_path, monkeypatch):
 
 
 def test_the_memory_of_the_cut_before_is_used_again(monkeypatch):
-    monkeypatch.setattr(copies, "LARGE", 100)
-    before = copies.Copies()
+    monkeypatch.setattr(host_copies, "LARGE", 100)
+    before = host_copies.Copies()
     before.add([np.full(50, 1.0), np.full(50, 1.0), np.full(30, 3.0), np.zeros(2)])
     first, _, other, _ = before.arrays
     foreign = np.full(50, 5.0)  # as JAX returns them for arrays of accelerators
     foreign.flags.writeable = False
-    made = copies.Copies([foreign, *before.arrays, foreign])
+    made = host_copies.Copies([foreign, *before.arrays, foreign])
     given = [np.full(50, 2.0), np.full(50, 4.0), np.full(50, 2.0), np.zeros(2)]
     made.add(given)
     assert made.arrays[0] is first  # there once in the cut before, so for one array
@@ -129,7 +129,7 @@ def test_the_memory_of_the_cut_before_is_used_again(monkeypatch):
 
 # -- direct writes ---------------------------------------------------------------------
 
-PIECE, BLOCK = direct._PIECE, direct._BLOCK
+PIECE, BLOCK = direct_io._PIECE, direct_io._BLOCK
 
 
 def refuse(*calls):
@@ -148,8 +148,8 @@ def refuse(*calls):
                 raise OSError(errno.EINVAL, "Invalid argument")
             return wrote(file, data[: 3 * BLOCK] if "short" in calls else data)
 
-        monkeypatch.setattr(direct.os, "open", open_)
-        monkeypatch.setattr(direct.os, "write", write)
+        monkeypatch.setattr(direct_io.os, "open", open_)
+        monkeypatch.setattr(direct_io.os, "write", write)
 
     return patch
 
@@ -176,7 +176,7 @@ def test_a_direct_file_holds_what_was_written(tmp_path, monkeypatch, sizes, syst
         system(monkeypatch)
     random = np.random.default_rng(0)
     parts = [random.bytes(size) for size in sizes]
-    with direct.DirectFile(tmp_path / "file") as file:
+    with direct_io.DirectFile(tmp_path / "file") as file:
         for part in parts:
             assert file.write(part) == len(part)
     found = (tmp_path / "file").read_bytes()
@@ -186,11 +186,11 @@ def test_a_direct_file_holds_what_was_written(tmp_path, monkeypatch, sizes, syst
 
 @pytest.mark.parametrize("size", [10, PIECE + 10])
 def test_a_full_disk_closes_a_direct_file(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(direct.os, "write", full)
+    monkeypatch.setattr(direct_io.os, "write", full)
     before = len(os.listdir("/proc/self/fd"))
     with (
         pytest.raises(OSError, match="No space left"),
-        direct.DirectFile(tmp_path / "file") as file,
+        direct_io.DirectFile(tmp_path / "file") as file,
     ):
         file.write(bytes(size))
     assert len(os.listdir("/proc/self/fd")) == before
@@ -230,11 +230,11 @@ def test_every_damage_is_noticed_and_its_file_named(written, tmp_path, mutate, r
             inside = file.relative_to(written)
             mutate(copy / inside, random)
             with pytest.raises(Damaged) as raised:
-                files.read(copy)
+                checkpoint_files.read(copy)
             message = str(raised.value)
             assert "\n" not in message
             assert str(copy) in message
-            if mutate in (flip, truncate) and inside.name != files.MANIFEST:
+            if mutate in (flip, truncate) and inside.name != checkpoint_files.MANIFEST:
                 assert str(inside) in message
             shutil.rmtree(copy)
 
@@ -244,25 +244,25 @@ def test_another_version_is_named(written, tmp_path):
     shutil.copytree(written, copy)
     set_version(copy, 99)
     with pytest.raises(Damaged, match="of version 99, but this hetjax reads version 1"):
-        files.read(copy)
+        checkpoint_files.read(copy)
 
 
 # -- writing ---------------------------------------------------------------------------
 
 
 def test_nothing_is_left_of_a_failed_write(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_write_text", full)
+    monkeypatch.setattr(checkpoint_files, "_write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
+        checkpoint_files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_half_a_checkpoint_is_replaced(tmp_path):
-    partial = files.partial_of(tmp_path / "000001")
+    partial = checkpoint_files.partial_of(tmp_path / "000001")
     partial.mkdir()
     (partial / "state.json").write_text("{")
-    files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
-    same(files.read(tmp_path / "000001"))
+    checkpoint_files.write(tmp_path / "000001", DOCUMENT, ARRAYS)
+    same(checkpoint_files.read(tmp_path / "000001"))
     assert [p.name for p in tmp_path.iterdir()] == ["000001"]
 
 
@@ -272,7 +272,7 @@ def test_a_path_on_another_file_system(tmp_path):
     (tmp_path / "link").symlink_to(folder)
     os.mkdir(folder)
     try:
-        files.write(tmp_path / "link" / "000001", DOCUMENT, ARRAYS)
-        same(files.read(tmp_path / "link" / "000001"))
+        checkpoint_files.write(tmp_path / "link" / "000001", DOCUMENT, ARRAYS)
+        same(checkpoint_files.read(tmp_path / "link" / "000001"))
     finally:
         shutil.rmtree(folder)

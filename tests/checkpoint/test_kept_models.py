@@ -6,7 +6,7 @@ import pytest
 from small_runs import at, problem, send, train
 
 import hetjax as hj
-from hetjax.checkpoint import models
+from hetjax.checkpoint import saved_models
 
 
 def test_models_are_saved_and_loaded(tmp_path):
@@ -71,16 +71,18 @@ TREES = {
 
 @pytest.mark.parametrize("kind", TREES)
 def test_names_that_share_a_folder_or_have_none(tmp_path, kind):
-    models.save(tmp_path / "model", TREES[kind], (), overwrite=False)
-    found, _ = models.load(tmp_path / "model", (TREES[kind], ()))
+    saved_models.save(tmp_path / "model", TREES[kind], (), overwrite=False)
+    found, _ = saved_models.load(tmp_path / "model", (TREES[kind], ()))
     jax.tree.map(np.testing.assert_array_equal, found, TREES[kind])
 
 
 def test_a_model_may_have_the_longest_name_of_a_folder(tmp_path):
     folder = tmp_path / ("m" * 255)
     for params in (ONE, TWO):  # the second time in place of the first
-        models.save(folder, params, (), overwrite=True)
-        np.testing.assert_array_equal(models.load(folder, (params, ()))[0], params)
+        saved_models.save(folder, params, (), overwrite=True)
+        np.testing.assert_array_equal(
+            saved_models.load(folder, (params, ()))[0], params
+        )
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -98,5 +100,5 @@ class Twins:
 
 def test_arrays_with_one_path_are_refused(tmp_path):
     with pytest.raises(ValueError, match="two arrays .* have the path params/w: give"):
-        models.save(tmp_path / "model", Twins(ONE, TWO), (), overwrite=False)
+        saved_models.save(tmp_path / "model", Twins(ONE, TWO), (), overwrite=False)
     assert not (tmp_path / "model").exists()

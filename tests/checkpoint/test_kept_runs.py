@@ -21,7 +21,7 @@ from tiny_problems import three_workers
 from zoo import make
 
 import hetjax as hj
-from hetjax.checkpoint import keeper
+from hetjax.checkpoint import checkpoint_manager
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
@@ -156,7 +156,7 @@ def test_a_changed_setting_is_named(tmp_path, changes, message):
 
 def test_a_run_of_another_version_is_refused_but_not_its_end(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "VERSION", 1)
+        patch.setattr(checkpoint_manager, "VERSION", 1)
         train(tmp_path / "cut", on_eval=at(3, send("SIGTERM")))
         whole = train(tmp_path / "end")
     message = "of version 1, but this hetjax goes on with runs of version 2: go on with"

@@ -18,9 +18,10 @@ from tiny_problems import PROBLEMS
 from zoo import zoo
 
 import hetjax as hj
-from hetjax.checkpoint import keeper
+from hetjax.checkpoint import checkpoint_manager
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.runtimes.threads import preparation, wall_clock
+from hetjax.runtimes.real import wall_clock
+from hetjax.runtimes.threads import open_threads
 from hetjax.tracing import trace
 from hetjax.tracing.trace import Trace
 
@@ -37,7 +38,7 @@ SLOWDOWN = 20
 def _patient(monkeypatch):
     """No worker is lost because other programs keep the machine busy."""
     clock = partial(wall_clock.WallClock, allowance=60.0)
-    monkeypatch.setattr(preparation, "WallClock", clock)
+    monkeypatch.setattr(open_threads, "WallClock", clock)
 
 
 def train(folder, name, devices=THREE, *, stop_at=None, crash_at=None, **more):
@@ -109,7 +110,7 @@ def test_what_was_measured_stays_as_it_was_chosen(tmp_path, monkeypatch):
     """Another step mode has other last bits, and the trace names one."""
     modes = iter(["fused", "unrolled"])
     monkeypatch.setattr(
-        preparation, "choose_step_mode", lambda *given: (next(modes), {})
+        open_threads, "choose_step_mode", lambda *given: (next(modes), {})
     )
     first = train(tmp_path, "local_sgd", stop_at=4)
     last = train(tmp_path, "local_sgd")
@@ -161,7 +162,7 @@ def test_a_trace_is_replaced_only_with_a_checkpoint(tmp_path, monkeypatch):
     """Other workers fail before they have one: those before go on, and replay."""
     train(tmp_path, "easgd", stop_at=4)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper.Keeper, "is_due", lambda self, evals: False)
+        patch.setattr(checkpoint_manager.Keeper, "is_due", lambda self, evals: False)
         with pytest.raises(RuntimeError, match="crash"):
             train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2)
     train(tmp_path, "easgd")
@@ -184,7 +185,7 @@ def test_never_keeps_the_trace_until_it_has_a_checkpoint(tmp_path, monkeypatch):
 
     train(tmp_path, "easgd", stop_at=4)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper.Encoder, "encode", fail)
+        patch.setattr(checkpoint_manager.Encoder, "encode", fail)
         with pytest.raises(ValueError, match="not today"):
             train(tmp_path, "easgd", resume="never")
     last, p = train(tmp_path, "easgd"), problem()

@@ -17,10 +17,10 @@ from small_runs import problem, strategy
 from tiny_problems import three_workers, two_places
 
 import hetjax as hj
+from hetjax.checkpointable import Saved
 from hetjax.engine.loop import Loop
 from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
 from hetjax.runtimes.openers import open_runtime
-from hetjax.saved import Saved
 
 STRATEGIES = {name: strategy(name, 6) for name in hj.STRATEGIES}
 

@@ -6,7 +6,7 @@ import numpy as np
 from test_values import again
 
 from hetjax.checkpoint.values import Encoder, decode
-from hetjax.saved import Leaves
+from hetjax.checkpointable import Leaves
 
 
 def test_keys_and_other_floats():

@@ -3,13 +3,13 @@
 import pytest
 
 from hetjax.data import read_xmc
-from hetjax.data.readers import files
+from hetjax.data.readers import text_files
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     """One line per chunk, so that every border between chunks is tested."""
-    monkeypatch.setattr(files, "CHUNK", 1)
+    monkeypatch.setattr(text_files, "CHUNK", 1)
 
 
 @pytest.fixture

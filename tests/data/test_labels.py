@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import hetjax as hj
 from hetjax.data import commonest_labels, from_arrays
-from hetjax.data.checks import check_dataset
+from hetjax.data.dataset_checks import check_dataset
 
 
 def data_of(train, test):

@@ -17,7 +17,7 @@ from hetjax.data import (
     read_libsvm,
     tiny_imagenet,
 )
-from hetjax.data.readers import sources
+from hetjax.data.readers import named_sets
 
 DATA = os.environ.get("HETJAX_DATA")
 pytestmark = pytest.mark.skipif(not DATA, reason="HETJAX_DATA is not set")
@@ -64,7 +64,7 @@ def test_fashion_mnist():
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_the_checksums_are_those_of_the_original_files(name):
     """Only for original files; a repacked copy has another checksum."""
-    source, same = getattr(sources, f"_{name.upper()}"), []
+    source, same = getattr(named_sets, f"_{name.upper()}"), []
     for file, md5 in source.md5.items():
         found = folder(name) / file
         if found.is_file() and hashlib.md5(found.read_bytes()).hexdigest() == md5:

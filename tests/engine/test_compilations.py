@@ -23,8 +23,8 @@ from tiny_runs import (
 import hetjax as hj
 from hetjax import sparse as sparse_ops
 from hetjax.api.session import Session
-from hetjax.engine.compiled.compilations import Compilations, FirstCalls
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.programs.compilations import Compilations, FirstCalls
+from hetjax.engine.programs.task_programs import Programs
 
 B_MAX = 64
 

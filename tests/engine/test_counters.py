@@ -10,7 +10,7 @@ from tiny_runs import averaging, counting_data, machine
 
 import hetjax as hj
 from hetjax import local, merge, schedule
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.machine import Arrival, LocalRound
 from hetjax.merge.counters import counting
 from hetjax.replica import Replica

@@ -10,7 +10,7 @@ from tiny_runs import machine
 
 import hetjax as hj
 from hetjax.data import from_arrays
-from hetjax.engine.compiled import metrics
+from hetjax.engine.programs import metrics
 
 N, FEATURES = 17, 3
 

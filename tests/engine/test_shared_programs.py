@@ -17,8 +17,8 @@ from tiny_runs import averaging, counting_data, counting_task, machine, train
 from zoo import make
 
 import hetjax as hj
-from hetjax.engine.compiled import shared
-from hetjax.engine.compiled.shared import key_of, programs_of
+from hetjax.engine.programs import sharing
+from hetjax.engine.programs.sharing import key_of, programs_of
 
 TASK, DATA, MACHINE = counting_task(), counting_data(192), machine(1.0, 1.5, 2.0)
 
@@ -195,8 +195,8 @@ def test_a_task_is_pickled_without_its_programs():
 
 
 def test_the_programs_of_the_last_tasks_are_kept(monkeypatch):
-    monkeypatch.setattr(shared, "TASKS", 2)
-    monkeypatch.setattr(shared, "_recent", [])
+    monkeypatch.setattr(sharing, "TASKS", 2)
+    monkeypatch.setattr(sharing, "_recent", [])
     tasks = [counting_task() for _ in range(3)]
     first = [programs_of(task) for task in tasks[:2]]
     assert programs_of(tasks[0]) is first[0]
@@ -210,5 +210,5 @@ def test_too_many_programs_of_a_task_are_made_anew(monkeypatch):
     train(machine(1.0), averaging(), 2.0, task=task)
     before = programs_of(task)
     assert before.number > 5
-    monkeypatch.setattr(shared, "PROGRAMS", before.number - 1)
+    monkeypatch.setattr(sharing, "PROGRAMS", before.number - 1)
     assert programs_of(task) is not before

@@ -8,9 +8,9 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.engine.play import Player
+from hetjax.engine.local_steps import Steps, StepSettings
 from hetjax.engine.protocols import Runtime
-from hetjax.engine.steps import Steps, StepSettings
+from hetjax.engine.reference_player import Player
 from hetjax.machine import (
     Arrival,
     Merged,

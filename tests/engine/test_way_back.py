@@ -10,8 +10,8 @@ from compiled_runs import runs_of
 from small_runs import strategy
 
 from hetjax.engine.loop import Loop
-from hetjax.engine.way_back import frozen
-from hetjax.runtimes.compiled.player import CompiledPlayer
+from hetjax.engine.rollback import frozen
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.openers import open_runtime
 
 

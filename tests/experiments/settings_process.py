@@ -14,7 +14,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from hetjax import tree
-from hetjax.api import planning
+from hetjax.api import plan
 from hetjax.data import SHAPES
 from hetjax.schedule import Progress
 from hetjax.schedule.learning_rates import learning_rate_at
@@ -28,8 +28,8 @@ EXACT = "table5"  # whose seconds are compared with the paper's
 
 
 def described(path):
-    events = planning.EVENTS if EXACT in path else 2_000
-    with flagsaver.flagsaver(), mock.patch.object(planning, "EVENTS", events):
+    events = plan.EVENTS if EXACT in path else 2_000
+    with flagsaver.flagsaver(), mock.patch.object(plan, "EVENTS", events):
         flags.FLAGS(["compare.py", f"--flagfile={path}", "--plan"])
         task, data, machine, strategies = compare.setting()
         model = jax.eval_shape(task.init, jax.random.key(0))

@@ -20,12 +20,12 @@ from quick import quick
 from experiments.common.strategy_flags import build_strategies
 from hetjax.api.session import Session
 from hetjax.machine import preset
-from hetjax.report import files
+from hetjax.report import results_folder
 
 ROOT = Path(__file__).parents[2]
 jax.random.key(0)  # JAX compiles its own programs for keys once in a process
 # batch sizes do not change in runs as short as these
-NAMES = [name for name in files.NAMES if name != "batch_sizes.png"]
+NAMES = [name for name in results_folder.NAMES if name != "batch_sizes.png"]
 COMPARE = ROOT / "experiments" / "compare.py"
 TINY = ["--seconds=0.1", "--num_evals=2", "--hidden=8", "--batch_size=32"]
 BOTH = [*TINY, "--strategies=adaptive_sgd,sma"]

@@ -9,7 +9,7 @@ import pytest
 
 from hetjax import local, merge
 from hetjax.machine.types import MergeOp
-from hetjax.merge.asynchronous import MasterMemory, ServerState
+from hetjax.merge.parameter_server import MasterMemory, ServerState
 
 ETA = 0.1
 

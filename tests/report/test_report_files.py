@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from full_disk import full_disk
 
+from hetjax.atomic_files import write_whole
 from hetjax.machine import preset
-from hetjax.report import Comparison, check_out, files, write_results
-from hetjax.writing import write_whole
+from hetjax.report import Comparison, check_out, results_folder, write_results
 
 NAMES = ["results.json", "results.csv"] + [
     f"{plot}.png" for plot in ("time_to_accuracy", "batch_sizes", "timeline")
@@ -245,7 +245,7 @@ def test_a_full_disk_names_the_file_of_every_method(runs, tmp_path):
 
 
 def test_the_report_imports_no_pyplot_jax_or_pandas():
-    folder = Path(files.__file__).parent
+    folder = Path(results_folder.__file__).parent
     lines = [line for p in folder.rglob("*.py") for line in p.read_text().splitlines()]
     imports = [line.strip() for line in lines if re.match(r"\s*(import|from) ", line)]
     assert "from matplotlib.figure import Figure" in imports

@@ -12,10 +12,10 @@ AGES = 600.0  # [s]
 @pytest.fixture(autouse=True)
 def _short_preparation(monkeypatch):
     """The measurements and the dry run before a run are short."""
-    dry_run = sys.modules.get("hetjax.runtimes.threads.dry_run")
+    dry_run = sys.modules.get("hetjax.runtimes.real.dry_run")
     if dry_run is None:  # a test without JAX
         return
-    from hetjax.runtimes.threads.step_timer import StepTimer
+    from hetjax.runtimes.real.step_timer import StepTimer
 
     monkeypatch.setattr(dry_run, "ENTRIES", ENTRIES)
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
@@ -34,7 +34,7 @@ def patient(monkeypatch):
 
     The deadlines of those are as always.
     """
-    from hetjax.runtimes.threads.deadlines import Deadlines
+    from hetjax.runtimes.real.deadlines import Deadlines
 
     patience, inner = Patience(), Deadlines.allowed
 

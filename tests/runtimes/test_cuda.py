@@ -21,9 +21,9 @@ from real_runs import own_threads, poisoned_task
 from script_json import printed_by
 
 import hetjax as hj
-from hetjax.engine.steps import STEP_MODES
+from hetjax.engine.local_steps import STEP_MODES
 from hetjax.runtimes.devices import all_devices, device_name
-from hetjax.runtimes.mesh.layout import Layout
+from hetjax.runtimes.mesh.mesh_layout import Layout
 
 TESTS = Path(__file__).parents[1]
 # of devices whose products and sums have other orders, after some 20 steps

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetjax.machine import LocalRound, WorkerInfo
-from hetjax.runtimes.threads.deadlines import Deadlines
+from hetjax.runtimes.real.deadlines import Deadlines
 
 STEP = LocalRound(1, 4)  # 1 + 4 / 4 = 2 s of worker 0, 6 s of worker 1
 RATIO = st.floats(0.01, 100.0)

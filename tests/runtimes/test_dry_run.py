@@ -8,7 +8,7 @@ import hetjax as hj
 from hetjax.api.session import Session
 from hetjax.engine.placement import Placement
 from hetjax.machine import MergeOp
-from hetjax.runtimes.threads import dry_run
+from hetjax.runtimes.real import dry_run
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.engine.compiled.compilations import Compilations
+from hetjax.engine.programs.compilations import Compilations
 from hetjax.machine import preset
 from hetjax.runtimes import inline, simulated
 from hetjax.runtimes.inline import FIRST, Assignment, Outcome, Pooled, grouped
-from hetjax.runtimes.threads.crew import Crew, DeviceWorker
-from hetjax.runtimes.threads.executor import Threads
-from hetjax.runtimes.threads.wall_clock import WallClock
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.threads.device_workers import Crew, DeviceWorker
+from hetjax.runtimes.threads.thread_executor import Threads
 
 
 def assignment(worker, local_steps=1, size=2):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetjax.runtimes.threads.inbox import Empty, Inbox
+from hetjax.runtimes.real.interruptible_queue import Empty, Inbox
 
 
 @given(st.lists(st.one_of(st.integers(), st.none())))

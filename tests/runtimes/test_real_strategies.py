@@ -24,8 +24,8 @@ from real_runs import (
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
-from hetjax.engine.steps import Steps
-from hetjax.runtimes.threads import step_mode_choice
+from hetjax.engine.local_steps import Steps
+from hetjax.runtimes.real import step_mode_choice
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine
 

@@ -25,8 +25,8 @@ from real_runs import (
 )
 
 import hetjax as hj
-from hetjax.engine.replicas import ReplicaStore
-from hetjax.engine.steps import Steps
+from hetjax.engine.local_steps import Steps
+from hetjax.engine.replica_store import ReplicaStore
 from hetjax.machine import Arrival, ScriptedFault
 from hetjax.tracing.fit import fit_machine
 from hetjax.tracing.trace import Trace
@@ -223,7 +223,7 @@ def test_a_silent_worker_is_dropped_and_rejoins(meddle, patient):
 
 
 def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch, patient):
-    monkeypatch.setattr("hetjax.runtimes.threads.executor.END", 0.3)
+    monkeypatch.setattr("hetjax.runtimes.threads.thread_executor.END", 0.3)
     patient.strict.add((2, 8))
     free = threading.Event()
 

@@ -11,8 +11,8 @@ from tiny_runs import nothing_compiled
 
 import hetjax as hj
 from hetjax.api.session import Session
+from hetjax.engine.local_steps import Outcome, Steps
 from hetjax.engine.protocols import Assignment
-from hetjax.engine.steps import Outcome, Steps
 from hetjax.machine import preset
 from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices

@@ -9,7 +9,7 @@ from fake_time import START, STEP, World, wall_clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hetjax.runtimes.threads.wall_clock
+import hetjax.runtimes.real.wall_clock
 from hetjax.machine import (
     Arrival,
     Leave,
@@ -21,7 +21,7 @@ from hetjax.machine import (
     Timer,
 )
 from hetjax.machine.types import MergeOp
-from hetjax.runtimes.threads.wall_clock import Completion
+from hetjax.runtimes.real.wall_clock import Completion
 
 ACTION = MergeAction((0, 1), op=MergeOp.PUSH)
 
@@ -285,7 +285,7 @@ def test_pauses_do_not_change_the_time_of_rounds(local_rounds, pauses):
     with pytest.MonkeyPatch.context() as patch:
         world = World()
         for name in ("time", "inbox"):
-            patch.setattr(hetjax.runtimes.threads.wall_clock, name, world)
+            patch.setattr(hetjax.runtimes.real.wall_clock, name, world)
         c = wall_clock(1.0, 1.0, 1.0, 1.0)
         for quarter in pauses:
             c.set_timer("pause", quarter / 4)

@@ -17,7 +17,7 @@ from hetjax.machine import (
     ScriptedFault,
     Slow,
 )
-from hetjax.runtimes.threads.wall_clock import Completion
+from hetjax.runtimes.real.wall_clock import Completion
 from hetjax.schedule import Actions
 
 LONG = LocalRound(10, 1)

@@ -19,7 +19,7 @@ from hetjax.machine import (
     preset,
 )
 from hetjax.schedule import linear_scaling, measured_scaling, mega_batch
-from hetjax.schedule.scaling import Moments
+from hetjax.schedule.batch_scaling import Moments
 
 
 def mega_batches(machine, scaling, *, batch_size, examples, count, seed=0):

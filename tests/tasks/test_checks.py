@@ -11,7 +11,7 @@ import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.models import sparse_mlp
 from hetjax.tasks import classification, from_functions
-from hetjax.tasks.checks import check_task
+from hetjax.tasks.task_checks import check_task
 
 N, FEATURES, CLASSES = 27, 4, 3
 

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import hetjax as hj
 from hetjax.data.dataset import Dataset, Split
 from hetjax.report import Comparison, History
-from hetjax.tasks.constant import constant_metric
+from hetjax.tasks.constant_prediction import constant_metric
 
 X = np.zeros((4, 2), np.float32)
 MODEL = hj.from_functions(lambda key: (), lambda params, x: x)

@@ -12,8 +12,8 @@ from flax import linen, nnx
 import hetjax as hj
 from hetjax.data import from_arrays
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.tasks.checks import check_task
 from hetjax.tasks.model import as_model, from_linen
+from hetjax.tasks.task_checks import check_task
 
 N, WIDTH, LAYERS = 6, 64, 3
 ONES = jnp.ones((2, WIDTH))

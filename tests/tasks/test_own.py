@@ -12,13 +12,13 @@ from quick import quick
 import hetjax as hj
 from hetjax.data.batching import make_batch, make_buckets
 from hetjax.data.columns import num_rows
-from hetjax.engine.compiled.metrics import (
+from hetjax.engine.programs.metrics import (
     evaluation_batches,
     mean_metrics,
     numbers_per_example,
 )
-from hetjax.engine.compiled.programs import Programs
-from hetjax.tasks.checks import check_task
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.tasks.task_checks import check_task
 
 N = 23
 RNG = np.random.default_rng(0)

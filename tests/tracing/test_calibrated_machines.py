@@ -21,7 +21,7 @@ from hetjax.machine import (
 )
 from hetjax.machine.contention import Contention
 from hetjax.machine.faults import FAULTS
-from hetjax.machine.machine import Calibration
+from hetjax.machine.simulated_machine import Calibration
 
 LINK = Link(latency=1.0, bandwidth=1e9, topology="central")
 AT_LEAST_0 = st.floats(0.0, 1e6)

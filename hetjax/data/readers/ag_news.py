@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_whole
 from hetjax.data.readers import mapped_copies, wordpiece
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import BYTE_ORDER_MARK, LARGE, opened
+from hetjax.data.readers.text_files import BYTE_ORDER_MARK, LARGE, opened
 
 FILES = ("train.csv", "test.csv")
 CLASSES = 4  # world, sports, business, science and technology

@@ -15,7 +15,7 @@ import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import opened
+from hetjax.data.readers.text_files import opened
 from hetjax.recipes import by_name
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
-from hetjax.data.checks import check_whole
 from hetjax.data.dataset import Dataset, Split
+from hetjax.data.dataset_checks import check_whole
 from hetjax.data.readers import mapped_copies
 from hetjax.data.readers.errors import DataError
 

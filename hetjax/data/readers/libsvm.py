@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import chunks, from_first_bad_line, unsuffixed
-from hetjax.data.readers.pieces import (
+from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
+from hetjax.data.readers.text_pieces import (
     LARGEST,
     Block,
     GrowingCsr,

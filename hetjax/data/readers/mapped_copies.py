@@ -32,6 +32,7 @@ import filelock
 import numpy as np
 
 from hetjax.cache import cache_folder
+from hetjax.checkpointable import shortened
 from hetjax.data.readers.descriptions import (
     ABOUT,
     LOCK,
@@ -40,7 +41,6 @@ from hetjax.data.readers.descriptions import (
     write_about,
 )
 from hetjax.data.readers.errors import DataError
-from hetjax.saved import shortened
 
 VERSION = 1  # of these files, and of the results of the readers
 BLOCK = 1 << 22  # [bytes] with one checksum, and written at a time

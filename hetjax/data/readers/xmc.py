@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers import copies
+from hetjax.data.readers import parsed_copies
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.files import (
+from hetjax.data.readers.text_files import (
     BYTE_ORDER_MARK,
     LONGEST_LINE,
     chunks,
@@ -26,7 +26,7 @@ from hetjax.data.readers.files import (
     from_first_bad_line,
     opened,
 )
-from hetjax.data.readers.pieces import (
+from hetjax.data.readers.text_pieces import (
     LARGEST,
     Block,
     GrowingCsr,
@@ -89,11 +89,11 @@ def read_xmc(
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     paths = Path(train), Path(test)
-    place = copies.place(paths, first_index, cache)
+    place = parsed_copies.place(paths, first_index, cache)
     if place is None:
         data = _read(paths, first_index)
     else:
-        data = copies.kept(place, paths, lambda: _read(paths, first_index))
+        data = parsed_copies.kept(place, paths, lambda: _read(paths, first_index))
     name = paths[0].resolve().parent.name if name is None else name
     return dataclasses.replace(data, name=name)
 

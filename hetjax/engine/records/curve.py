@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hetjax.direction import best_of, score
+from hetjax.metric_mode import best_of, score
 
 TENTH = 10  # the end of a curve is the last tenth of its evaluations
 SLACK = 0.03  # of a target: what is held may be worse by this

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hetjax.direction import best_of
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.records import curve
-from hetjax.engine.records.log import Log, log_of
+from hetjax.engine.records.event_log import Log, log_of
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
+from hetjax.metric_mode import best_of
 
 REFERENCE = "reference player: "  # the beginning of `History.played`, before a reason
 BY_REQUEST = "compiled=False"  # this reason
@@ -102,7 +102,7 @@ class History:
     stuck: list[str] = field(default_factory=list)
     # workers whose threads did not end with the run
     step_modes: dict[str, str] = field(default_factory=dict)
-    # how K local steps ran on each kind of device (see `hetjax.engine.steps`)
+    # how K local steps ran on each kind of device (see `hetjax.engine.local_steps`)
     placement: str = (
         ""  # the devices of the replicas, or how a mesh placed them, and why
     )
@@ -220,7 +220,7 @@ class History:
         if there is no such model.
         """
         # here, since histories are read without JAX
-        from hetjax.checkpoint import models
+        from hetjax.checkpoint import saved_models
         from hetjax.output.head import own_state
 
         params, state = self.params, self.model_state
@@ -232,7 +232,7 @@ class History:
                 "train(checkpoint=...)"
             )
         # without an output layer's state: it may be loaded for a task with another one
-        models.save(path, params, own_state(state), overwrite=overwrite)
+        saved_models.save(path, params, own_state(state), overwrite=overwrite)
 
     def best(self) -> float:
         """The best value of the main metric over all evaluations (nan without any)."""

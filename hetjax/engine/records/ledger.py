@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetjax.checkpointable import Saved
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
@@ -19,7 +20,6 @@ from hetjax.machine.types import (
     WorkerInfo,
     moves_of,
 )
-from hetjax.saved import Saved
 
 
 class Recent(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetjax.checkpointable import Saved
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import Arrival
-from hetjax.saved import Saved
 
 
 class Unchecked(NamedTuple):

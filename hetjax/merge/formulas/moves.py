@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
-from hetjax.merge.checks import check_structure, per_member
 from hetjax.merge.formulas.weights import (
     Numbers,
     everybody,
@@ -23,6 +22,7 @@ from hetjax.merge.formulas.weights import (
     proportional_weights,
 )
 from hetjax.merge.group import Group, as_group, like
+from hetjax.merge.merge_checks import check_structure, per_member
 from hetjax.tree import PyTree
 
 Trees: TypeAlias = Group | Sequence[PyTree]

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from hetjax import tree
-from hetjax.merge.checks import check_steps
 from hetjax.merge.group import Group
+from hetjax.merge.merge_checks import check_steps
 from hetjax.traced import is_given
 from hetjax.tree import PyTree
 

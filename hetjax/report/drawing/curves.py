@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from hetjax.engine.records.history import History
-from hetjax.report.drawing.labels import label_ends
+from hetjax.report.drawing.line_labels import label_ends
 from hetjax.report.drawing.panels import (
     X_LABELS,
     Picture,

@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hetjax.direction import score
+from hetjax.metric_mode import score
 from hetjax.report.drawing.panels import Picture
 from hetjax.report.pivot import Pivot, setting_text
 

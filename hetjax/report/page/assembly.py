@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from hetjax.direction import best_of
 from hetjax.engine.records.history import History
-from hetjax.report.page.machine import machine_html
-from hetjax.report.page.parts import (
+from hetjax.metric_mode import best_of
+from hetjax.report.page.html import (
     bullets,
     html_table,
     listed,
@@ -20,8 +19,9 @@ from hetjax.report.page.parts import (
     section,
     setting,
 )
+from hetjax.report.page.machine_section import machine_html
 from hetjax.report.page.repeat import repeat_html
-from hetjax.report.page.runs import happened_html, workers_html
+from hetjax.report.page.run_sections import happened_html, workers_html
 from hetjax.report.page.style import PAGE, STYLE
 from hetjax.report.page.types import Shown
 from hetjax.report.record import plain, sizes_moved

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from hetjax.engine.records.history import BY_REQUEST, EPOCHS_DONE, REFERENCE
-from hetjax.report.page.parts import pairs, paragraph
+from hetjax.report.page.html import pairs, paragraph
 from hetjax.report.page.types import Shown
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.calls import HEALTH, REPLICA, STEPS, Node
-from hetjax.runtimes.cluster.member import Member
+from hetjax.runtimes.cluster.actor import Member
+from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, Node
 
 # else Ray warns of what it will do with the GPUs of workers that asked for none
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,9 +1,9 @@
 """A member that was started: when it is there, and on which device."""
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.calls import HEALTH, Remote
 from hetjax.runtimes.cluster.messages import About
-from hetjax.runtimes.cluster.placing import Place, platform_of
+from hetjax.runtimes.cluster.node_slots import Place, platform_of
+from hetjax.runtimes.cluster.remote_calls import HEALTH, Remote
 
 START = 120.0  # [s] in which a member must have started
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from hetjax import tree
 from hetjax.data.batching import Batch
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.machine import ROOT, Topology
 from hetjax.merge.types import Merge
@@ -102,7 +102,7 @@ def copied_leaves(
     None, unless merges may change a replica during its round. Then, if rounds run side
     by side, a round runs after such merges and needs all that it begins from. In turn,
     it runs at once, and its arrival needs what both may have changed (see
-    `hetjax.engine.compiled.programs.check_in`), or what it alone decides.
+    `hetjax.engine.programs.task_programs.check_in`), or what it alone decides.
     """
     if not merge.updates_busy_workers:
         return (False,) * len(changes)

@@ -10,8 +10,8 @@ import numpy as np
 
 from hetjax.data.batching import RATIO, Bucket
 from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
-from hetjax.runtimes.compiled.program import Tables
 from hetjax.runtimes.compiled.rows import Steps, check_rows, padded
+from hetjax.runtimes.compiled.stretch_program import Tables
 
 Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hetjax.engine.compiled.programs import Programs
+from hetjax.engine.programs.task_programs import Programs
 from hetjax.local import LocalUpdate
 from hetjax.merge.types import Merge
 from hetjax.replica import Replica, Requires

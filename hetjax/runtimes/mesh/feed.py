@@ -8,8 +8,8 @@ import numpy as np
 from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
-from hetjax.runtimes.mesh.layout import Layout
-from hetjax.runtimes.mesh.wave import Wave
+from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.superstep import Wave
 
 Steps = tuple[Any, Any, Any]  # batches, numbers, learning rates: [devices, slots, ...]
 

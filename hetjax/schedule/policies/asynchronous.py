@@ -18,7 +18,7 @@ from hetjax.machine.types import (
     WorkerInfo,
     per_worker,
 )
-from hetjax.schedule.scaling import ScalingRule, among
+from hetjax.schedule.batch_scaling import ScalingRule, among
 from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked
 

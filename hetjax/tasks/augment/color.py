@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.checks import check_colors, range_of, white_of
+from hetjax.tasks.augment.image_checks import check_colors, range_of, white_of
 from hetjax.tasks.augment.transforms import Transform
 
 _GREY = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.checks import (
+from hetjax.tasks.augment.image_checks import (
     Size,
     align,
     channels,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.checks import check_images
+from hetjax.tasks.augment.image_checks import check_images
 
 Mix = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """(key, x [B, ...]) -> (x [B, ...], partner [B] int, share [B] float)"""

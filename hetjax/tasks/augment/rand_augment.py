@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.recipes import by_name
-from hetjax.tasks.augment.checks import (
+from hetjax.tasks.augment.color import blend, grey, mean_grey
+from hetjax.tasks.augment.image_checks import (
     align,
     channels,
     check_channels,
     check_colors,
     white_of,
 )
-from hetjax.tasks.augment.color import blend, grey, mean_grey
-from hetjax.tasks.augment.tables import look_up
+from hetjax.tasks.augment.level_tables import look_up
 from hetjax.tasks.augment.transforms import Transform
 from hetjax.tasks.augment.warp import METHODS, affine, warp_images
 

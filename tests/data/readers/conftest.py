@@ -3,7 +3,7 @@
 import pytest
 from parsed_copies import TEST, TRAIN
 
-from hetjax.data.readers import files
+from hetjax.data.readers import text_files
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def cache(tmp_path):
 @pytest.fixture
 def parsed(monkeypatch):
     """Every file that is parsed."""
-    found, read = [], files.chunks
+    found, read = [], text_files.chunks
 
     def chunks(path, skip_header):
         found.append(path.name)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from hetjax.data.readers import copies
+from hetjax.data.readers import parsed_copies
 
 TRAIN = b"5 12 7\n1,1,2 3:1 2:4 3:0.5\n 1:1\n4:1\n5\n \n"  # with something of each note
 TEST = b"0 0:1\n6 11:2\n"
@@ -39,7 +39,7 @@ def the_entry(cache):
 
 
 def described(cache):
-    return json.loads((the_entry(cache) / copies.ABOUT).read_text())["about"]
+    return json.loads((the_entry(cache) / parsed_copies.ABOUT).read_text())["about"]
 
 
 def file_of(cache, name):

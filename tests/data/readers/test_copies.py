@@ -16,8 +16,8 @@ from xmc_texts import FEATURES, LABELS, some_rows, text_of, write
 
 from hetjax.data import DataError, read_folder, read_xmc
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.data.checks import check_dataset
-from hetjax.data.readers import copies, files
+from hetjax.data.dataset_checks import check_dataset
+from hetjax.data.readers import parsed_copies, text_files
 
 
 @fuzz(some_rows, some_rows, st.booleans(), st.booleans(), core=15, full=60)
@@ -115,7 +115,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_files_are_read_again(folder, cache, parsed, monkeypatch, change):
-    monkeypatch.setattr(copies, "RESOLUTION", -60.0)  # times are known at once
+    monkeypatch.setattr(parsed_copies, "RESOLUTION", -60.0)  # times are known at once
     time.sleep(0.02)  # and the clock of the files has gone on
     read_folder(folder, cache=cache)
     CHANGES[change](folder / "train.txt")
@@ -140,8 +140,10 @@ def test_a_change_that_the_clock_of_the_files_does_not_show(
 ):
     """It is noticed if that may happen, soon after the change before, and by size."""
     times = [time.time_ns() - age * 10**9] * 2
-    source = copies._source
-    monkeypatch.setattr(copies, "_source", lambda p: {**source(p), "times": times})
+    source = parsed_copies._source
+    monkeypatch.setattr(
+        parsed_copies, "_source", lambda p: {**source(p), "times": times}
+    )
     read_folder(folder, cache=cache)
     (folder / "train.txt").write_bytes(content)
     assert (read_folder(folder, cache=cache).train.x[0, 2] == 8) == noticed
@@ -150,13 +152,13 @@ def test_a_change_that_the_clock_of_the_files_does_not_show(
 def test_files_of_the_same_content_are_not_read_again(
     folder, cache, parsed, monkeypatch
 ):
-    monkeypatch.setattr(copies, "RESOLUTION", -60.0)
+    monkeypatch.setattr(parsed_copies, "RESOLUTION", -60.0)
     first = read_folder(folder, cache=cache)
     (folder / "test.txt").write_bytes(TEST)
     os.utime(folder / "test.txt", ns=(1, 1))
     same(read_folder(folder, cache=cache), first)
     assert described(cache)["sources"][1]["times"][0] == 1
-    monkeypatch.setattr(copies, "_sha256", None)  # the new time is known now
+    monkeypatch.setattr(parsed_copies, "_sha256", None)  # the new time is known now
     same(read_folder(folder, cache=cache), first)
     assert parsed == BOTH
 
@@ -175,7 +177,7 @@ def test_other_arguments_have_other_copies(folder, cache, parsed):
 
 def test_a_copy_of_another_version_is_not_used(folder, cache, parsed, monkeypatch):
     read_folder(folder, cache=cache)
-    monkeypatch.setattr(copies, "VERSION", copies.VERSION + 1)
+    monkeypatch.setattr(parsed_copies, "VERSION", parsed_copies.VERSION + 1)
     read_folder(folder, cache=cache)
     assert parsed == 2 * BOTH
 
@@ -192,7 +194,7 @@ def test_errors_are_those_of_the_text(folder, cache):
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(folder, cache, monkeypatch):
-    read = files.chunks
+    read = text_files.chunks
 
     def chunks(path, skip_header):
         yield from read(path, skip_header)
@@ -201,7 +203,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(folder, cache, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("hetjax.data.readers.xmc.chunks", chunks)
         assert read_folder(folder, cache=cache).train.x[0, 2] == 4
-    assert not (the_entry(cache) / copies.ABOUT).exists()
+    assert not (the_entry(cache) / parsed_copies.ABOUT).exists()
     assert read_folder(folder, cache=cache).train.x[0, 2] == 8
 
 
@@ -210,7 +212,7 @@ def test_which_files_have_a_copy(folder, tmp_path, monkeypatch, cache):
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path / "own"))
     read_folder(folder, cache=cache)
     assert (tmp_path / "own" / "read").exists() == (cache is True)
-    monkeypatch.setattr(files, "LARGE", len(TRAIN) + len(TEST))
+    monkeypatch.setattr(text_files, "LARGE", len(TRAIN) + len(TEST))
     read_folder(folder, cache=cache)
     assert (tmp_path / "own" / "read").exists() == (cache is not False)
 
@@ -259,13 +261,13 @@ def test_several_processes_at_once(folder, cache):
 def test_others_wait_for_the_copy_of_one(folder, cache, parsed, monkeypatch):
     """The one that has waited looks again."""
     first = read_folder(folder, cache=cache)
-    ready, look = [], copies._about
+    ready, look = [], parsed_copies._about
 
     def not_yet(place):
         ready.append(place)
         return look(place) if len(ready) > 1 else None
 
-    monkeypatch.setattr(copies, "_about", not_yet)
+    monkeypatch.setattr(parsed_copies, "_about", not_yet)
     same(read_folder(folder, cache=cache), first)
     assert len(ready) == 2
     assert parsed == BOTH

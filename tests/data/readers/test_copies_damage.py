@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parsed_copies import BOTH, TEST, TRAIN, file_of, same, the_entry
 
 from hetjax.data import read_folder
-from hetjax.data.readers import copies
+from hetjax.data.readers import parsed_copies
 
 
 def flip(path):
@@ -30,17 +30,19 @@ DAMAGES = {
 }
 
 
-DAMAGED = [copies.ABOUT, "train_x_data", "train_y_indices", "test_x_indptr"]
+DAMAGED = [parsed_copies.ABOUT, "train_x_data", "train_y_indices", "test_x_indptr"]
 
 
 @pytest.mark.parametrize(
     ("name", "damage"),
     # a folder in the place of the description cannot be replaced
-    sorted({*itertools.product(DAMAGED, DAMAGES)} - {(copies.ABOUT, "a folder")}),
+    sorted(
+        {*itertools.product(DAMAGED, DAMAGES)} - {(parsed_copies.ABOUT, "a folder")}
+    ),
 )
 def test_damaged_copies_are_noticed_and_made_anew(folder, cache, parsed, name, damage):
     first = read_folder(folder, cache=cache)
-    is_about = name == copies.ABOUT
+    is_about = name == parsed_copies.ABOUT
     path = the_entry(cache) / name if is_about else file_of(cache, name)
     DAMAGES[damage](path)
     with warnings.catch_warnings(record=True) as caught:
@@ -56,7 +58,7 @@ def test_damaged_copies_are_noticed_and_made_anew(folder, cache, parsed, name, d
 
 def test_a_damaged_description_is_noticed(folder, cache):
     first = read_folder(folder, cache=cache)
-    about = the_entry(cache) / copies.ABOUT
+    about = the_entry(cache) / parsed_copies.ABOUT
     about.write_text(about.read_text().replace('"labels": 7', '"labels": 9'))
     with pytest.warns(UserWarning, match="about.json is damaged"):
         same(read_folder(folder, cache=cache), first)
@@ -95,9 +97,13 @@ def half(path, array):
 
 FAILURES = {
     "no folder": lambda cache, patch: cache.write_text("a file"),
-    "a full disk": lambda cache, patch: patch.setattr(copies.np, "save", half),
-    "no renaming": lambda cache, patch: patch.setattr(copies.Path, "replace", refuse),
-    "no locks": lambda cache, patch: patch.setattr(copies.filelock, "FileLock", refuse),
+    "a full disk": lambda cache, patch: patch.setattr(parsed_copies.np, "save", half),
+    "no renaming": lambda cache, patch: patch.setattr(
+        parsed_copies.Path, "replace", refuse
+    ),
+    "no locks": lambda cache, patch: patch.setattr(
+        parsed_copies.filelock, "FileLock", refuse
+    ),
 }
 
 
@@ -113,29 +119,29 @@ def test_what_cannot_be_written_costs_the_copy_alone(
     assert parsed == 2 * BOTH  # once each
     if cache.is_dir():  # nothing is left of it
         left = [file for entry in cache.iterdir() for file in entry.iterdir()]
-        assert [file.name for file in left if file.name != copies.LOCK] == []
+        assert [file.name for file in left if file.name != parsed_copies.LOCK] == []
         same(read_folder(folder, cache=cache), first)
         assert parsed == 3 * BOTH
 
 
 def test_a_process_that_hangs_is_not_waited_for(folder, cache, parsed, monkeypatch):
-    monkeypatch.setattr(copies, "LONGEST_WAIT", 0.01)
-    place = copies.place([folder / name for name in BOTH], 0, cache)
+    monkeypatch.setattr(parsed_copies, "LONGEST_WAIT", 0.01)
+    place = parsed_copies.place([folder / name for name in BOTH], 0, cache)
     assert place is not None
     place.mkdir(parents=True)
     with (
-        filelock.FileLock(place / copies.LOCK),
+        filelock.FileLock(place / parsed_copies.LOCK),
         pytest.warns(UserWarning, match="no parsed copy can be kept"),
     ):
         same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
     assert the_entry(cache) == place
-    assert [file.name for file in place.iterdir()] == [copies.LOCK]
+    assert [file.name for file in place.iterdir()] == [parsed_copies.LOCK]
 
 
 def test_a_file_whose_checksum_cannot_be_computed(folder, cache, parsed, monkeypatch):
     first = read_folder(folder, cache=cache)
     os.utime(folder / "train.txt", ns=(1, 1))
-    monkeypatch.setattr(copies, "_sha256", refuse)
+    monkeypatch.setattr(parsed_copies, "_sha256", refuse)
     with pytest.warns(UserWarning, match="no parsed copy can be kept"):
         same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH
@@ -145,9 +151,9 @@ def test_a_copy_is_used_where_nothing_can_be_written(
     folder, cache, parsed, monkeypatch
 ):
     first = read_folder(folder, cache=cache)
-    monkeypatch.setattr(copies.filelock, "FileLock", refuse)
-    monkeypatch.setattr(copies.Path, "mkdir", refuse)
-    monkeypatch.setattr(copies.Path, "write_text", refuse)
+    monkeypatch.setattr(parsed_copies.filelock, "FileLock", refuse)
+    monkeypatch.setattr(parsed_copies.Path, "mkdir", refuse)
+    monkeypatch.setattr(parsed_copies.Path, "write_text", refuse)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same(read_folder(folder, cache=cache), first)

@@ -22,8 +22,8 @@ import hetjax as hj
 from hetjax import recipes
 from hetjax.data import DataError, read_image_folder
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.data.checks import check_dataset
 from hetjax.data.columns import is_mapped
+from hetjax.data.dataset_checks import check_dataset
 from hetjax.data.readers.images import decoded
 
 

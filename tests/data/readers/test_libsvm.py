@@ -8,7 +8,7 @@ from fuzz import fuzz
 from hypothesis import strategies as st
 
 from hetjax.data import DataError, read_libsvm
-from hetjax.data.readers import files
+from hetjax.data.readers import text_files
 
 FEATURES = 9
 LABELS = ["-1", "+1", "3", "2.0", "1e1", "007", "-0", "5"]
@@ -61,7 +61,7 @@ def test_written_rows_are_read_back(
         text = text_of(some, first)
         (folder / name).write_bytes(gzip.compress(text) if zipped else text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "CHUNK", chunk)
+        patch.setattr(text_files, "CHUNK", chunk)
         data = read_libsvm(folder / "a", folder / "b", first_index=first)
     classes = sorted({float(label) for label, _ in train + test})
     assert data.num_classes == len(classes)
@@ -151,7 +151,7 @@ WRONG_LINES = {
 @pytest.mark.parametrize("chunk", [1, 20, 1 << 19])
 @pytest.mark.parametrize("line", WRONG_LINES, ids=lambda line: repr(line)[:20])
 def test_errors_name_the_line(read, monkeypatch, line, before, chunk):
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     content = line if isinstance(line, bytes) else line.encode()
     text = b"1 2:1 5:.5\n" * before + content + b"\n-1 1:1\n"
     with pytest.raises(DataError, match=rf"train:{before + 1}: .*{WRONG_LINES[line]}"):

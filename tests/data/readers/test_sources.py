@@ -26,7 +26,7 @@ from hetjax.data import (
     mnist,
     tiny_imagenet,
 )
-from hetjax.data.readers import sources
+from hetjax.data.readers import named_sets
 
 READERS = {
     "mnist": (mnist, write_folder),
@@ -49,8 +49,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache" / project)
     for name in READERS:
         attribute = f"_{name.upper()}"
-        closed = getattr(sources, attribute)._replace(url="http://127.0.0.1:9/")
-        monkeypatch.setattr(sources, attribute, closed)
+        closed = getattr(named_sets, attribute)._replace(url="http://127.0.0.1:9/")
+        monkeypatch.setattr(named_sets, attribute, closed)
     return tmp_path / "cache" / "hetjax"
 
 
@@ -92,7 +92,7 @@ def publish(served, monkeypatch):
     folder, url = served
 
     def put(name):
-        source = getattr(sources, f"_{name.upper()}")
+        source = getattr(named_sets, f"_{name.upper()}")
         write = READERS[name][1]
         # the archive holds everything, or the folder of images beside other files
         write(folder / "unpacked" / (source.archive_folder * (len(source.md5) == 1)))
@@ -107,7 +107,7 @@ def publish(served, monkeypatch):
             for file in source.md5
         }
         source = source._replace(url=url, md5=md5)
-        monkeypatch.setattr(sources, f"_{name.upper()}", source)
+        monkeypatch.setattr(named_sets, f"_{name.upper()}", source)
         return folder
 
     return put
@@ -167,7 +167,7 @@ def test_neither_found_nor_downloaded(tmp_path, monkeypatch, name, own):
     if own:
         monkeypatch.setenv("HETJAX_DATA", str(tmp_path / "data"))
     where = f"in {tmp_path / 'data' / name};" if own else "HETJAX_DATA is not set;"
-    file = next(iter(getattr(sources, f"_{name.upper()}").wanted))
+    file = next(iter(getattr(named_sets, f"_{name.upper()}").wanted))
     with pytest.raises(DataError, match=f"{name}: looked for .*{file}.*") as caught:
         READERS[name][0]()
     message = str(caught.value)
@@ -237,4 +237,4 @@ def test_own_files_may_be_repacked(tmp_path):
 
 
 def test_each_checksum_is_of_its_own_file():
-    assert [f"{name}.gz" for name in NAMES] == list(sources._MNIST.md5)
+    assert [f"{name}.gz" for name in NAMES] == list(named_sets._MNIST.md5)

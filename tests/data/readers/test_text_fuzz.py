@@ -14,7 +14,7 @@ from quick import quick
 from sklearn.datasets import load_svmlight_file
 
 from hetjax.data import DataError, read_libsvm, read_xmc
-from hetjax.data.readers import files
+from hetjax.data.readers import text_files
 
 FEATURES, LABELS = 12, 7
 FLOAT32 = 2.0**128 - 2.0**103  # larger numbers round to infinity
@@ -168,7 +168,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rows_or_the_first_bad_line(tmp_path, monkeypatch, kind, chunk, texts):
     read, line_of, labels, good, header = KINDS[kind]
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     (tmp_path / "good").write_bytes(header + good)
     rng = np.random.default_rng(chunk)
     refused = 0
@@ -251,8 +251,8 @@ def test_of_two_kinds_of_mistakes_the_first_line_is_named(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_line_before_an_endless_one_is_named(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(files, "CHUNK", 8)
-    monkeypatch.setattr(files, "LONGEST_LINE", 100)
+    monkeypatch.setattr(text_files, "CHUNK", 8)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 100)
     read, _, _, good, header = KINDS[kind]
     (tmp_path / "good").write_bytes(header + good)
     for before, line in ((b"", 2), (b"x\n", 2), (good, 3)):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
 from hetjax.data import DataError, read_folder, read_libsvm, read_xmc
-from hetjax.data.readers import files, xmc_text
+from hetjax.data.readers import text_files, xmc_text
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -32,7 +32,7 @@ def dense_of(rows, features=FEATURES, labels=LABELS):
 @pytest.mark.parametrize("misnamed", [False, True])
 def test_bzip2_and_xz_are_read(tmp_path, monkeypatch, misnamed):
     """Their content tells what they are."""
-    monkeypatch.setattr(files, "CHUNK", 40)
+    monkeypatch.setattr(text_files, "CHUNK", 40)
     text = GOOD.encode() * 9
     names = (
         ("train.txt", "test.txt.gz") if misnamed else ("train.txt.bz2", "test.txt.xz")
@@ -71,7 +71,7 @@ def test_written_rows_are_read_back(
         for name, rows in zip(("train.txt", "test.txt"), both, strict=True)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "CHUNK", chunk)
+        patch.setattr(text_files, "CHUNK", chunk)
         data = read_xmc(*paths)
     assert data.num_features == FEATURES
     assert data.num_classes == LABELS
@@ -153,7 +153,7 @@ def test_empty_lines_are_ignored(read, text):
 
 @pytest.mark.parametrize("chunk", [1, 1 << 19])
 def test_empty_lines_are_rows_if_the_header_says_so(read, monkeypatch, chunk):
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     data = read("4 4 3\n1 0:1\n\n2 3:1\n\n\n")
     assert np.diff(data.train.x.indptr).tolist() == [1, 0, 1, 0]
     assert data.notes[:1] == ("train: 2 rows without labels",)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xmc_texts import FEATURES, GOOD, LABELS, some_rows, text_of, write
 
 from hetjax.data import DataError, read_xmc
-from hetjax.data.readers import files
+from hetjax.data.readers import text_files
 
 damages = st.lists(
     st.tuples(
@@ -61,7 +61,7 @@ def test_damage_is_read_or_named(tmp_path_factory, rows, damage, header, zipped,
         text = damaged(text, damage)
     bad = write(folder, "bad.txt", text, False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "CHUNK", 8 if small else 1 << 19)
+        patch.setattr(text_files, "CHUNK", 8 if small else 1 << 19)
         try:
             data = read_xmc(bad, good)
         except DataError as error:
@@ -109,7 +109,7 @@ WRONG_LINES = {
 @pytest.mark.parametrize("line", WRONG_LINES, ids=lambda line: repr(line)[:20])
 @pytest.mark.parametrize("chunk", [1, 20, 1 << 19])
 def test_errors_name_the_line(read, monkeypatch, line, header, before, chunk):
-    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     message = WRONG_LINES[line]
     content = line if isinstance(line, bytes) else line.encode()
     number = before + 1
@@ -197,7 +197,7 @@ def test_files_without_any_label_or_feature_are_named(tmp_path):
 
 
 def test_an_endless_line_does_not_fill_memory(read, monkeypatch):
-    monkeypatch.setattr(files, "CHUNK", 16)
-    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(text_files, "CHUNK", 16)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1000)
     with pytest.raises(DataError, match="train.txt:2: line too long"):
         read(GOOD + "1" * 5000 + "\n" + GOOD)

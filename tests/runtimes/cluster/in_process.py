@@ -12,9 +12,9 @@ from functools import cache, partial
 import numpy as np
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.calls import HEALTH, REPLICA, STEPS, Node
-from hetjax.runtimes.cluster.making import make_machine
-from hetjax.runtimes.cluster.member import Member
+from hetjax.runtimes.cluster.actor import Member
+from hetjax.runtimes.cluster.make_cluster import make_machine
+from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, Node
 
 
 class Parcel:

@@ -9,12 +9,12 @@ from real_runs import TASK
 from zoo import make
 
 import hetjax as hj
-from hetjax.engine.compiled.programs import Programs, fetch_fn, merge_fn
+from hetjax.engine.programs.task_programs import Programs, fetch_fn, merge_fn
 from hetjax.machine.types import PUSH_FETCH, MergeAction, MergeOp, WorkerInfo
+from hetjax.merge.merge_traffic import exchange_of
 from hetjax.merge.types import WorkerStats
 from hetjax.replica import Replica
-from hetjax.runtimes.cluster.exchange import exchange_of
-from hetjax.runtimes.threads.dry_run import dry_run
+from hetjax.runtimes.real.dry_run import dry_run
 
 INFOS = tuple(WorkerInfo(k, f"w{k}", "cpu", (), 1e-3, 1e-5, "", True) for k in range(3))
 PROGRAMS = Programs(TASK)

@@ -27,9 +27,9 @@ from real_runs import (
 )
 
 import hetjax as hj
-from hetjax.runtimes.cluster import crew, recruiter
-from hetjax.runtimes.cluster.delivery import THINGS
-from hetjax.runtimes.cluster.member_run import MemberRun
+from hetjax.runtimes.cluster import supervisor, worker_group
+from hetjax.runtimes.cluster.actor_run import MemberRun
+from hetjax.runtimes.cluster.broadcast import THINGS
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = 60.0  # [s] for what comes much sooner
@@ -40,14 +40,14 @@ ALL_ARRIVED = [arrived(0), arrived(1), arrived(2)]
 @pytest.fixture(autouse=True)
 def _eager(monkeypatch):
     """Nodes are looked at all the time."""
-    monkeypatch.setattr(recruiter, "LOOK", 0.05)
+    monkeypatch.setattr(supervisor, "LOOK", 0.05)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """A member that hangs is asked after a moment."""
-    monkeypatch.setattr(crew, "PATIENCE", 0.3)
-    monkeypatch.setattr(crew, "ANSWER", 0.3)
+    monkeypatch.setattr(worker_group, "PATIENCE", 0.3)
+    monkeypatch.setattr(worker_group, "ANSWER", 0.3)
 
 
 def wait_until(condition):
@@ -61,7 +61,7 @@ def wait_until(condition):
 def amid(cluster, what, rounds=12):
     """Call `what` when a run has given its members so many rounds."""
     began = threading.Event()
-    inner = recruiter.Recruiter.begin
+    inner = supervisor.Recruiter.begin
 
     def given():
         return sum(call == ("do", "run") for m in cluster.members for call in m.calls)
@@ -78,7 +78,7 @@ def amid(cluster, what, rounds=12):
         what()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recruiter.Recruiter, "begin", begin)
+        patch.setattr(supervisor.Recruiter, "begin", begin)
         thread = threading.Thread(target=wait_and_do)
         thread.start()
         yield
@@ -157,7 +157,7 @@ def test_a_node_that_joins_becomes_a_worker():
 
 def test_the_last_member_is_waited_for_and_then_missed(monkeypatch):
     """A run without workers ends when no node has room for a new process."""
-    monkeypatch.setattr(recruiter, "GRACE", 0.5)
+    monkeypatch.setattr(supervisor, "GRACE", 0.5)
     cluster, machine = three_members("a", slowdown=1.0)
     with amid(cluster, lambda: cluster.leave("a"), rounds=4):
         history = real(
@@ -200,7 +200,7 @@ def test_a_member_that_hangs_is_lost_and_rejoins(before_round, patient):
 def test_a_member_that_hangs_to_the_end_is_stuck_and_replaced(
     before_round, patient, impatient, monkeypatch
 ):
-    monkeypatch.setattr("hetjax.runtimes.cluster.executor.END", 0.3)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.3)
     cluster, machine = three_members()
     hung = cluster.members[0]
     hang_in_a_round(hung, before_round, patient)
@@ -221,7 +221,7 @@ def test_a_member_that_is_gone_when_it_merges_is_absent(monkeypatch, before_roun
             doomed.kill()
 
     # not even what is sent along with the report saves a merge
-    monkeypatch.setattr("hetjax.runtimes.cluster.store.ROUNDS", 10**9)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_store.ROUNDS", 10**9)
     # on the driver's thread, before the merge that the last arrival leads to
     last = [arrived(0), telling(arrived(0), kill), lost(0), joined(0), arrived(0)]
     history = real(rounds(), machine, until=[*last, merged])
@@ -318,7 +318,7 @@ def test_a_member_that_compiles_is_excused(monkeypatch, patient):
     """It takes longer than its deadline, but says that it compiles."""
     _, machine = three_members()
     patient.strict.add((1, 5))
-    inner, asked, excused = MemberRun._outcome, crew.Crew.is_compiling, []
+    inner, asked, excused = MemberRun._outcome, worker_group.Crew.is_compiling, []
 
     def outcome(self, local_round, replica):
         if self._worker == 1 and local_round.first_step == 8:  # the fifth round
@@ -334,7 +334,7 @@ def test_a_member_that_compiles_is_excused(monkeypatch, patient):
         return found
 
     monkeypatch.setattr(MemberRun, "_outcome", outcome)
-    monkeypatch.setattr(crew.Crew, "is_compiling", is_compiling)
+    monkeypatch.setattr(worker_group.Crew, "is_compiling", is_compiling)
     history = real(rounds(), machine, until=8 * [arrived(1)])
     assert set(excused) == {1}
     assert not history.events
@@ -374,7 +374,7 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
         return inner(self, local_round, replica)
 
     monkeypatch.setattr(MemberRun, "_outcome", outcome)
-    monkeypatch.setattr("hetjax.runtimes.cluster.executor.END", 0.5)
+    monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
     monkeypatch.setattr(MemberRun, "_outcome", inner)
@@ -388,7 +388,7 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
 def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatch):
     """The loop is held up: the new process is there before the old one's Leave."""
     cluster, machine = three_members()
-    inner = recruiter.Recruiter.lost
+    inner = supervisor.Recruiter.lost
     held = []
 
     def lost_late(self, worker, member, why):
@@ -399,7 +399,7 @@ def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatc
         wait_until(lambda: not self._vacant)
         held.append(worker)
 
-    monkeypatch.setattr(recruiter.Recruiter, "lost", lost_late)
+    monkeypatch.setattr(supervisor.Recruiter, "lost", lost_late)
     last = [lost(1), joined(1), arrived(1), merged, evaluated]
     with amid(cluster, cluster.members[1].kill):
         history = real(rounds(), machine, until=last)
@@ -412,14 +412,14 @@ def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatc
 def test_what_is_said_late_of_a_replaced_member_does_not_lose_the_new_one(monkeypatch):
     """By a thread that was held up between the failure and what it says."""
     cluster, machine = three_members()
-    inner = recruiter.Recruiter.begin
+    inner = supervisor.Recruiter.begin
     found = []
 
     def begin(self, lost):
         found.append(self)
         inner(self, lost)
 
-    monkeypatch.setattr(recruiter.Recruiter, "begin", begin)
+    monkeypatch.setattr(supervisor.Recruiter, "begin", begin)
 
     def kill_and_say_so_again():
         old = cluster.members[1]
@@ -456,7 +456,7 @@ def test_members_that_hang_are_told_from_those_that_work(impatient):
     cluster.members[1].hang()
     cluster.members[2].kill()
     threading.Timer(1.0, slow.set_result, ["done"]).start()
-    assert crew.wait_for(asked) == {1, 2}
+    assert worker_group.wait_for(asked) == {1, 2}
     assert slow.result(timeout=0) == "done"
     cluster.members[1].go_on()
 
@@ -499,19 +499,19 @@ def test_a_late_cancel_does_not_end_another_round():
 
 
 def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch, cpu_alone):
-    from hetjax.runtimes.cluster.member import Member
+    from hetjax.runtimes.cluster.actor import Member
 
     cluster, machine = three_members()
     inner = Member.about
     monkeypatch.setattr(Member, "about", lambda self: inner(self)._replace(kind="odd"))
-    said_again, said = recruiter.Recruiter._said_again, []
+    said_again, said = supervisor.Recruiter._said_again, []
 
     def say(self, *about):
         said_again(self, *about)
         said.append(about)
 
     # why it stays lost; policies are not told that
-    monkeypatch.setattr(recruiter.Recruiter, "_said_again", say)
+    monkeypatch.setattr(supervisor.Recruiter, "_said_again", say)
     last = [lost(1), lambda event: bool(said), *3 * [arrived(0)], merged]
     with amid(cluster, cluster.members[1].kill):
         history = real(rounds(), machine, until=last)

@@ -11,7 +11,7 @@ import hetjax as hj
 from hetjax.data.columns import View
 from hetjax.data.dataset import Split
 from hetjax.report.record import run_record
-from hetjax.runtimes.compiled import choice
+from hetjax.runtimes.compiled import player_choice
 
 MLP = "mlp"
 
@@ -21,7 +21,7 @@ def chosen(name="local_sgd", kind=MLP, *, devices=1, made=None, train=None, **se
     made = made or strategy(name, 6)
     job = runs_of(kind).job("mine", made, 0)._replace(**settings)
     job = job if train is None else job._replace(train=train)
-    return choice.choose(made, job, 3, jax.devices("cpu")[:devices])
+    return player_choice.choose(made, job, 3, jax.devices("cpu")[:devices])
 
 
 def observing(*, bulk):
@@ -72,7 +72,7 @@ def test_a_sampler_that_observes_at_barriers_is_no_hindrance():
 
 def test_a_large_model_whose_steps_touch_a_few_rows(monkeypatch):
     assert chosen(kind="sparse").compiled
-    monkeypatch.setattr(choice, "ROWS_ONLY", 100)
+    monkeypatch.setattr(player_choice, "ROWS_ONLY", 100)
     said = chosen(kind="sparse").said
     assert said == "reference player: its steps touch few rows of a large model"
     assert chosen().compiled  # its steps touch all rows
@@ -83,7 +83,7 @@ def test_where_it_is_impossible_compiled_true_is_an_error(impossible, monkeypatc
     given, why = {"devices": 2}, "its workers are spread over several devices"
     if impossible == "memory":
         given, why = {}, "its replicas need 0.0 GiB, which do not fit"
-        monkeypatch.setattr(choice, "memory_of", lambda device: 100)
+        monkeypatch.setattr(player_choice, "memory_of", lambda device: 100)
     assert chosen(**given).said == f"reference player: {why}"
     with pytest.raises(
         ValueError, match=f"^mine: compiled=True: {why}: leave compiled"
@@ -95,7 +95,7 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
     assert not chosen(train=on_disk()).on_device
     with pytest.raises(ValueError, match='data_on="device": .* is not in memory'):
         chosen(train=on_disk(), data_on="device")
-    monkeypatch.setattr(choice, "DATA_SHARE", 1e-12)
+    monkeypatch.setattr(player_choice, "DATA_SHARE", 1e-12)
     found = chosen()
     assert (found.compiled, found.on_device) == (True, False)
     with pytest.raises(ValueError, match="larger than 0% of the memory"):
@@ -105,10 +105,10 @@ def test_data_that_do_not_fit_are_sent(monkeypatch):
 def test_stretches_of_costly_steps_are_short():
     made = strategy("local_sgd", 6)
     job = runs_of(MLP).job("", made, 0)
-    assert choice.most_steps(made, job, "cpu") == choice.MOST_STEPS
+    assert player_choice.most_steps(made, job, "cpu") == player_choice.MOST_STEPS
     costly = job._replace(programs=_Costly(1e9))
-    assert choice.most_steps(made, costly, "cpu") == pytest.approx(20 / 18)
-    assert choice.most_steps(made, costly, "cuda") == pytest.approx(20_000 / 18)
+    assert player_choice.most_steps(made, costly, "cpu") == pytest.approx(20 / 18)
+    assert player_choice.most_steps(made, costly, "cuda") == pytest.approx(20_000 / 18)
 
 
 class _Costly:

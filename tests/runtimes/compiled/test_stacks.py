@@ -7,8 +7,8 @@ import pytest
 from quick import quick
 
 import hetjax as hj
-from hetjax.runtimes.compiled import player
-from hetjax.runtimes.compiled.program import stretch
+from hetjax.runtimes.compiled import compiled_player
+from hetjax.runtimes.compiled.stretch_program import stretch
 
 WORKERS = 6
 HIDDEN = 24
@@ -45,7 +45,7 @@ def test_a_merge_or_a_round_of_one_worker_copies_no_other(monkeypatch, name):
         programs.append(compiled.as_text())
         return compiled(self._held, arrays, tables)
 
-    monkeypatch.setattr(player.CompiledPlayer, "_call", call)
+    monkeypatch.setattr(compiled_player.CompiledPlayer, "_call", call)
     data = hj.data.digits()
     task = hj.classification(hj.models.mlp(hidden=HIDDEN), data)
     own = {"levels": (2,)} if name == "hier_sgd" else {}  # a merge of some workers

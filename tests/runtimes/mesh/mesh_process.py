@@ -14,15 +14,15 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from hetjax.runtimes.mesh import processes
+from hetjax.processes import agreement
 
-HERE = processes.initialize(timeout=60, heartbeat=5)
+HERE = agreement.initialize(timeout=60, heartbeat=5)
 
 from mesh_runs import MeshMachine, run  # noqa: E402  they use JAX
 from real_runs import DATA, TASK, poisoned_task  # noqa: E402
 
 import hetjax as hj  # noqa: E402
-from hetjax.runtimes.mesh.layout import Layout  # noqa: E402
+from hetjax.runtimes.mesh.mesh_layout import Layout  # noqa: E402
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4)
@@ -173,7 +173,7 @@ def kept():
         checkpoint=checkpoint,
     )
     if history.stopped == "":  # the model of a run, and one that process 0 saves
-        if processes.is_first():
+        if agreement.is_first():
             history.save_model(folder / "model", overwrite=True)
         HERE.gather("saved", 0)
         for path in (folder, folder / "model"):
@@ -196,5 +196,5 @@ if __name__ == "__main__":
     task = {t.__name__: t for t in tasks}[sys.argv[1]]
     try:
         task()
-    except (ValueError, processes.ProcessDied) as error:
-        processes.end(2, str(error))
+    except (ValueError, agreement.ProcessDied) as error:
+        agreement.end(2, str(error))

@@ -10,8 +10,8 @@ from real_runs import DATA, TASK
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile, WorkerInfo
-from hetjax.runtimes.mesh.layout import Layout
-from hetjax.runtimes.mesh.opening import mesh_runtime
+from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.open_mesh import mesh_runtime
 
 WORKERS = 8
 LAYOUTS = {"8 x 1": (8, 1), "4 x 2": (4, 2), "2 x 4": (2, 4), "1 x 8": (1, 8)}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hetjax.runtimes.mesh import processes
+from hetjax.processes import agreement
 
 
 def say(*words):
@@ -20,7 +20,7 @@ def exchange(here):
     for i in range(2):
         say("gather", here.gather("numbers", [i, here.index]))
     say("first", here.first("name", f"of {here.index}"))
-    say("is first", processes.is_first())
+    say("is first", agreement.is_first())
     here.agree({"data": "digits", "settings": "a" * 500})
     for facts in (
         {"jax version": "1", "data": "x" * 200 + ("y" if here.index == 2 else "z")},
@@ -33,17 +33,17 @@ def exchange(here):
     try:
         if here.index != 2:
             here.gather("late", 0, timeout=1)
-    except processes.NoAnswer as error:
+    except agreement.NoAnswer as error:
         say("late", error)
     start = time.monotonic()
     try:
         here.gather("after that", 0)  # process 2 waits here
         if here.index == 1:  # the others may just be looking why nobody has come
-            processes.end(2, "its file is missing")
+            agreement.end(2, "its file is missing")
         here.agree({}, timeout=60)
-    except processes.ProcessDied as error:
+    except agreement.ProcessDied as error:
         say("died", round(time.monotonic() - start), error)
-        processes.end(1, str(error))
+        agreement.end(1, str(error))
 
 
 def disagree(here):
@@ -51,7 +51,7 @@ def disagree(here):
     try:
         here.agree({"data": f"of {here.index > 1}"})
     except ValueError as error:
-        processes.end(2, str(error))
+        agreement.end(2, str(error))
 
 
 def sum_for_ever(here):
@@ -73,7 +73,7 @@ def sum_for_ever(here):
         while True:
             program(x).block_until_ready()
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        processes.end(1, str(processes.blame(error)))
+        agreement.end(1, str(agreement.blame(error)))
 
 
 def fail(here):
@@ -84,7 +84,7 @@ def fail(here):
 
 def linger(here):
     """Process 0 still works after the others are done, for longer than an answer."""
-    processes._EXIT = 0.5
+    agreement._EXIT = 0.5
     if here.index == 0:
         time.sleep(4)
         say("written")
@@ -94,5 +94,5 @@ if __name__ == "__main__":
     tasks = {"exchange": exchange, "disagree": disagree, "fail": fail, "linger": linger}
     task = {**tasks, "sum": sum_for_ever}[sys.argv[1]]
     if len(sys.argv) > 2:  # be quick
-        processes._PATIENCE = processes._GRACE = float(sys.argv[2])
-    task(processes.initialize(timeout=60, heartbeat=5))
+        agreement._PATIENCE = agreement._GRACE = float(sys.argv[2])
+    task(agreement.initialize(timeout=60, heartbeat=5))

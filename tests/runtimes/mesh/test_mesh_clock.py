@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hetjax.machine import Arrival, LocalRound, Timer, WorkerInfo
-from hetjax.runtimes.mesh import clock as module
-from hetjax.runtimes.mesh.clock import MeshClock
-from hetjax.runtimes.mesh.pace import Pace
-from hetjax.runtimes.mesh.player import MeshPlayer
-from hetjax.runtimes.mesh.wave import Word
+from hetjax.runtimes.mesh import mesh_clock as module
+from hetjax.runtimes.mesh.mesh_clock import MeshClock
+from hetjax.runtimes.mesh.mesh_player import MeshPlayer
+from hetjax.runtimes.mesh.rate_estimate import Pace
+from hetjax.runtimes.mesh.superstep import Word
 
 STEP = LocalRound(1, 1)
 

@@ -6,7 +6,7 @@ import jax
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.runtimes.mesh.wave import Wave
+from hetjax.runtimes.mesh.superstep import Wave
 
 
 def test_waves_that_are_done_are_freed(monkeypatch):

@@ -15,8 +15,8 @@ from hetjax.machine import (
     Topology,
 )
 from hetjax.merge.types import WorkerStats
-from hetjax.runtimes.mesh.layout import Layout
-from hetjax.runtimes.mesh.plan import Asked, Planner
+from hetjax.runtimes.mesh.merge_stages import Asked, Planner
+from hetjax.runtimes.mesh.mesh_layout import Layout
 
 FIELDS = WorkerStats._fields
 STEPS, NODE_STEPS = FIELDS.index("local_steps"), FIELDS.index("server_steps")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hetjax.runtimes.mesh import joining, last_words, processes
-from hetjax.runtimes.mesh.peers import Peer, Peers
+from hetjax.processes import abort_handler, agreement, bootstrap
+from hetjax.processes.liveness import Peer, Peers
 
 ROOT = Path(__file__).parents[3]
 WORKER = Path(__file__).parent / "process_worker.py"
 LAUNCH = ROOT / "experiments" / "launch.py"
-PLAIN = {k: v for k, v in os.environ.items() if k not in joining.NAMES}
+PLAIN = {k: v for k, v in os.environ.items() if k not in bootstrap.NAMES}
 PLAIN |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
 
 
@@ -31,9 +31,9 @@ def start(count, *arguments, script=WORKER, environment=None):
             [sys.executable, str(script), *arguments],
             env={
                 **PLAIN,
-                joining.ADDRESS: f"localhost:{port}",
-                joining.COUNT: str(count),
-                joining.INDEX: str(i),
+                bootstrap.ADDRESS: f"localhost:{port}",
+                bootstrap.COUNT: str(count),
+                bootstrap.INDEX: str(i),
                 **(environment or {}),
             },
             stdout=subprocess.PIPE,
@@ -57,61 +57,61 @@ def finish(children):
 
 
 def test_a_process_alone_needs_no_runtime(monkeypatch):
-    for name in joining.NAMES:
+    for name in bootstrap.NAMES:
         monkeypatch.delenv(name, raising=False)
-    here = processes.initialize()
-    assert (here.index, here.count, processes.is_first()) == (0, 1, True)
+    here = agreement.initialize()
+    assert (here.index, here.count, agreement.is_first()) == (0, 1, True)
     assert here.gather("a", {"x": (1, 2)}) == [{"x": [1, 2]}]
     assert here.first("a", "b") == "b"
     here.agree({"data": "digits"})
     error = RuntimeError("a collective failed")
-    assert processes.blame(error) is error
+    assert agreement.blame(error) is error
     with pytest.raises(SystemExit) as status:
-        processes.end(3, "why")
+        agreement.end(3, "why")
     assert status.value.code == 3
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("host:1 2 1", joining.Place("host:1", 2, 1)),
+        ("host:1 2 1", bootstrap.Place("host:1", 2, 1)),
         ("host:1 1 0", None),
-        ("host:1", f"{joining.ADDRESS} is set, but {joining.COUNT} and"),
-        (" 2 1", f"{joining.COUNT} and {joining.INDEX} are set, but"),
+        ("host:1", f"{bootstrap.ADDRESS} is set, but {bootstrap.COUNT} and"),
+        (" 2 1", f"{bootstrap.COUNT} and {bootstrap.INDEX} are set, but"),
         ("host 2 1", "write host:port"),
-        ("host:1 two 1", f"{joining.COUNT}=two: give a whole number from 1"),
-        ("host:1 0 0", f"{joining.COUNT}=0: give"),
-        ("host:1 2 2", f"{joining.INDEX}=2: give a whole number from 0 to 1"),
+        ("host:1 two 1", f"{bootstrap.COUNT}=two: give a whole number from 1"),
+        ("host:1 0 0", f"{bootstrap.COUNT}=0: give"),
+        ("host:1 2 2", f"{bootstrap.INDEX}=2: give a whole number from 0 to 1"),
     ],
 )
 def test_the_place_in_the_environment(values, message):
-    environment = dict(zip(joining.NAMES, values.split(" "), strict=False))
+    environment = dict(zip(bootstrap.NAMES, values.split(" "), strict=False))
     if not isinstance(message, str):
-        assert joining.place_in(environment) == message
+        assert bootstrap.place_in(environment) == message
         return
     with pytest.raises(ValueError, match=re.escape(message)):
-        joining.place_in(environment)
+        bootstrap.place_in(environment)
 
 
 def test_the_place_in_a_cluster(monkeypatch):
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3-4]"}
     slurm |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
-    for count, place in (("2", joining.Place("", 2, 1)), ("1", None)):
+    for count, place in (("2", bootstrap.Place("", 2, 1)), ("1", None)):
         for name, value in {**slurm, "SLURM_NTASKS": count}.items():
             monkeypatch.setenv(name, value)
-        assert joining.place_in(os.environ) == place
+        assert bootstrap.place_in(os.environ) == place
 
 
 def test_a_coordinator_that_does_not_answer():
-    place = joining.Place("localhost:1", 2, 1)
+    place = bootstrap.Place("localhost:1", 2, 1)
     with pytest.raises(TimeoutError, match=r"localhost:1 did not answer within 0.1 s"):
-        joining.join(place, timeout=0.1, heartbeat=10)
+        bootstrap.join(place, timeout=0.1, heartbeat=10)
 
 
 def test_a_disagreement_is_shown_where_it_begins():
     same = "path/" * 50
     values = [same + "one", same + "two\n", same + "one", "none"]
-    found = processes._disagreement("data", values)
+    found = agreement._disagreement("data", values)
     assert re.fullmatch(
         r"the processes disagree about the data: process 1 has \.\.\..*path/two , "
         r"processes 0, 2 have \.\.\..*path/one, and 1 more values: start all .*",
@@ -126,7 +126,7 @@ def silent_port():
 
 
 def test_peers_tell_who_is_alive_silent_or_dead(monkeypatch):
-    monkeypatch.setattr("hetjax.runtimes.mesh.peers._ANSWER", 0.2)
+    monkeypatch.setattr("hetjax.processes.liveness._ANSWER", 0.2)
     one, two, other_run = (
         Peers(i, "localhost:1", t) for i, t in ((0, "a"), (1, "a"), (0, "b"))
     )
@@ -148,7 +148,7 @@ def test_peers_tell_who_is_alive_silent_or_dead(monkeypatch):
 
 
 def test_the_dead_are_named_before_the_silent(monkeypatch):
-    monkeypatch.setattr("hetjax.runtimes.mesh.peers._ANSWER", 0.2)
+    monkeypatch.setattr("hetjax.processes.liveness._ANSWER", 0.2)
     peers = Peers(0, "localhost:1", "a")
     with silent_port() as hung, silent_port() as closed:
         ports = [s.getsockname()[1] for s in (hung, closed)]
@@ -162,7 +162,7 @@ def test_the_dead_are_named_before_the_silent(monkeypatch):
 def test_an_abort_says_the_last_words(words, status):
     """In a process of its own, which does not import the whole library."""
     code = (
-        f"import os, runpy; m = runpy.run_path({last_words.__file__!r})\n"
+        f"import os, runpy; m = runpy.run_path({abort_handler.__file__!r})\n"
         f"with m['last_words'](lambda: {words!r}, status=4): os.abort()"
     )
     command = [sys.executable, "-c", code]

@@ -1,0 +1,310 @@
+"""Advice: which workers and which strategy, by simulation on a measured machine.
+
+"Is the slow worker worth adding?" Every strategy is simulated on the virtual clock for
+growing sets of workers, fastest first. With a target it also trains there, so that the
+value of a round for the model counts, not only the number of rounds.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from hetjax import tree
+from hetjax.api.calibrate import calibrate
+from hetjax.api.plan import virtual_run
+from hetjax.api.progress import ProgressBar
+from hetjax.api.request_checks import check_advise
+from hetjax.api.session import Session
+from hetjax.data.batching import nonzeros_per_example
+from hetjax.data.dataset import Dataset
+from hetjax.machine import Arrival, Machine, Merged, WorkerInfo
+from hetjax.machine.types import ROOT
+from hetjax.metric_mode import score, worst
+from hetjax.report.table import Table, Tabular
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.strategies import (
+    adaptive_sgd,
+    biased_local_sgd,
+    eamsgd,
+    local_sgd,
+    sequential_sgd,
+)
+from hetjax.strategies.types import Strategy
+from hetjax.tasks.types import Task
+from hetjax.tracing.fingerprint import check_calibration
+
+EVENTS = 50_000  # of the simulation of a strategy, at most
+POINTS = 100  # evaluations of a choice that trains; times are interpolated between
+DIGITS = range(3, 7)  # significant ones of a number, so many that choices differ
+ROUNDS = 3  # merges of the model that are simulated, however long they take
+STEPS = 8  # local steps of the default strategies
+
+
+class Choice(NamedTuple):
+    """A strategy on some of the workers, and how it is predicted to run."""
+
+    strategy: str
+    workers: tuple[str, ...]
+    examples_per_second: float
+    round_seconds: float  # between merges of the model
+    waiting: float  # share of the workers' time in which they do not compute
+    seconds_to_target: float  # inf if it was not reached, nan if none was given
+    best: float  # best metric in that time; nan if no target was given
+    final: float  # its mean over the last tenth of the evaluations; nan likewise
+    local_rounds: dict[str, str]  # by worker: "8 x 32" is 8 steps of 32 examples
+
+
+@dataclass(frozen=True, repr=False)
+class Advice(Tabular):
+    """The choices of `advise`, best first."""
+
+    choices: tuple[Choice, ...]
+    target: float | None
+    metric: str
+    machine: str
+    seconds: float = 10.0  # for which every choice was simulated
+    interrupted: bool = False  # by Ctrl-C: some choices are missing
+
+    @property
+    def best(self) -> Choice:
+        """The first choice."""
+        return self.choices[0]
+
+    @property
+    def verdict(self) -> str:
+        """Whether more than one worker is worth it, in a sentence."""
+        alone = [c for c in self.choices if len(c.workers) == 1]
+        several = [c for c in self.choices if len(c.workers) > 1]
+        if not alone or not several:
+            return f"{_named(self.best)} is the best of what was asked for"
+        one, more = alone[0], several[0]
+        if self.target is None:
+            gain = more.examples_per_second / one.examples_per_second
+            said = f"{gain:.2f} x the examples/s"
+            worth = gain > 1
+        else:
+            worth = more.seconds_to_target < one.seconds_to_target
+            times = distinct([more.seconds_to_target, one.seconds_to_target])
+            said = f"{times[0]} s to {self.target:g} against {times[1]} s"
+        answer = "worth it" if worth else "not worth it"
+        return f"{_named(more)} against {_named(one)}: {said}: {answer}"
+
+    def table(self) -> Table:
+        """Return all choices as a table."""
+        choices = self.choices
+        columns = {
+            "strategy": [c.strategy for c in choices],
+            "workers": [
+                " + ".join(f"{name} ({c.local_rounds[name]})" for name in c.workers)
+                for c in choices
+            ],
+            "examples/s": [f"{c.examples_per_second:,.0f}" for c in choices],
+            "round [ms]": [f"{1e3 * c.round_seconds:.3g}" for c in choices],
+            "waiting [%]": [f"{100 * c.waiting:.1f}" for c in choices],
+        }
+        if self.target is not None:
+            times = distinct([c.seconds_to_target for c in choices])
+            columns |= {
+                f"seconds to {self.target:g}": [
+                    "never" if time == "inf" else time for time in times
+                ],
+                f"best {self.metric}": distinct([c.best for c in choices]),
+                f"final {self.metric}": distinct([c.final for c in choices]),
+            }
+        rounds = "local rounds are steps x batch size"
+        caption = [f"predicted for {self.machine}; {rounds}"]
+        if self.interrupted:
+            caption.append("interrupted: not all choices were tried")
+        return Table.of(columns, [*caption, self.verdict])
+
+
+def distinct(values: Sequence[float]) -> list[str]:
+    """The numbers as texts, with as many digits as tell different ones apart.
+
+    >>> distinct([1.23456, 1.23451, 8.0]), distinct([0.5, math.inf])
+    (['1.2346', '1.2345', '8'], ['0.5', 'inf'])
+    """
+    texts: list[str] = []
+    for digits in DIGITS:
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
+
+
+def _named(choice: Choice) -> str:
+    return f"{choice.strategy} on {' + '.join(choice.workers)}"
+
+
+def advise(
+    task: Task,
+    data: Dataset,
+    machine: Machine | RealMachine | ClusterMachine,
+    *,
+    strategies: Mapping[str, Strategy] | None = None,
+    batch_size: int = 64,
+    learning_rate: float = 0.1,
+    target: float | None = None,
+    seconds: float = 10.0,
+    subsets: Sequence[Sequence[str]] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Advice:
+    """Rank strategies and sets of workers by simulation.
+
+    `machine` is one that `calibrate` measured, any other simulated machine, or a real
+    one, which is calibrated first. `subsets` are lists of names of workers; by
+    default the fastest worker, the two fastest, and so on, and each of the other
+    workers alone. `strategies` are by default sequential_sgd, local_sgd,
+    biased_local_sgd, adaptive_sgd and eamsgd with this `batch_size` and
+    `learning_rate`.
+
+    Predicted for each choice: examples/s, seconds between merges of the model, waiting,
+    and the local rounds of every worker. With a `target` of the task's metric each
+    choice also trains for `seconds` of virtual time (it computes, so this takes a
+    while), and the first to reach the target is the best. Without a target the best is
+    the one with the most examples/s, however much or little the model learns from each.
+
+    After Ctrl-C only the choices that were tried completely are returned. Errors:
+    ValueError for invalid arguments, a machine that was calibrated with another model,
+    an empty subset, or subsets that none of the strategies is for; KeyboardInterrupt if
+    Ctrl-C left no choice at all.
+    """
+    table = strategies or _default(batch_size, learning_rate)
+    check_advise(task, data, machine, table, seconds=seconds, target=target, seed=seed)
+    if not isinstance(machine, Machine):  # it is calibrated first
+        sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
+        machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
+    check_calibration(machine, task)
+    session = Session(task, data, machine, seconds=seconds, num_evals=POINTS)
+    nonzeros = nonzeros_per_example(data.train)
+    sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
+    pairs = _pairs(sets, table)
+    num_bytes = tree.num_bytes(jax.eval_shape(task.init, jax.random.key(0)))
+    bar = ProgressBar(len(pairs) * seconds, shown=progress and target is not None)
+    choices, interrupted = [], False
+    try:
+        for names, name, strategy in pairs:
+            some = machine.subset(names)
+            choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
+            if target is not None:
+                history = session.at(some).run(
+                    f"{name} on {len(names)}", strategy, seed, bar, target=target
+                )
+                interrupted = history.interrupted
+                if interrupted:
+                    break
+                choice = choice._replace(
+                    seconds_to_target=history.seconds_to(target, interpolated=True),
+                    best=history.best(),
+                    final=history.final(),
+                )
+            choices.append(choice)
+    finally:
+        bar.close()
+    if not choices:
+        raise KeyboardInterrupt
+    choices.sort(key=lambda c: _rank(c, target, task.mode))
+    return Advice(
+        tuple(choices), target, task.metric, machine.name, seconds, interrupted
+    )
+
+
+def _pairs(
+    sets: Sequence[Sequence[str]], table: Mapping[str, Strategy]
+) -> list[tuple[Sequence[str], str, Strategy]]:
+    """(workers, name, strategy): one worker for sequential SGD, several for others."""
+    pairs = [
+        (names, name, strategy)
+        for names, (name, strategy) in itertools.product(sets, table.items())
+        if (strategy.name == "sequential_sgd") == (len(names) == 1)
+    ]
+    if not pairs:
+        raise ValueError(
+            "there is nothing to advise on: sequential_sgd is for one worker, the "
+            f"others are for several; the strategies are {', '.join(table)}, the "
+            f"subsets have {', '.join(str(len(names)) for names in sets)} workers"
+        )
+    return pairs
+
+
+def _rank(choice: Choice, target: float | None, mode: str) -> tuple[float, float]:
+    if target is None:
+        return (-choice.examples_per_second, choice.round_seconds)
+    final = choice.final if choice.final == choice.final else worst(mode)
+    return (choice.seconds_to_target, -score(final, mode))
+
+
+def _default(batch_size: int, learning_rate: float) -> dict[str, Strategy]:
+    common: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate}
+    return {
+        "sequential_sgd": sequential_sgd(**common),
+        "local_sgd": local_sgd(**common, local_steps=STEPS),
+        "biased_local_sgd": biased_local_sgd(**common, local_steps=f"measured:{STEPS}"),
+        "adaptive_sgd": adaptive_sgd(**common, mega_batch=4 * STEPS * batch_size),
+        "eamsgd": eamsgd(**common),
+    }
+
+
+def _by_speed(infos: Sequence[WorkerInfo], size: float) -> list[tuple[str, ...]]:
+    """Return the fastest worker, the two fastest, ..., then each other one alone."""
+    names = [i.name for i in sorted(infos, key=lambda i: (i.seconds(size), i.index))]
+    growing = [tuple(names[:n]) for n in range(1, len(names) + 1)]
+    return growing + [(name,) for name in names[1:]]
+
+
+def _simulate_choice(
+    name: str,
+    strategy: Strategy,
+    data: Dataset,
+    machine: Machine,
+    seconds: float,
+    num_bytes: int,
+) -> Choice:
+    """Simulate a policy on the machine for `seconds`, without the model of `num_bytes`.
+
+    The choice counts what happens up to the last merge of the model in these seconds,
+    or up to the first ROUNDS merges if those take longer. Rounds that are unfinished at
+    the end do not count.
+    """
+    run = virtual_run(strategy, machine, data, num_bytes)
+    examples, merges, busy, duration = 0, 0, 0.0, 0.0
+    at_merge = (0, 0.0)  # examples and busy seconds at the last merge
+    local_rounds: list[Counter] = [Counter() for _ in machine.workers]
+    for event, actions in itertools.islice(run, EVENTS):
+        if event is not None and event.time > seconds and merges >= ROUNDS:
+            break
+        if isinstance(event, Arrival):
+            examples += event.local_round.examples
+            busy += event.finish - event.start
+        if isinstance(event, Merged) and event.node == ROOT:
+            merges, duration = merges + 1, event.time
+            at_merge = examples, busy
+        for worker, local_round in actions.dispatch:
+            if local_round.local_steps:
+                local_rounds[worker][local_round.local_steps, local_round.size] += 1
+    examples, busy = at_merge
+    duration = duration or math.inf  # nothing was merged
+    used = sum(map(bool, local_rounds)) or 1
+    return Choice(
+        strategy=name,
+        workers=tuple(w.name for w in machine.workers),
+        examples_per_second=examples / duration,
+        round_seconds=duration / merges if merges else math.inf,
+        waiting=max(0.0, 1 - busy / (used * duration)),
+        seconds_to_target=math.nan,
+        best=math.nan,
+        final=math.nan,
+        local_rounds={
+            worker.name: "{} x {}".format(*counts.most_common(1)[0][0])
+            if counts
+            else "nothing"
+            for worker, counts in zip(machine.workers, local_rounds, strict=True)
+        },
+    )

@@ -1,0 +1,60 @@
+"""`load_model`: a trained model, from a folder of its own or from that of a run."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hetjax import tree
+from hetjax.api.run_folder import history_of, part_of_first
+from hetjax.checkpoint import saved_models
+from hetjax.checkpoint.checkpoint_folder import find, holds_run
+from hetjax.output.head import own_state
+from hetjax.tasks.types import Task
+
+
+def load_model(path: str | Path, task: Task, *, best: bool = False) -> Any:
+    """Return the user's own model with trained parameters, ready to predict.
+
+    `path` is what `history.save_model(path)` has written, or the folder of a run that
+    `train(checkpoint=path)` keeps: then the model is that of its end, or with `best`
+    that of its best evaluation, which a run has that is not over, too. A saved model
+    fits a task with any output layer, that of a run the one that it was trained with.
+
+    Errors: FileNotFoundError without such a folder; ValueError for a model of other
+    shapes than the task's, for a run that is not over, or for a damaged folder.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder")
+    if part_of_first(folder).exists():  # of a run of several processes
+        folder = part_of_first(folder)
+    like = jax.eval_shape(task.init, jax.random.key(0))
+    if not holds_run(folder):
+        like = like[0], own_state(like[1])
+        if best:
+            raise ValueError(
+                f"{folder} holds one model: best=True is for the folder of a run"
+            )
+        return task.restore(*saved_models.load(folder, like))
+    found = find(folder)
+    assert found is not None
+    for why in found.damaged:
+        warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
+    if found.finished:
+        history = history_of(found.values, task)
+        if best:
+            return task.restore(history.best_params, history.best_model_state)
+        return history.model
+    records = found.values["run"]["records"]
+    if not best:
+        raise ValueError(
+            f"{folder} holds a run that is not over: let it go on, or load the model "
+            "of its best evaluation so far, with best=True"
+        )
+    if records["best"] is None:
+        raise ValueError(f"{folder} holds a run that was not evaluated yet")
+    _, leaves = records["best"]
+    arrays = [jax.numpy.asarray(x) for x in leaves]
+    return task.restore(*tree.filled(like, arrays, f"{folder}: the task's model"))

@@ -1,0 +1,342 @@
+"""`make_run`: a whole run as a pure function of its key and settings."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hetjax.api.argument_checks import (
+    check_eval_examples,
+    check_num_evals,
+    check_seconds,
+    check_seed,
+)
+from hetjax.api.request_checks import check_fits, check_strategy, check_task_and_data
+from hetjax.api.session import Session
+from hetjax.checkpoint.description import checksum
+from hetjax.data.batching import make_batch
+from hetjax.data.dataset import Dataset
+from hetjax.engine.programs.coupling import check_uncoupled
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.machine import Machine
+from hetjax.replica import Requires
+from hetjax.report.schedule import Schedule
+from hetjax.runtimes.compiled.parts import Parts, changed_leaves, copied_leaves
+from hetjax.runtimes.compiled.player_choice import rounds_side_by_side
+from hetjax.runtimes.compiled.rows import device_bytes, rows_on
+from hetjax.runtimes.compiled.run_function import played, rate_dtype
+from hetjax.runtimes.compiled.written_run import Written, write
+from hetjax.runtimes.devices import default_device
+from hetjax.strategies.types import Strategy
+from hetjax.tasks.task_checks import check_task, model_like
+from hetjax.tasks.types import Task
+from hetjax.tree import PyTree
+
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+class Run:
+    """A run as a pure function: see `make_run`."""
+
+    def __init__(
+        self,
+        task: Task,
+        strategy: Strategy,
+        make: Callable[..., Strategy] | None,
+        written: Written,
+        source: Any,
+        batches: Any,
+        batch: Any,
+        seed: int,
+    ):
+        """`make(**settings)` makes the strategy again; None: nobody knows how."""
+        self._task, self._strategy, self._make = task, strategy, make
+        self._written, self._source = written, source
+        self._batches, self._batch, self._seed = batches, batch, seed
+        self._jitted = jax.jit(self._played)
+        self.schedule = Schedule.of(written.lines)
+
+    def __repr__(self) -> str:
+        return f"Run of {self._strategy.name}\n{self.schedule}"
+
+    def __call__(
+        self,
+        key: jax.Array | None = None,
+        params: PyTree = None,
+        *,
+        learning_rate: Any = None,
+        **settings: Any,
+    ) -> tuple[dict[str, Any], PyTree]:
+        """Train; return (evaluations, (params, model_state))."""
+        key = jax.random.key(self._seed) if key is None else _typed(key)
+        _check_numbers(settings)
+        evaluations, model = self._jitted(
+            self._source.arrays,
+            self._batches,
+            key,
+            None if params is None else model_like(self._task, params),
+            self._rate(learning_rate),
+            settings,
+        )
+        return {"seconds": self._written.seconds, **evaluations}, model
+
+    def _rate(self, learning_rate: Any) -> Any:
+        """The factor of all learning rates."""
+        base = self._strategy.learning_rate
+        constant = isinstance(base, int | float)
+        if learning_rate is None:
+            return base if constant else 1.0
+        own = self._strategy.settings.get("learning_rate", 0) is None
+        if own or not constant:
+            where = "in its optimizer" if own else "a function of the examples"
+            raise ValueError(
+                f"learning_rate: that of {self._strategy.name} is {where}: make the "
+                "strategy with a number"
+            )
+        if jnp.shape(learning_rate):
+            raise ValueError(
+                f"learning_rate has shape {jnp.shape(learning_rate)}: give a number; "
+                "jax.vmap takes several"
+            )
+        return learning_rate
+
+    def _played(
+        self, arrays: Any, batches: Any, key: Any, model: Any, rate: Any, settings: Any
+    ) -> tuple[dict[str, jax.Array], PyTree]:
+        if model is None:
+            model = self._task.init(key)
+        return played(
+            self._written,
+            self._parts(settings),
+            self._source.maker,
+            arrays,
+            batches,
+            key,
+            model,
+            jnp.asarray(rate, rate_dtype(model)),
+        )
+
+    def _parts(self, settings: Mapping[str, Any]) -> Parts:
+        """The parts of the strategy that is made with traced settings."""
+        parts = self._written.parts
+        if not settings:
+            return parts
+        strategy = self._made(settings)
+        programs = Programs(self._task)  # not kept: they have traced values in them
+        merges = programs.merges_of(strategy)
+        local, lowest = strategy.local, merges[0]
+        requires = (*lowest.requires, *local.requires)
+        changes = changed_leaves(programs, local, requires, self._batch)
+        copied = copied_leaves(programs, lowest, local, changes, vmapped=parts.vmapped)
+        return parts._replace(
+            programs=programs,
+            local=local,
+            merges=merges,
+            requires=requires,
+            changes=changes,
+            copied=copied,
+        )
+
+    def _made(self, settings: Mapping[str, Any]) -> Strategy:
+        """The strategy with other settings, checked: its schedule is the same."""
+        name, names = self._strategy.name, ", ".join(settings)
+        if self._make is None:
+            raise ValueError(
+                f"{name}: its settings ({names}) are not known, as no factory made it: "
+                "give make_run a function of the settings that returns the strategy"
+            )
+        try:
+            strategy = self._make(**settings)
+        except _TRACED as error:
+            raise ValueError(
+                f"{name}: a part of it depends on whether {names} has a certain value, "
+                "which is not known when the run is compiled: give it to the strategy, "
+                "and not to the run"
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: {names} as a setting of a run: {error}"
+            ) from error
+        try:
+            same = [
+                checksum(getattr(strategy, part))
+                == checksum(getattr(self._strategy, part))
+                for part in ("policy", "sampler", "batch_size")
+            ]
+        except _TRACED:  # a traced value is in one of them
+            same = [False]
+        if not all(same) or _fixed(strategy) != _fixed(self._strategy):
+            raise ValueError(
+                f"{name}: {names} would change the schedule, which is written already: "
+                "only numbers of its merges and its local update can be settings of a "
+                "run; give make_run a strategy that has this one"
+            )
+        return strategy
+
+
+def _fixed(strategy: Strategy) -> list[Any]:
+    """What the schedule depends on of a strategy's merges and local update."""
+    of_merges = [
+        (_names(m.requires), m.ops, m.updates_busy_workers, m.required_metrics)
+        for m in strategy.merges
+    ]
+    return [*of_merges, strategy.local.provides]
+
+
+def _names(requires: Requires) -> list[str]:
+    return [b if isinstance(b, str) else b.name for b in requires]
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a setting that JAX cannot trace."""
+    for name, value in settings.items():
+        for leaf in jax.tree.leaves(value):
+            number = isinstance(leaf, int | float | np.generic | np.ndarray | jax.Array)
+            if not number or isinstance(leaf, bool):
+                raise ValueError(
+                    f"{name}={value!r}: settings of a run are numbers, or trees of "
+                    "arrays of them: give this one to the strategy"
+                )
+
+
+def _typed(key: Any) -> jax.Array:
+    """A key of `jax.random.key`, also from one of `jax.random.PRNGKey`."""
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"key={key!r}: give a key, such as jax.random.key(0)")
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
+def make_run(
+    task: Task,
+    data: Dataset,
+    machine: Machine,
+    strategy: Strategy | Callable[..., Strategy],
+    *,
+    seconds: float,
+    num_evals: int = 50,
+    seed: int = 0,
+    eval_examples: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Return a whole run on a simulated machine as a pure function.
+
+        run(key=None, params=None, *, learning_rate=None, **settings)
+        -> (evaluations, (params, model_state))
+
+    It can be jitted, mapped over keys and settings (`jax.vmap`), and differentiated
+    (`jax.grad`): such as the final loss of an asynchronous run by its learning rate.
+
+    What the workers do, and when, is written before: the machine, the policy and the
+    sampler decide it, with the clock's noise and the order of the examples from `seed`.
+    `run.schedule` says what was written; it prints, and displays in Jupyter, as a
+    table. The other arguments are those of `train`.
+
+    `key`, of `jax.random.key`, makes the initial parameters (`task.init(key)`) and the
+    keys of all steps: `run(jax.random.key(s))` equals `train(..., seed=s)` up to
+    rounding, if s is the `seed`. That is also the default. `params`, or a pair (params,
+    model_state), replace the initial ones.
+
+    `learning_rate` replaces the strategy's constant one, wherever it is used: in local
+    steps, times the policy's factor of a round, and in merges. `settings` are numbers
+    of the strategy's merges and local update, by the names of its factory's arguments:
+    `alpha` of `sma`, `momentum` of `local_sgd`. Those that would change the schedule,
+    such as `batch_size` and `local_steps`, are an error. `strategy` may also be a
+    function of settings that returns a strategy; the schedule is then that of the
+    `settings` given to `make_run`, and each may be a number, an array or a tree:
+
+        def strategy(weights):
+            mean = hj.merge.average(weights=lambda stats: weights)
+            return hj.local_sgd(batch_size=32, learning_rate=0.1)._replace(merge=mean)
+
+        run = hj.make_run(..., strategy, settings={"weights": jnp.ones(4)}, seconds=1)
+        jax.grad(lambda w: run(weights=w)[0]["loss"][-1])(jnp.ones(4))
+
+    `evaluations` is a dict of arrays [num_evals + 1]: "seconds", "loss", the task's
+    metrics, and the counters of the merge. (params, model_state) is the model of the
+    last one. A run that diverges ends in NaN; nothing stops it.
+
+    Memory in reverse: all E events of a run are one `lax.scan`, in sqrt(E) blocks of
+    sqrt(E) events. `jax.checkpoint` keeps the replicas and the states of merges at the
+    start of each block, and those before each event of the one block that is gone
+    through: 2 sqrt(E) copies of them, and what one event computes. A gradient takes
+    about four times as long as the run. Replicas have the dtypes of `task.init`; beside
+    float64 parameters (`jax.enable_x64`) learning rates are float64, too, but
+    evaluations are float32.
+
+    Errors: a ValueError, before anything is compiled, for a strategy that asks for
+    results: a sampler that observes losses (`biased_local_sgd`, but with
+    sampler="uniform"), a policy that reads evaluations (`sma` with
+    restart="on_plateau"); for a training split that is not in memory; and for a run
+    that ends early. When `run` is called, for a setting that is unknown or would change
+    the schedule, and for parameters that are not the task's.
+
+    >>> import hetjax as hj
+    >>> import jax
+    >>> data = hj.data.digits()
+    >>> task = hj.classification(hj.models.mlp(hidden=4), data)
+    >>> strategy = hj.async_sgd(batch_size=16, learning_rate=0.1)
+    >>> machine = hj.machine.preset("v100x2")
+    >>> run = hj.make_run(task, data, machine, strategy, seconds=0.02, num_evals=2)
+    >>> evaluations, (params, model_state) = run(jax.random.key(1), learning_rate=0.2)
+    >>> evaluations["accuracy"].shape
+    (3,)
+    """
+    make = None
+    if isinstance(strategy, Strategy):
+        make = strategy.factory
+    elif callable(strategy):
+        make, strategy = strategy, strategy(**(settings or {}))
+    name = getattr(strategy, "name", "strategy")
+    check_task_and_data(task, data)
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"machine is a {type(machine).__name__}: give a simulated machine, such as "
+            "hj.machine.preset('v100x3+k80')"
+        )
+    check_strategy(name, strategy, len(data.train))
+    check_fits(name, strategy, task, data, machine)
+    check_seconds(seconds)
+    check_seed(seed)
+    check_num_evals(num_evals)
+    check_eval_examples(eval_examples)
+    check_task(task, data, int(strategy.batch_size))
+    if device_bytes(data.train) is None:
+        raise ValueError(
+            f"{data.name}: the training split is not in memory, so that it cannot be "
+            "on the device whole: use hj.train"
+        )
+    session = Session(
+        task,
+        data,
+        machine,
+        seconds=seconds,
+        num_evals=num_evals,
+        eval_examples=eval_examples,
+    )
+    check_uncoupled(session.programs, data)
+    constant = isinstance(strategy.learning_rate, int | float)
+    relative = {**strategy._asdict(), "learning_rate": 1.0} if constant else {}
+    job = session.job(name, strategy, seed)
+    source = rows_on(job, None)
+    workers = len(machine.workers)
+    width = rounds_side_by_side(job, strategy, workers, default_device())
+    written = write(
+        Strategy(**relative) if constant else strategy,
+        job,
+        machine,
+        source,
+        width=width,
+    )
+    batches = list(job.test), list(job.held_out)
+    # of the largest size, as a model may divide its batches
+    some = np.zeros(job.buckets[-1].size, np.int64)
+    batch = make_batch(job.train, some, job.buckets)
+    return Run(task, strategy, make, written, source, batches, batch, seed)

@@ -1,0 +1,82 @@
+"""Arrays in a folder: those of a run as NumPy's files, those of a model by orbax.
+
+Who reads a model may know orbax alone. The arrays of a run are for nobody else, and
+orbax takes ten times the processor's time for them, which a run on a CPU needs itself;
+in a run of several processes it would also wait for all of them.
+"""
+
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax.checkpoint.direct_io import DirectFile
+from hetjax.checkpoint.packing import unpack
+
+ORBAX, NUMPY = "orbax", "numpy"
+
+
+def save(folder: Path, packed: dict[str, np.ndarray]) -> dict[str, tuple[int, int]]:
+    """Write flat arrays to a new folder; return size and CRC-32 of each file."""
+    folder.mkdir()
+    found = {}
+    for name, array in packed.items():
+        file = f"{name}.npy"
+        with DirectFile(folder / file) as opened:
+            seen = array.view(np.uint8)  # as bytes: NumPy knows no bfloat16
+            about = np.lib.format.header_data_from_array_1_0(seen)
+            np.lib.format.write_array_header_1_0(opened, about)
+            opened.write(seen)
+        found[file] = opened.size, opened.crc
+    return found
+
+
+def save_by_orbax(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays to a new folder, for other programs.
+
+    Errors: ValueError in all processes but the first, whose arrays orbax would drop.
+    """
+    if jax.process_index() > 0:
+        raise ValueError(
+            "orbax writes NumPy arrays in process 0 alone: save the model there"
+        )
+    _checkpointer().save(folder.absolute(), arrays)
+
+
+def load(folder: Path, places: list[list[Any]], by: str) -> list[np.ndarray]:
+    """Return the arrays that have these places, and were written `by` ORBAX or NUMPY.
+
+    Errors: those of orbax, which has no type of its own, or OSError and ValueError.
+    """
+    kinds = {name: dtype for name, _, dtype, shape in places if 0 not in shape}
+    if not kinds:
+        packed: dict[str, Any] = {}
+    elif by == ORBAX:
+        packed = _checkpointer().restore(folder.absolute())
+    else:
+        read = functools.partial(np.load, allow_pickle=False)
+        packed = {
+            n: read(folder / f"{n}.npy").view(dtype) for n, dtype in kinds.items()
+        }
+    return unpack(packed, places)
+
+
+@functools.cache
+def _checkpointer() -> Any:
+    """Orbax for trees of NumPy arrays, by this process alone."""
+    import orbax.checkpoint as ocp  # here, since it takes seconds to import
+
+    # it warns, at every checkpoint, that there is no OCDBT, which is what we ask for
+    logging.getLogger("absl").addFilter(lambda r: "OCDBT" not in str(r.msg))
+    # compression would save 8 % of trained float32, and OCDBT some files: both for
+    # several times the processor's time
+    own = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
+    handler = ocp.PyTreeCheckpointHandler(
+        use_compression=False, use_ocdbt=False, multiprocessing_options=own
+    )
+    return ocp.Checkpointer(handler, multiprocessing_options=own)

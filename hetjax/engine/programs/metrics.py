@@ -1,0 +1,153 @@
+"""Metrics of a model on a whole split: its batches, and the means over them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import jax
+import numpy as np
+
+from hetjax.data.batching import Batch, Bucket, Need, make_batch, stored
+from hetjax.data.columns import in_memory, leaves_of, row_bytes, sparse_leaves
+from hetjax.data.dataset import Split
+from hetjax.engine.placement import Device
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.tasks.task_checks import batch_of
+from hetjax.tree import ModelState, Params
+
+EVAL_EXAMPLES = 1024  # examples of an evaluation batch, at most
+EVAL_NUMBERS = 2**26  # logits, or other numbers, of an evaluation batch, at most
+KEPT = 2**30  # bytes of a split's dense arrays that are kept on the device, at most
+AHEAD = 2  # evaluation batches under way; more would need their memory
+
+
+class BatchesWhenUsed(Sequence[Batch]):
+    """The evaluation batches of a large split, each made when it is used."""
+
+    def __init__(
+        self,
+        split: Split,
+        pieces: Sequence[np.ndarray],
+        bucket: Bucket,
+        device: Device | None = None,
+        *,
+        exact: bool = False,
+    ):
+        """`pieces`: the rows of each batch; `device`: None is JAX's choice.
+
+        With `exact` the last batch is not padded.
+        """
+        self._split, self._pieces = split, pieces
+        self._bucket, self._device, self._exact = bucket, device, exact
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> "BatchesWhenUsed": ...
+    def __getitem__(self, index: int | slice) -> "Batch | BatchesWhenUsed":
+        if isinstance(index, slice):
+            return self._of(self._pieces[index], self._device)
+        rows = self._pieces[index]
+        batch = make_batch(self._split, rows, (self._bucket,), exact=self._exact)
+        return jax.device_put(batch, self._device)
+
+    def on(self, device: Device) -> "BatchesWhenUsed":
+        """Return the batches, to be made on this device."""
+        return self._of(self._pieces, device)
+
+    def _of(
+        self, pieces: Sequence[np.ndarray], device: Device | None
+    ) -> "BatchesWhenUsed":
+        exact = self._exact
+        return BatchesWhenUsed(self._split, pieces, self._bucket, device, exact=exact)
+
+
+def evaluation_batches(
+    split: Split, numbers: int, *, exact: bool = False
+) -> Sequence[Batch]:
+    """Return a split as batches of one shape, on the device.
+
+    With `exact` the last one is not padded, and may have another shape.
+
+    `numbers` are those of an example that are in memory at once, such as logits. The
+    batches of a split that is not in memory itself, or large, are made when used.
+    """
+    most = EVAL_NUMBERS // max(1, numbers)
+    size = min(EVAL_EXAMPLES, max(1, most), len(split))
+    pieces = [
+        np.arange(i, min(i + size, len(split))) for i in range(0, len(split), size)
+    ]
+    buckets = [_exact_bucket(split, rows, size) for rows in pieces]
+    every = zip(*(b.capacities for b in buckets), strict=True)
+    bucket = Bucket(size, tuple(max(column) for column in every))
+    batches = BatchesWhenUsed(split, pieces, bucket, exact=exact)
+    columns = split.x, split.y
+    small = row_bytes(columns) * len(split) <= KEPT
+    if small and all(map(in_memory, leaves_of(columns))):
+        return list(batches)
+    return batches
+
+
+def batches_on(batches: Sequence[Batch], device: Device | None) -> Sequence[Batch]:
+    """Return evaluation batches on a device; None leaves them where they are."""
+    if device is None:
+        return batches
+    if isinstance(batches, BatchesWhenUsed):
+        return batches.on(device)
+    return jax.device_put(batches, device)
+
+
+def numbers_per_example(programs: Programs, split: Split) -> int:
+    """By how much the largest array of an evaluation grows with each example.
+
+    The program is traced for two and for four examples, not compiled.
+    """
+    task = programs.task
+    model = jax.eval_shape(task.init, jax.random.key(0))
+    of_two, of_four = (
+        _sizes(jax.make_jaxpr(task.metrics)(*model, batch_of(split, size)).jaxpr)
+        for size in (2, 4)
+    )
+    return max((b - a for a, b in zip(of_two, of_four, strict=False)), default=0) // 2
+
+
+def _sizes(program: Any) -> Iterator[int]:
+    """Yield the size of every array that a traced program makes, in inner ones, too."""
+    for line in program.eqns:
+        yield from (int(np.prod(out.aval.shape)) for out in line.outvars)
+        for inner in jax.tree.leaves(list(line.params.values())):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from _sizes(inner)
+
+
+def _exact_bucket(split: Split, rows: np.ndarray, size: int) -> Bucket:
+    """Return the smallest bucket of `size` examples that holds these rows."""
+    lengths = [stored(m, rows) for m in sparse_leaves((split.x, split.y))]
+    entries = Need.of(lengths).entries(size)
+    return Bucket(size, tuple(max(1, e) for e in entries))
+
+
+def mean_metrics(
+    programs: Programs, model: tuple[Params, ModelState], batches: Iterable[Batch]
+) -> dict[str, float]:
+    """Metrics over all examples of the batches; the loss over those with a weight."""
+    sums: list[dict[str, Any]] = []
+    for batch in batches:
+        sums.append(programs.evaluate(*model, batch))
+        jax.block_until_ready(sums[-AHEAD:][0])
+    return means_of(programs, sums)
+
+
+def means_of(programs: Programs, sums: list[dict[str, Any]]) -> dict[str, float]:
+    """Metrics from the (sum, count) of every batch."""
+    means = {}
+    for name in ("loss", *sums[0]):
+        total, count = (
+            float(sum(np.asarray(s[name][i], np.float64) for s in sums))
+            for i in range(2)
+        )
+        means[name] = total / count if count else float("nan")  # such as no labels
+    return programs.task.finish(means)

@@ -1,0 +1,403 @@
+"""The compiled programs of a task, shared by all strategies and seeds run on it."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hetjax import tree
+from hetjax.data.batching import Batch
+from hetjax.engine.programs.compilations import FirstCalls
+from hetjax.local import LocalUpdate, empty_buffers, kept_buffers, with_buffers
+from hetjax.machine.types import MergeOp
+from hetjax.merge.counters import counters_of, counting, places_of, with_counters
+from hetjax.merge.merge_checks import check_op
+from hetjax.merge.types import Merge, WorkerStats, at_round_start, reset_to
+from hetjax.replica import Replica, Requires
+from hetjax.strategies.types import Strategy
+from hetjax.tasks.types import Mean, Task, make_grad_fn
+from hetjax.tree import MergeState, ModelState, Params
+
+
+class Programs:
+    """Jitted functions, each made once; XLA keeps one program per shape."""
+
+    def __init__(self, task: Task):
+        """Make no program yet: each is compiled when it is first called."""
+        self.task = task
+        self._made: dict[Any, Any] = {}
+        self._keys: dict[Any, Any] = {}  # of parts of strategies
+        self.first_calls = FirstCalls()
+        self.init = jax.jit(task.init)
+        self.copies = jax.jit(tree.copies)
+        self.evaluate = jax.jit(self.evaluate_fn)
+        self.evaluate_all = jax.jit(self.evaluate_all_fn)
+        self.finite = jax.jit(tree.all_finite)
+        self.check_in = jax.jit(check_in, donate_argnums=0)
+
+    @cached_property
+    def _model_state(self) -> ModelState:
+        """Shapes and dtypes of the model state."""
+        return jax.eval_shape(self.task.init, jax.random.key(0))[1]
+
+    @cached_property
+    def has_statistics(self) -> bool:
+        """Does the model have state that padded examples would change?"""
+        return any(tree.is_float(leaf) for leaf in jax.tree.leaves(self._model_state))
+
+    @property
+    def exact(self) -> bool:
+        """Would padded examples change the model state, or losses of others?"""
+        return self.has_statistics or self.task.batch_coupled
+
+    def merges_of(self, strategy: Strategy) -> tuple[Merge, ...]:
+        """The strategy's merges, which count where the model state has counters."""
+        places = places_of(self._model_state)
+        if not places:
+            return strategy.merges
+        return tuple(
+            self.once(("counting", merge), lambda merge=merge: counting(merge, places))
+            for merge in strategy.merges
+        )
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make()` returned first for this key, the same to all threads.
+
+        Of two equal functions, a thread would compile the one and call the other.
+        """
+        if key not in self._made:
+            self._made.setdefault(key, make())
+        return self._made[key]
+
+    def same(self, key: Any, part: Any) -> Any:
+        """Return the part of this key of which programs were made first.
+
+        Where this very part had another key before, as the globals that it names have
+        changed, the programs are made anew.
+        """
+        first = self.once(("part", key), lambda: part)
+        if self._keys.setdefault(first, key) != key:
+            self._made, self._keys = {("part", key): first}, {first: key}
+        return first
+
+    @property
+    def number(self) -> int:
+        """How many functions were made, with the shapes and devices they are for."""
+        return len(self._made) + self.first_calls.number
+
+    def step(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        donate: bool = True,
+    ) -> Callable:
+        """(replica, batch, learning rate, key_data [3]) -> (replica, losses [B], mean).
+
+        With `donate` the replica is donated. The step's random key is made from
+        `key_data`, uint32: (seed, worker, step).
+        """
+        return self.once(
+            ("step", local_update, kept_buffers(local_update, requires), donate),
+            lambda: jax.jit(
+                self.step_fn(local_update, requires),
+                donate_argnums=(0,) if donate else (),
+            ),
+        )
+
+    def steps(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        unrolled: bool,
+        donate: bool = True,
+    ) -> Callable:
+        """(replica, batches [K, ...], learning rate, key_data [K, 3])
+        -> (replica, losses [K, B], mean of the last step).
+
+        As `step`, with all K steps in one program: a loop, or `unrolled`.
+        """
+        return self.once(
+            (
+                "steps",
+                local_update,
+                kept_buffers(local_update, requires),
+                unrolled,
+                donate,
+            ),
+            lambda: jax.jit(
+                self._steps_fn(local_update, requires, unrolled=unrolled),
+                donate_argnums=(0,) if donate else (),
+            ),
+        )
+
+    def vmapped(
+        self,
+        local_update: LocalUpdate,
+        requires: Requires,
+        *,
+        donate: bool = True,
+    ) -> Callable:
+        """(replicas, batches [n, K, ...], learning rates [n], key_data [n, K, 3])
+        -> (replicas, losses [n, K, B], means [n]).
+
+        As `steps`, for n workers in one program.
+        """
+        several = over_workers(self._steps_fn(local_update, requires, unrolled=False))
+
+        def vmapped(replicas: tuple[Replica, ...], *rest: Any) -> tuple:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replicas)
+            stacked, losses, means = several(stacked, *rest)
+            after = [
+                jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
+                for i in range(len(replicas))
+            ]
+            return tuple(after), losses, means
+
+        return self.once(
+            ("vmapped", local_update, kept_buffers(local_update, requires), donate),
+            lambda: jax.jit(vmapped, donate_argnums=(0,) if donate else ()),
+        )
+
+    def _steps_fn(
+        self, local_update: LocalUpdate, requires: Requires, *, unrolled: bool
+    ) -> Callable:
+        step = self.step_fn(local_update, requires)
+
+        def steps(
+            replica: Replica,
+            batches: Batch,
+            learning_rate: jax.Array,
+            key_data: jax.Array,
+        ):
+            def body(replica: Replica, inputs: tuple) -> tuple[Replica, tuple]:
+                batch, own = inputs
+                replica, losses, mean = step(replica, batch, learning_rate, own)
+                return replica, (losses, mean)
+
+            number = key_data.shape[0] if unrolled else 1
+            replica, (losses, means) = jax.lax.scan(
+                body, replica, (batches, key_data), unroll=number
+            )
+            return replica, losses, means[-1]
+
+        return steps
+
+    def replica(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """(params, model state) -> a new replica, in its own device buffers.
+
+        `requires` are the buffers that the merge and the local update require.
+        """
+
+        def begin(params: Params, model_state: ModelState) -> Replica:
+            params, model_state = tree.copies((params, model_state))
+            carry = empty_buffers(params, requires)
+            return Replica(params, model_state, local_update.init(params), carry)
+
+        return self.once(("replica", local_update, requires), lambda: jax.jit(begin))
+
+    def step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """As `step`, not jitted: for use inside a larger program."""
+        keyed_step = self.keyed_step_fn(local_update, requires)
+
+        def step(
+            replica: Replica,
+            batch: Batch,
+            learning_rate: jax.Array,
+            key_data: jax.Array,
+        ):
+            seed, worker, number = key_data
+            key = step_key(jax.random.key(seed), worker, number)
+            return keyed_step(replica, batch, learning_rate, key)
+
+        return step
+
+    def keyed_step_fn(self, local_update: LocalUpdate, requires: Requires) -> Callable:
+        """As `step_fn`, with the step's random key itself in place of `key_data`."""
+        stepping = with_buffers(local_update, requires)
+
+        def step(
+            replica: Replica, batch: Batch, learning_rate: jax.Array, key: jax.Array
+        ):
+            grad_fn = make_grad_fn(self.task, key)
+            replica, losses = stepping.step(replica, batch, learning_rate, grad_fn)
+            return replica, losses, jnp.sum(losses * batch.weight) / batch.count
+
+        return step
+
+    def merge(self, merge: Merge) -> Callable:
+        """(state, replicas, packed worker statistics, op) -> (state, replicas).
+
+        The state is donated, and so are the replicas, unless the merge updates busy
+        workers, whose steps still read them.
+        """
+        donated = (0,) if merge.updates_busy_workers else (0, 1)
+        return self.once(
+            ("merge", merge),
+            lambda: jax.jit(merge_fn(merge), static_argnums=3, donate_argnums=donated),
+        )
+
+    def state(self, merge: Merge) -> Callable:
+        """(params, model state) -> the merge's initial state, in its own buffers."""
+
+        def begin(*model: Any) -> Any:
+            return merge.init(*tree.copies(model))
+
+        return self.once(("state", merge), lambda: jax.jit(begin))
+
+    def model(self, merge: Merge) -> Callable:
+        """(state, params, model state) -> the merge's model, in the latter's dtypes."""
+
+        def model(state: MergeState, *like: Any):
+            return tree.cast_like(merge.model(state), like)
+
+        return self.once(("model", merge), lambda: jax.jit(model))
+
+    def fetch(self, merge: Merge) -> Callable:
+        """(state, replicas) -> replicas with the merge's model; they are donated."""
+
+        return self.once(
+            ("fetch", merge), lambda: jax.jit(fetch_fn(merge), donate_argnums=1)
+        )
+
+    def as_member(self, merge: Merge) -> Callable:
+        """(state) -> the node as a replica for its parent node, in its own buffers."""
+        if merge.as_member is None or merge.from_parent is None:
+            raise ValueError(
+                "a node of a tree merges into its parent node, but its merge has no "
+                "`as_member` and `from_parent`: use another merge (average, "
+                "normalized, sma, hierarchical)"
+            )
+        of = merge.as_member
+        return self.once(
+            ("member", merge), lambda: jax.jit(lambda state: tree.copies(of(state)))
+        )
+
+    def from_parent(self, merge: Merge) -> Callable:
+        """(state, replica) -> the node's state after its parent's merge."""
+        assert merge.from_parent is not None  # checked in `member`, called before
+        adopt = merge.from_parent
+        return self.once(("adopt", merge), lambda: jax.jit(adopt))
+
+    def evaluate_all_fn(
+        self, params: Params, model_state: ModelState, batches: list[Batch]
+    ) -> list[dict[str, tuple[jax.Array, jax.Array]]]:
+        """`evaluate_fn` on each of a few batches."""
+        return [self.evaluate_fn(params, model_state, batch) for batch in batches]
+
+    def evaluate_fn(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        """{metric: (sum, count)} over a batch's true examples.
+
+        The count of a mean over examples is their number, that of the "loss" of those
+        with a weight.
+        """
+        values = self.task.metrics(params, model_state, batch)
+        true = jnp.arange(batch.weight.shape[0]) < batch.count
+
+        def sums(name: str, value: Any) -> tuple[jax.Array, jax.Array]:
+            counted = batch.weight > 0 if name == "loss" else true
+            if not isinstance(value, Mean):
+                value = Mean(value, jnp.ones(batch.weight.shape))
+            # in float32, whatever the task computes in
+            parts = (jnp.asarray(part, jnp.float32) for part in value)
+            total, count = (jnp.where(counted, part, 0.0).sum() for part in parts)
+            return total, count
+
+        return {name: sums(name, value) for name, value in values.items()}
+
+
+def step_key(key: jax.Array, worker: Any, number: Any) -> jax.Array:
+    """The random key of a worker's step of this number, from the key of the run."""
+    return jax.random.fold_in(jax.random.fold_in(key, worker), number)
+
+
+def merge_fn(merge: Merge) -> Callable:
+    """As `Programs.merge`, not jitted: for use inside another program."""
+
+    def apply(
+        state: MergeState, replicas: tuple[Replica, ...], packed: Any, op: MergeOp
+    ):
+        check_op("this strategy", op, merge.ops)
+        return applied(merge, state, replicas, WorkerStats.unpacked(packed), op)
+
+    return apply
+
+
+def applied(
+    merge: Merge,
+    state: MergeState,
+    replicas: tuple[Replica, ...],
+    stats: WorkerStats,
+    op: MergeOp,
+) -> tuple[MergeState, tuple[Replica, ...]]:
+    """What a merge returns, where a worker that takes a model starts its round there.
+
+    This does not rely on the merge: one of a user's own may only replace parameters.
+    """
+    state, replicas = merge.apply(state, replicas, stats, op)
+    if op & (MergeOp.FETCH | MergeOp.DELIVER):
+        replicas = tuple(at_round_start(r) for r in replicas)
+    return state, tuple(replicas)
+
+
+def fetch_fn(merge: Merge) -> Callable:
+    """As `Programs.fetch`, not jitted."""
+
+    def fetch(state: MergeState, replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+        params, model_state = merge.model(state)
+        counters = counters_of(model_state)
+        after = [reset_to(r, params, model_state) for r in replicas]
+        return tuple(
+            r._replace(model_state=with_counters(r.model_state, counters))
+            for r in after
+        )
+
+    return fetch
+
+
+def check_in(now: Replica, before: Replica, after: Replica) -> Replica:
+    """Add the change of a worker's steps to a replica that merges have moved.
+
+    The steps led from `before` to `after`, while merges led from `before` to `now`.
+    """
+
+    def both(now: jax.Array, before: jax.Array, after: jax.Array) -> jax.Array:
+        return now + (after - before)
+
+    kept = (
+        {"round_start": now.carry["round_start"]} if "round_start" in now.carry else {}
+    )
+    model_state = tree.map_floats(
+        both, now.model_state, before.model_state, after.model_state
+    )
+    counters = map(
+        jnp.maximum, counters_of(now.model_state), counters_of(after.model_state)
+    )
+    return after._replace(
+        params=tree.map_floats(both, now.params, before.params, after.params),
+        model_state=with_counters(model_state, tuple(counters)),
+        carry={**after.carry, **kept},
+    )
+
+
+def over_workers(steps: Callable) -> Callable:
+    """`jax.vmap` of steps(replica, batches, ...) over all arguments' first axes.
+
+    The batches' arrays are mapped one by one: a BCOO has a rule of its own for vmap,
+    in which the first axis is one of the matrix.
+    """
+
+    def several(replicas: Replica, batches: Batch, *rest: Any) -> Any:
+        leaves, structure = jax.tree.flatten(batches)
+
+        def one(replica: Replica, leaves: list[jax.Array], *rest: Any) -> Any:
+            return steps(replica, jax.tree.unflatten(structure, leaves), *rest)
+
+        return jax.vmap(one)(replicas, leaves, *rest)
+
+    return several

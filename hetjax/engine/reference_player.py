@@ -1,0 +1,134 @@
+"""The reference player: carries out the instructions of a tape one by one.
+
+It runs local rounds on an executor and changes replicas and states in a store. It knows
+no policy, no clock, and no ledger.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hetjax.engine import tape
+from hetjax.engine.evaluation import Evaluator
+from hetjax.engine.job import Job
+from hetjax.engine.local_steps import Outcome
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import (
+    Assignment,
+    Executor,
+    Plays,
+    RoundResult,
+    Store,
+    Traits,
+)
+from hetjax.engine.replica_store import ReplicaStore
+from hetjax.machine.types import Arrival, MergeTimes, WorkerInfo
+from hetjax.strategies.types import Strategy
+
+
+class Player:
+    """Plays the tape of one run on an executor and a store."""
+
+    traits: Traits
+    plays: Plays
+    store: Store
+    # called with each outcome, before its replica is taken in
+    on_outcome: Callable[[Arrival, Outcome], None] | None = None
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        job: Job,
+        workers: tuple[WorkerInfo, ...],
+        executor: Executor,
+        placement: Placement = Placement(),
+        open_store: Callable[..., Any] = ReplicaStore,
+    ):
+        """`open_store(strategy, job, placement, topology)` makes the store.
+
+        If the placement is timed, merges are waited for and their parts are stamped.
+        """
+        self._job, self._executor = job, executor
+        self.evaluator = Evaluator(job, placement.nodes)
+        self.look_at_all = self.evaluator.of_all
+        topology = strategy.policy.topology(workers)
+        self._open = partial(open_store, strategy, job, placement, topology)
+        self._resets = job.on_nan == "reset"
+        self.lead, self.flush, self.close = (
+            executor.lead,
+            executor.flush,
+            executor.close,
+        )
+
+    def open(self) -> None:
+        """Make the first model."""
+        self.store = store = self._open()
+        self.model, self.model_of = store.model, store.model_of
+        self.save, self.load, self.load_root = store.save, store.load, store.load_root
+        self.traits = Traits(
+            store.num_bytes,
+            measured=lambda node: bool(store.merge_of(node).required_metrics),
+        )
+        self.plays = {
+            tape.Begin: lambda e: store.begin(e.worker),
+            tape.Round: self._start,
+            Arrival: self._finish,
+            tape.Measure: self._measure,
+            tape.Merge: self._merge,
+            tape.Look: lambda e: self.evaluator.look(store),
+            tape.Forget: lambda e: store.forget(e.worker),
+            tape.Drop: lambda e: self._executor.drop(e.worker),
+        }
+
+    # -- rounds ------------------------------------------------------------------------
+
+    def _start(self, r: tape.Round) -> None:
+        replica = self.store.check_out(r.worker)
+        assignment = Assignment(
+            r.worker, replica, r.rows, r.learning_rate, r.first_step
+        )
+        self._executor.start(assignment)
+
+    def _finish(self, arrival: Arrival) -> RoundResult:
+        """Take in a replica; reset it if it is not finite."""
+        outcome: Outcome = self._executor.finish(arrival.worker)
+        if self.on_outcome is not None:
+            self.on_outcome(arrival, outcome)
+        self.store.check_in(arrival.worker, outcome.replica)
+        if self._resets:
+            outcome = outcome._replace(finite=bool(outcome.finite))
+            if not outcome.finite:
+                self.store.reset(arrival.worker)
+        return outcome
+
+    # -- merges and evaluations --------------------------------------------------------
+
+    def _measure(self, e: tape.Measure) -> list[float]:
+        models = [self.store.seen(m) for m in (*e.action.members, *e.action.partners)]
+        return self.evaluator.of_members(models)
+
+    def _merge(self, merge: tape.Merge) -> MergeTimes:
+        compilations = self._job.compilations
+        before = compilations.own_seconds
+        stamps = self.store.merge(merge.action, merge.stats)
+        return MergeTimes(stamps, compilations.own_seconds - before)
+
+    # -- rounds in flight when the run is saved ----------------------------------------
+
+    def outcome(self, worker: int) -> Outcome | None:
+        """The outcome of a round in flight; None if it is not known yet."""
+        return self._executor.outcome(worker)
+
+    def saved_outcome(self, outcome: Outcome) -> dict[str, Any]:
+        """The values of an outcome, for `load_outcome`."""
+        return {
+            **outcome._asdict(),
+            "replica": self.store.leaves_of(outcome.replica),
+            "losses": list(outcome.losses),
+        }
+
+    def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
+        """Let a round that was in flight arrive with this outcome."""
+        replica = self.store.replica_of(worker, saved["replica"])
+        fields = {k: saved[k] for k in Outcome._fields}
+        self._executor.load(worker, Outcome(**{**fields, "replica": replica}))

@@ -1,0 +1,253 @@
+"""A simulated machine: workers, links, noise and scripted faults, checked when built.
+
+`Machine.save` and `Machine.load` keep a machine in a JSON file.
+"""
+
+import dataclasses
+import numbers
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetjax.atomic_files import naming
+from hetjax.machine.faults import ScriptedFault, absent_at_first, check_faults
+from hetjax.machine.json_records import read_json, to_json
+from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_seed
+from hetjax.machine.types import WorkerInfo
+from hetjax.summaries import counted, html_of, two_lines
+
+MOST_WORKERS = 100_000  # each has a replica of the model
+MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a machine was calibrated with, and how well its costs fit."""
+
+    model: str  # paths, shapes and dtypes of the parameters
+    data: str
+    batch_sizes: tuple[int, ...]
+    error: float  # median |fitted / measured - 1| over the local rounds
+    worst: float  # the 90th percentile
+    local_rounds: int  # how many were measured
+    versions: str
+
+
+@dataclass(frozen=True, repr=False)
+class Machine:
+    """Workers, the links between them, and the noise of their steps.
+
+    The keys of `links` are places, joined by "/"; "" is the root, which every machine
+    has. A step's seconds are multiplied by exp(noise * z - noise^2 / 2), where z is a
+    standard normal number: lognormal with mean one.
+    """
+
+    name: str
+    workers: tuple[Profile, ...]
+    links: dict[str, Link]
+    noise: float = 0.0
+    seed: int = 0
+    faults: tuple[ScriptedFault, ...] = ()  # what happens to workers, and when
+    calibration: Calibration | None = None  # of a measured machine
+
+    def __post_init__(self):
+        check_at_least_zero("noise", self.noise)
+        if self.noise > MOST_NOISE:
+            raise ValueError(
+                f"noise must be at most {MOST_NOISE:g}, is {self.noise!r}: steps are "
+                "lognormal with mean one, and with more noise nearly all take no time"
+            )
+        check_seed(self.seed)
+        self._check_workers()
+        self._check_links()
+        check_faults(self.faults, [worker.name for worker in self.workers])
+
+    _repr_html_ = html_of
+
+    def __repr__(self) -> str:
+        kinds = Counter((w.kind, w.factor) for w in self.workers)
+        workers = ", ".join(
+            f"{n} x {kind}" + f" ({factor:.3g} times as slow)" * (factor != 1)
+            for (kind, factor), n in kinds.items()
+        )
+        links = ", ".join(
+            f"{place or 'root'} {_bandwidth(link)}"
+            for place, link in self.links.items()
+        )
+        return two_lines(
+            f"Machine {self.name}: {counted(len(self.workers), 'simulated worker')}",
+            (
+                workers,
+                f"links {links}",
+                f"steps vary by {self.noise:.0%}" * bool(self.noise),
+                counted(len(self.faults), "scripted fault") * bool(self.faults),
+                "measured" * (self.calibration is not None),
+            ),
+        )
+
+    def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
+        """What policies know: expected seconds, without drift and noise."""
+        check_at_least_zero("nonzeros_per_example", nonzeros_per_example)
+        absent = absent_at_first(self.faults)
+        infos = (
+            _worker_info(index, worker, nonzeros_per_example)
+            for index, worker in enumerate(self.workers)
+        )
+        return tuple(i._replace(present=i.name not in absent) for i in infos)
+
+    def link_of(self, members: Sequence[int]) -> str:
+        """The key of the deepest link with all the members below its place."""
+        if not members:
+            raise ValueError("a merge needs at least one member")
+        places = [self.workers[member].place for member in members]
+        # a prefix that the smallest and the largest share, all places share
+        place = _common_prefix(min(places), max(places))
+        while "/".join(place) not in self.links:  # ends at "", the root
+            place = place[:-1]
+        return "/".join(place)
+
+    def with_workers_per_device(
+        self, number: int, curve: Sequence[float] | None = None
+    ) -> "Machine":
+        """The same devices with `number` workers on each of them.
+
+        `curve` is a device's throughput with 1, 2, ... workers relative to one worker,
+        by default the curve that it has; it is flat beyond its end, and without any the
+        workers share the speed of one.
+        Transfers between workers of one device take no time.
+        """
+        if not isinstance(number, numbers.Integral) or number < 1:
+            raise ValueError(
+                f"with_workers_per_device({number!r}): give a whole number, at least 1"
+            )
+        check_num_workers("with_workers_per_device", number * len(self.workers))
+        workers = tuple(
+            dataclasses.replace(
+                worker,
+                name=f"{worker.name}/{index}" if number > 1 else worker.name,
+                device=worker.device or worker.name,
+                curve=tuple(map(float, worker.curve if curve is None else curve)),
+            )
+            for worker in self.workers
+            for index in range(number)
+        )
+        return dataclasses.replace(self, workers=workers)
+
+    def subset(self, names: Sequence[str]) -> "Machine":
+        """The same machine with these workers only, and with less contention.
+
+        contention' = 1 + (contention - 1) (n' - 1) / (n - 1) for n' of n workers.
+        """
+        check_chosen(names, [w.name for w in self.workers])
+        share = (len(set(names)) - 1) / max(1, len(self.workers) - 1)
+        workers = tuple(
+            dataclasses.replace(w, contention=1 + (w.contention - 1) * share)
+            for w in self.workers
+            if w.name in names
+        )
+        places = {
+            "/".join(w.place[:depth])
+            for w in workers
+            for depth in range(len(w.place) + 1)
+        }
+        return dataclasses.replace(
+            self,
+            workers=workers,
+            links={key: link for key, link in self.links.items() if key in places},
+            faults=tuple(f for f in self.faults if f.worker in names),
+        )
+
+    def device_of(self, worker: int) -> str:
+        """The name of a worker's device."""
+        return self.workers[worker].device or self.workers[worker].name
+
+    def without_noise(self) -> "Machine":
+        """The same machine whose steps take exactly the expected seconds."""
+        return dataclasses.replace(self, noise=0.0)
+
+    def record(self) -> dict[str, Any]:
+        """The machine as a nested dict, for results.json."""
+        return dataclasses.asdict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the machine to a JSON file."""
+        text = to_json(self)
+        with naming(path):
+            Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Machine":
+        """Read a machine from a JSON file that `save`, or a person, wrote."""
+        return read_json(cls, path)
+
+    def _check_workers(self) -> None:
+        if not isinstance(self.workers, tuple):
+            raise ValueError("workers must be a tuple of Profile")
+        if not self.workers:
+            raise ValueError("a machine needs at least one worker")
+        names = set()
+        for worker in self.workers:
+            if worker.name in names:
+                raise ValueError(f"two workers have the name {worker.name!r}")
+            names.add(worker.name)
+
+    def _check_links(self) -> None:
+        if "" not in self.links:
+            raise ValueError('links has no root link: give one with the key ""')
+        places = {
+            "/".join(worker.place[:depth])
+            for worker in self.workers
+            for depth in range(len(worker.place) + 1)
+        }
+        for key in self.links:
+            if key not in places:  # most likely misspelt: no merge would use it
+                known = ", ".join(repr(place) for place in sorted(places)[:8])
+                raise ValueError(
+                    f"no worker is below the link {key!r}; places are: {known}"
+                )
+
+
+def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
+    cost = worker.cost
+    per_example = cost.per_example + cost.per_nonzero * nonzeros_per_example
+    return WorkerInfo(
+        index=index,
+        name=worker.name,
+        kind=worker.kind,
+        place=worker.place,
+        fixed=worker.factor * cost.fixed,
+        per_example=worker.factor * per_example,
+        device=worker.device or worker.name,
+    )
+
+
+def _bandwidth(link: Link) -> str:
+    if link.bandwidth >= 1e15:  # such as of a fit, which charges bytes to the workers
+        return "of any bandwidth"
+    return f"{link.bandwidth / 1e9:.3g} GB/s"
+
+
+def _common_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    same = map(operator.eq, a, b)
+    return a[: next((depth for depth, equal in enumerate(same) if not equal), len(a))]
+
+
+def check_chosen(chosen: Sequence[str], names: Sequence[str]) -> None:
+    """Raise for a chosen worker that is not one of `names`."""
+    for name in chosen:
+        if name not in names:
+            raise ValueError(
+                f"there is no worker {name!r}; the workers are {list(names)}"
+            )
+
+
+def check_num_workers(what: str, number: int) -> None:
+    """Raise where there are more workers than memory can hold."""
+    if number > MOST_WORKERS:
+        raise ValueError(
+            f"{what}: {number} workers are too many, give at most {MOST_WORKERS:,}: "
+            "each has a replica of the model"
+        )

@@ -1,0 +1,94 @@
+"""The runs of a comparison, one by one: workers' seconds, timelines, events."""
+
+from collections.abc import Iterator, Sequence
+
+from hetjax.engine.records.history import History
+from hetjax.report.page.html import bullets, details, html_table, number, paragraph
+from hetjax.report.page.types import Shown
+from hetjax.report.runs import NotStored, first_seeds
+
+KINDS = ("busy", "merging", "transfer", "waiting", "idle")  # of a worker's seconds
+
+
+def workers_html(comparison: Shown) -> str:
+    """A part to unfold for every strategy's first run: its timeline and its workers."""
+    from hetjax.report.drawing.embedded import embedded
+    from hetjax.report.drawing.panels import strategy_styles
+    from hetjax.report.drawing.timelines import timeline
+
+    shown = first_seeds(comparison.histories)
+    styles = strategy_styles(comparison.histories)
+    body = ""
+    if any(isinstance(h.timeline, NotStored) for h in shown):
+        body += paragraph("Timelines are not in the file that the runs were read from.")
+    for h in shown:
+        picture = ""
+        if not isinstance(h.timeline, NotStored):
+            caption = f"{h.strategy}, seed {h.seed}: each worker's time"
+            picture = embedded(timeline([h], styles=styles), caption)
+        body += details(f"{h.strategy}, seed {h.seed}", picture + _workers(h))
+    return body
+
+
+def happened_html(histories: Sequence[History]) -> str:
+    """What was stopped, and why; what happened to workers; continued runs."""
+    lines = list(_unusual(histories))
+    rows = [
+        (h.strategy, str(h.seed), number(e.seconds), e.worker, e.what, e.why)
+        for h in histories
+        for e in h.events
+    ]
+    body = bullets(lines) if lines else paragraph("All runs took all of their time.")
+    if not rows:
+        return body + paragraph("No worker failed, left or joined.")
+    header = ("strategy", "seed", "seconds", "worker", "event", "why")
+    kinds = ("name", "number", "number", "name", "name", "text")
+    return body + html_table(header, rows, kinds)
+
+
+def _unusual(histories: Sequence[History]) -> Iterator[str]:
+    """Lines about runs that ended early, were continued, or left threads behind."""
+    for h in histories:
+        name = f"{h.strategy}, seed {h.seed}"
+        if h.collapsed:
+            yield (
+                f"{name}, ended far worse than its best {h.metric}: "
+                f"{number(h.final())} after {number(h.best())}"
+            )
+        if h.stopped and not h.ended_early:
+            yield f"{name}: {h.stopped}"
+        elif h.stopped:
+            yield f"{name}, was stopped after {number(h.duration)} s: {h.stopped}"
+        for cut in h.interruptions:
+            why = f" ({cut.why})" if cut.why else ""
+            yield (
+                f"{name}, was continued at {number(cut.seconds)} s from its checkpoint "
+                f"{cut.checkpoint}{why}"
+            )
+        if h.stuck:
+            yield f"{name}: the threads of {', '.join(h.stuck)} did not end"
+
+
+def _workers(history: History) -> str:
+    """A table of all workers; of a kind of time that none had, nothing is said."""
+    workers = history.workers
+    used = [kind for kind in KINDS if any(getattr(w, kind) for w in workers)]
+    counts = ["updates", "examples", "padded", "lost", "nans"]
+    counts = [name for name in counts if any(getattr(w, name) for w in workers)]
+    words = {"padded": "padding examples", "lost": "lost rounds", "nans": "NaN rounds"}
+    header = [
+        "worker",
+        *(f"{kind} [%]" for kind in used),
+        *(words.get(name, name) for name in counts),
+    ]
+    length = history.duration or 1.0
+    rows = [
+        [
+            w.name,
+            *(f"{100 * getattr(w, kind) / length:.1f}" for kind in used),
+            *(f"{getattr(w, name):,}" for name in counts),
+        ]
+        for w in workers
+    ]
+    kinds = ["name", *("number" for _ in header[1:])]
+    return html_table(header, rows, kinds)

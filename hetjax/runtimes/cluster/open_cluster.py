@@ -1,0 +1,261 @@
+"""Preparation of a run on a cluster: equip, measure and compile before the clock."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from hetjax import tree
+from hetjax.engine.job import Job
+from hetjax.engine.local_steps import StepSettings
+from hetjax.engine.placement import Placement
+from hetjax.engine.protocols import Kept, Runtime, Unreachable
+from hetjax.machine import WorkerInfo
+from hetjax.runtimes.cluster.cluster_executor import ClusterExecutor
+from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.cluster.cluster_store import ClusterPlayer, ClusterStore
+from hetjax.runtimes.cluster.messages import Opening
+from hetjax.runtimes.cluster.remote_calls import STEPS, Remote
+from hetjax.runtimes.cluster.supervisor import Recruiter
+from hetjax.runtimes.cluster.worker_group import Crew, answer
+from hetjax.runtimes.devices import default_device
+from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.dry_run import DryRun, compile_merges, dry_run
+from hetjax.runtimes.real.wall_clock import WallClock
+from hetjax.runtimes.threads.open_threads import chosen_before
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import header
+from hetjax.tracing.recorder import Recorder
+
+TIMED = Placement(timed=True)
+SLOWEST = 25e6  # [bytes/s] of a network on which a model may take its time
+
+
+def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runtime:
+    """Equip and measure the members, compile their programs, and return the runtime."""
+    if machine.pool.closed:
+        raise ValueError(
+            "machine: it was closed (by close(), or at the end of its with block): "
+            "make another one with cluster_machine(...)"
+        )
+    names = [w.name for w in machine.workers]
+    path = job.trace or job.usual_trace
+    before = chosen_before(names, job, path)
+    members = machine.pool.members_of(names)
+    crew = Crew(machine.pool.cluster, members)
+    slowdowns = [worker.slowdown for worker in machine.workers]
+    about = header(strategy, job, {}, 0, slowdowns)  # reads all data: once
+    prepared = _Preparation(machine, strategy, job, crew, about["data"])
+    about["step_modes"] = step_modes = prepared.run(before.get("step_modes", {}))
+    clock = WallClock(
+        prepared.infos,
+        faults=machine.faults,
+        on_slow=crew.slow,
+        is_compiling=crew.is_compiling,
+        may_appear=lambda: recruiter.may_appear,
+        allowance=HICCUP + prepared.num_bytes * len(names) / SLOWEST,
+    )
+    recruiter = Recruiter(
+        machine,
+        crew,
+        prepared.prepare,
+        appeared=clock.appeared,
+        vanished=clock.vanished,
+    )
+
+    def failed(worker: int, member: Remote, error: BaseException) -> None:
+        if isinstance(error, Unreachable):
+            recruiter.lost(worker, member, str(error))
+        else:  # what it was told could not be read, or done
+            recruiter.silent(worker, member, str(error))
+
+    def lose(worker: int, why: str) -> None:
+        recruiter.silent(worker, crew.members[worker], why)
+
+    crew.on_failed = failed
+    about["nodes_kind"] = default_device().device_kind
+    recorder = Recorder(clock.workers, about, path, continues=job.continues)
+    recorder.recording.context = (job.programs.task, job.data, strategy)
+    by_worker = [step_modes[w.kind] for w in machine.workers]
+    executor = ClusterExecutor(crew, clock, by_worker, job.compilations, recruiter)
+    open_store = partial(ClusterStore, crew=crew, lose=lose)
+    return Runtime(
+        clock,
+        ClusterPlayer(strategy, job, clock.workers, executor, TIMED, open_store),
+        step_modes,
+        real=True,
+        recorder=recorder,
+        note=machine.described,
+        nodes=lambda: [machine.pool.moved.get(w.name, w.node) for w in machine.workers],
+        kept=Kept("cluster"),
+    )
+
+
+class _Preparation:
+    """What the members of a run are given and asked before it begins.
+
+    A member that cannot be reached meanwhile has no part in the run at first.
+    """
+
+    infos: tuple[WorkerInfo, ...]  # of all workers, once they are measured
+    num_bytes: int  # of the model, likewise
+
+    def __init__(
+        self,
+        machine: ClusterMachine,
+        strategy: Strategy,
+        job: Job,
+        crew: Crew,
+        about_data: dict[str, Any],
+    ):
+        """`about_data` is the data's fingerprint."""
+        self._machine, self._strategy, self._job = machine, strategy, job
+        self._crew, self._settings = crew, StepSettings.of(strategy)
+        self._about_data = about_data
+        self._shards = self._rows_of_workers()
+        self._found = DryRun([])
+        self._step_modes: dict[str, str] = {}
+
+    def run(self, before: dict[str, str]) -> dict[str, str]:
+        """Prepare all members and the driver; return the step modes by kind of device.
+
+        Those that were chosen `before` stay.
+        """
+        members = self._crew.members
+        with ThreadPoolExecutor(len(members)) as pool:  # they load data side by side
+            equipped = {
+                k: pool.submit(self.equip, k, member)
+                for k, member in enumerate(members)
+                if member is not None
+            }
+        for worker, done in equipped.items():
+            self._or_lose(worker, done.result)
+        strategy, job = self._strategy, self._job
+        model = jax.eval_shape(job.programs.init, jax.random.key(job.seed))
+        self.num_bytes = tree.num_bytes(model)
+        self.infos = self._machine.infos(self._costs())
+        self._found = dry_run(
+            strategy,
+            self.infos,
+            self._machine.faults,
+            num_examples=len(job.train),
+            seconds=job.instants[-1],
+        )
+        self._choose_step_modes(before)
+        asked = {k: self._compile(k, self._crew.call) for k in self._crew.present}
+        # every merge once, as if no member could be reached
+        nowhere = Crew(self._machine.pool.cluster, [None] * len(self.infos))
+        open_store = partial(ClusterStore, crew=nowhere, lose=lambda worker, why: None)
+        compile_merges(strategy, job, self.infos, TIMED, self._found, open_store)
+        for worker, future in asked.items():
+            self._or_lose(worker, partial(self._crew.answer, worker, future))
+        return self._step_modes
+
+    def prepare(self, worker: int, member: Remote) -> None:
+        """Give a new member all that the run needs, and let it compile."""
+        self.equip(worker, member)
+
+        def call(worker: int, method: str, *args: Any) -> Any:
+            return member.call("do", method, *args, queue=STEPS)[0]
+
+        answer(member, self._compile(worker, call))
+        if worker in self._crew.factors:
+            answer(member, call(worker, "slow", self._crew.factors[worker]))
+
+    def equip(self, worker: int, member: Remote) -> None:
+        """Give a worker's member what the run is made of."""
+        job, delivery = self._job, self._machine.pool.delivery
+        rows = self._shards.get(worker)
+        data = delivery.give_data(member, job, self._about_data, rows)
+        opening = Opening(
+            worker,
+            delivery.give(member, self._settings, self._settings),
+            delivery.give(member, job.programs.task, job.programs),
+            data,
+            job.seed,
+            job.buckets,
+            job.on_nan,
+            self._machine.workers[worker].slowdown,
+        )
+        (opened,) = member.call("open", opening, queue=STEPS)
+        answer(member, opened)
+
+    def _compile(self, worker: int, call: Callable[..., Any]) -> Any:
+        step_mode = self._step_modes[self._machine.workers[worker].kind]
+        found = self._found
+        return call(worker, "compile", found.shapes[worker], found.complete, step_mode)
+
+    def _or_lose(self, worker: int, ask: Callable[[], Any]) -> Any:
+        """What a member answers; one that does not has no part in the run."""
+        try:
+            return ask()
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{self._job.name}: {error}") from error
+        except Unreachable as error:
+            self._crew.members[worker] = None
+            self._machine.pool.remove(self._machine.workers[worker].name)
+            if not self._crew.present:
+                raise ValueError(
+                    f"{self._job.name}: no worker of the cluster is left: {error}"
+                ) from error
+            return None
+
+    def _rows_of_workers(self) -> Mapping[int, np.ndarray]:
+        """The rows that each worker draws from, in order, if not from all."""
+        sampler, job = self._strategy.sampler, self._job
+        if sampler.rows is None:
+            return {}
+        anything = {w.name: (0.0, 1.0) for w in self._machine.workers}
+        workers = self._machine.infos(anything)
+        state = sampler.init(workers, len(job.train), job.seed)
+        return {w.index: np.unique(sampler.rows(state, w.index)) for w in workers}
+
+    def _costs(self) -> dict[str, tuple[float, float]]:
+        """(fixed, per example) seconds of a step by worker.
+
+        Workers of different nodes are measured at the same time, those of one node in
+        turn.
+        """
+        turns: dict[str, list[int]] = {}
+        for worker in self._crew.present:
+            turns.setdefault(self._machine.workers[worker].node, []).append(worker)
+        costs: dict[str, tuple[float, float]] = {}
+        for turn in range(max(map(len, turns.values()))):
+            now = [mine[turn] for mine in turns.values() if turn < len(mine)]
+            size = self._strategy.batch_size
+            asked = {k: self._crew.call(k, "costs", size) for k in now}
+            for worker, future in asked.items():
+                found = self._or_lose(
+                    worker, partial(self._crew.answer, worker, future)
+                )
+                if found is not None:
+                    costs[self._machine.workers[worker].name] = found
+        workers = self._machine.workers
+        of_kind = {w.kind: costs[w.name] for w in workers if w.name in costs}
+        usual = next(iter(of_kind.values()))
+        return {w.name: costs.get(w.name, of_kind.get(w.kind, usual)) for w in workers}
+
+    def _choose_step_modes(self, before: dict[str, str]) -> None:
+        """Choose the step mode of each kind of device, for its most common round."""
+        machine = self._machine
+        asked = {}
+        for kind in {w.kind for w in machine.workers}:
+            mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
+            shapes = sum((self._found.shapes[k] for k in mine), Counter())
+            several = {shape: n for shape, n in shapes.items() if shape[0] > 1}
+            here = [k for k in mine if k in self._crew.present]
+            usual = machine.step_mode or before.get(kind, "dispatch")
+            self._step_modes[kind] = (
+                usual if several or machine.step_mode else "dispatch"
+            )
+            if several and here and not machine.step_mode and kind not in before:
+                local_steps, size = max(several, key=lambda shape: several[shape])
+                future = self._crew.call(here[0], "step_mode", local_steps, size)
+                asked[kind] = here[0], future
+        for kind, (worker, future) in asked.items():
+            found = self._or_lose(worker, partial(self._crew.answer, worker, future))
+            self._step_modes[kind] = found or "dispatch"

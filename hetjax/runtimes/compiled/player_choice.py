@@ -1,0 +1,263 @@
+"""Which player a simulated run has, where its data are, and why.
+
+Everything here is decided from the request and the platform, never by timing: a player
+decides the last bits of a result.
+"""
+
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from hetjax import tree
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.engine.records.history import BY_REQUEST, REFERENCE
+from hetjax.engine.rollback import frozen
+from hetjax.engine.tape import Round
+from hetjax.machine import WorkerInfo
+from hetjax.runtimes.compiled.rows import SENT, device_bytes
+from hetjax.runtimes.step_modes import (
+    flops_per_example,
+    loops_are_fast,
+    step_bytes,
+)
+from hetjax.strategies.types import Strategy
+
+DATA_SHARE = 0.25  # of a device's memory that training data may have
+HELD_SHARE = 0.5  # ... and replicas and states: before a launch, after it, at a mark
+COPIES = 3
+SMALL_HOST = 2**33  # bytes of memory, where the system does not say
+STEPS_SHARE = 0.2  # ... and what the steps of rounds that run side by side compute
+ROWS_ONLY = 2**25  # bytes of a replica whose steps touch a few rows alone (see below)
+FLOPS = {"cpu": 2e10}  # of a stretch, at most: a few seconds
+FLOPS_ELSEWHERE = 2e13
+MOST_STEPS = 16384  # of a stretch
+SMALL_MODEL = 2**17  # bytes, up to which rounds of several steps are compiled on a CPU
+EXACT_SIZES = 4  # of batches that must not be padded: each is a step of its own
+MOST_RUNS = 64  # that are played side by side
+TOGETHER = 16  # batches at most of an evaluation that is one program
+# the kinds of machine of runs that are kept, by whether they are compiled
+KEPT = {True: "simulated, compiled", False: "simulated"}
+
+
+class Choice(NamedTuple):
+    """How a run is played."""
+
+    compiled: bool
+    on_device: bool  # are the training data on the device?
+    why: str  # the reference player is taken; "" if it is not
+
+    @property
+    def said(self) -> str:
+        """The choice, for the history."""
+        return "compiled" if self.compiled else f"{REFERENCE}{self.why}"
+
+
+def choose(
+    strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
+) -> Choice:
+    """Choose the player of a simulated run.
+
+    Errors: a ValueError if `compiled=True` cannot be met.
+    """
+    fits = _fits(job, devices[0])
+    if job.data_on == "device" and not fits:
+        raise ValueError(
+            f'data_on="device": the training split is not in memory, or larger than '
+            f"{DATA_SHARE:.0%} of the memory of the device: leave data_on out"
+        )
+    on_device = fits and job.data_on != "host"
+    if job.compiled is False:
+        return Choice(False, False, BY_REQUEST)
+    impossible = _impossible(strategy, job, workers, devices)
+    if impossible and job.compiled is True:
+        raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
+    why = impossible
+    if job.compiled is not True:
+        why = why or _slower(strategy, job, devices[0].platform)
+    if why and job.data_on == "device":
+        raise ValueError(
+            f'{job.name}: data_on="device": the reference player takes this run, as '
+            f"{why}: leave data_on out"
+        )
+    return Choice(not why, on_device and not why, why)
+
+
+def _refusal(job: Job, impossible: str) -> str:
+    """Why a run that has to be compiled cannot be, and what to do."""
+    if job.continues:
+        return (
+            f"the run that is kept was compiled, but now {impossible}: go on with it "
+            "as it was, such as on one device"
+        )
+    return f"compiled=True: {impossible}: leave compiled out"
+
+
+def as_before(job: Job, kind: str) -> Job:
+    """A job that goes on from a cut of this kind: with the same player, to the bit."""
+    before = [compiled for compiled, name in KEPT.items() if name == kind]
+    return job._replace(compiled=before[0]) if before else job
+
+
+def _impossible(
+    strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
+) -> str:
+    """Why a run cannot be compiled, or ""."""
+    if len(devices) > 1:
+        return "its workers are spread over several devices"
+    held = held_bytes(strategy, job, workers)
+    if held > HELD_SHARE * memory_of(devices[0]):
+        return f"its replicas need {held / 2**30:.1f} GiB, which do not fit"
+    return ""
+
+
+def _slower(strategy: Strategy, job: Job, platform: str) -> str:
+    """Why the reference player is faster, or ""."""
+    if not loops_are_fast(job, platform):
+        return "a convolution in a loop is slow on a CPU"
+    observes = strategy.sampler.observe is not None
+    if observes and not strategy.policy.bulk_synchronous:
+        return "its sampler observes the losses of every round"
+    # a round copies its replica, where its steps alone would touch some rows
+    sparse = platform == "cpu" and job.train.sparse
+    if sparse and _replica_bytes(strategy, job) > ROWS_ONLY:
+        return "its steps touch few rows of a large model"
+    return ""
+
+
+def held_bytes(strategy: Strategy, job: Job, workers: int) -> int:
+    """The bytes of all replicas and states, as often as a compiled run holds them."""
+    stacks = 3 if strategy.merges[0].updates_busy_workers else 1
+    states = 2 * _model_bytes(job) * len(strategy.merges)  # a center, and its momentum
+    return (_replica_bytes(strategy, job) * workers * stacks + states) * COPIES
+
+
+def compiled_bytes(
+    strategy: Strategy, job: Job, workers: int, device: Device
+) -> int | None:
+    """The bytes that a compiled run holds on a device, but for those of its steps.
+
+    None if it is not compiled.
+    """
+    choice = choose(strategy, job, workers, [device])
+    if not choice.compiled:
+        return None
+    data = device_bytes(job.train) if choice.on_device else SENT
+    return held_bytes(strategy, job, workers) + (data or 0)
+
+
+def _model_bytes(job: Job) -> int:
+    return tree.num_bytes(jax.eval_shape(job.programs.task.init, jax.random.key(0)))
+
+
+def _replica_bytes(strategy: Strategy, job: Job) -> int:
+    programs: Programs = job.programs
+    merge = programs.merges_of(strategy)[0]
+    requires = (*merge.requires, *strategy.local.requires)
+    model = jax.eval_shape(programs.task.init, jax.random.key(0))
+    begin = programs.replica(strategy.local, requires)
+    return tree.num_bytes(jax.eval_shape(begin, *model))
+
+
+def _fits(job: Job, device: Device) -> bool:
+    """Do the training data fit on the device?"""
+    num_bytes = device_bytes(job.train)
+    return num_bytes is not None and num_bytes <= DATA_SHARE * memory_of(device)
+
+
+def memory_of(device: Device) -> float:
+    """The bytes of a device's memory; of a CPU, the host's."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return SMALL_HOST
+
+
+def reconsidered(
+    choice: Choice,
+    strategy: Strategy,
+    job: Job,
+    workers: tuple[WorkerInfo, ...],
+    begins: Sequence[Any],
+    platform: str,
+) -> Choice:
+    """The choice, once it is known how the tape `begins`.
+
+    Errors: a ValueError if the run has to be compiled, and cannot be.
+    """
+    if not choice.compiled:
+        return choice
+    rounds = [e for e in begins if isinstance(e, Round)]
+    sizes = {len(e.rows[0]) for e in rounds if len(e.rows)}
+    why = ""
+    several = any(len(e.rows) > 1 for e in rounds) and platform == "cpu"
+    if several and job.compiled is not True and _model_bytes(job) > SMALL_MODEL:
+        why = "rounds of several steps of such a model are faster on threads"
+    if job.programs.exact and len(sizes) > EXACT_SIZES and job.compiled is not True:
+        why = f"its batches of {len(sizes)} sizes cannot be padded to few"
+    try:
+        frozen(strategy.policy.init(workers, len(job.train))[0])
+    except (TypeError, pickle.PicklingError) as error:
+        why = f"the state of its policy cannot be copied ({error})"
+    except Exception:  # the run itself will tell
+        return choice
+    if why and job.compiled is True:
+        raise ValueError(f"{job.name}: {_refusal(job, why)}")
+    return Choice(False, False, why) if why else choice
+
+
+def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:
+    """How many runs that have one schedule are played at once, at most.
+
+    1 if the reference player is taken, or what happens depends on a run's numbers.
+    """
+    choice = choose(strategy, job, workers, [device])
+    looks = strategy.sampler.observe is not None
+    looks = looks or any(merge.required_metrics for merge in strategy.merges)
+    if not choice.compiled or looks or job.on_nan != "stop":
+        return 1
+    if not isinstance(job.test, list):
+        return 1  # batches of evaluations are made one by one
+    if len(job.test) > TOGETHER:
+        return 1
+    memory = memory_of(device)
+    held = max(1, held_bytes(strategy, job, workers))
+    step = max(1, step_bytes(job) * strategy.batch_size)
+    fit = min(HELD_SHARE * memory / held, STEPS_SHARE * memory / step)
+    return max(1, min(MOST_RUNS, int(fit)))
+
+
+def rounds_side_by_side(
+    job: Job, strategy: Strategy, workers: int, device: Device
+) -> int:
+    """How many rounds run side by side, at most.
+
+    On a CPU rounds run in turn: on two cores, MLPs of 16 to 512 hidden units took as
+    long side by side, or longer (experiments/benchmarks/README.md, "The virtual
+    clock").
+    """
+    if device.platform == "cpu":
+        return 1
+    each = max(1, step_bytes(job) * strategy.batch_size * _runs(job))
+    return max(1, min(workers, int(STEPS_SHARE * memory_of(device) / each)))
+
+
+def _runs(job: Job) -> int:
+    """How many runs are played together."""
+    return 1 if job.side is None else job.side.number
+
+
+def most_steps(strategy: Strategy, job: Job, platform: str) -> float:
+    """How many steps a stretch has, at most, so that Ctrl-C is answered soon."""
+    # forward and backward
+    step = flops_per_example(job) * 3 * strategy.batch_size * _runs(job)
+    return min(
+        MOST_STEPS / _runs(job), FLOPS.get(platform, FLOPS_ELSEWHERE) / max(1, step)
+    )

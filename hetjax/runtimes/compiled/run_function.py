@@ -1,0 +1,154 @@
+"""A written run as a pure function, which can be differentiated in reverse."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from hetjax import tree
+from hetjax.data.batching import Batch
+from hetjax.engine.programs.task_programs import Programs
+from hetjax.runtimes.compiled.parts import Held, Parts, begun
+from hetjax.runtimes.compiled.stretch_program import event_player, scaled
+from hetjax.runtimes.compiled.written_run import Written
+from hetjax.tree import PyTree
+
+
+def played(
+    written: Written,
+    parts: Parts,
+    source: Any,
+    arrays: Any,
+    batches: tuple[Sequence[Batch], Sequence[Batch]],
+    key: jax.Array,
+    model: PyTree,
+    rate: jax.Array,
+) -> tuple[dict[str, jax.Array], PyTree]:
+    """(evaluations, model) of a run that begins with this model.
+
+    `parts` are those of `written`, or have other settings. All learning rates are
+    multiplied by `rate`, and computed in its dtype. `arrays` are those of `source`, and
+    `batches` those of evaluations, and of the examples that are held out.
+
+    All events are one `lax.scan` in blocks of sqrt(E) events. In reverse, the replicas
+    and states at the start of each block are kept, and while one block is gone through,
+    those before each of its events; all else is computed again.
+    """
+    programs, merge = parts.programs, parts.merges[-1]
+    on_test, on_held_out = (_metrics_of(programs, each) for each in batches)
+    like = jax.eval_shape(lambda: model)
+
+    def evaluate(held: Held) -> dict[str, Any]:
+        found = on_test(parts.model(held.states, like))
+        if merge.report is not None:
+            found = found | merge.report(parts.state(held.states, -1, 0))
+        return jax.tree.map(jnp.asarray, found)
+
+    play = event_player(
+        parts,
+        written.shape,
+        source,
+        arrays,
+        scaled(written.tables, rate),
+        key,
+        lambda r: on_held_out((r.params, r.model_state))[programs.task.metric],
+    )
+    held = begun(parts, *model)
+    nothing = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, held)
+    )
+
+    def event(held: Held, numbers: jax.Array) -> tuple[Held, dict[str, jax.Array]]:
+        which, merge, first = numbers
+        branches = [
+            lambda held, kind=kind: (play(kind, held, merge, first), nothing)
+            for kind in written.kinds
+        ]
+        look = lambda held: (held, evaluate(held))  # noqa: E731
+        idle = lambda held: (held, nothing)  # noqa: E731
+        return lax.switch(which, (*branches, look, idle), held)
+
+    held, found = _in_blocks(event, held, written.events, idle=len(written.kinds) + 1)
+    evaluations = {name: values[written.looks] for name, values in found.items()}
+    return evaluations, parts.model(held.states, like)
+
+
+def _in_blocks(
+    play: Callable[[Held, jax.Array], tuple[Held, Any]],
+    held: Held,
+    events: np.ndarray,
+    *,
+    idle: int,
+) -> tuple[Held, Any]:
+    """As `lax.scan(play, held, events)`, with less memory in reverse.
+
+    An event of the kind `idle` does nothing.
+    """
+    number = len(events)
+    size = math.ceil(math.sqrt(number))
+    rest = np.zeros((-number % size, events.shape[1]), events.dtype)
+    rest[:, 0] = idle
+    blocks = np.concatenate([events, rest]).reshape(-1, size, events.shape[1])
+    one = jax.checkpoint(play, prevent_cse=False)
+
+    def block(held: Held, numbers: jax.Array) -> tuple[Held, Any]:
+        return lax.scan(one, held, numbers)
+
+    held, found = lax.scan(
+        jax.checkpoint(block, prevent_cse=False), held, jnp.asarray(blocks)
+    )
+    return held, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], found)
+
+
+def _metrics_of(
+    programs: Programs, batches: Sequence[Batch]
+) -> Callable[[PyTree], dict[str, Any]]:
+    """(model) -> its metrics on all examples of the batches."""
+    groups: dict[Any, list[Batch]] = {}  # batches of one shape
+    for batch in batches:
+        leaves, structure = jax.tree.flatten(batch)
+        shapes = tuple((x.shape, x.dtype) for x in leaves)
+        groups.setdefault((structure, shapes), []).append(batch)
+
+    def metrics(model: PyTree) -> dict[str, Any]:
+        sums = [_summed(programs.evaluate_fn, model, each) for each in groups.values()]
+        total = jax.tree.map(lambda *each: sum(each[1:], each[0]), *sums)
+        means = {name: total[name][0] / total[name][1] for name in ("loss", *total)}
+        try:
+            return programs.task.finish(means)
+        except (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+        ) as error:
+            raise ValueError(
+                "the task's finish makes Python's or NumPy's numbers of means, which "
+                "are traced in a run as a function: use jax.numpy for a jax.Array"
+            ) from error
+
+    return metrics
+
+
+def _summed(evaluate: Callable, model: PyTree, batches: Sequence[Batch]) -> PyTree:
+    """The sums of an evaluation over batches of one shape, one after the other."""
+    if len(batches) == 1:
+        return evaluate(*model, batches[0])
+    # leaf by leaf: a BCOO has a shape of its own
+    structure = jax.tree.structure(batches[0])
+    leaves = zip(*map(jax.tree.leaves, batches), strict=True)
+    found = lax.map(
+        lambda each: evaluate(*model, jax.tree.unflatten(structure, each)),
+        [jnp.stack(each) for each in leaves],
+    )
+    return jax.tree.map(lambda x: x.sum(axis=0), found)
+
+
+def rate_dtype(model: PyTree) -> Any:
+    """The dtype of learning rates: float64 beside such parameters, else float32."""
+    double = any(
+        x.dtype == jnp.float64 for x in jax.tree.leaves(model) if tree.is_float(x)
+    )
+    return jnp.float64 if double else jnp.float32

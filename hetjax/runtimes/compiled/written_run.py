@@ -1,0 +1,265 @@
+"""A whole run on a simulated machine, written before anything is computed.
+
+What a run does depends on the machine, the policy and the sampler, and on no result, so
+long as none of them asks for one. It is then a list of events, each of which is of one
+of few kinds: merges, then rounds. `hetjax.runtimes.compiled.run_function` plays the
+list as one function that can be differentiated.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.data.batching import nonzeros_per_example
+from hetjax.engine import tape
+from hetjax.engine.job import Job
+from hetjax.engine.loop import ledger_of, writer_of
+from hetjax.engine.protocols import Seen
+from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
+from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
+from hetjax.runtimes.compiled.parts import Parts
+from hetjax.runtimes.compiled.stretch_program import Event, Shape, Tables
+from hetjax.runtimes.compiled.tables import lengths_of, tables_of
+from hetjax.runtimes.compiled.unread import Unread
+from hetjax.strategies.types import Strategy
+from hetjax.tracing.fingerprint import check_calibration
+
+
+class Line(NamedTuple):
+    """What happens in a run, as its schedule says."""
+
+    seconds: float  # when it begins
+    what: str  # "steps", "evaluation", or the operations of a merge
+    worker: str  # that takes the steps
+    steps: int
+    batch_size: int
+    node: str  # of a merge
+    members: tuple[str, ...]  # of a merge
+
+
+class Written(NamedTuple):
+    """A run as numbers."""
+
+    parts: Parts
+    shape: Shape
+    tables: Tables  # NumPy
+    kinds: tuple[Event, ...]  # of events
+    # int32 [E, 3]: kind, first merge, first round; the kind after the last one is an
+    # evaluation, whose merge and round are 0
+    events: np.ndarray
+    looks: np.ndarray  # int [num_evals + 1]: which event evaluates the model
+    seconds: np.ndarray  # float64 [num_evals + 1]: of the evaluations
+    lines: tuple[Line, ...]
+
+
+class _Collector(CompiledPlayer):
+    """Collects a whole run, and launches nothing."""
+
+    def open(self) -> None:
+        """Make no model."""
+        self.listen()
+        # places in the lists of merges and rounds, in order: where an event ends, or
+        # (True) the model is evaluated
+        self.places: list[tuple[int, int, bool]] = []
+
+    def launch(self) -> None:
+        """Do nothing: all of it is played at once, later."""
+
+    def cut(self) -> None:
+        """End an event."""
+        if not self.places or self.places[-1][:2] != self._here:
+            self.places.append((*self._here, False))
+
+    @property
+    def _here(self) -> tuple[int, int]:
+        return len(self._chunk.merges), len(self._chunk.rounds)
+
+    def _look(self, look: tape.Look) -> Seen:
+        del look
+        place = (*self._here, True)
+        if place not in self.places[-1:]:  # else the model is the same
+            self.places.append(place)
+        return Seen(len(self.places) - 1, {})
+
+    def _measure(self, measure: tape.Measure) -> list[float]:
+        """No metrics: they are measured where the merge is played."""
+        action = measure.action
+        return [0.0] * (len(action.members) + len(action.partners))
+
+    def written(self, seen: list[int], seconds: list[float], lines: Any) -> Written:
+        """What was collected; `seen` are the places of the evaluations."""
+        chunk, parts = self._chunk, self._parts
+        buckets, of_round, rows, _ = self._buckets.of(chunk)
+        lengths = lengths_of(chunk, None)
+        tables = tables_of(
+            chunk,
+            None,
+            of_round,
+            rows,
+            lengths,
+            seed=self._job.seed,
+            absent=parts.num_workers,
+        )
+        of_number = list(self._kinds)
+        kinds: dict[Event, int] = {}
+        events, looks = [], {}
+        for place, (merges, rounds) in self._pieces(seen[-1]):
+            if place is not None:
+                looks[place] = len(events)
+                events.append((-1, 0, 0))
+                continue
+            of_rounds = [(buckets[of_round[i]], chunk.rounds[i][2]) for i in rounds]
+            event = Event(
+                _in_turn([(of_number[chunk.merges[i][0]],) for i in merges]),
+                _in_turn(of_rounds, self._width),
+            )
+            number = kinds.setdefault(event, len(kinds))
+            events.append((number, merges.start, rounds.start))
+        table = np.array(events, np.int32).reshape(-1, 3)
+        table[table[:, 0] < 0, 0] = len(kinds)
+        shape = Shape(tuple(of_number), buckets, False)
+        found = np.array([looks[place] for place in seen])
+        return Written(
+            parts,
+            shape,
+            tables,
+            tuple(kinds),
+            table,
+            found,
+            np.array(seconds),
+            tuple(lines),
+        )
+
+    def _pieces(self, last: int) -> Iterator[tuple[int | None, tuple[range, range]]]:
+        """The merges and rounds of each event, or the place of an evaluation.
+
+        Nothing that comes after the `last` place is seen by anybody.
+        """
+        merge = first = 0
+        ends = iter(self._chunk.ends)  # where a merge has to follow a round
+        end = next(ends, None)
+        for place, (merges, rounds, look) in enumerate(self.places[: last + 1]):
+            while end is not None and end <= (merges, rounds):
+                if (merge, first) != end:
+                    yield None, (range(merge, end[0]), range(first, end[1]))
+                (merge, first), end = end, next(ends, None)
+            if (merge, first) != (merges, rounds):
+                yield None, (range(merge, merges), range(first, rounds))
+            merge, first = merges, rounds
+            if look:
+                yield place, (range(0), range(0))
+
+
+def _in_turn(each: list[tuple[Any, ...]], most: int = 0) -> tuple[Any, ...]:
+    """Equal ones in a row, once, with their number: at most `most`, if above 1."""
+    found: list[tuple[Any, ...]] = []
+    for one, same in groupby(each):
+        number = len(list(same))
+        size = most if most > 1 else number
+        whole, rest = divmod(number, size)
+        found += [(*one, size)] * whole + [(*one, rest)] * bool(rest)
+    return tuple(found)
+
+
+def write(
+    strategy: Strategy, job: Job, machine: Machine, source: Any, *, width: int
+) -> Written:
+    """Write a run; `source` has the training split on a device.
+
+    Of the rounds that begin at the same event, `width` at most run side by side.
+
+    Errors: a ValueError if the strategy asks for a result, or the run ends early.
+    """
+    _check(strategy, job.name)
+    check_calibration(machine, job.programs.task)
+    clock = SimulatedClock(
+        machine,
+        seed=job.schedule,
+        nonzeros_per_example=nonzeros_per_example(job.data.train),
+    )
+    player = _Collector(
+        strategy, job, clock.workers, source, None, width=width, most=math.inf
+    )
+    player.open()
+    writer = writer_of(
+        strategy,
+        job,
+        clock,
+        ledger_of(strategy, clock.workers),
+        policy=strategy.policy,
+        traits=player.traits,
+        stopped=lambda: False,
+    )
+    seen: list[int] = []
+    seconds: list[float] = []
+    lines: list[Line] = []
+
+    def play(written: tape.Tape) -> None:
+        answer = None
+        while True:
+            try:
+                entry = written.send(answer)
+            except StopIteration:
+                player.cut()
+                return
+            if isinstance(entry, tape.Stop):
+                raise ValueError(
+                    f"{job.name}: the run ends at {clock.now:.6g} s, before its last "
+                    f"evaluation: {entry.why}: give fewer seconds"
+                )
+            lines.extend(_lines_of(entry, clock.workers))
+            if isinstance(entry, tape.Point):
+                seen.append(entry.seen.model)
+                seconds.append(entry.time)
+                answer = Unread(
+                    ValueError(
+                        f"{job.name}: the policy reads the metrics of evaluations, and "
+                        "a run as a function is written before there are any: use "
+                        'hj.train, or a policy that does not (for sma, restart="never" '
+                        'or "on_lr_drop")'
+                    )
+                )
+            else:
+                answer = player.plays.get(type(entry), lambda entry: None)(entry)
+
+    play(writer.begin())
+    while writer.due:
+        event = clock.next()
+        assert event is not None  # there is a timer for each evaluation
+        play(writer.handle(event))
+    return player.written(seen, seconds, lines)
+
+
+def _check(strategy: Strategy, name: str) -> None:
+    """Raise a ValueError for a strategy that draws examples by results."""
+    if strategy.sampler.observe is not None:
+        raise ValueError(
+            f"{name}: its sampler observes losses, and a run as a function is written "
+            "before there are any: use hj.train, or another sampler (for "
+            'biased_local_sgd, sampler="uniform")'
+        )
+
+
+def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[Line]:
+    """The line of the schedule that an entry of the tape is, if it is one."""
+    if isinstance(entry, tape.Round):
+        steps, size = entry.local_round.local_steps, entry.local_round.size
+        name = workers[entry.worker].name
+        yield Line(entry.start, "steps", name, steps, size, "", ())
+    elif isinstance(entry, tape.MergeDone):
+        action = entry.action
+        members = tuple(
+            workers[m].name if isinstance(m, int) else m
+            for m in (*action.members, *action.partners)
+        )
+        what = "merge" if MergeOp.PUSH in action.op else _words(action.op)
+        yield Line(entry.stamps.start, what, "", 0, 0, action.node, members)
+    elif isinstance(entry, tape.Point):
+        yield Line(entry.time, "evaluation", "", 0, 0, ROOT, ())
+
+
+def _words(op: MergeOp) -> str:
+    return (op.name or "").lower().replace("|", ", ").replace("_", " ")

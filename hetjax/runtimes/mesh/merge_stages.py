@@ -1,0 +1,260 @@
+"""The merges of a wave as stages, each of which all devices run at the same time.
+
+A policy asks for one merge after the other: a node of a tree, its sibling, their
+parent. Merges that concern different workers and nodes commute, so siblings go into one
+stage: one collective, in which every part of the mesh merges on its own. That needs
+nodes that consist of whole devices; other nodes merge one by one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
+from hetjax.merge.types import WorkerStats
+from hetjax.runtimes.mesh.mesh_layout import Layout
+
+_WORKER = WorkerStats._fields.index("worker")
+_OF_NODE = [WorkerStats._fields.index(n) for n in ("server_steps", "num_workers")]
+
+
+class Asked(NamedTuple):
+    """A merge that the policy asked for, with its members' packed statistics."""
+
+    action: MergeAction
+    stats: np.ndarray  # [fields, members]
+
+
+class Stage(NamedTuple):
+    """Merges that run at the same time; static, so that equal stages share a program.
+
+    A stage is along the axis, where each device knows the state of the one node above
+    it (`state` names the level), or of a single node, whose state all devices know.
+    """
+
+    level: int  # of the merge, among those of the strategy
+    op: MergeOp
+    state: str  # the key of the nodes' states
+    members: tuple[str, ...]  # keys of the member nodes' states; (): workers
+    along_axis: bool
+    parts: tuple[tuple[int, ...], ...] | None  # of the axis; None: all devices merge
+    holds: tuple[int, ...] | None  # the member node that each device is below
+    whole: bool  # does every worker, or device, take part?
+
+
+class Plan(NamedTuple):
+    """The stages of a wave, and what varies from wave to wave."""
+
+    stages: tuple[Stage, ...]
+    stats: tuple[np.ndarray, ...]  # of each stage: [devices, fields, members]
+    # of each stage: [devices, members of it + 1] bool; last: does the node above merge?
+    taking_part: tuple[np.ndarray, ...]
+
+
+class _Outline(NamedTuple):
+    """A stage without its statistics; merges that recur have the same outline."""
+
+    stage: Stage
+    numbers: list[int]  # of its merges, among all that were asked for
+    table: np.ndarray  # [devices, fields, members], of absent members
+    where: list[tuple[Any, np.ndarray]]  # of each merge: devices, members' columns
+    taking_part: np.ndarray  # [devices, members of a device + 1] bool, as in `Plan`
+    of_all: bool  # is it a single merge of everybody, in their order?
+
+    def filled(self, stats: Sequence[np.ndarray]) -> np.ndarray:
+        """The table with the members' statistics [fields, members] of each merge."""
+        if self.of_all:
+            return np.broadcast_to(stats[0], self.table.shape)
+        table = self.table.copy()
+        for (devices, columns), own in zip(self.where, stats, strict=True):
+            part = self.table[0].copy()
+            part[_OF_NODE] = own[_OF_NODE, :1]
+            part[:, columns] = own
+            table[devices] = part
+        return table
+
+
+class Planner:
+    """Plans the merges of the waves of one run."""
+
+    def __init__(self, layout: Layout, topology: Topology, num_levels: int):
+        """`num_levels` is the number of merges that the strategy has."""
+        self._layout, self._topology = layout, topology
+        self._num_levels = num_levels
+        self._aligned = _aligned_levels(layout, topology)
+        self._known: dict[tuple[MergeAction, ...], list[_Outline]] = {}
+
+    @property
+    def state_keys(self) -> dict[str, int]:
+        """The keys of all states, and the level of the merge that each belongs to."""
+        return {self._key(n): self.level_of(n) for n in self._topology.nodes}
+
+    @property
+    def root_key(self) -> str:
+        """The key of the root's state."""
+        return self._key(ROOT)
+
+    def level_of(self, node: str) -> int:
+        """The level of a node's merge; the root has the last one."""
+        return self._topology.merge_level(node, self._num_levels)
+
+    def _key(self, node: str) -> str:
+        level = self._topology.level(node)
+        return f"level {level}" if level in self._aligned else node
+
+    def plan(self, asked: Sequence[Asked]) -> Plan:
+        """The plan of these merges, which have the same result in their order."""
+        actions = tuple(a.action for a in asked)
+        if actions not in self._known:  # the same merges come wave after wave
+            self._known[actions] = self._outline(actions)
+        outlines = self._known[actions]
+        return Plan(
+            tuple(o.stage for o in outlines),
+            tuple(o.filled([asked[i].stats for i in o.numbers]) for o in outlines),
+            tuple(o.taking_part for o in outlines),
+        )
+
+    def _outline(self, actions: Sequence[MergeAction]) -> list["_Outline"]:
+        """The stages of these merges, without their statistics."""
+        outlines = []
+        for numbers in self._commuting(actions):
+            together = [actions[i] for i in numbers]
+            stage = self._stage(together)
+            outlines.append(self._tables(stage, together, numbers))
+        return outlines
+
+    def _commuting(self, actions: Sequence[MergeAction]) -> list[list[int]]:
+        """The numbers of merges in groups: of one kind, on different workers, nodes."""
+        groups: list[dict[tuple, list[int]]] = []
+        depth: dict[int | str, int] = {}  # groups that must come before, per member
+        for number, action in enumerate(actions):
+            touched = (action.node, *action.members)
+            first = max((depth.get(m, 0) for m in touched), default=0)
+            while len(groups) <= first:
+                groups.append({})
+            groups[first].setdefault(self._kind(action), []).append(number)
+            for member in touched:
+                depth[member] = first + 1
+        return [together for group in groups for together in group.values()]
+
+    def _kind(self, action: MergeAction) -> tuple:
+        level = self._topology.level(action.node)
+        along = level in self._aligned
+        members = any(isinstance(m, str) for m in action.members)
+        return (action.op, level, members, "" if along else action.node)
+
+    def _stage(self, actions: Sequence[MergeAction]) -> Stage:
+        first, topology = actions[0], self._topology
+        level = topology.level(first.node)
+        along = level in self._aligned
+        nodes = [m for m in first.members if isinstance(m, str)]
+        parts = self._parts(level) if along else None
+        keys = dict.fromkeys(map(self._key, nodes))
+        return Stage(
+            level=self.level_of(first.node),
+            op=first.op,
+            state=self._key(first.node),
+            members=tuple(keys),
+            along_axis=along,
+            parts=parts,
+            holds=tuple(self._nodes_above(nodes)) if along and nodes else None,
+            whole=False,
+        )
+
+    def _parts(self, level: int) -> tuple[tuple[int, ...], ...] | None:
+        """The devices of each node of an aligned level; the other devices are last."""
+        nodes = [n for n in self._topology.nodes.values() if n.level == level]
+        parts = [self._layout.devices_of(n.workers) or () for n in nodes]
+        others = set(range(len(self._layout.devices))) - {d for p in parts for d in p}
+        parts += [(d,) for d in sorted(others)]
+        return tuple(parts) if len(parts) > 1 else None
+
+    def _tables(
+        self, stage: Stage, together: Sequence[MergeAction], numbers: list[int]
+    ) -> "_Outline":
+        """Which members of which merges take part in a stage, on which devices."""
+        devices, fields = len(self._layout.devices), len(WorkerStats._fields)
+        if not stage.along_axis and stage.members:  # the same tuple on every device
+            (only,) = together
+            n = len(only.members)
+            present = np.ones((devices, n + 1), bool)
+            where = [(slice(None), np.arange(n))]
+            table = np.zeros((devices, fields, n), np.float32)
+            stage = stage._replace(whole=True)
+            return _Outline(stage, numbers, table, where, present, of_all=True)
+        names = self._member_names(stage)
+        slots = self._layout.slots if stage.holds is None else 1
+        table = np.zeros((devices, fields, len(names)), np.float32)
+        table[:, _WORKER] = names
+        present = np.zeros((devices, slots + 1), bool)
+        where = []
+        for action in together:
+            columns = []
+            for member in action.members:
+                place = self._devices(member)
+                if isinstance(member, int):
+                    columns.append(member)
+                    present[place[0], member % slots] = True
+                elif stage.holds is not None:
+                    columns.append(stage.holds[place[0]])
+                    present[place, 0] = True
+            # the node's state changes on all devices that know it
+            know = self._devices(action.node) if stage.along_axis else range(devices)
+            present[know, -1] = True
+            where.append((np.array(know), np.array(columns, int)))
+        whole = bool(present.all())
+        first, everybody = where[0][1].tolist(), list(range(table.shape[2]))
+        of_all = whole and len(where) == 1 and first == everybody
+        stage = stage._replace(whole=whole)
+        return _Outline(stage, numbers, table, where, present, of_all)
+
+    def _member_names(self, stage: Stage) -> np.ndarray:
+        """The numbers of all members along the axis, as in `WorkerStats.worker`."""
+        if stage.holds is None:
+            return np.arange(self._layout.num_workers)
+        return np.full(max(stage.holds) + 1, -1)
+
+    def _nodes_above(self, some: Sequence[str]) -> list[int]:
+        """For each device, the number of the node above it at the level of `some`.
+
+        Devices without one get numbers of their own, of members that are never there.
+        """
+        nodes = self._topology.nodes
+        level = nodes[some[0]].level
+        numbers: dict[int, int] = {}
+        of_level = [n for n in nodes.values() if n.level == level]
+        for number, node in enumerate(of_level):
+            for device in self._layout.devices_of(node.workers) or ():
+                numbers[device] = number
+        spare = iter(range(len(of_level), len(of_level) + len(self._layout.devices)))
+        return [
+            numbers[d] if d in numbers else next(spare)
+            for d in range(len(self._layout.devices))
+        ]
+
+    def _devices(self, member: int | str) -> list[int]:
+        """The devices of a worker, or of the workers below a node."""
+        workers = self._topology.workers_of(member)
+        return sorted({self._layout.place(k)[0] for k in workers})
+
+
+def _aligned_levels(layout: Layout, topology: Topology) -> frozenset[int]:
+    """All levels, if every node consists of whole devices; else none.
+
+    The members of a node must be of one level, so that each device is below one of
+    them.
+    """
+    levels = frozenset(n.level for n in topology.nodes.values())
+    for level in levels:
+        nodes = [n for n in topology.nodes.values() if n.level == level]
+        fits = all(layout.devices_of(n.workers) is not None for n in nodes)
+        below = {
+            topology.nodes[m].level
+            for n in nodes
+            for m in n.children
+            if isinstance(m, str)
+        }
+        if not fits or len(below) > 1:
+            return frozenset()
+    return levels

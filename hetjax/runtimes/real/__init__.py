@@ -1,0 +1,1 @@
+"""What all runs on real devices share: the wall clock, deadlines, measured costs."""

@@ -1,0 +1,173 @@
+"""Dry runs: predict the shapes that a run will need, and compile them in advance.
+
+The tape is written for a noisy machine that is as fast as the real workers were just
+measured to be. Every shape of local round and every kind of merge that occurs is run
+once, on throw-away replicas. Programs that the real run needs besides are compiled when
+they occur: no worker is charged for that, but the clock runs on while steps compile.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import jax
+
+from hetjax.data.batching import bucket_of
+from hetjax.engine.job import Job
+from hetjax.engine.placement import Device, Placement
+from hetjax.engine.programs.metrics import mean_metrics
+from hetjax.engine.replica_store import ReplicaStore
+from hetjax.engine.tape import Merge, Round, written
+from hetjax.machine import (
+    Cost,
+    Link,
+    Machine,
+    MergeAction,
+    Profile,
+    RunEnded,
+    ScriptedFault,
+    SimulatedClock,
+    WorkerInfo,
+)
+from hetjax.runtimes.real.step_timer import StepTimer
+from hetjax.strategies.types import Strategy
+
+ENTRIES = 100_000  # of the tape of a dry run, at most
+SECONDS = 1.0  # wall-clock time of a dry run, at most
+EVALUATED = 100  # evaluations, a step apart, before which the policy may merge
+NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
+
+Shape = tuple[int, int]  # steps, batch size
+
+
+@dataclass
+class DryRun:
+    """What the tape of a dry run asks for."""
+
+    shapes: list[Counter[Shape]]  # of each worker's local rounds
+    merges: dict[tuple, Merge] = field(default_factory=dict)  # one of each kind
+    complete: bool = False  # did the policy end the run?
+
+
+def dry_run(
+    strategy: Strategy,
+    infos: Sequence[WorkerInfo],
+    faults: tuple[ScriptedFault, ...],
+    *,
+    num_examples: int,
+    seconds: float,
+) -> DryRun:
+    """Read the tape of `seconds`, or up to the limits ENTRIES and SECONDS."""
+    workers = tuple(
+        Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
+        for i in infos
+    )
+    links = {"": Link(latency=1e-5, bandwidth=1e10)}
+    machine = Machine("dry run", workers, links, NOISE, faults=faults)
+    found, began = DryRun([Counter() for _ in infos]), time.perf_counter()
+    step = max(i.seconds(strategy.batch_size) for i in infos)
+    clock = SimulatedClock(machine, seed=0)
+    instants = [k * step for k in range(1, EVALUATED)]
+    tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
+    try:
+        for number, entry in enumerate(tape):
+            if isinstance(entry, Round):
+                shape = entry.local_round.local_steps, entry.local_round.size
+                found.shapes[entry.worker][shape] += 1
+            elif isinstance(entry, Merge):
+                found.merges.setdefault(_kind(entry.action), entry)
+            over = clock.now > seconds or number > ENTRIES
+            if over or time.perf_counter() - began > SECONDS:
+                break
+    except RunEnded:
+        found.complete = True
+    return found
+
+
+def _kind(action: MergeAction) -> tuple:
+    """The kind of a merge: merges of one kind run the same programs."""
+    nodes = tuple(m for m in action.members if isinstance(m, str))
+    return action.node, action.op, len(action.members), nodes, len(action.partners)
+
+
+def compile_steps(
+    timer: StepTimer,
+    job: Job,
+    devices: Sequence[Device],
+    step_modes: Sequence[str],
+    found: DryRun,
+) -> None:
+    """Run one local round of every shape on every worker's device."""
+    wanted: dict[tuple[Device, int, int], tuple[str, int]] = {}
+    for device, step_mode, shapes in zip(
+        devices, step_modes, found.shapes, strict=True
+    ):
+        others = [] if found.complete else _between(shapes, job)
+        for local_steps, size in (*shapes, *others):
+            if not local_steps:
+                continue
+            padded = size if timer.exact else bucket_of(job.buckets, size).size
+            fused = 1 if step_mode == "dispatch" else local_steps
+            wanted[device, fused, padded] = step_mode, size
+
+    learners = Counter(devices)
+
+    def run(item: tuple) -> None:
+        (device, local_steps, _), (step_mode, size) = item
+        timer.once(
+            timer.replica(device), timer.rows(local_steps, size), device, step_mode
+        )
+        if step_mode == "vmapped":  # a group may have fewer workers than the device
+            for number in range(2, learners[device] + 1):
+                several = [timer.replica(device) for _ in range(number)]
+                timer.vmapped(device, several, size, local_steps)
+
+    with ThreadPoolExecutor(min(4, len(set(devices)))) as pool:
+        list(pool.map(run, wanted.items()))
+
+
+def _between(shapes: Counter[Shape], job: Job) -> list[Shape]:
+    """Shapes that may also occur where sizes vary, as they do for adaptive strategies.
+
+    These are all buckets from a quarter of the smallest size on.
+    """
+    sizes = {size for local_steps, size in shapes if local_steps}
+    if len(sizes) < 2:
+        return []
+    local_steps = {local_steps for local_steps, _ in shapes if local_steps}
+    buckets = {b.size for b in job.buckets if b.size >= min(sizes) / 4}
+    return [(k, size) for k in local_steps for size in sorted(buckets)]
+
+
+def compile_merges(
+    strategy: Strategy,
+    job: Job,
+    infos: Sequence[WorkerInfo],
+    placement: Placement,
+    found: DryRun,
+    open_store: Callable[..., ReplicaStore] = ReplicaStore,
+) -> None:
+    """Carry out one merge of every kind, then an evaluation."""
+    topology = strategy.policy.topology(tuple(infos))
+    store = open_store(strategy, job, placement, topology)
+    begun: set[int] = set()
+    for action, stats in found.merges.values():
+        job.compilations.between_programs()
+        for member in {*action.members, *action.partners} - begun:
+            if isinstance(member, int):
+                begun.add(member)
+                store.begin(member)
+        store.merge(action, stats)
+    for batches in (job.test, job.held_out):
+        if batches:
+            mean_metrics(job.programs, store.model(), batches[:1])
+    if store.shared:  # a replica that merges moved during its round may come back
+        for device in dict.fromkeys(placement.workers):
+            worker = placement.workers.index(device)
+            if worker not in begun:
+                store.begin(worker)
+            replica = store.member(worker)
+            now = jax.device_put(job.programs.copies(replica), device)
+            job.programs.check_in(now, replica, replica)

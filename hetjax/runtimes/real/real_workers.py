@@ -1,0 +1,104 @@
+"""What real machines have in common: workers with slowdowns, and scripted faults."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from hetjax.machine import ScriptedFault
+from hetjax.machine.faults import absent_at_first, check_faults
+from hetjax.machine.simulated_machine import check_chosen
+from hetjax.machine.types import WorkerInfo
+from hetjax.summaries import counted, html_of, two_lines
+
+
+class RealWorkers:
+    """The base of real machines, which are frozen dataclasses with these fields."""
+
+    real: ClassVar[bool] = True  # its seconds are wall-clock time
+    record_name: ClassVar[str]  # in results.json
+
+    workers: tuple[Any, ...]  # with a name, a kind and a slowdown
+    faults: tuple[ScriptedFault, ...]
+    step_mode: str | None
+
+    _repr_html_ = html_of
+
+    def check(self, step_modes: Sequence[str]) -> None:
+        """Raise a ValueError for faults, slowdowns or a step mode that do not fit."""
+        check_faults(self.faults, [w.name for w in self.workers])
+        for worker in self.workers:
+            check_slowdown(worker.slowdown, f" of {worker.name}")
+        check_step_mode(self.step_mode, step_modes)
+
+    def summary(self, first: str) -> str:
+        """Two lines: the given one, then the workers and faults."""
+        return two_lines(
+            first,
+            (
+                ", ".join(
+                    f"{w.name} ({w.kind})"
+                    + f" slowed {w.slowdown:g} times" * (w.slowdown != 1)
+                    for w in self.workers
+                ),
+                counted(len(self.faults), "scripted fault") * bool(self.faults),
+            ),
+        )
+
+    def infos_of(
+        self,
+        costs: Mapping[str, tuple[float, float]],
+        *,
+        devices: Sequence[str],
+        away: Collection[str] = (),
+    ) -> tuple[WorkerInfo, ...]:
+        """The workers as policies see them, on these devices; some are `away` at first.
+
+        `costs` are (fixed, per example) seconds by name, without slowdowns, which
+        multiply them.
+        """
+        absent = {*absent_at_first(self.faults), *away}
+        return tuple(
+            WorkerInfo(
+                index,
+                worker.name,
+                worker.kind,
+                (),
+                costs[worker.name][0] * worker.slowdown,
+                costs[worker.name][1] * worker.slowdown,
+                device,
+                worker.name not in absent,
+            )
+            for index, (worker, device) in enumerate(
+                zip(self.workers, devices, strict=True)
+            )
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return the machine as JSON-ready data, for results.json."""
+        workers = [
+            {"name": w.name, "kind": w.kind, "slowdown": w.slowdown}
+            for w in self.workers
+        ]
+        return {"name": self.record_name, "workers": workers}
+
+    def subset(self, names: Sequence[str]) -> Self:
+        """Return the machine with only these workers."""
+        check_chosen(names, [w.name for w in self.workers])
+        chosen = tuple(w for w in self.workers if w.name in names)
+        faults = tuple(f for f in self.faults if f.worker in names)
+        return dataclasses.replace(self, workers=chosen, faults=faults)  # pyright: ignore
+
+
+def check_slowdown(slowdown: float, whose: str = "") -> None:
+    """Raise a ValueError for a slowdown that would make a device faster."""
+    if not slowdown >= 1:
+        raise ValueError(
+            f"slowdown={slowdown}{whose}: a real device can only be made slower, by 1 "
+            "or more"
+        )
+
+
+def check_step_mode(step_mode: str | None, known: Sequence[str]) -> None:
+    """Raise a ValueError for a step mode that is not known."""
+    if step_mode is not None and step_mode not in known:
+        raise ValueError(f"step_mode={step_mode!r}: choose one of {', '.join(known)}")

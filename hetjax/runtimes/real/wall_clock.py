@@ -1,0 +1,443 @@
+"""The real clock: events of workers that compute in threads of their own (host world).
+
+Threads report what they completed, with time stamps of their own, and take turns at
+asking for the next event. The leader is the thread that began the run: it waits while
+no other thread takes turns, and it alone receives timers. The clock can be paused, for
+evaluations: what completes meanwhile is delivered at its time, as without the pause.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from hetjax.machine.event_queue import EventQueue, check_members
+from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
+from hetjax.machine.roster import Roster
+from hetjax.machine.types import (
+    Arrival,
+    Event,
+    Join,
+    Leave,
+    LocalRound,
+    MergeAction,
+    Merged,
+    MergeRequest,
+    MergeTimes,
+    PlannedMerge,
+    Slow,
+    Stamps,
+    WorkerInfo,
+)
+from hetjax.runtimes.real import interruptible_queue
+from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.rounds_in_flight import RoundsUnderWay
+from hetjax.runtimes.real.stopwatch import Stopwatch
+
+CUT_OFF = "its local round was cut off with the run"
+NEW_THREAD = "the run goes on, with a new thread"
+_LOOK_UP = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
+
+
+class Completion(NamedTuple):
+    """What a worker's thread reports; stamps are those of `time.perf_counter`."""
+
+    worker: int
+    began: float
+    finished: float
+    failure: str = ""  # the traceback of an exception
+    taken: float | None = None  # when the thread took the round, before it compiled
+    # [s] that count for its deadline, where more than the round itself was waited for
+    waited: float | None = None
+
+
+class Vanished(NamedTuple):
+    """A worker was lost, whether or not it had a round."""
+
+    worker: int
+    why: str
+    again: bool = False  # is it said although the worker is lost already?
+
+
+class Appeared(NamedTuple):
+    """A worker that is not active, and can take rounds from now on."""
+
+    worker: int
+    why: str
+    # called when it joins: after the loss of what was there before, if it was there
+    adopt: Callable[[], None] = lambda: None
+
+
+class WallClock:
+    """The clock of one run on real workers; `begin` sets it to 0 s.
+
+    A worker whose thread fails, or does not answer by its deadline (see `Deadlines`),
+    leaves: Leave(lost=True). A worker that answers late joins again, and the result of
+    that round is dropped. A worker that fails while it is silent leaves a second time,
+    with the reason.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerInfo],
+        *,
+        faults: Sequence[ScriptedFault] = (),
+        on_slow: Callable[[int, float], None] = lambda worker, factor: None,
+        is_compiling: Callable[[int], bool] = lambda worker: False,
+        may_appear: Callable[[], bool] = lambda: False,
+        allowance: float = HICCUP,
+    ):
+        """`on_slow(worker, factor)` carries out a scripted slowdown.
+
+        `is_compiling(worker)` tells that its deadline must wait for a compilation.
+        `may_appear()`: may a worker still come, of which `appeared` will tell?
+        `allowance` [s] is added to all deadlines.
+        """
+        self.workers = tuple(workers)
+        self.now = 0.0  # [s] of the last event
+        self._on_slow, self._may_appear = on_slow, may_appear
+        self._completions: interruptible_queue.Inbox[
+            Completion | Vanished | Appeared
+        ] = interruptible_queue.Inbox()
+        self._calls: interruptible_queue.Inbox[None] = interruptible_queue.Inbox()
+        self._leader = threading.get_ident()
+        self._wake = 0.0  # [s] until when the leader waits
+        self._factors: dict[int, float] = {}  # from scripted "slow" faults
+        # of a continued run: workers whose threads are new, which join again
+        self._returning: set[int] = set()
+        self._events = EventQueue(self.workers, faults)
+        self._rounds = RoundsUnderWay(self.workers, is_compiling, allowance)
+        # what was told of workers before the loop has heard that they were lost: a
+        # Leave takes away what is pending of its worker, so these wait for it
+        self._later: dict[int, list[Vanished | Appeared]] = {}
+        self._watch = Stopwatch(time.perf_counter())
+
+    @property
+    def roster(self) -> Roster:
+        """Which workers are active, working, or lost."""
+        return self._events.roster
+
+    @property
+    def has_pending_joins(self) -> bool:
+        """May an inactive worker still join?"""
+        returning = self._rounds.silent or self._returning
+        if returning or self._events.has_scripted_joins:
+            return True
+        return self._may_appear() or self._events.has_join
+
+    def begin(self) -> None:
+        """Time runs from now on."""
+        self._watch = Stopwatch(time.perf_counter() - self.now)
+        self._leader = threading.get_ident()
+
+    def save(self) -> dict[str, Any]:
+        """Return the time, the events, and whose answers are still awaited."""
+        self._collect()
+        return {
+            "now": self.now,  # not the time by now: the disk may have been waited for
+            # rounds that are done arrive in the continued run with their outcomes
+            "events": self._events.save_without_arrivals(),
+            "silent": sorted(self._rounds.silent),
+            "factors": self._factors,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.now = saved["now"]
+        self._events.load(saved["events"])
+        for worker, factor in saved["factors"].items():
+            self._factors[worker] = factor
+            self._on_slow(worker, factor)
+        for worker in saved["silent"]:  # its thread hung in another process
+            self._returning.add(worker)
+            self._events.rejoin(Join(worker, self.now, NEW_THREAD))
+
+    def start_at(self, time: float) -> None:
+        """Start at `time` [s]."""
+        self.now = time
+
+    def resume_round(self, worker: int, arrival: Arrival | None) -> None:
+        """Let a round that was in flight arrive, or lose it."""
+        if arrival is not None:
+            self._events.push(arrival.finish, arrival)
+            return
+        self._returning.add(worker)
+        leave = Leave(worker, self.now, lost=True, why=CUT_OFF)
+        self._events.push(self.now, leave)
+
+    def time_of(self, stamp: float) -> float:
+        """The clock's time [s] of a stamp; pauses do not count."""
+        return self._watch.time_of(stamp)
+
+    def _time(self) -> float:
+        return self.time_of(time.perf_counter())
+
+    # -- what the loop asks for --------------------------------------------------
+
+    def dispatch(
+        self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
+    ) -> Arrival:
+        """The worker has the round from now on; when it will arrive is unknown."""
+        del nonzeros  # a real device takes what it takes
+        self._events.dispatch(worker)
+        stamp = time.perf_counter()
+        start = self.time_of(stamp)
+        self._rounds.begin(worker, local_round, start, stamp)
+        return Arrival(worker, local_round, start, math.inf)
+
+    def plan(self, merge: MergeRequest) -> PlannedMerge:
+        """A merge takes place now; how long it takes is measured."""
+        check_members(merge.action, self.workers, self.roster)
+        return PlannedMerge(self.now)
+
+    def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
+        """Return the times of a merge; seconds of compilation do not count."""
+        stamps, compiling = times
+        if compiling > 0:
+            since = max(stamps.gathered, stamps.merged - compiling)
+            self._watch.add_pause(since, stamps.merged)
+        done = Stamps(*map(self.time_of, stamps))
+        merged = Merged(action.node, done.finish, action.members, action.op)
+        self._events.push(done.finish, merged)
+        return done
+
+    def start(self, worker: int) -> None:
+        """The worker takes part from now on: a Join follows."""
+        self._events.start(worker, self._time())
+
+    def stop(self, worker: int) -> None:
+        """The worker finishes its round and gets no more: a Leave follows."""
+        self._events.stop(worker, self._time())
+
+    def set_timer(self, name: str, time: float) -> None:
+        """Ask for a Timer at `time` [s], or at once where that is past."""
+        if not 0 <= time < math.inf:  # also refuses NaN
+            raise ValueError(f"timer {name!r} at {time} s: give a finite time")
+        self._events.set_timer(name, time)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time stands still within the block, once all rounds under way are done."""
+        paused = time.perf_counter()
+        self._await_all()
+        try:
+            yield
+        finally:
+            self._watch.add_pause(paused, time.perf_counter())
+
+    def _await_all(self) -> None:
+        """Collect completions until every round is done or past its deadline.
+
+        Late workers are given up: the clock stands still from before the wait on, so
+        their deadlines lie in its future, and the next pause would wait for them again.
+        """
+        self._collect()
+        while True:
+            late = self._rounds.late(self._time())
+            waited_for = self._rounds.waited_for
+            waiting = [r for k, r in waited_for.items() if k not in late]
+            if not waiting:
+                break
+            left = max(r.deadline for r in waiting) - self._time()
+            with suppress(interruptible_queue.Empty):
+                left = min(max(left, 0.0), _LOOK_UP)
+                self._take(self._completions.get(timeout=left))
+        for worker in late:
+            self._rounds.give_up(worker)
+
+    # -- threads and their leader --------------------------------------------------
+
+    def completed(self, completion: Completion) -> None:
+        """A worker's thread reports; called from that thread."""
+        self._completions.put(completion)
+
+    def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
+        """A worker is lost; called from any thread.
+
+        `again`: it is said (with the reason) also where the worker is lost already.
+        """
+        self._completions.put(Vanished(worker, why, again))
+
+    def appeared(
+        self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
+    ) -> None:
+        """A worker that is lost can take rounds again; called from any thread.
+
+        `adopt()` is called when it joins, on the thread that asks for events.
+        """
+        self._completions.put(Appeared(worker, why, adopt))
+
+    @property
+    def left(self) -> float:
+        """Seconds until the rounds under way are usually done."""
+        self._collect()
+        return self._rounds.seconds_left(self._time())
+
+    @property
+    def has_news(self) -> bool:
+        """Is there a report that `next` has not looked at?"""
+        return not self._completions.empty()
+
+    def wait(self) -> None:
+        """The leader waits for a call, until something is due, or for a moment."""
+        with suppress(interruptible_queue.Empty):
+            self._calls.get(timeout=max(0.0, self._wake - self._time()))
+
+    def call(self, urgent: bool = False) -> None:
+        """A follower wakes the leader, if something is due before its `wait` ends."""
+        if urgent or self._events.next_time < self._wake:
+            self._wake = -math.inf  # one call is enough
+            self._calls.put(None)
+
+    def rest(self) -> None:
+        """The leader, before `wait`, settles until when it waits."""
+        until = self._time() + _LOOK_UP
+        self._wake = min(until, self._events.next_time, self._rounds.first_deadline)
+
+    # -- what happened ---------------------------------------------------------------
+
+    def next(self) -> Event | None:
+        """The earliest event whose time has come; None if there is none now.
+
+        A deadline that passed before that event comes first: otherwise a silent worker
+        would never be missed while other workers always have an event due. Only the
+        leader gets timers, and what comes after one: a timer may lead to an evaluation.
+        """
+        self._collect()
+        event = None
+        now = self._time()
+        if self._rounds.first_deadline <= min(now, self._events.next_time):
+            event = self._miss(now)
+        event = event or self._due() or self._miss(self._time())
+        if event is not None:
+            self.now = max(self.now, event.time)
+        return event
+
+    def _due(self) -> Event | None:
+        """The first event of the queue, if its time has come."""
+        while self._events.next_time <= self._time():
+            if self._events.next_is_timer and threading.get_ident() != self._leader:
+                return None
+            seconds, event, _ = self._events.pop()
+            if isinstance(event, ScriptedFault):
+                event = self._occur(event, seconds)
+            elif isinstance(event, Arrival):
+                self._rounds.end(event.worker)
+            elif isinstance(event, Leave) and event.lost:
+                self._lose(event)
+            elif isinstance(event, Join):
+                self._returning.discard(event.worker)
+            if event is not None:
+                return event
+        return None
+
+    def _occur(self, fault: ScriptedFault, seconds: float) -> Event | None:
+        """The event that a scripted fault leads to, if any."""
+        worker = self._events.index_of(fault)
+        silent = worker in self._rounds.silent
+        if fault.what == "kill" and silent:  # a late answer is ignored from now on
+            del self._rounds.silent[worker]
+            why = f"killed, {AS_SCRIPTED}"
+            return self._lose(Leave(worker, seconds, lost=True, why=why))
+        if fault.what == "join" and silent:  # it joins when it answers
+            self._events.pass_over(fault)
+            return None
+        event = self._events.occur(fault, seconds)
+        if isinstance(event, Slow):
+            self._factors[worker] = event.factor
+            self._on_slow(worker, event.factor)
+        elif isinstance(event, Leave):
+            self._rounds.end(worker)
+        return event
+
+    def _lose(self, leave: Leave) -> Leave:
+        """Drop the worker's round and its coming events."""
+        self._rounds.end(leave.worker)
+        leave = self._events.lose(leave)
+        if leave.worker in self._returning:
+            self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
+        for report in self._later.pop(leave.worker, ()):
+            self._take(report)
+        return leave
+
+    def _miss(self, now: float) -> Event | None:
+        """The Leave of a worker that has not answered by its deadline."""
+        for worker in self._rounds.late(now):
+            under_way = self._rounds.fall_silent(worker)
+            why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
+            return self._lose(Leave(worker, now, lost=True, why=why))
+        return None
+
+    def _collect(self) -> None:
+        """Move all reports into the queue of events."""
+        while not self._completions.empty():
+            self._take(self._completions.get())
+
+    def _take(self, completion: Completion | Vanished | Appeared) -> None:
+        if isinstance(completion, Completion):
+            self._take_completion(completion)
+        elif isinstance(completion, Vanished):
+            self._take_loss(completion)
+        elif completion.worker not in self.roster.lost or self._events.has_leave(
+            completion.worker
+        ):
+            self._later.setdefault(completion.worker, []).append(completion)
+        else:
+            self._adopt(completion)
+
+    def _take_loss(self, vanished: Vanished) -> None:
+        """Let a worker that is gone leave, unless that is known."""
+        worker, why, again = vanished
+        later = self._later.setdefault(worker, [])
+        later[:] = [r for r in later if isinstance(r, Vanished)]  # the rest is gone
+        if self._events.has_leave(worker):
+            if again:
+                later.append(vanished)
+            return
+        if worker in self.roster.lost and not again:
+            return
+        self._rounds.silent.pop(worker, None)
+        if worker in self._rounds.waited_for:  # its round will not be reported
+            self._rounds.waited_for[worker].reported = True
+        self._events.drop_arrivals(worker)  # nor arrive, if it was
+        time = self._time()
+        self._events.push(time, Leave(worker, time, True, why))
+
+    def _adopt(self, appeared: Appeared) -> None:
+        """Let a worker that appeared join."""
+        worker, why, adopt = appeared
+        adopt()
+        self._rounds.silent.pop(worker, None)
+        self._rounds.deadlines.forget(worker)
+        self._events.rejoin(Join(worker, self._time(), why))
+
+    def _take_completion(self, completion: Completion) -> None:
+        worker, failure = completion.worker, completion.failure
+        under_way = self._rounds.of(worker)
+        taken = completion.began if completion.taken is None else completion.taken
+        # else it was killed meanwhile, and may have a new round by now
+        if under_way is None or taken < under_way.stamp or under_way.reported:
+            return
+        began = self.time_of(completion.began)
+        # a round that ends within a pause takes its time all the same
+        finished = began + completion.finished - completion.began
+        deadlines = self._rounds.deadlines
+        if worker in self._rounds.silent:
+            del self._rounds.silent[worker]
+            if failure:  # it is lost already; this tells why
+                self._events.push(finished, Leave(worker, finished, True, failure))
+                return
+            deadlines.doubled(worker)
+            why = f"answered after {completion.finished - under_way.stamp:.3g} s"
+            self._events.rejoin(Join(worker, finished, why))
+            return
+        waited = completion.waited
+        waited = finished - began if waited is None else waited
+        deadlines.observe(worker, under_way.local_round, waited)
+        under_way.reported = True
+        event = Arrival(worker, under_way.local_round, began, finished)
+        if failure:
+            event = Leave(worker, finished, True, failure)
+        self._events.push(finished, event)

@@ -1,0 +1,154 @@
+"""Real machines: the devices of this process as workers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+
+from hetjax.engine.local_steps import STEP_MODES
+from hetjax.engine.placement import Device
+from hetjax.machine import ScriptedFault
+from hetjax.machine.types import WorkerInfo
+from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
+from hetjax.runtimes.real.real_workers import RealWorkers
+from hetjax.summaries import counted
+
+PLACEMENTS = ("threads", "mesh", "auto")
+
+
+@dataclass(frozen=True)
+class RealWorker:
+    """A worker on a real device."""
+
+    name: str
+    device: Device
+    slowdown: float = 1.0  # steps take this many times as long: it waits after each
+
+    @property
+    def kind(self) -> str:
+        """The kind of device; workers of one kind run the same programs."""
+        return self.device.device_kind
+
+    @property
+    def device_name(self) -> str:
+        """The name of the device, which several workers may share."""
+        return device_name(self.device)
+
+
+@dataclass(frozen=True)
+class RealMachine(RealWorkers):
+    """Real workers and their scripted faults; `hetjax.local_machine` makes one."""
+
+    record_name: ClassVar[str] = "local"
+
+    workers: tuple[RealWorker, ...]
+    faults: tuple[ScriptedFault, ...] = ()
+    step_mode: str | None = None  # how K local steps run; None: measure and choose
+    placement: str = "threads"  # one of PLACEMENTS
+
+    def __repr__(self) -> str:
+        number = counted(len(self.workers), "real worker")
+        return self.summary(f"Machine: {number} as {self.placement}")
+
+    def __post_init__(self):
+        if not self.workers:
+            raise ValueError("a machine needs at least one worker: give a device")
+        self.check(STEP_MODES)
+        if self.placement not in PLACEMENTS:
+            raise ValueError(
+                f"placement={self.placement!r}: choose one of {', '.join(PLACEMENTS)}"
+            )
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Every device once, in the order of the workers."""
+        return tuple({w.device: None for w in self.workers})
+
+    def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
+        """Return the workers as policies see them.
+
+        `costs` are (fixed, per example) seconds by name, without slowdowns, which
+        multiply them.
+        """
+        return self.infos_of(costs, devices=[w.device_name for w in self.workers])
+
+
+def local_machine(
+    devices: Sequence[Device | str] | None = None,
+    *,
+    workers_per_device: int = 1,
+    slowdown: float | Sequence[float] | Mapping[str, float] = 1.0,
+    faults: Sequence[ScriptedFault] = (),
+    step_mode: str | None = None,
+    placement: str = "threads",
+) -> RealMachine:
+    """Return the devices of this process as a machine on which runs are real.
+
+    `devices` are JAX devices, or names such as "cpu:1", "gpu:0", or "cuda" for all
+    devices of a platform; by default every device of every platform is used.
+    `workers_per_device` workers share each device. `slowdown` makes workers slower on
+    purpose: they wait after each step, or after all steps that run in one program. It
+    is one number, one for each worker, or {name: number}. `faults` are scripted faults
+    (`machine.ScriptedFault`). `step_mode` forces how K local steps run, one of
+    "dispatch", "fused", "unrolled", "vmapped" (workers of a device that begin at the
+    same time, with the same slowdown, run in one program); by default a short
+    measurement decides.
+
+    `placement="threads"` runs every worker in a thread of its own: any strategy on any
+    devices. With "mesh" all workers run as one program on devices of one kind, with
+    equally many workers on each; it takes bulk-synchronous strategies, neither
+    slowdowns nor faults, and is not recorded. "auto" takes a mesh where that is
+    possible, and the history's `placement` says what it chose and why. In a run of
+    several processes (`jax.distributed`) a mesh has the devices of all of them, and
+    threads those of one.
+
+    For several CPU devices call `jax.config.update("jax_num_cpu_devices", 4)` before
+    any other use of JAX. Errors: ValueError for a device that does not exist, or an
+    invalid slowdown.
+    """
+    known = _devices_for(placement)
+    chosen = known if devices is None else chosen_devices(devices, known)
+    if not (isinstance(workers_per_device, int) and workers_per_device >= 1):
+        raise ValueError(
+            f"workers_per_device={workers_per_device}: give a whole number, at least 1"
+        )
+    names = [
+        f"{device_name(d)}/{i}" if workers_per_device > 1 else device_name(d)
+        for d in chosen
+        for i in range(workers_per_device)
+    ]
+    repeated = [d for d in chosen for _ in range(workers_per_device)]
+    workers = tuple(
+        RealWorker(*fields)
+        for fields in zip(names, repeated, slowdowns_of(slowdown, names), strict=True)
+    )
+    return RealMachine(workers, tuple(faults), step_mode, placement)
+
+
+def _devices_for(placement: str) -> list[Device]:
+    """The devices to choose from: a mesh may have those of several processes."""
+    several = placement != "threads" and jax.process_count() > 1
+    return jax.devices() if several else all_devices()
+
+
+def slowdowns_of(
+    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
+) -> list[float]:
+    """The slowdown of each worker; a ValueError if they do not fit the names."""
+    if isinstance(slowdown, Mapping):
+        unknown = set(slowdown) - set(names)
+        if unknown:
+            raise ValueError(
+                f"slowdown has unknown workers {', '.join(sorted(unknown))}: the "
+                f"workers are {', '.join(names)}"
+            )
+        return [float(slowdown.get(name, 1.0)) for name in names]
+    if isinstance(slowdown, int | float):
+        return [float(slowdown)] * len(names)
+    if len(slowdown) != len(names):
+        raise ValueError(
+            f"slowdown has {len(slowdown)} entries for {len(names)} workers: give one "
+            "number for all, one for each, or {name: number}"
+        )
+    return [float(s) for s in slowdown]

@@ -1,0 +1,251 @@
+"""The executor of real devices: a thread for every worker.
+
+A thread takes assignments, runs their steps on its worker's device, waits for their
+results, and reports the times. Then it takes the loop's next turns itself, one thread
+at a time, until it has a new assignment: no other thread has to be woken between an
+arrival and the worker's next local round. The caller's thread handles the rest: timers,
+deadlines, workers that join, the end of the run. Threads are daemons: a thread that is
+stuck in native code does not keep the process alive, and is named in the history.
+"""
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+from hetjax.engine.local_steps import Outcome, Steps
+from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.runtimes.devices import device_name
+from hetjax.runtimes.inline import grouped
+from hetjax.runtimes.real.throttle import Cancelled, Pace
+from hetjax.runtimes.real.wall_clock import Completion, WallClock
+from hetjax.runtimes.threads.device_workers import Crew
+
+END = 5.0  # [s] that threads have to end, on top of their usual remaining time
+_TURN: list[Assignment] = []  # put into an inbox: take the loop's turns
+
+
+class Threads:
+    """Runs every worker's assignments in its own thread."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        crew: Crew,
+        clock: WallClock,
+    ):
+        """Each worker's thread tells the clock of its completed assignments."""
+        self._steps, self._crew, self._clock = steps, crew, clock
+        self._benches = [(device_name(w.device), w.slowdown) for w in crew.workers]
+        self._threads: dict[int, _Thread] = {}
+        self._dropped: list[_Thread] = []
+        self._pending: list[Assignment] = []  # until the turn is over
+        self._outcomes: dict[int, Outcome] = {}
+        self._turns = threading.Lock()  # its holder takes the loop's turns
+        self._idle: set[_Thread] = set()  # threads that could take them
+        self._take_turns: TakeTurns | None = None  # None when the run is over
+        self._raised: BaseException | None = None
+
+    def lead(self, take_turns: TakeTurns) -> None:
+        """Take the turns that no worker's thread takes, until the run is over."""
+        self._take_turns = take_turns
+        try:
+            while self._lead_turns(take_turns):
+                self._clock.wait()
+        finally:  # also if a second Ctrl-C ends the wait
+            with self._turns:
+                self._take_turns = None
+        if self._raised is not None:
+            raise self._raised
+
+    def _lead_turns(self, take_turns: TakeTurns) -> bool:
+        """Take turns until nothing is due or a worker's thread can go on.
+
+        Return whether there is more to do.
+        """
+        goes_on = False
+        with self._turns:
+            if self._raised is None:
+                try:
+                    goes_on = take_turns(self._is_wanted)
+                    self._clock.rest()
+                except BaseException as error:
+                    self._raised, goes_on = error, False
+        self._pass_on()
+        return goes_on
+
+    def _is_wanted(self) -> bool:
+        """Is there an unhandled report, and an idle thread that can take turns?"""
+        return self._clock.has_news and bool(self._idle)
+
+    def _pass_on(self) -> None:
+        """After this thread's turns, let an idle thread handle new reports."""
+        if self._is_wanted():
+            with suppress(KeyError):  # another thread was faster
+                self._idle.pop().inbox.put(_TURN)
+
+    def completed(
+        self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
+    ) -> None:
+        """Report completed assignments, on a worker's thread; clears `outcomes`."""
+        # after a failure `outcomes` is empty
+        for completion, outcome in zip(done, outcomes, strict=False):
+            if self._crew.threads.get(completion.worker) is thread:
+                self._outcomes[completion.worker] = outcome
+        outcomes.clear()
+        outcome = None
+        for completion in done:
+            self._clock.completed(completion)
+
+    def follow(self, thread: "_Thread") -> None:
+        """Take turns on a worker's thread, unless another thread takes them.
+
+        The thread goes on until nothing is due, or until it has a new round and another
+        thread can take over. It never waits for another thread, which puts new
+        assignments into its inbox.
+        """
+        self._idle.add(thread)  # the thread that holds the turns looks here afterwards
+        if not self._turns.acquire(blocking=False):
+            return
+        try:
+            self._idle.discard(thread)
+            take_turns = self._take_turns
+            if take_turns is None or self._raised is not None:
+                return
+            goes_on = False
+            try:
+                goes_on = take_turns(
+                    lambda: not thread.inbox.empty() and self._is_wanted()
+                )
+            except BaseException as error:
+                self._raised = error
+            self._clock.call(urgent=not goes_on)
+        finally:
+            self._turns.release()
+        self._pass_on()
+
+    def start(self, assignment: Assignment) -> None:
+        """Give an assignment to its worker's thread.
+
+        In the step mode "vmapped" it waits until the end of the turn, to run in a group
+        on the thread of one of its workers.
+        """
+        if self._crew.workers[assignment.worker].step_mode == "vmapped":
+            self._pending.append(assignment)
+        else:
+            self._give([assignment])
+
+    def flush(self) -> None:
+        """Give the assignments that were started in this turn to threads, in groups."""
+        if self._pending:
+            for group in grouped(self._pending, self._benches):
+                self._give(group)
+            self._pending = []
+
+    def _give(self, group: list[Assignment]) -> None:
+        """Let the thread of the group's first worker run the whole group."""
+        first = group[0].worker
+        if first not in self._threads:
+            self._threads[first] = _Thread(first, self._steps, self._crew, self)
+            self._threads[first].start()
+        for a in group:
+            self._crew.threads[a.worker] = self._threads[first]
+        self._idle.discard(self._threads[first])
+        self._threads[first].inbox.put(group)
+
+    def finish(self, worker: int) -> Outcome:
+        """Return a worker's outcome; its arrays are computed."""
+        self._crew.threads.pop(worker, None)  # of a continued run there is none
+        return self._outcomes.pop(worker)
+
+    def outcome(self, worker: int) -> None:
+        """Return None: an outcome is known when it arrives."""
+
+    def load(self, worker: int, outcome: Outcome) -> None:
+        """Take up an assignment that was saved with its outcome."""
+        self._outcomes[worker] = outcome
+
+    def drop(self, worker: int) -> None:
+        """Discard a worker's assignment; its thread ends after the current step."""
+        self._pending = [a for a in self._pending if a.worker != worker]
+        self._crew.threads.pop(worker, None)
+        self._outcomes.pop(worker, None)
+        if worker in self._threads:
+            thread = self._threads.pop(worker)
+            self._idle.discard(thread)
+            # it first completes a group that contains other workers' assignments
+            thread.cancel(at_once=thread not in self._crew.threads.values())
+            self._dropped.append(thread)
+
+    def close(self) -> list[int]:
+        """End all threads; return the workers whose threads did not end."""
+        threads = [*self._dropped, *self._threads.values()]
+        for thread in threads:
+            thread.cancel()
+        deadline = time.perf_counter() + self._clock.left + END
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.perf_counter()))
+        self._threads, self._dropped = {}, []
+        return sorted({t.worker for t in threads if t.is_alive()})
+
+
+class _Thread(threading.Thread):
+    """One worker's thread."""
+
+    def __init__(self, worker: int, steps: Steps, crew: Crew, executor: Threads):
+        name = f"hetjax worker {crew.workers[worker].name}"
+        super().__init__(name=name, daemon=True)
+        self.worker, self._crew = worker, crew
+        self._steps, self._executor = steps, executor
+        self._compilations = steps.compilations
+        self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
+        self._pace = Pace(steps.compilations)
+
+    def cancel(self, *, at_once: bool = True) -> None:
+        """End the thread after its step (`at_once`), or after its assignments."""
+        if at_once:
+            self._pace.cancel()
+        self.inbox.put(None)
+
+    def run(self) -> None:
+        """Take groups of assignments until one is None."""
+        while (group := self.inbox.get()) is not None and not self._pace.cancelled:
+            if group is _TURN:
+                self._executor.follow(self)
+                continue
+            taken, failure, outcomes = time.perf_counter(), "", []
+            compiled = self._compilations.own_seconds
+            workers = [a.worker for a in group]
+            try:
+                outcomes = self._work(group)
+            except Cancelled:
+                pass  # the outcome is not needed, but a silent worker reports here
+            except BaseException:
+                failure = traceback.format_exc()
+            finished = time.perf_counter()
+            # compiling is not charged to the worker
+            began = taken + self._compilations.own_seconds - compiled
+            began = min(began, finished)
+            done = [Completion(k, began, finished, failure, taken) for k in workers]
+            del group  # so that this thread keeps no reference to its arrays
+            self._executor.completed(self, done, outcomes)
+            self._executor.follow(self)
+
+    def _work(self, group: list[Assignment]) -> list[Outcome]:
+        device_worker = self._crew.workers[group[0].worker]
+        # of several workers, the one with the largest scripted factor slows all down
+        factor = max(self._crew.workers[a.worker].factor for a in group)
+        slowdown = device_worker.slowdown * factor
+        self._pace.begin(slowdown)
+        between = self._pace.between
+        if len(group) > 1:
+            outcomes = self._steps.vmapped(group, device_worker.device, between)
+        else:
+            outcomes = [
+                self._steps.run(
+                    group[0], device_worker.step_mode, device_worker.device, between
+                )
+            ]
+        return [outcome.wait() for outcome in outcomes]

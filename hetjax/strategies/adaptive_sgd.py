@@ -1,0 +1,208 @@
+"""Adaptive SGD (HeteroGPU): dynamic dispatch, batch scaling, normalized merging."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import optax
+
+from hetjax import merge, sampling, schedule
+from hetjax.merge.merge_checks import check_fraction, check_not_negative, check_positive
+from hetjax.schedule import (
+    START,
+    LearningRate,
+    LearningRateLike,
+    Scaling,
+    learning_rate_at,
+)
+from hetjax.strategies.types import Strategy, factory, settings
+from hetjax.strategies.worker_optimizers import sgd_or
+
+SCALINGS = ("paper", "hgpu_code", "measured", "none")
+# settings of the authors' public code where it differs from the paper
+HGPU_CODE: dict[str, Any] = {
+    "weights": "local_steps",
+    "scaling": "hgpu_code",
+    "rule": "hgpu_code",
+    "warmup_epochs": 10.0,
+    "order": "sequential",
+}
+PAPER: dict[str, Any] = {
+    "delta": 0.1,
+    "merge_momentum": 0.9,
+    "weights": "paper",
+    "scaling": "paper",
+    "rule": "dispatched",
+    "warmup_epochs": 0.0,
+    "order": "shuffled",
+}
+# the first preset at the target on three data sets, best accuracies being level; the
+# evidence, and what else is as fast: experiments/README.md
+RECOMMENDED: dict[str, Any] = {
+    "delta": 0.0,
+    "merge_momentum": 0.0,
+    "scaling": "hgpu_code",
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": PAPER,
+    "hgpu_code": PAPER | HGPU_CODE,
+    "recommended": PAPER | RECOMMENDED,
+}
+
+
+@factory
+def adaptive_sgd(
+    *,
+    batch_size: int,
+    learning_rate: LearningRateLike | None = None,
+    preset: str = "paper",
+    min_batch_size: float | None = None,
+    beta: float | None = None,
+    mega_batch: int | None = None,
+    delta: float | None = None,
+    pert_thr: float = 0.1,
+    merge_momentum: float | None = None,
+    weights: str | None = None,
+    reg_measure: str = "l2_over_dim",
+    scaling: str | None = None,
+    bound: str = "skip",
+    scale_every: int = 1,
+    rule: str | None = None,
+    warmup_epochs: float | None = None,
+    time_decay: float = 0.0,
+    order: str | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+) -> Strategy:
+    """Gives fast workers more and larger batches until updates are balanced.
+
+    Within a mega-batch of `mega_batch` examples (default: 100 b_max), each idle worker
+    i gets a batch of b_i examples, at learning rate eta b_i / b_max. After it,
+
+        w' = sum_i alpha_i w_i + gamma (w - w_p)                    (`merge.normalized`)
+        b_i <- b_i + beta (u_i - mean u), within [b_min, b_max]   (`linear_scaling`)
+
+    `batch_size` is the largest batch size, with which all workers start (b_max in the
+    paper), `min_batch_size` the smallest (b_min), eta is `learning_rate` and gamma
+    `merge_momentum`. By default b_min = b_max / 8 and beta = b_min / 2.
+
+    `scaling` is "paper"; "hgpu_code", the public code's rule with fixed steps of
+    b_max / 32 and b_min = b_max / 32; "measured", hetjax's own rule
+    (`schedule.measured_scaling`); or "none". `order` is that of `sampling.uniform`.
+
+    Where a setting is None it is that of the `preset`:
+
+    - "paper": merge_momentum = 0.9, delta = 0.1, the paper's `scaling`
+    - "hgpu_code": the same momentum and delta; `scaling`, `rule`, `weights`, the
+      sequential `order` and 10 `warmup_epochs` of the public code
+    - "recommended": merge_momentum = 0, delta = 0, and the public code's `scaling`. On
+      three data sets it reached 97 % of the best accuracy in 175, 90 and 105 s, the
+      paper's momentum and delta never; dispatch without scaling took 180, 85 and 145 s,
+      the same within the seeds' spread (experiments/README.md)
+
+    During the warm-up all batch sizes are b_max / 32, and the learning rate rises from
+    a hundredth of eta / 32 to eta / 32; in the e-th epoch after it, it is
+    eta / (1 + time_decay e) at b_max.
+
+    `optimizer` is an optax optimizer for every worker in place of SGD; its learning
+    rate is inside it (and multiplied by b_i / b_max), or `learning_rate`
+    (`hetjax.strategies.worker_optimizers`).
+
+    Source: Adaptive SGD, Algorithms 1 and 2; docs/algorithms A.
+    """
+    own = dict(locals())
+    given = settings(own)
+    if preset not in PRESETS:
+        raise ValueError(f"preset={preset!r}: choose one of {tuple(PRESETS)}")
+    chosen = {
+        name: default if own[name] is None else own[name]
+        for name, default in PRESETS[preset].items()
+    }
+    check_not_negative(warmup_epochs=chosen["warmup_epochs"], time_decay=time_decay)
+    check_positive(
+        batch_size=batch_size, mega_batch=mega_batch, scale_every=scale_every
+    )
+    examples = mega_batch or 100 * batch_size
+    policy = schedule.mega_batch(
+        examples=examples,
+        batch_size=batch_size,
+        scaling=_scaling(
+            chosen["scaling"], batch_size, min_batch_size, beta, bound, examples
+        ),
+        scale_every=scale_every,
+        rule=chosen["rule"],
+        warmup_epochs=chosen["warmup_epochs"],
+        warmup_size=max(1, batch_size / 32),
+    )
+    check_fraction(merge_momentum=chosen["merge_momentum"], delta=chosen["delta"])
+    check_not_negative(pert_thr=pert_thr)
+    merging = merge.normalized(
+        delta=chosen["delta"],
+        pert_thr=pert_thr,
+        momentum=chosen["merge_momentum"],
+        weights=chosen["weights"],
+        reg_measure=reg_measure,
+    )
+    update, learning_rate = sgd_or(optimizer, learning_rate)
+    return Strategy(
+        policy,
+        update,
+        merging,
+        batch_size,
+        _warm_up(learning_rate, chosen["warmup_epochs"], time_decay),
+        sampling.uniform(chosen["order"]),
+        settings={**given, **settings(chosen)},
+        name="adaptive_sgd",
+    )
+
+
+def _scaling(
+    name: str,
+    batch_size: float,
+    min_batch_size: float | None,
+    beta: float | None,
+    bound: str,
+    examples: int,
+) -> Callable | Scaling | None:
+    if name not in SCALINGS:
+        raise ValueError(f"scaling={name!r}: choose one of {SCALINGS}")
+    if bound not in schedule.BOUNDS:
+        raise ValueError(f"bound={bound!r}: choose one of {schedule.BOUNDS}")
+    smallest = max(1, batch_size / (32 if name == "hgpu_code" else 8))
+    min_batch_size = smallest if min_batch_size is None else min_batch_size
+    beta = min_batch_size / (1 if name == "hgpu_code" else 2) if beta is None else beta
+    check_positive(min_batch_size=min_batch_size)
+    check_not_negative(beta=beta)
+    if min_batch_size > batch_size:
+        raise ValueError(
+            f"min_batch_size={min_batch_size} is above batch_size={batch_size}: give a "
+            "smaller one"
+        )
+    bounds = {"min_batch_size": min_batch_size, "batch_size": batch_size}
+    if name == "measured":
+        return schedule.measured_scaling(**bounds, examples=examples)
+    if name == "hgpu_code":
+        return partial(schedule.fixed_scaling, **bounds, step=beta)
+    if name == "paper":
+        return partial(schedule.linear_scaling, **bounds, beta=beta, bound=bound)
+    return None
+
+
+def _warm_up(
+    learning_rate: LearningRateLike, warmup_epochs: float, time_decay: float
+) -> LearningRateLike:
+    """The learning rate at b_max with the code's warm-up and decay, over epochs."""
+    if not warmup_epochs and not time_decay:
+        return learning_rate
+    if not isinstance(learning_rate, int | float):
+        raise ValueError(
+            "adaptive_sgd: warmup_epochs and time_decay define a schedule themselves: "
+            "give learning_rate as a number, or give a schedule without them"
+        )
+    base = learning_rate_at(learning_rate, START)
+
+    def schedule_fn(epochs: float) -> float:
+        if epochs < warmup_epochs:
+            return base * (0.01 + 0.99 * epochs / warmup_epochs)
+        return base / (1 + time_decay * (1 + int(epochs - warmup_epochs)))
+
+    return LearningRate(schedule_fn, over="epochs")
