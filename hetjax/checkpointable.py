@@ -19,7 +19,7 @@ class Leaves(list):
     """
 
 
-class Saved:
+class Checkpointable:
     """A part of a run: `save` returns what changes in it, `load` takes it up again.
 
     `changes` are the names of these attributes. Their values are plain: numbers,
@@ -33,13 +33,16 @@ class Saved:
     def save(self) -> dict[str, Any]:
         """Return the values of all `changes` by name."""
         found = {name: getattr(self, name) for name in self.changes}
-        return {k: v.save() if isinstance(v, Saved) else v for k, v in found.items()}
+        return {
+            k: v.save() if isinstance(v, Checkpointable) else v
+            for k, v in found.items()
+        }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from the values that `save` returned."""
         for name in self.changes:
             part = getattr(self, name)
-            if isinstance(part, Saved):
+            if isinstance(part, Checkpointable):
                 part.load(saved[name])
             else:
                 setattr(self, name, saved[name])

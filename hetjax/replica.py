@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from hetjax.tree import ModelState, OptState, Params, PyTree
 
 
-class _Fields(NamedTuple):
+class _ReplicaFields(NamedTuple):
     params: Params
     model_state: ModelState
     opt_state: OptState
@@ -17,7 +17,7 @@ class _Fields(NamedTuple):
 EMPTY: Any = MappingProxyType({})
 
 
-class Replica(_Fields):
+class Replica(_ReplicaFields):
     """A worker's copy of the model, its optimizer state and its buffers.
 
     A named tuple, and thus a pytree. `carry` is a dict of buffers by name, by default a

@@ -6,7 +6,7 @@ The machines of the tests of traces and fits.
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.tape import Writer
+from hetjax.engine.tape import TapeWriter
 from hetjax.machine import (
     Cost,
     Event,
@@ -83,7 +83,7 @@ def writer(policy, clock, *, num_bytes=0.0, nonzeros=no_nonzeros):
     `nonzeros(local_round)` gives the non-zeros of its steps.
     """
     topology = policy.topology(clock.workers)
-    return Writer(
+    return TapeWriter(
         policy,
         clock,
         Counted(nonzeros),

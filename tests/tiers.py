@@ -30,7 +30,7 @@ HOST = (  # files and folders
     "tests/machine",
     "tests/report",
     "tests/runtimes/test_deadlines.py",
-    "tests/runtimes/test_inbox.py",
+    "tests/runtimes/test_interruptible_queue.py",
     "tests/runtimes/test_wall_clock.py",
     "tests/runtimes/test_wall_clock_membership.py",
     "tests/sampling",

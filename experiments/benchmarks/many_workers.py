@@ -29,7 +29,7 @@ from experiments.benchmarks import local_sgd_peers
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.api.progress import ProgressBar
-from hetjax.api.runs_at_once import Run, run_all
+from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 from hetjax.machine import Arrival, Machine, SimulatedClock
 
@@ -90,7 +90,7 @@ def contender(machine: Machine, strategy: hj.Strategy, runs: int = 1) -> Measure
     session = session_of(machine, strategy)
     rates = np.geomspace(RATE / 2, RATE, -(-runs // SEEDS)).tolist()
     every = [
-        Run(f"{rate:g}", strategy._replace(learning_rate=rate), seed, {})
+        ComparedRun(f"{rate:g}", strategy._replace(learning_rate=rate), seed, {})
         for rate in rates
         for seed in range(SEEDS)
     ][:runs]

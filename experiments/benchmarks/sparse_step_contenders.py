@@ -24,7 +24,7 @@ from experiments.common import bounds
 from experiments.common.bounds import bounded
 from hetjax.data.batching import Batch, make_batch, make_buckets
 from hetjax.engine.programs.task_programs import Programs
-from hetjax.output.hashing import Hashing, Tables
+from hetjax.output.hashing import Hashing, HashTables
 from hetjax.output.slide import PRESETS, RANGE_BITS
 from hetjax.replica import Replica
 from hetjax.tasks.classification import cross_entropy
@@ -193,7 +193,7 @@ def rebuilds(steps: int) -> int:
 def rebuild_seconds(data: hj.data.Dataset) -> float:
     """Seconds in which SLIDE's tables of this many labels are built."""
     w = jax.random.normal(jax.random.key(1), (data.num_classes, HIDDEN))
-    build = jax.jit(lambda w: Tables.of(w, _HASHING, jax.random.key(2)))
+    build = jax.jit(lambda w: HashTables.of(w, _HASHING, jax.random.key(2)))
     jax.block_until_ready(build(w))
     began = time.perf_counter()
     jax.block_until_ready(build(w))

@@ -49,7 +49,7 @@ from experiments.common.bounds import bounded, check_some_of
 from hetjax import tree
 from hetjax.api.plan import virtual_run, virtual_times
 from hetjax.api.progress import ProgressBar
-from hetjax.api.runs_at_once import Run, run_all
+from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 
 STRATEGIES = (
@@ -258,7 +258,8 @@ def grid(setting: Setting, number: int) -> Measured:
     )
     rates = np.geomspace(setting.job.rate / 3, setting.job.rate, number).tolist()
     runs = [
-        Run(f"{rate:g}", strategy._replace(learning_rate=rate), 0, {}) for rate in rates
+        ComparedRun(f"{rate:g}", strategy._replace(learning_rate=rate), 0, {})
+        for rate in rates
     ]
 
     def run() -> float:

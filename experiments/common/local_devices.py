@@ -6,7 +6,7 @@ from absl import flags
 import hetjax as hj
 from experiments.common import bounds
 from experiments.common.bounds import DEVICES, bounded
-from hetjax.api import RealMachine
+from hetjax.api import LocalMachine
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -34,7 +34,7 @@ def divide_cpu() -> None:
 MACHINES = {"local": "threads", "mesh": "mesh", "auto": "auto"}  # their placements
 
 
-def machine(placement: str = "threads") -> RealMachine:
+def machine(placement: str = "threads") -> LocalMachine:
     """The real machine that the flags describe. Call this before JAX lists devices."""
     divide_cpu()
     if placement == "threads":

@@ -13,14 +13,14 @@ from hetjax.api.run_folder import OtherRun
 from hetjax.api.train import train
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.make_cluster import cluster_machine
-from hetjax.runtimes.threads.local_machine import RealMachine, local_machine
+from hetjax.runtimes.threads.local_machine import LocalMachine, local_machine
 
 __all__ = [
     "Advice",
     "ClusterMachine",
     "OtherRun",
     "Plan",
-    "RealMachine",
+    "LocalMachine",
     "advise",
     "calibrate",
     "cluster_machine",

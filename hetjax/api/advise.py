@@ -27,7 +27,7 @@ from hetjax.machine.types import ROOT
 from hetjax.metric_mode import score, worst
 from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies import (
     adaptive_sgd,
     biased_local_sgd,
@@ -145,7 +145,7 @@ def _named(choice: Choice) -> str:
 def advise(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine,
     *,
     strategies: Mapping[str, Strategy] | None = None,
     batch_size: int = 64,

@@ -20,7 +20,7 @@ from hetjax.local import LocalUpdate, sgd
 from hetjax.machine import Machine
 from hetjax.machine.simulated_machine import Calibration
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.threads.local_machine import RealMachine, local_machine
+from hetjax.runtimes.threads.local_machine import LocalMachine, local_machine
 from hetjax.sampling.by_weight import by_weight
 from hetjax.schedule.policies.calibration_rounds import DONE, calibration_rounds
 from hetjax.schedule.types import Policy
@@ -37,7 +37,7 @@ _LONG = 1e6  # [s] the run ends by itself long before that
 def calibrate(
     task: Task,
     data: Dataset,
-    devices: RealMachine | ClusterMachine | Sequence[Device | str] | None = None,
+    devices: LocalMachine | ClusterMachine | Sequence[Device | str] | None = None,
     *,
     batch_sizes: Sequence[int] = (16, 32, 64, 128),
     local_steps: Sequence[int] = (1, 8),
@@ -132,12 +132,12 @@ def calibrate(
 
 
 def _to_measure(
-    devices: RealMachine | ClusterMachine | Sequence[Device | str] | None,
-) -> RealMachine | ClusterMachine:
+    devices: LocalMachine | ClusterMachine | Sequence[Device | str] | None,
+) -> LocalMachine | ClusterMachine:
     """The machine, without faults; its workers run one by one."""
     if isinstance(devices, ClusterMachine):
         return dataclasses.replace(devices.present, faults=())
-    machine = devices if isinstance(devices, RealMachine) else local_machine(devices)
+    machine = devices if isinstance(devices, LocalMachine) else local_machine(devices)
     return dataclasses.replace(machine, faults=(), placement="threads")
 
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from hetjax.api.argument_checks import check_seconds, seeds_of
 from hetjax.api.progress import ProgressBar
 from hetjax.api.request_checks import check_compare
-from hetjax.api.runs_at_once import Run, run_all
+from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
@@ -29,7 +29,7 @@ from hetjax.metric_mode import score, worst
 from hetjax.processes.agreement import is_first
 from hetjax.report.comparison import Comparison
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.constant_prediction import constant_metric
 from hetjax.tasks.types import Task
@@ -44,7 +44,7 @@ kept; runs of a group share a folder."""
 def compare(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine,
     strategies: Mapping[str, Strategy],
     *,
     seconds: float | Mapping[str, float],
@@ -170,7 +170,9 @@ def compare(
                 own.trace = Path(traces) / f"{_of_run(names[0], some[0])}.jsonl"
             # adding a strategy may change the rate that is best for all
             runs = [
-                Run(name, s, seed, keep(_rated(name, s) if tuning else name, seed))
+                ComparedRun(
+                    name, s, seed, keep(_rated(name, s) if tuning else name, seed)
+                )
                 for name, s in ((name, strategies[name]) for name in names)
                 for seed in some
             ]
@@ -358,7 +360,7 @@ def _scores(
     rated = [_at(strategy, rate) for rate in learning_rates]
     names = [_rated(name, each) for each in rated]
     runs = [
-        Run(each, own, seed, keep(each, seed, TUNING))
+        ComparedRun(each, own, seed, keep(each, seed, TUNING))
         for each, own in zip(names, rated, strict=True)
     ]
     found = {}

@@ -31,7 +31,7 @@ class RoundState(NamedTuple):
     key: jax.Array
 
 
-class Round(NamedTuple):
+class RoundFunctions(NamedTuple):
     """The pure functions of `make_round`."""
 
     init: Callable[..., RoundState]
@@ -40,7 +40,7 @@ class Round(NamedTuple):
 
 
 @checked
-def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
+def make_round(task: Task, strategy: Strategy, *, workers: int) -> RoundFunctions:
     """Return a strategy's bulk-synchronous round as pure functions, without a machine.
 
         init(key, params=None) -> state
@@ -157,7 +157,7 @@ def make_round(task: Task, strategy: Strategy, *, workers: int) -> Round:
         """The merged model."""
         return tree.cast_like(merge.model(state.merge), like)
 
-    return Round(init, round, model)
+    return RoundFunctions(init, round, model)
 
 
 def _merge_of(strategy: Strategy, programs: Programs) -> Merge:

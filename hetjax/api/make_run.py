@@ -41,7 +41,7 @@ _TRACED = (
 )
 
 
-class Run:
+class RunFunction:
     """A run as a pure function: see `make_run`."""
 
     def __init__(
@@ -225,7 +225,7 @@ def make_run(
     seed: int = 0,
     eval_examples: int | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Run:
+) -> RunFunction:
     """Return a whole run on a simulated machine as a pure function.
 
         run(key=None, params=None, *, learning_rate=None, **settings)
@@ -339,4 +339,4 @@ def make_run(
     # of the largest size, as a model may divide its batches
     some = np.zeros(job.buckets[-1].size, np.int64)
     batch = make_batch(job.train, some, job.buckets)
-    return Run(task, strategy, make, written, source, batches, batch, seed)
+    return RunFunction(task, strategy, make, written, source, batches, batch, seed)

@@ -15,7 +15,7 @@ from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -24,7 +24,7 @@ def resume(
     path: str | Path | Checkpoint,
     task: Task | None = None,
     data: Dataset | None = None,
-    machine: Machine | RealMachine | ClusterMachine | None = None,
+    machine: Machine | LocalMachine | ClusterMachine | None = None,
     strategy: Strategy | None = None,
     *,
     devices: Sequence[Device | str] | None = None,

@@ -19,8 +19,8 @@ import numpy as np
 
 from hetjax import tree
 from hetjax.api.run_recipes import recipes
-from hetjax.checkpoint.checkpoint_folder import Found, alone, find, holds_run
-from hetjax.checkpoint.checkpoint_manager import Keeper
+from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, alone, find, holds_run
+from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.description import checksum
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.checkpoint.values import Encoder
@@ -57,11 +57,11 @@ class OtherRun(ValueError):
         self.what = what
 
 
-class Kept(NamedTuple):
+class RunFolder(NamedTuple):
     """A folder in which a run is kept, and what it held before."""
 
-    keeper: Keeper
-    found: Found | None
+    keeper: CheckpointManager
+    found: FoundCheckpoint | None
 
     @property
     def trace(self) -> Path:
@@ -102,7 +102,9 @@ class Kept(NamedTuple):
 
 
 @contextmanager
-def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator[Kept]:
+def open_run_folder(
+    checkpoint: Checkpoint, resume: str, about: dict[str, Any]
+) -> Iterator[RunFolder]:
     """Open the folder of a run for as long as the block takes.
 
     Of several processes each keeps a part, in a folder inside it; all have to call this
@@ -117,7 +119,7 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
         gather = partial(processes.gather, timeout=_LONG)
     if resume == "must" and not folder.is_dir():
         raise ValueError(f'resume="must": {folder} is no folder')
-    keeper = Keeper(replace(checkpoint, path=folder), about, gather)
+    keeper = CheckpointManager(replace(checkpoint, path=folder), about, gather)
     try:
         found = None if resume == "never" else find(folder, gather)
         if found is None and resume == "must":
@@ -126,11 +128,11 @@ def kept(checkpoint: Checkpoint, resume: str, about: dict[str, Any]) -> Iterator
             keeper.begin_anew(*files)
         else:
             check_same(folder, found.about, about)
-            evals = 0 if found.finished else len(Kept(keeper, found).evals)
+            evals = 0 if found.finished else len(RunFolder(keeper, found).evals)
             keeper.goes_on(found.number, evals, *files)
             for why in found.damaged:
                 warnings.warn(f"{why}; an older checkpoint is taken", stacklevel=2)
-        yield Kept(keeper, found)
+        yield RunFolder(keeper, found)
     finally:
         keeper.close()
 

@@ -11,7 +11,7 @@ from hetjax.report.record import plain
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.make_cluster import cluster_machine
 from hetjax.runtimes.devices import all_devices, chosen_devices
-from hetjax.runtimes.threads.local_machine import RealMachine, RealWorker
+from hetjax.runtimes.threads.local_machine import LocalMachine, LocalWorker
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import strategy_of
@@ -40,7 +40,7 @@ def _machine_recipe(machine: Any) -> dict[str, Any]:
     encoder = Encoder()
     if isinstance(machine, Machine):
         found = {"simulated": encoder.encode(machine, "machine")}
-    elif isinstance(machine, RealMachine):
+    elif isinstance(machine, LocalMachine):
         found = {
             "real": [[w.name, w.device_name, w.slowdown] for w in machine.workers],
             "faults": encoder.encode(machine.faults, "faults"),
@@ -87,7 +87,7 @@ def made_again(folder: Any, found: dict[str, Any], given: dict[str, Any]) -> dic
     return given
 
 
-def _machine_of(recipe: dict[str, Any]) -> Machine | RealMachine | ClusterMachine:
+def _machine_of(recipe: dict[str, Any]) -> Machine | LocalMachine | ClusterMachine:
     if "simulated" in recipe:
         return decode(recipe["simulated"], [])
     if "cluster" in recipe:
@@ -96,12 +96,12 @@ def _machine_of(recipe: dict[str, Any]) -> Machine | RealMachine | ClusterMachin
         return _as_before(machine, recipe["workers"], recipe["slowdown"], faults)
     known = all_devices()
     workers = [
-        RealWorker(name, chosen_devices([device], known)[0], slowdown)
+        LocalWorker(name, chosen_devices([device], known)[0], slowdown)
         for name, device, slowdown in recipe["real"]
     ]
     faults = decode(recipe["faults"], [])
     step_mode, placement = recipe["step_mode"], recipe["placement"]
-    return RealMachine(tuple(workers), faults, step_mode, placement)
+    return LocalMachine(tuple(workers), faults, step_mode, placement)
 
 
 def _as_before(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hetjax.api.progress import ProgressBar
-from hetjax.api.run_folder import is_finished, kept, own_folder, values_of
+from hetjax.api.run_folder import is_finished, open_run_folder, own_folder, values_of
 from hetjax.api.session import Session
 from hetjax.checkpoint.checkpoint_folder import find
 from hetjax.engine.loop import Loop
@@ -17,12 +17,12 @@ from hetjax.engine.programs.sharing import shared_parts
 from hetjax.engine.records.history import EPOCHS_DONE, Evaluation, History
 from hetjax.machine import Machine
 from hetjax.runtimes.compiled.player_choice import side_by_side
-from hetjax.runtimes.compiled.side_by_side import FanPlayer, Side
+from hetjax.runtimes.compiled.side_by_side import Side, SideBySidePlayer
 from hetjax.runtimes.devices import simulation_devices
 from hetjax.strategies.types import Strategy
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
     """One run of a comparison; `keep` are the arguments that say where it is kept."""
 
     name: str
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 def run_all(
     session: Session,
-    runs: Sequence[Run],
+    runs: Sequence[ComparedRun],
     bar: ProgressBar,
     *,
     epochs: float | None = None,
@@ -52,19 +52,19 @@ def run_all(
             yield [session.run(name, strategy, seed, bar, epochs=epochs, **keep)]
 
 
-def _groups(session: Session, runs: Sequence[Run]) -> list[list[Run]]:
+def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
     """Runs that may be played together: of one schedule, and as many as fit."""
-    found: dict[tuple[int, int, int | str], list[Run]] = {}
+    found: dict[tuple[int, int, int | str], list[ComparedRun]] = {}
     for i, run in enumerate(runs):
         most, seed = _most(session, run), session.schedule_of(run.seed)
         found.setdefault((seed, most, i if most == 1 else ""), []).append(run)
-    parts: list[list[Run]] = []
+    parts: list[list[ComparedRun]] = []
     for (_, most, _), group in found.items():
         parts += [group[i : i + most] for i in range(0, len(group), most)]
     return parts
 
 
-def _most(session: Session, run: Run) -> int:
+def _most(session: Session, run: ComparedRun) -> int:
     """How many such runs are played together, at most."""
     strategy, machine = shared_parts(session.programs, run.strategy), session.machine
     if not isinstance(machine, Machine) or callable(strategy.learning_rate):
@@ -78,7 +78,7 @@ def _most(session: Session, run: Run) -> int:
     return side_by_side(strategy, job, len(machine.workers), devices[0])
 
 
-def _is_begun(run: Run) -> bool:
+def _is_begun(run: ComparedRun) -> bool:
     checkpoint = run.keep.get("checkpoint")
     if checkpoint is None or run.keep["resume"] == "never":
         return False
@@ -86,7 +86,7 @@ def _is_begun(run: Run) -> bool:
 
 
 def _together(
-    session: Session, runs: list[Run], bar: ProgressBar, epochs: float | None
+    session: Session, runs: list[ComparedRun], bar: ProgressBar, epochs: float | None
 ) -> list[History] | None:
     """The histories of runs that were played together; None: each has to run alone."""
     if len(runs) < 2:
@@ -125,7 +125,7 @@ def _played(
     bar: ProgressBar,
     epochs: float | None,
     number: int,
-) -> tuple[History, FanPlayer]:
+) -> tuple[History, SideBySidePlayer]:
     """The history of the first run, and the player that knows those of all."""
     runtime = session.opened(strategy, job)
     player, metric, last = runtime.player, session.programs.task.metric, 0.0
@@ -148,10 +148,10 @@ def _played(
 def _of_run(
     session: Session,
     first: History,
-    player: FanPlayer,
+    player: SideBySidePlayer,
     model: Any,
     number: int,
-    run: Run,
+    run: ComparedRun,
 ) -> History:
     """The history of one of several runs, from that of the first one."""
     history, several = copy.copy(first), player.side.number
@@ -175,12 +175,14 @@ def _of_run(
     return history
 
 
-def _keep(session: Session, history: History, run: Run, epochs: float | None) -> None:
+def _keep(
+    session: Session, history: History, run: ComparedRun, epochs: float | None
+) -> None:
     """Keep the end of a run in its folder, if it has one."""
     if not run.keep or not is_finished(history):
         return
     job = session.job(run.name, run.strategy, run.seed)
     about = session.described(run.strategy, job, epochs=epochs)
-    with kept(run.keep["checkpoint"], run.keep["resume"], about) as folder:
+    with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
         folder.keeper.finish(values_of(history))
         folder.keeper.join()

@@ -12,18 +12,18 @@ from hetjax.api.argument_checks import check_seed
 from hetjax.api.progress import ProgressBar
 from hetjax.api.request_checks import check_strategy
 from hetjax.api.run_folder import (
-    Kept,
+    RunFolder,
     check_same,
     describe_run,
     history_of,
     is_finished,
-    kept,
+    open_run_folder,
     own_folder,
     values_of,
 )
 from hetjax.callbacks import Callbacks, OnEval
-from hetjax.checkpoint.checkpoint_folder import Found, find
-from hetjax.checkpoint.checkpoint_manager import Keeper
+from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, find
+from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpoint.settings import Checkpoint
 from hetjax.data.batching import Batch, make_buckets
 from hetjax.data.dataset import Dataset, Split
@@ -177,7 +177,7 @@ class Session:
             history = run(job)
         else:
             about = self.described(strategy, job, target=target, epochs=epochs)
-            with kept(checkpoint, resume, about) as folder:
+            with open_run_folder(checkpoint, resume, about) as folder:
                 if folder.found is not None and folder.found.finished:
                     bar.skip(self.instants[-1])
                     history = self._finished(folder.found, folder.trace, strategy)
@@ -237,7 +237,9 @@ class Session:
             strategy, job, self.machine, about, target=target, epochs=epochs
         )
 
-    def _finished(self, found: Found, trace: Path, strategy: Strategy) -> History:
+    def _finished(
+        self, found: FoundCheckpoint, trace: Path, strategy: Strategy
+    ) -> History:
         """The history of a run that is over, as it was kept."""
         task = self.programs.task
         history = history_of(found.values, task)
@@ -250,7 +252,7 @@ class Session:
     def _run(
         self,
         job: Job,
-        folder: Kept | None = None,
+        folder: RunFolder | None = None,
         *,
         strategy: Strategy,
         bar: ProgressBar,
@@ -370,7 +372,7 @@ def _evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
     return (*(seconds * k / num_evals for k in range(num_evals)), seconds)
 
 
-def _keep_end(history: History, keeper: Keeper) -> None:
+def _keep_end(history: History, keeper: CheckpointManager) -> None:
     """Keep the end of a run that is over for good; note a signal that comes meanwhile.
 
     What is being written is not lost by it.

@@ -14,7 +14,7 @@ from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 
@@ -22,7 +22,7 @@ from hetjax.tasks.types import Task
 def train(
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine,
     strategy: Strategy,
     *,
     seconds: float,
@@ -140,7 +140,7 @@ def train_as(
     name: str,
     task: Task,
     data: Dataset,
-    machine: Machine | RealMachine | ClusterMachine,
+    machine: Machine | LocalMachine | ClusterMachine,
     strategy: Strategy,
     *,
     checkpoint: Checkpoint | None,

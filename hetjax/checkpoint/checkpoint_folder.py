@@ -30,7 +30,7 @@ LOCK = "lock"
 VERSION = 2  # of what is kept of a run that is not over
 
 
-class Found(NamedTuple):
+class FoundCheckpoint(NamedTuple):
     """What a folder holds of a run."""
 
     about: dict[str, Any]  # the settings with which it was made
@@ -52,7 +52,7 @@ def place(folder: Path, number: int) -> Path:
 
 def find(
     folder: Path, gather: Gather = alone, *, about_alone: bool = False
-) -> Found | None:
+) -> FoundCheckpoint | None:
     """Return what a folder holds of a run; None if it holds nothing.
 
     The newest checkpoint that is not damaged is taken; of several processes the newest
@@ -66,7 +66,7 @@ def find(
         found = _read(place(folder, number), number, about_alone)
         problems = [found] if isinstance(found, str) else []
         problems = sum(gather("damage", problems), [])
-        if not problems and isinstance(found, Found):
+        if not problems and isinstance(found, FoundCheckpoint):
             return found._replace(damaged=tuple(damaged))
         damaged += problems
     if not any(everyone):
@@ -78,7 +78,7 @@ def find(
     )
 
 
-def _read(checkpoint: Path, number: int, about_alone: bool) -> Found | str:
+def _read(checkpoint: Path, number: int, about_alone: bool) -> FoundCheckpoint | str:
     """What a checkpoint holds, or why it cannot be used."""
     try:
         document, arrays = checkpoint_files.read(checkpoint, document_alone=about_alone)
@@ -90,7 +90,9 @@ def _read(checkpoint: Path, number: int, about_alone: bool) -> Found | str:
             )
         encoded = {} if about_alone else document["values"]
         values = {k: decode(v, arrays) for k, v in encoded.items()}
-        return Found(document["about"], values, number, document["finished"], ())
+        return FoundCheckpoint(
+            document["about"], values, number, document["finished"], ()
+        )
     except Damaged as error:
         return str(error)
     except NoRecipe as error:

@@ -32,7 +32,7 @@ from hetjax.checkpoint.values import Encoder, decode
 from hetjax.checkpointable import before_of
 
 
-class Keeper:
+class CheckpointManager:
     """Keeps one run in a folder."""
 
     prefers_rest = True  # then replicas are equal, or there is no outcome to keep
@@ -113,7 +113,7 @@ class Keeper:
     def _place(self, number: int) -> Path:
         return place(self.folder, number)
 
-    def begin(self, evals: int, *, wait: bool) -> "Cut | None":
+    def begin(self, evals: int, *, wait: bool) -> "Snapshot | None":
         """Begin a cut; None if the one before is still being written (or `wait`).
 
         Several processes always wait: all have to make the same cuts.
@@ -126,7 +126,7 @@ class Keeper:
             self._compare()
         self._last = time.monotonic(), evals
         self._copies = Copies(self._copies.memory)
-        return Cut(self, self._copies)
+        return Snapshot(self, self._copies)
 
     def _compare(self) -> None:
         """Learn which checkpoints the other processes have, and if one must end."""
@@ -232,7 +232,7 @@ class Keeper:
             self._lock.release()
 
 
-class Cut:
+class Snapshot:
     """A cut that is being made: JSON data, and copies of all arrays on the host."""
 
     def __init__(self, keeper: Any, copies: Copies):

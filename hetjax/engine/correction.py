@@ -4,10 +4,10 @@ from array import array
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 
 
-class Correction(Saved):
+class TimeMap(Checkpointable):
     """Maps the planned times of a clock [s] to the true ones, which it learns later.
 
     A clock adds intervals, which it planned one behind the other; times within one are

@@ -9,7 +9,7 @@ import jax
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.metrics import batches_on, mean_metrics
-from hetjax.engine.protocols import Seen
+from hetjax.engine.protocols import EvaluatedModel
 
 
 class Evaluator:
@@ -22,7 +22,7 @@ class Evaluator:
         self._held_out = batches_on(job.held_out, device)
         self.seconds = 0.0  # that looks have taken, after the training before them
 
-    def look(self, store: Any) -> Seen:
+    def look(self, store: Any) -> EvaluatedModel:
         """Look at a store's current model: on the test split, or the part in use."""
         with self._job.compilations.of("evaluate"):
             model = jax.block_until_ready(store.model())
@@ -30,7 +30,7 @@ class Evaluator:
             metrics = mean_metrics(self._job.programs, model, self.test)
             after = time.perf_counter() - self._job.compilations.seconds
             self.seconds += after - before
-            return Seen(model, metrics | store.report())
+            return EvaluatedModel(model, metrics | store.report())
 
     def of_all(self, model: tuple[Any, Any]) -> dict[str, float]:
         """A model's metrics on the whole test split, of which others see a part."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import LocalRound, WorkerInfo
 from hetjax.sampling.types import Sampler
@@ -14,7 +14,7 @@ from hetjax.summaries import maker
 Drawn = tuple[Sequence[np.ndarray], Sequence[int]]  # rows and non-zeros of each step
 
 
-class Examples(Saved):
+class Examples(Checkpointable):
     """The sampler of one run, and its state."""
 
     changes = ("_state", "_unobserved")

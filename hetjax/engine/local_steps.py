@@ -27,7 +27,7 @@ AT_ONCE = 2**20  # bytes of batches that are gathered before the first one is us
 LONGEST = 16  # steps to unroll at most, as a program grows with each; more are fused
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """The result of an assignment."""
 
     replica: Replica
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
         """Its program was launched."""
         return True
 
-    def wait(self) -> "Outcome":
+    def wait(self) -> "RoundOutcome":
         """Wait until the arrays are computed; return the outcome itself."""
         jax.block_until_ready((self.replica, self.mean, self.finite))
         return self
@@ -72,7 +72,7 @@ class StepSettings(NamedTuple):
         return (*self.requires, *self.local_update.requires)
 
 
-class Steps:
+class StepRunner:
     """Runs assignments of one strategy on one training split."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Steps:
         step_mode: str = "dispatch",
         device: Device | None = None,
         between: Callable[[Any], None] | None = None,
-    ) -> Outcome:
+    ) -> RoundOutcome:
         """Enqueue all steps and return their outcome.
 
         `between` is called after each program. With a device, batches are sent to it
@@ -120,7 +120,7 @@ class Steps:
         a: Assignment,
         device: Device | None,
         between: Callable[[Any], None] | None,
-    ) -> Outcome:
+    ) -> RoundOutcome:
         replica, padded, losses, key_data = a.replica, 0, [], self._key_data(a)
         mean = np.zeros(())
         for number, batch in enumerate(self._batches(a.rows)):
@@ -133,7 +133,7 @@ class Steps:
                 losses.append((a.rows[number], values))
             if between:
                 between(replica)
-        return Outcome(replica, losses, mean, padded, self._finite(replica))
+        return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
 
     def _at_once(
         self,
@@ -141,7 +141,7 @@ class Steps:
         step_mode: str,
         device: Device | None,
         between: Callable[[Any], None] | None,
-    ) -> Outcome:
+    ) -> RoundOutcome:
         program = self._programs.steps(
             self._local_update,
             self._requires,
@@ -158,14 +158,14 @@ class Steps:
             between(replica)
         padded = batches.weight.size - sum(map(len, a.rows))
         losses = [(np.stack(a.rows), values)] if self._keeps else []
-        return Outcome(replica, losses, mean, padded, self._finite(replica))
+        return RoundOutcome(replica, losses, mean, padded, self._finite(replica))
 
     def vmapped(
         self,
         group: Sequence[Assignment],
         device: Device | None = None,
         between: Callable[[Any], None] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[RoundOutcome]:
         """Run assignments of the same shape in one program; return their outcomes."""
         n, rows = len(group), [r for a in group for r in a.rows]
         program = self._programs.vmapped(
@@ -184,7 +184,7 @@ class Steps:
             between(replicas)
         padded = batches.weight.size // n - sum(map(len, group[0].rows))
         return [
-            Outcome(
+            RoundOutcome(
                 replica,
                 [(np.stack(a.rows), values[i])] if self._keeps else [],
                 means[i],

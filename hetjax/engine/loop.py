@@ -14,19 +14,19 @@ from typing import Any
 
 import jax
 
-from hetjax.checkpoint.checkpoint_manager import Keeper
+from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpointable import Leaves
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Clock, NotFinite, Runtime, Seen, Traits
+from hetjax.engine.protocols import Clock, EvaluatedModel, NotFinite, Runtime, Traits
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.rollback import WayBack
+from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.snapshots import Cuts
+from hetjax.engine.snapshots import Snapshots
 from hetjax.machine import (
     Arrival,
     Event,
@@ -55,7 +55,7 @@ class Loop:
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], str],
         *,
-        saver: Keeper | None = None,
+        saver: CheckpointManager | None = None,
         saved: dict[str, Any] | None = None,
     ):
         """`on_eval` is called with each evaluation and returns why to stop, or "".
@@ -71,9 +71,9 @@ class Loop:
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
-        self._cuts: Cuts | None = None
+        self._cuts: Snapshots | None = None
         self._said_slow, self._began = False, time.perf_counter()
-        self._back: WayBack | None = None  # of a player for which the tape runs ahead
+        self._back: Rollback | None = None  # of a player for which the tape runs ahead
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
@@ -149,14 +149,14 @@ class Loop:
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
             **player.plays,
             Arrival: self._arrived,
-            tape.Round: self._started,
-            tape.Drop: self._dropped,
-            tape.Look: self._look,
-            tape.Settle: self._settle,
-            tape.Rest: self._rest,
+            tape.StartRound: self._started,
+            tape.DiscardRound: self._dropped,
+            tape.EvaluateRoot: self._look,
+            tape.Synchronize: self._settle,
+            tape.MergesDone: self._rest,
             tape.MergeDone: records.merged,
-            tape.Point: self._point,
-            tape.Stop: lambda stop: records.stop(stop.why),
+            tape.EvaluationDone: self._point,
+            tape.EndRun: lambda stop: records.stop(stop.why),
             **dict.fromkeys((Join, Leave, Slow), records.happened),
         }
 
@@ -166,7 +166,9 @@ class Loop:
         if self._saver is not None and kept is not None:
             # a player that is ahead is saved between events
             rests = self._strategy.policy.bulk_synchronous and not kept.whole
-            self._cuts = Cuts(self._saver, kept, self._player, self.save, rests=rests)
+            self._cuts = Snapshots(
+                self._saver, kept, self._player, self.save, rests=rests
+            )
         begin = self._writer.begin
         if saved is not None and saved["run"]["machine"] == self._machine:
             self._load(saved)
@@ -177,7 +179,9 @@ class Loop:
             self._clock.begin()
         self._hear(begin())
         if self._runtime.ahead:
-            self._back = WayBack(self._player, self._writer, self._clock, self._records)
+            self._back = Rollback(
+                self._player, self._writer, self._clock, self._records
+            )
 
     @property
     def _over(self) -> bool:
@@ -241,23 +245,23 @@ class Loop:
         finally:
             written.close()
 
-    def _started(self, local_round: tape.Round) -> None:
+    def _started(self, local_round: tape.StartRound) -> None:
         self._records.started(local_round)
-        self._player.plays[tape.Round](local_round)
+        self._player.plays[tape.StartRound](local_round)
 
     def _arrived(self, arrival: Arrival) -> Any:
         result = self._player.plays[Arrival](arrival)
         self._records.arrived(arrival, result)
         return result
 
-    def _dropped(self, drop: tape.Drop) -> None:
-        self._player.plays[tape.Drop](drop)
+    def _dropped(self, drop: tape.DiscardRound) -> None:
+        self._player.plays[tape.DiscardRound](drop)
         if self._cuts is not None:
             self._cuts.lost(drop.worker)
 
-    def _look(self, look: tape.Look) -> Seen:
+    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate while the clock stands still; the metrics are process 0's."""
-        play = self._player.plays[tape.Look]
+        play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
             seen = play(look)
             evaluator = getattr(self._player, "evaluator", None)
@@ -268,7 +272,7 @@ class Loop:
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
             model, metrics = play(look)
-            return Seen(model, self._runtime.shared(metrics))
+            return EvaluatedModel(model, self._runtime.shared(metrics))
 
     def _say_slow(self, evaluating: float) -> bool:
         """Warn if evaluations take longer than the training; was it said?"""
@@ -286,7 +290,7 @@ class Loop:
         )
         return True
 
-    def _point(self, point: tape.Point) -> dict[str, float]:
+    def _point(self, point: tape.EvaluationDone) -> dict[str, float]:
         """Record an evaluation, once the run does not go back behind it any more.
 
         So `on_eval` is called with each evaluation once, and the run can be kept here.
@@ -296,13 +300,13 @@ class Loop:
         told = self._records.evaluate(point)
         return told if self._back is None else self._player.told(point.seen, told)
 
-    def _settle(self, settle: tape.Settle) -> None:
-        self._player.plays[tape.Settle](settle)
+    def _settle(self, settle: tape.Synchronize) -> None:
+        self._player.plays[tape.Synchronize](settle)
         self._records.check_losses()
 
     # -- checkpoints -------------------------------------------------------------------
 
-    def _rest(self, rest: tape.Rest) -> None:
+    def _rest(self, rest: tape.MergesDone) -> None:
         """Keep the run, if that is due now, and no round is in flight."""
         if self._cuts is not None and self._back is None:
             self._cuts.between_rounds(*self._progress)
@@ -328,8 +332,8 @@ class Loop:
 
     def save(self) -> dict[str, Any]:
         """Return the run between two events, but for the rounds in flight."""
-        if tape.Settle in self._player.plays:
-            self._settle(tape.Settle())
+        if tape.Synchronize in self._player.plays:
+            self._settle(tape.Synchronize())
         held = [
             (time, Leaves(jax.tree.leaves(seen.model)), seen.metrics)
             for time, seen in self._writer.held
@@ -359,7 +363,7 @@ class Loop:
         player.load(run["player"])
         self._writer.load(run["writer"])
         self._writer.held.extend(
-            (time, Seen(player.model_of(leaves), metrics))
+            (time, EvaluatedModel(player.model_of(leaves), metrics))
             for time, leaves, metrics in run["held"]
         )
         self._records.load(run["records"])
@@ -405,7 +409,7 @@ def writer_of(
     policy: Policy,
     traits: Traits,
     stopped: Callable[[], object],
-) -> tape.Writer:
+) -> tape.TapeWriter:
     """The writer of a job's tape; `policy` decides, and `stopped` as of the writer."""
     workers = clock.workers
     examples = Examples(
@@ -415,7 +419,7 @@ def writer_of(
         job.schedule,
         nonzeros_counter(job.train),
     )
-    return tape.Writer(
+    return tape.TapeWriter(
         policy,
         clock,
         examples,

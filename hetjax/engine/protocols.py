@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hetjax.engine.correction import Correction
+from hetjax.engine.correction import TimeMap
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
     Arrival,
@@ -147,7 +147,7 @@ class RoundResult(Protocol):
         ...
 
 
-class Seen(NamedTuple):
+class EvaluatedModel(NamedTuple):
     """A model at an evaluation, and its metrics on the test split."""
 
     model: Any  # (params, model_state)
@@ -170,7 +170,7 @@ class Traits(NamedTuple):
     # nodes whose merges need the members' held-out metrics, which are asked for first
     measured: Callable[[str], bool] = lambda node: False
     may_miss: bool = False  # may a member be out of reach, as a merge finds out?
-    # must it be known which rounds were finite (`Settle`) before nodes merge?
+    # must it be known which rounds were finite (`Synchronize`) before nodes merge?
     settles: bool = False
 
 
@@ -208,7 +208,7 @@ class Ahead(Protocol):
         """As `settle`, but only if something that has arrived is not known."""
         ...
 
-    def told(self, seen: Seen, metrics: Any) -> Any:
+    def told(self, seen: EvaluatedModel, metrics: Any) -> Any:
         """What the policy is told of an evaluation; usually the `metrics`."""
         ...
 
@@ -319,7 +319,7 @@ class Executor(Turns, Protocol):
         ...
 
     def finish(self, worker: int) -> Any:
-        """Return the `Outcome` of a worker's assignment, which has arrived."""
+        """Return the `RoundOutcome` of a worker's assignment, which has arrived."""
         ...
 
     def drop(self, worker: int) -> None:
@@ -341,7 +341,7 @@ IsDue = Callable[[int], bool]
 """Whether a run should be cut, after a number of evaluations."""
 
 
-class Kept(NamedTuple):
+class CheckpointSupport(NamedTuple):
     """How runs on a machine are kept (`train(checkpoint=...)`).
 
     Its clock then has `save`, `load` (see `hetjax.checkpointable.Saved`), and
@@ -374,7 +374,7 @@ class Runtime(NamedTuple):
     policy: Policy | None = None
     recorder: Any = None  # a `hetjax.tracing.Recorder`, which writes the tape on disk
     # the clock's times, corrected when the run is over; None: they were final
-    corrected: Correction | None = None
+    corrected: TimeMap | None = None
     # of several processes that run the same loop: the value that process 0 has, and
     # whether Ctrl-C was pressed, as the first process tells it
     shared: Callable[[Any], Any] = lambda value: value
@@ -389,4 +389,4 @@ class Runtime(NamedTuple):
     note: str = ""  # how replicas are placed, for the history
     # the machine that each worker is on by now, where there are several
     nodes: Callable[[], Sequence[str]] = tuple
-    kept: Kept | None = None  # if runs on this machine can be kept
+    kept: CheckpointSupport | None = None  # if runs on this machine can be kept

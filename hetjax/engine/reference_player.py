@@ -11,7 +11,7 @@ from typing import Any
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Outcome
+from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import (
     Assignment,
@@ -26,14 +26,14 @@ from hetjax.machine.types import Arrival, MergeTimes, WorkerInfo
 from hetjax.strategies.types import Strategy
 
 
-class Player:
+class ReferencePlayer:
     """Plays the tape of one run on an executor and a store."""
 
     traits: Traits
     plays: Plays
     store: Store
     # called with each outcome, before its replica is taken in
-    on_outcome: Callable[[Arrival, Outcome], None] | None = None
+    on_outcome: Callable[[Arrival, RoundOutcome], None] | None = None
 
     def __init__(
         self,
@@ -70,19 +70,19 @@ class Player:
             measured=lambda node: bool(store.merge_of(node).required_metrics),
         )
         self.plays = {
-            tape.Begin: lambda e: store.begin(e.worker),
-            tape.Round: self._start,
+            tape.BeginReplica: lambda e: store.begin(e.worker),
+            tape.StartRound: self._start,
             Arrival: self._finish,
-            tape.Measure: self._measure,
-            tape.Merge: self._merge,
-            tape.Look: lambda e: self.evaluator.look(store),
-            tape.Forget: lambda e: store.forget(e.worker),
-            tape.Drop: lambda e: self._executor.drop(e.worker),
+            tape.MeasureMembers: self._measure,
+            tape.MergeReplicas: self._merge,
+            tape.EvaluateRoot: lambda e: self.evaluator.look(store),
+            tape.DiscardReplica: lambda e: store.forget(e.worker),
+            tape.DiscardRound: lambda e: self._executor.drop(e.worker),
         }
 
     # -- rounds ------------------------------------------------------------------------
 
-    def _start(self, r: tape.Round) -> None:
+    def _start(self, r: tape.StartRound) -> None:
         replica = self.store.check_out(r.worker)
         assignment = Assignment(
             r.worker, replica, r.rows, r.learning_rate, r.first_step
@@ -91,7 +91,7 @@ class Player:
 
     def _finish(self, arrival: Arrival) -> RoundResult:
         """Take in a replica; reset it if it is not finite."""
-        outcome: Outcome = self._executor.finish(arrival.worker)
+        outcome: RoundOutcome = self._executor.finish(arrival.worker)
         if self.on_outcome is not None:
             self.on_outcome(arrival, outcome)
         self.store.check_in(arrival.worker, outcome.replica)
@@ -103,11 +103,11 @@ class Player:
 
     # -- merges and evaluations --------------------------------------------------------
 
-    def _measure(self, e: tape.Measure) -> list[float]:
+    def _measure(self, e: tape.MeasureMembers) -> list[float]:
         models = [self.store.seen(m) for m in (*e.action.members, *e.action.partners)]
         return self.evaluator.of_members(models)
 
-    def _merge(self, merge: tape.Merge) -> MergeTimes:
+    def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
         compilations = self._job.compilations
         before = compilations.own_seconds
         stamps = self.store.merge(merge.action, merge.stats)
@@ -115,11 +115,11 @@ class Player:
 
     # -- rounds in flight when the run is saved ----------------------------------------
 
-    def outcome(self, worker: int) -> Outcome | None:
+    def outcome(self, worker: int) -> RoundOutcome | None:
         """The outcome of a round in flight; None if it is not known yet."""
         return self._executor.outcome(worker)
 
-    def saved_outcome(self, outcome: Outcome) -> dict[str, Any]:
+    def saved_outcome(self, outcome: RoundOutcome) -> dict[str, Any]:
         """The values of an outcome, for `load_outcome`."""
         return {
             **outcome._asdict(),
@@ -130,5 +130,5 @@ class Player:
     def load_outcome(self, worker: int, saved: dict[str, Any]) -> None:
         """Let a round that was in flight arrive with this outcome."""
         replica = self.store.replica_of(worker, saved["replica"])
-        fields = {k: saved[k] for k in Outcome._fields}
-        self._executor.load(worker, Outcome(**{**fields, "replica": replica}))
+        fields = {k: saved[k] for k in RoundOutcome._fields}
+        self._executor.load(worker, RoundOutcome(**{**fields, "replica": replica}))

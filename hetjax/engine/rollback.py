@@ -14,13 +14,15 @@ import jax
 
 from hetjax.engine.protocols import Ahead, NotFinite
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.tape import Writer
+from hetjax.engine.tape import TapeWriter
 
 
-class WayBack:
+class Rollback:
     """The last point to which a run can go back."""
 
-    def __init__(self, player: Ahead, writer: Writer, clock: Any, records: RunRecords):
+    def __init__(
+        self, player: Ahead, writer: TapeWriter, clock: Any, records: RunRecords
+    ):
         """The run has begun; nothing of it is known yet."""
         self._player, self._writer = player, writer
         self._clock, self._records = clock, records
@@ -117,11 +119,11 @@ class _Pickler(pickle.Pickler):
         """Called for objects of other types than Python's own."""
         if isinstance(value, jax.Array):
             self._kept.append(value)
-            return _Kept, (len(self._kept) - 1,)
+            return _LeftOut, (len(self._kept) - 1,)
         return NotImplemented
 
 
-class _Kept:
+class _LeftOut:
     """Stands for an object that was left out."""
 
 
@@ -132,6 +134,6 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """`_Kept` as what gets the objects back."""
-        if module == __name__ and name == _Kept.__name__:
+        if module == __name__ and name == _LeftOut.__name__:
             return self._kept.__getitem__
         return super().find_class(module, name)

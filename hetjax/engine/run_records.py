@@ -15,14 +15,20 @@ import numpy as np
 from hetjax.checkpointable import Leaves
 from hetjax.data.finite import advice, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
-from hetjax.engine.correction import Correction
+from hetjax.engine.correction import TimeMap
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import RoundResult, Runtime
 from hetjax.engine.records.history import Evaluation, History, WorkerEvent
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.records.losses import Losses
-from hetjax.engine.tape import MergeDone, Point, Round, changes_root, counts_as_merge
+from hetjax.engine.tape import (
+    EvaluationDone,
+    MergeDone,
+    StartRound,
+    changes_root,
+    counts_as_merge,
+)
 from hetjax.machine import Arrival, Join, Leave, Slow
 from hetjax.metric_mode import better
 from hetjax.strategies.types import OWN, Strategy
@@ -81,7 +87,7 @@ class RunRecords:
 
     # -- rounds ---------------------------------------------------------------------
 
-    def started(self, local_round: Round) -> None:
+    def started(self, local_round: StartRound) -> None:
         """Note the rows of a round."""
         self._rows[local_round.worker] = local_round.rows
 
@@ -145,7 +151,7 @@ class RunRecords:
 
     # -- evaluations ----------------------------------------------------------------
 
-    def evaluate(self, point: Point) -> dict[str, float]:
+    def evaluate(self, point: EvaluationDone) -> dict[str, float]:
         """Record an evaluation, and return it; stop the run if it has to end."""
         instant, (self._visible, metrics) = point
         self._look_at_best(metrics[self.history.metric])
@@ -265,7 +271,7 @@ class RunRecords:
         self.losses.load_for_others(saved["losses"])
         self._load_history(saved)
         if saved["corrected"] is not None:
-            before_now = Correction()
+            before_now = TimeMap()
             before_now.load(saved["corrected"])
             self._correct(before_now)
         self.history.last_members = ()  # workers have other numbers now
@@ -277,7 +283,7 @@ class RunRecords:
                 event = WorkerEvent(now, name, what, f"the run {why}")
                 self.history.events.append(event)
 
-    def _correct(self, corrected: Correction) -> None:
+    def _correct(self, corrected: TimeMap) -> None:
         """Replace planned times by what they turned out to be."""
         history = self.history
         history.correct(corrected)

@@ -13,18 +13,18 @@ did.
 from collections.abc import Callable
 from typing import Any
 
-from hetjax.checkpoint.checkpoint_manager import Cut, Keeper
-from hetjax.engine.protocols import Kept, RoundResult, Unreachable
+from hetjax.checkpoint.checkpoint_manager import CheckpointManager, Snapshot
+from hetjax.engine.protocols import CheckpointSupport, RoundResult, Unreachable
 from hetjax.machine import Arrival
 
 
-class Cuts:
+class Snapshots:
     """The cuts of one run: taken when they are due, completed as rounds arrive."""
 
     def __init__(
         self,
-        saver: Keeper,
-        kept: Kept,
+        saver: CheckpointManager,
+        kept: CheckpointSupport,
         player: Any,
         save: Callable[[], dict[str, Any]],
         *,
@@ -41,7 +41,7 @@ class Cuts:
         self._save = save
         if not (kept.at_rest or kept.whole):
             player.on_outcome = self.arrived
-        self._open: Cut | None = None
+        self._open: Snapshot | None = None
         self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
         self._last = ""  # the cut before the run ends: "wanted", then "taken"
 

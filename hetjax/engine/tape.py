@@ -10,9 +10,10 @@ the draw of examples, the ledger with its statistics, and the learning rate. It 
 - what the records of the run are told: `Point`, `MergeDone`, `Stop`.
 
 What was observed is sent back to it: the result of a round after its Arrival, the
-`Seen` of a `Look`, the stamps of a `Merge` where a clock measures them. Whoever needs
-times alone (a plan, a test of a policy) reads the tape and plays nothing. Host world,
-no JAX. The file is long because an entry is understood where it is written.
+`EvaluatedModel` of an `EvaluateRoot`, the stamps of a merge where a clock measures
+them. Whoever needs times alone (a plan, a test of a policy) reads the tape and plays
+nothing. Host world, no JAX. The file is long because an entry is understood where it is
+written.
 """
 
 import math
@@ -22,9 +23,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.engine.examples import Examples
-from hetjax.engine.protocols import Clock, Seen, Traits
+from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
@@ -63,13 +64,13 @@ _EVENTS = frozenset(get_args(Event))
 # -- instructions ------------------------------------------------------------------
 
 
-class Begin(NamedTuple):
+class BeginReplica(NamedTuple):
     """A worker without a replica begins one, from the root's current model."""
 
     worker: int
 
 
-class Round(NamedTuple):
+class StartRound(NamedTuple):
     """Start a local round, from the replica that its worker holds now.
 
     Its result is visible to everything else from its Arrival on, after which the
@@ -85,53 +86,53 @@ class Round(NamedTuple):
     start: float  # [s]
 
 
-class Gather(NamedTuple):
+class GatherReplicas(NamedTuple):
     """Fetch what a merge reads; the answer is the members out of reach."""
 
     action: MergeAction
 
 
-class Measure(NamedTuple):
+class MeasureMembers(NamedTuple):
     """The answer is the main metric of every member on the held-out examples."""
 
     action: MergeAction
 
 
-class Merge(NamedTuple):
+class MergeReplicas(NamedTuple):
     """Carry out a merge or a fetch; the answer is its `MergeTimes`."""
 
     action: MergeAction
     stats: np.ndarray  # packed, as `Ledger.take_stats` returns them
 
 
-class Forget(NamedTuple):
+class DiscardReplica(NamedTuple):
     """A worker has no replica any more: it will begin from the root's model."""
 
     worker: int
 
 
-class Drop(NamedTuple):
+class DiscardRound(NamedTuple):
     """A worker is lost: its round will not arrive."""
 
     worker: int
 
 
-class Look(NamedTuple):
+class EvaluateRoot(NamedTuple):
     """Evaluate the root's current model; the answer is a `Seen`."""
 
 
-class Settle(NamedTuple):
+class Synchronize(NamedTuple):
     """Wait until it is known which of the rounds so far were finite."""
 
 
 # -- what the records are told --------------------------------------------------------
 
 
-class Point(NamedTuple):
+class EvaluationDone(NamedTuple):
     """An evaluation; the answer is what the policy is told of it."""
 
     time: float
-    seen: Seen
+    seen: EvaluatedModel
 
 
 class MergeDone(NamedTuple):
@@ -143,20 +144,20 @@ class MergeDone(NamedTuple):
     missing: tuple[int, ...]  # members that could not be reached
 
 
-class Stop(NamedTuple):
+class EndRun(NamedTuple):
     """The run ends here."""
 
     why: str
 
 
-class Rest(NamedTuple):
+class MergesDone(NamedTuple):
     """The merges of an arrival are done, and no round that follows has begun."""
 
 
 Tape = Generator[Any, Any, None]
 
 
-class Writer(Saved):
+class TapeWriter(Checkpointable):
     """Writes the tape of one run."""
 
     changes = (
@@ -201,7 +202,7 @@ class Writer(Saved):
         self._stopped = stopped
         self.due = deque(instants)  # that are not evaluated yet
         # (time, evaluation of the model that is visible until then)
-        self.held: deque[tuple[float, Seen]] = deque()
+        self.held: deque[tuple[float, EvaluatedModel]] = deque()
         self._begun: set[int] = set()  # workers that have a replica
         self._state: Any = None  # the policy's
         self._awaited = 0  # merges and timers of which the policy will be told
@@ -272,15 +273,15 @@ class Writer(Saved):
         name = clock.workers[worker].name
         if worker not in self._lost:
             self._lost.add(worker)
-            yield Drop(worker)
+            yield DiscardRound(worker)
             self._lose_work(worker, leave.time)
             yield from self._forget(worker)
             if self._stops_if_lost:
-                yield Stop(f"worker {name} was lost: {leave.why}")
+                yield EndRun(f"worker {name} was lost: {leave.why}")
             if not self._stopped():  # else other rounds may still be merged
                 yield from self._tell(leave)
         if not clock.roster.active and not clock.has_pending_joins:
-            yield Stop(f"worker {name}, the last one, was lost: {leave.why}")
+            yield EndRun(f"worker {name}, the last one, was lost: {leave.why}")
 
     def _lose_work(self, worker: int, time: float) -> None:
         """A worker's rounds since its last merge are lost."""
@@ -306,8 +307,8 @@ class Writer(Saved):
         self.due.popleft()
         while self.held and self.held[0][0] <= instant:
             self.held.popleft()
-        seen = self.held[0][1] if self.held else (yield Look())
-        told = yield Point(instant, seen)
+        seen = self.held[0][1] if self.held else (yield EvaluateRoot())
+        told = yield EvaluationDone(instant, seen)
         if told is not None and self.due and not self._stopped():
             yield from self._tell(Evaluated(told, instant))
         yield from self._check_progress()
@@ -317,7 +318,7 @@ class Writer(Saved):
         # instants before an earlier merge is visible see the evaluation kept for it
         since = self.held[-1][0] if self.held else -math.inf
         if self.due[0] < visible and any(since <= t < visible for t in self.due):
-            self.held.append((visible, (yield Look())))
+            self.held.append((visible, (yield EvaluateRoot())))
 
     def _check_progress(self) -> Tape:
         """Stop a run in which no worker has a local round, or will ever get one."""
@@ -329,12 +330,12 @@ class Writer(Saved):
         else:
             since, what = self._last.time, f"on {type(self._last).__name__}"
         if roster.active:
-            yield Stop(
+            yield EndRun(
                 f"no worker has a local round since {since:.6g} s: the policy returned "
                 f"no actions {what}"
             )
         elif not roster.lost:  # else one may come back; `_lose` sees to the end
-            yield Stop(
+            yield EndRun(
                 f"no worker is active since {since:.6g} s: the policy stopped the last "
                 "one"
             )
@@ -349,7 +350,7 @@ class Writer(Saved):
             self._awaited += 1
         if arrived:
             self._pending = actions
-            yield Rest()
+            yield MergesDone()
             self._pending = Actions()
         yield from self._go_on(actions)
 
@@ -380,7 +381,7 @@ class Writer(Saved):
             yield from self._begin(worker)
         first = self.ledger.steps_of(worker)
         self.ledger.record_dispatch(worker, local_round, start, float(rate))
-        yield Round(worker, local_round, rows, nonzeros, rate, first, start)
+        yield StartRound(worker, local_round, rows, nonzeros, rate, first, start)
 
     def _rate(self) -> float:
         """The learning rate now, at the largest batch size."""
@@ -392,14 +393,14 @@ class Writer(Saved):
         return learning_rate_at(self._learning_rate, progress)
 
     def _begin(self, worker: int) -> Tape:
-        yield Begin(worker)
+        yield BeginReplica(worker)
         self._begun.add(worker)
         self.ledger.record_fetch(worker)
 
     def _forget(self, worker: int) -> Tape:
         if worker in self._begun:
             self._begun.remove(worker)
-            yield Forget(worker)
+            yield DiscardReplica(worker)
 
     # -- merges ------------------------------------------------------------------------
 
@@ -410,7 +411,7 @@ class Writer(Saved):
         accuracy, seconds = None, 0.0
         if traits.measured(action.node) and moves_of(action.op).pushes:
             yield from self._begin_all(members)
-            accuracy = yield Measure(action)
+            accuracy = yield MeasureMembers(action)
             seconds = self._seconds_to_measure(action)
         below = self._topology.workers_below(action.members)
         request = MergeRequest(action, traits.num_bytes, seconds, below)
@@ -422,7 +423,7 @@ class Writer(Saved):
         if not self._begun.issuperset(members):  # a first copy must predate the merge
             yield from self._begin_all(members)
         if traits.settles and any(isinstance(m, str) for m in action.members):
-            yield Settle()
+            yield Synchronize()
         if missing or traits.may_miss:
             missing = yield from self._miss(action, missing)
         stats = ledger.take_stats(
@@ -431,7 +432,7 @@ class Writer(Saved):
             accuracy=accuracy,
             learning_rate=self._rate(),
         )
-        times = yield Merge(action, stats)
+        times = yield MergeReplicas(action, stats)
         if stamps is None:
             stamps = self._clock.merged(action, times)  # pyright: ignore
         due = self.due[0] if self.due else visible
@@ -461,7 +462,7 @@ class Writer(Saved):
             yield from self._forget(worker)
             yield from self._begin(worker)
         if self._traits.may_miss:
-            missing = tuple((yield Gather(action)))
+            missing = tuple((yield GatherReplicas(action)))
         for worker in missing:
             self._lose_work(worker, self._clock.now)
             self.ledger.record_fetch(worker)
@@ -515,7 +516,7 @@ def written(
         0,
         lambda rows: [int(nonzeros * len(r)) for r in rows],
     )
-    return Writer(
+    return TapeWriter(
         policy,
         clock,
         examples,

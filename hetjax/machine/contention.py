@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.machine.profile import Profile
 
 
@@ -31,7 +31,7 @@ class _Left:
         return self.computing == 0 and self.resting == 0
 
 
-class Contention(Saved):
+class Contention(Checkpointable):
     """The workers that compute now, and how much each has left.
 
     While other workers j compute, a worker computes c(u) times as slowly:

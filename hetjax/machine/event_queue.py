@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.roster import Roster
 from hetjax.machine.types import (
@@ -39,7 +39,7 @@ _RANKS: dict[type, int] = {
 Entry = tuple[float, int, int, Event | ScriptedFault]  # time, rank, tie, event
 
 
-class EventQueue(Saved):
+class EventQueue(Checkpointable):
     """The pending events of one run, and the roster of its workers."""
 
     changes = ("roster", "_heap", "_count", "_scripted_joins")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.machine.simulated_machine import Machine
 from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
 
@@ -20,7 +20,7 @@ class Transfer(NamedTuple):
     finish: float
 
 
-class MergeQueues(Saved):
+class MergeQueues(Checkpointable):
     """The times at which links, nodes and workers are free again."""
 
     changes = ("_links", "_nodes", "_free")

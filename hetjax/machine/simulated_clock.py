@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.machine.contention import Contention
 from hetjax.machine.event_queue import EventQueue, check_known, check_members
 from hetjax.machine.faults import ScriptedFault
@@ -34,7 +34,7 @@ from hetjax.machine.types import (
 )
 
 
-class SimulatedClock(Saved):
+class SimulatedClock(Checkpointable):
     """The clock of one run on `machine`; starts at 0 s.
 
     Events at the same time come in this order: Merged (by order of merging), Join and

@@ -133,14 +133,14 @@ def evenly(place: jax.Array, total: jax.Array, most: jax.Array | int) -> jax.Arr
     return jnp.where(total > most, spread, place)
 
 
-class Tables(NamedTuple):
+class HashTables(NamedTuple):
     """L hash tables of the rows of W, sorted by bucket."""
 
     labels: jax.Array  # [L, C] int32: labels in the order of their buckets
     starts: jax.Array  # [L, buckets + 1] int32: where each bucket starts
 
     @staticmethod
-    def of(w: jax.Array, hashing: Hashing, key: jax.Array) -> "Tables":
+    def of(w: jax.Array, hashing: Hashing, key: jax.Array) -> "HashTables":
         """The tables of the rows of W [C, H]."""
         num = len(w)
 
@@ -152,7 +152,9 @@ class Tables(NamedTuple):
         codes = jnp.zeros((hashing.tables, num), jnp.int32)
         codes = over_chunks(num, _ROWS, hashed, codes)
         # one table after the other: all at once, the sort would need more memory
-        return Tables(*jax.lax.map(lambda own: _by_bucket(own, hashing.bits), codes))
+        return HashTables(
+            *jax.lax.map(lambda own: _by_bucket(own, hashing.bits), codes)
+        )
 
     def found(
         self, buckets: jax.Array, bucket_size: int, most: int

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetjax.output.candidates import Candidates, layer
 from hetjax.output.checks import check_counts, check_decay
-from hetjax.output.hashing import HASHES, Hashing, Tables, evenly
+from hetjax.output.hashing import HASHES, Hashing, HashTables, evenly
 from hetjax.output.layers import MakeLayer, OutputLayer
 from hetjax.recipes import by_name
 
@@ -104,7 +104,7 @@ def slide(
             buckets = hashing.buckets(
                 h, schedule.functions(state["key"], state["rebuilds"])
             )
-            tables = Tables(state["labels"], state["starts"])
+            tables = HashTables(state["labels"], state["starts"])
             found, count = tables.found(buckets, BUCKET_SIZE, 2 * size)
             offset = jax.random.randint(key, (len(h), 1), 0, num)
             others = (jnp.asarray(listed, jnp.int32)[None] + offset) % num
@@ -127,7 +127,7 @@ class _Schedule(NamedTuple):
 
     def begin(self, w: jax.Array, key: jax.Array) -> dict[str, Any]:
         """The state at the start."""
-        tables = Tables.of(w, self.hashing, jax.random.fold_in(key, 0))
+        tables = HashTables.of(w, self.hashing, jax.random.fold_in(key, 0))
         return {
             "labels": tables.labels,
             "starts": tables.starts,
@@ -142,7 +142,7 @@ class _Schedule(NamedTuple):
         number = state["rebuilds"] + 1
         wait = self.rebuild_every * jnp.exp(self.rebuild_decay * number)
         wait = jnp.minimum(wait, MOST_STEPS).astype(jnp.int32)
-        tables = Tables.of(w, self.hashing, self.functions(state["key"], number))
+        tables = HashTables.of(w, self.hashing, self.functions(state["key"], number))
         return {
             **state,
             "labels": tables.labels,

@@ -30,7 +30,7 @@ ADDRESS, COUNT, INDEX = NAMES = (
 _SILENT = 5.0  # [s] of waiting for the others, until that is told
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """A process's place in its run; the address "" is a cluster's, which JAX knows."""
 
     address: str
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     index: int
 
 
-def place_in(environment: Mapping[str, str]) -> Place | None:
+def place_in(environment: Mapping[str, str]) -> ProcessPlace | None:
     """The place that the environment tells; None if the process is alone."""
     given = [name for name in NAMES if environment.get(name)]
     if set(given) <= {ADDRESS}:
@@ -57,7 +57,7 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
         raise ValueError(f"{ADDRESS}={address}: write host:port, as localhost:1234")
     count = _number(environment, COUNT, 1, math.inf)
     index = _number(environment, INDEX, 0, count - 1)
-    return Place(address, int(count), int(index)) if count > 1 else None
+    return ProcessPlace(address, int(count), int(index)) if count > 1 else None
 
 
 def _number(
@@ -70,7 +70,7 @@ def _number(
     return int(text)
 
 
-def _cluster(environment: Mapping[str, str]) -> Place | None:
+def _cluster(environment: Mapping[str, str]) -> ProcessPlace | None:
     """The place in a cluster of several processes that JAX detects."""
     for kind in clusters.ClusterEnv._cluster_types:
         if kind.opt_in_only_method:
@@ -79,11 +79,11 @@ def _cluster(environment: Mapping[str, str]) -> Place | None:
             continue  # a pod alone
         if kind.is_env_present():
             count = kind.get_process_count()
-            return Place("", count, kind.get_process_id()) if count > 1 else None
+            return ProcessPlace("", count, kind.get_process_id()) if count > 1 else None
     return None
 
 
-def join(place: Place, timeout: float, heartbeat: float) -> None:
+def join(place: ProcessPlace, timeout: float, heartbeat: float) -> None:
     """Start JAX's distributed runtime, and wait for all processes.
 
     A process counts as dead after `heartbeat` seconds [s] without a sign of life.
@@ -92,7 +92,7 @@ def join(place: Place, timeout: float, heartbeat: float) -> None:
         _join(place, timeout, heartbeat)
 
 
-def _join(place: Place, timeout: float, heartbeat: float) -> None:
+def _join(place: ProcessPlace, timeout: float, heartbeat: float) -> None:
     deadline = time.monotonic() + timeout
     arguments = {}
     if place.address:
@@ -121,7 +121,7 @@ def _join(place: Place, timeout: float, heartbeat: float) -> None:
 
 
 @contextmanager
-def _told_if_long(place: Place, timeout: float) -> Iterator[None]:
+def _told_if_long(place: ProcessPlace, timeout: float) -> Iterator[None]:
     """Say on standard error what is waited for, if it takes a while."""
     line = (
         f"{program()}: process {place.index} waits for all {place.count} processes at "
@@ -136,14 +136,14 @@ def _told_if_long(place: Place, timeout: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _not_all(place: Place, timeout: float) -> str:
+def _not_all(place: ProcessPlace, timeout: float) -> str:
     return (
         f"not all {place.count} processes came to {_coordinator(place)} within "
         f"{timeout:g} s: start every one of them"
     )
 
 
-def _coordinator(place: Place) -> str:
+def _coordinator(place: ProcessPlace) -> str:
     return f"the coordinator {place.address}" if place.address else "the coordinator"
 
 

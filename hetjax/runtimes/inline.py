@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from hetjax.engine.local_steps import Outcome
+from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, TakeTurns
 
 FIRST = 3  # assignments that are timed to decide; one of them compiles
 LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
 
-Result = Callable[[], Outcome]  # which may have to be waited for
+Result = Callable[[], RoundOutcome]  # which may have to be waited for
 
 
-class Inline:
+class InlineExecutor:
     """Runs an assignment when it starts, on the caller's thread.
 
     JAX only enqueues the steps, so that the host goes on while they run.
@@ -46,7 +46,7 @@ class Inline:
         outcome = self._run(assignment)
         return lambda: outcome
 
-    def finish(self, worker: int) -> Outcome:
+    def finish(self, worker: int) -> RoundOutcome:
         """Return the outcome; raise what was raised on another thread.
 
         Its arrays may not be computed yet.
@@ -57,11 +57,11 @@ class Inline:
         """Forget an outcome."""
         self._results.pop(worker, None)
 
-    def outcome(self, worker: int) -> Outcome:
+    def outcome(self, worker: int) -> RoundOutcome:
         """Return the outcome of a worker's assignment, which stays."""
         return self._results[worker]()
 
-    def load(self, worker: int, outcome: Outcome) -> None:
+    def load(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up an assignment that was saved with its outcome."""
         self._results[worker] = lambda: outcome
 
@@ -91,7 +91,7 @@ def grouped(
     return list(groups.values())
 
 
-class Grouped(Inline):
+class GroupedExecutor(InlineExecutor):
     """Runs the assignments of one turn of the loop in groups, as a real run does."""
 
     def __init__(self, run: Any, benches: Sequence[tuple[str, float]]):
@@ -117,7 +117,7 @@ class Grouped(Inline):
         self._pending = []
 
 
-class Pooled(Inline):
+class PooledExecutor(InlineExecutor):
     """Runs long assignments on threads of the host, several at the same time.
 
     It serves CPUs, as a single program seldom keeps all cores busy. Short assignments
@@ -127,7 +127,7 @@ class Pooled(Inline):
     """
 
     def __init__(self, run: Any, threads: int):
-        """`run` as for `Inline`."""
+        """`run` as for `InlineExecutor`."""
         super().__init__(run)
         self._pool = ThreadPoolExecutor(threads, "hetjax pool")
         self._seconds: list[float] = []  # of the first assignments
@@ -154,7 +154,7 @@ class Pooled(Inline):
 Shape = tuple[int, int]  # steps of a local round, and the batch size of its first step
 
 
-class Spread(Inline):
+class SpreadExecutor(InlineExecutor):
     """Runs the first assignments of each shape itself, and hands on all others.
 
     It serves several devices of the host, for each of which a program is compiled: one
@@ -167,15 +167,17 @@ class Spread(Inline):
 
     def __init__(
         self,
-        run: Callable[[Assignment], Outcome],
+        run: Callable[[Assignment], RoundOutcome],
         devices: Sequence[Device],
-        others: Inline,
+        others: InlineExecutor,
     ):
         """`devices` are those of all workers; `others` runs what is compiled."""
         super().__init__(run)
         self._devices, self._others = devices, others
         self._threads = {d: ThreadPoolExecutor(1, f"hetjax {d}") for d in set(devices)}
-        self._latest: dict[Device, Future[Outcome]] = {}  # of the device's own thread
+        self._latest: dict[
+            Device, Future[RoundOutcome]
+        ] = {}  # of the device's own thread
         self._seen: dict[Shape, set[Device]] = {}  # devices that compile, or have
 
     def begin(self, assignment: Assignment) -> Result:

@@ -18,13 +18,13 @@ from hetjax.runtimes.mesh.mesh_fit import check_fits, misfit
 from hetjax.runtimes.mesh.open_mesh import open_mesh
 from hetjax.runtimes.recorded import open_recorded
 from hetjax.runtimes.simulated import open_simulated
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.runtimes.threads.open_threads import open_threads
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.trace import Trace
 
 
-def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+def open_real(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of real workers, as the machine's `placement` says."""
     if machine.placement == "mesh":
         return open_mesh(machine, strategy, job)
@@ -45,7 +45,7 @@ def open_real(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
 
 _OPENERS: dict[type, Any] = {
     Machine: open_simulated,
-    RealMachine: open_real,
+    LocalMachine: open_real,
     ClusterMachine: open_cluster,
     Trace: open_recorded,
 }
@@ -76,7 +76,7 @@ def check_placement(
     machine: Any, strategies: Mapping[str, Strategy], *, recorded: bool
 ) -> None:
     """Raise a ValueError for the first strategy that the machine cannot place."""
-    if isinstance(machine, RealMachine) and machine.placement == "mesh":
+    if isinstance(machine, LocalMachine) and machine.placement == "mesh":
         for name, strategy in strategies.items():
             check_fits(name, machine, strategy, recorded=recorded)
 

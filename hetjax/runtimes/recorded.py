@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Outcome, Steps, StepSettings
+from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Placement
 from hetjax.engine.protocols import Assignment, Runtime
-from hetjax.engine.reference_player import Player
+from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.runtimes.devices import all_devices, default_device
-from hetjax.runtimes.inline import Grouped
+from hetjax.runtimes.inline import GroupedExecutor
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_same
 from hetjax.tracing.stored_tape import StoredTape
@@ -21,9 +21,9 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     workers, step_modes = trace.workers, trace.header["step_modes"]
     by_kind = {d.device_kind: d for d in reversed(all_devices())}
     devices = [by_kind.get(w.kind, default_device()) for w in workers]
-    steps = Steps(StepSettings.of(strategy), job)
+    steps = StepRunner(StepSettings.of(strategy), job)
 
-    def run(group: Sequence[Assignment]) -> list[Outcome]:
+    def run(group: Sequence[Assignment]) -> list[RoundOutcome]:
         k = group[0].worker
         step_mode = step_modes[workers[k].kind]
         if step_mode == "vmapped" and len(group) > 1:
@@ -36,7 +36,9 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     tape = StoredTape(trace)
-    player = Player(strategy, job, workers, Grouped(run, benches), placement)
+    player = ReferencePlayer(
+        strategy, job, workers, GroupedExecutor(run, benches), placement
+    )
     return Runtime(tape, player, step_modes, policy=tape.policy(strategy.policy))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Outcome, Steps, StepSettings
+from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.protocols import Assignment, Executor, Kept, Runtime
-from hetjax.engine.reference_player import Player
+from hetjax.engine.protocols import Assignment, CheckpointSupport, Executor, Runtime
+from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
@@ -23,9 +23,9 @@ from hetjax.runtimes.compiled.player_choice import (
     rounds_side_by_side,
 )
 from hetjax.runtimes.compiled.rows import HostRows, rows_on
-from hetjax.runtimes.compiled.side_by_side import FanPlayer
+from hetjax.runtimes.compiled.side_by_side import SideBySidePlayer
 from hetjax.runtimes.devices import default_device, device_name, simulation_devices
-from hetjax.runtimes.inline import Inline, Pooled, Spread
+from hetjax.runtimes.inline import InlineExecutor, PooledExecutor, SpreadExecutor
 from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
@@ -53,22 +53,22 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
         player.expect(begins)
-        kept = Kept(KEPT[True], whole=True)
+        kept = CheckpointSupport(KEPT[True], whole=True)
         return Runtime(
             clock, player, {}, ahead=True, note=note, kept=kept, played=choice.said
         )
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
     executor = _executor(
-        Steps(StepSettings.of(strategy), job),
+        StepRunner(StepSettings.of(strategy), job),
         step_mode,
         devices,
         placement,
         len(clock.workers),
     )
     step_modes = {devices[0].device_kind: step_mode}
-    player = Player(strategy, job, clock.workers, executor, placement)
-    kept = Kept(KEPT[False])
+    player = ReferencePlayer(strategy, job, clock.workers, executor, placement)
+    kept = CheckpointSupport(KEPT[False])
     return Runtime(clock, player, step_modes, note=note, kept=kept, played=choice.said)
 
 
@@ -100,7 +100,9 @@ def _compiled(
     """Return the player of a compiled run on a device."""
     at = None if device == default_device() else device
     rows = rows_on(job, at) if on_device else HostRows(job.train, strategy.batch_size)
-    make = CompiledPlayer if job.side is None else partial(FanPlayer, side=job.side)
+    make = (
+        CompiledPlayer if job.side is None else partial(SideBySidePlayer, side=job.side)
+    )
     return make(
         strategy,
         job,
@@ -136,7 +138,7 @@ def _place(devices: tuple[Device, ...], workers: int) -> Placement:
 
 
 def _executor(
-    steps: Steps,
+    steps: StepRunner,
     step_mode: str,
     devices: tuple[Device, ...],
     placement: Placement,
@@ -144,16 +146,16 @@ def _executor(
 ) -> Executor:
     """Return an executor of steps on the workers' devices."""
 
-    def run(assignment: Assignment) -> Outcome:
+    def run(assignment: Assignment) -> RoundOutcome:
         return steps.run(assignment, step_mode, placement.of_worker(assignment.worker))
 
     # on a CPU, one more thread than cores: it prepares the next batches
     threads = min(workers, cores() + 1) if devices[0].platform == "cpu" else 1
     pooled = threads > 1 and cores() > 1
-    executor = Pooled(run, threads) if pooled else Inline(run)
+    executor = PooledExecutor(run, threads) if pooled else InlineExecutor(run)
     if len(devices) == 1:
         return executor
-    return Spread(run, placement.workers, executor)
+    return SpreadExecutor(run, placement.workers, executor)
 
 
 def cores() -> int:

@@ -20,7 +20,7 @@ PARTS = ("policy", "local", "merge", "batch_size", "learning_rate", "sampler")
 OWN = "own strategy"  # the name of one that has none
 
 
-class _Fields(NamedTuple):
+class _StrategyFields(NamedTuple):
     policy: Policy
     local: LocalUpdate
     merge: Merge | tuple[Merge, ...]  # one per level of a tree, the root's last
@@ -35,7 +35,7 @@ class _Fields(NamedTuple):
     factory: Callable[..., "Strategy"] | None = None
 
 
-class Strategy(_Fields):
+class Strategy(_StrategyFields):
     """A training algorithm; a new algorithm is a new combination of these parts."""
 
     __slots__ = ()

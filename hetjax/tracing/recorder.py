@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hetjax.engine.tape import MergeDone, Point, Round
+from hetjax.engine.tape import EvaluationDone, MergeDone, StartRound
 from hetjax.machine.types import (
     Arrival,
     Event,
@@ -102,7 +102,7 @@ def _of_actions(actions: Actions) -> Iterator[Line]:
         yield {"start": worker}
 
 
-def _of_round(entry: Round) -> Iterator[Line]:
+def _of_round(entry: StartRound) -> Iterator[Line]:
     line = {"dispatch": entry.worker, **entry.local_round._asdict()}
     yield {**line, "nonzeros": sum(entry.nonzeros), "start": entry.start}
 
@@ -128,8 +128,8 @@ def _of_event(event: Any) -> Iterator[Line]:
 
 _LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
     Actions: _of_actions,
-    Point: lambda point: iter([{"evaluation": point.time}]),
-    Round: _of_round,
+    EvaluationDone: lambda point: iter([{"evaluation": point.time}]),
+    StartRound: _of_round,
     MergeDone: _of_merge,
     Arrival: _of_arrival,
     **dict.fromkeys(_NAMES, _of_event),

@@ -162,7 +162,9 @@ def test_a_trace_is_replaced_only_with_a_checkpoint(tmp_path, monkeypatch):
     """Other workers fail before they have one: those before go on, and replay."""
     train(tmp_path, "easgd", stop_at=4)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager.Keeper, "is_due", lambda self, evals: False)
+        patch.setattr(
+            checkpoint_manager.CheckpointManager, "is_due", lambda self, evals: False
+        )
         with pytest.raises(RuntimeError, match="crash"):
             train(tmp_path, "easgd", ["cpu:0", "cpu:1"], crash_at=2)
     train(tmp_path, "easgd")

@@ -17,7 +17,7 @@ from small_runs import problem, strategy
 from tiny_problems import three_workers, two_places
 
 import hetjax as hj
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.engine.loop import Loop
 from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
 from hetjax.runtimes.openers import open_runtime
@@ -227,7 +227,7 @@ def test_cuts_of_a_continued_run(compiled):
 
 def parts(thing, seen):
     """All parts of a run that are saved, found from one of them."""
-    if id(thing) in seen or not isinstance(thing, Saved):
+    if id(thing) in seen or not isinstance(thing, Checkpointable):
         return
     seen[id(thing)] = thing
     for value in vars(thing).values():
@@ -242,7 +242,7 @@ FIXED = {  # attributes of parts that do not change during a run
     "Ledger": {"_topology", "_above", "_workers", "_overwrites", "_accrues"},
     "Losses": set(),
     "Examples": {"_sampler", "_workers", "_nonzeros"},
-    "Writer": {
+    "TapeWriter": {
         *("_policy", "_clock", "_topology", "_num_examples", "_num_held_out"),
         *("_learning_rate", "_traits", "_stops_if_lost", "_stopped"),
         "held",  # saved by the loop, since models are a player's

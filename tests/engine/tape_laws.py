@@ -7,7 +7,7 @@ from policy_driver import ByHand, infos
 from recorded_runs import Counted, no_nonzeros
 
 from hetjax.engine import tape
-from hetjax.engine.protocols import Seen
+from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.records.ledger import Ledger
 from hetjax.machine import (
     ROOT,
@@ -30,19 +30,19 @@ ROUNDS = rounds(batch_size=4)
 UPDATES, RATE, STALENESS, ACCURACY = 1, 4, 5, 8  # rows of a merge's statistics
 LETTERS = {
     Actions: "A",
-    tape.Begin: "B",
+    tape.BeginReplica: "B",
     tape.MergeDone: "D",
-    tape.Forget: "F",
-    tape.Gather: "G",
-    tape.Look: "L",
-    tape.Merge: "M",
-    tape.Measure: "N",
-    tape.Point: "P",
-    tape.Round: "R",
-    tape.Stop: "S",
-    tape.Settle: "T",
-    tape.Rest: "W",
-    tape.Drop: "X",
+    tape.DiscardReplica: "F",
+    tape.GatherReplicas: "G",
+    tape.EvaluateRoot: "L",
+    tape.MergeReplicas: "M",
+    tape.MeasureMembers: "N",
+    tape.EvaluationDone: "P",
+    tape.StartRound: "R",
+    tape.EndRun: "S",
+    tape.Synchronize: "T",
+    tape.MergesDone: "W",
+    tape.DiscardRound: "X",
     Arrival: "\na",
     Slow: "\ns",
     Merged: "\ne",
@@ -68,7 +68,7 @@ def writer_of(policy, clock, *, num_bytes=0.0, examples=None, **settings):
     """A writer of this policy's decisions on a clock, with nothing to train."""
     topology = policy.topology(clock.workers)
     traits = settings.pop("traits", tape.Traits(num_bytes))
-    return tape.Writer(
+    return tape.TapeWriter(
         policy,
         clock,
         examples or Counted(no_nonzeros),
@@ -150,12 +150,12 @@ class Counting:
     def __call__(self, entry):
         if isinstance(entry, Event):
             self._now, self._kept = entry.time, False
-        if isinstance(entry, tape.Look):
+        if isinstance(entry, tape.EvaluateRoot):
             self._kept = True
-            return Seen(self.version, {})
+            return EvaluatedModel(self.version, {})
         if isinstance(entry, tape.MergeDone):
             self._merge(entry)
-        if isinstance(entry, tape.Point):
+        if isinstance(entry, tape.EvaluationDone):
             later = [k for k, t in enumerate(self._visible) if t > entry.time]
             assert entry.seen.model == min(later, default=self.version)
             self.points.append((entry.time, entry.seen.model))
@@ -184,13 +184,13 @@ def check(entries):
     has, rounds = set(), {}  # workers with a replica; their rounds in flight
     for before, entry in zip([None, *entries], entries, strict=False):
         match entry:
-            case tape.Begin(worker):
+            case tape.BeginReplica(worker):
                 assert worker not in has
                 has.add(worker)
-            case tape.Forget(worker):
+            case tape.DiscardReplica(worker):
                 assert worker not in rounds
                 has.remove(worker)
-            case tape.Round():
+            case tape.StartRound():
                 assert entry.worker in has
                 assert entry.worker not in rounds, "it has a round already"
                 rounds[entry.worker] = entry
@@ -198,11 +198,15 @@ def check(entries):
                 begun = rounds.pop(entry.worker)
                 assert entry.local_round == begun.local_round
                 assert entry.start == begun.start
-            case tape.Drop(worker):
+            case tape.DiscardRound(worker):
                 assert isinstance(before, Leave)
                 assert before.worker == worker
                 rounds.pop(worker, None)
-            case tape.Merge(action) | tape.Measure(action) | tape.Gather(action):
+            case (
+                tape.MergeReplicas(action)
+                | tape.MeasureMembers(action)
+                | tape.GatherReplicas(action)
+            ):
                 members = [m for m in action.members if isinstance(m, int)]
                 assert has.issuperset((*members, *action.partners))
                 assert not rounds.keys() & set(members), "a member has a round"

@@ -49,12 +49,12 @@ def test_members_are_measured_before_a_merge_which_takes_so_much_longer():
     entries = written(
         policy,
         machine(1.0, 4.0),
-        play=lambda e: [0.25, 0.75] if isinstance(e, tape.Measure) else None,
+        play=lambda e: [0.25, 0.75] if isinstance(e, tape.MeasureMembers) else None,
         traits=traits,
         num_held_out=30,
     )
     assert spelled(entries) == "ABBNMD\neAMD\neA"
-    pushed, _ = of(entries, tape.Merge)
+    pushed, _ = of(entries, tape.MergeReplicas)
     assert [*pushed.stats[ACCURACY]] == [0.25, 0.75]
     stamps = of(entries, tape.MergeDone)[0].stamps
     assert stamps.finish - stamps.start == pytest.approx(2 / 3)
@@ -73,7 +73,7 @@ def test_members_that_a_player_cannot_reach_take_part_without_their_work():
     """Like one that has just begun: worker 1 is not one merge behind."""
 
     def play(entry):
-        if isinstance(entry, tape.Gather):
+        if isinstance(entry, tape.GatherReplicas):
             return set(entry.action.members) & {1}
         return None
 
@@ -81,7 +81,7 @@ def test_members_that_a_player_cannot_reach_take_part_without_their_work():
     traits = Traits(may_miss=True)
     entries = entries_of(by_hand(policy, (0, 1), traits=traits), play=play)
     assert spelled(entries) == "ABRBR\naAGMDW\naAGMDW"
-    first, second = of(entries, tape.Merge)
+    first, second = of(entries, tape.MergeReplicas)
     assert [*first.stats[UPDATES]] == [1]
     assert [*second.stats[UPDATES]] == [0, 0]
     assert [*second.stats[STALENESS]] == [0, 0]
@@ -99,7 +99,7 @@ def test_members_that_were_out_of_reach_by_the_clock_begin_again():
     clock = Missing(infos(1.0, 1.0), (0, 1))
     entries = entries_of(writer_of(ROUNDS, clock))
     assert spelled(entries) == "ABRBR\naAW\naAFBMDWRR"
-    (found,) = of(entries, tape.Merge)
+    (found,) = of(entries, tape.MergeReplicas)
     assert [*found.stats[UPDATES]] == [1, 0]
     assert of(entries, tape.MergeDone)[0].missing == (1,)
 
@@ -124,9 +124,9 @@ def test_a_clock_that_measures_merges_is_told_how_long_they_took():
     times = MergeTimes(Stamps(100.0, 101.0, 102.0, 103.0), compiling=0.5)
     writer = writer_of(ROUNDS, clock)
     entries = entries_of(
-        writer, play=lambda e: times if isinstance(e, tape.Merge) else None
+        writer, play=lambda e: times if isinstance(e, tape.MergeReplicas) else None
     )
-    (merge,) = of(entries, tape.Merge)
+    (merge,) = of(entries, tape.MergeReplicas)
     assert clock.told == [(merge.action, times)]
     stamps = Stamps(1.0, 2.0, 3.0, 4.0)
     assert of(entries, tape.MergeDone)[0].stamps == stamps
@@ -193,7 +193,7 @@ def test_nothing_counts_of_a_round_that_is_known_not_to_be_finite(result, counts
         (1, 4, 0) if counts else (0, 0, 1)
     )
     assert record.padded == (3 if counts else 0)
-    (found,) = of(entries, tape.Merge)
+    (found,) = of(entries, tape.MergeReplicas)
     assert [*found.stats[UPDATES]] == [int(counts)]
 
 
@@ -208,7 +208,7 @@ def test_a_replica_that_was_reset_is_new(finite, staleness):
             return Result(finite=finite or entry.worker == 0)
         return None
 
-    _, second = of(entries_of(writer, play=play), tape.Merge)
+    _, second = of(entries_of(writer, play=play), tape.MergeReplicas)
     assert [*second.stats[STALENESS]] == [staleness]
 
 
@@ -230,7 +230,7 @@ def test_a_sampler_is_shown_the_losses_of_what_was_merged():
     begun = {}
 
     def play(entry):
-        if isinstance(entry, tape.Round):
+        if isinstance(entry, tape.StartRound):
             begun[entry.worker] = entry
         if isinstance(entry, Arrival):
             (rows,) = begun[entry.worker].rows
@@ -238,11 +238,11 @@ def test_a_sampler_is_shown_the_losses_of_what_was_merged():
         return None
 
     entries = entries_of(writer_of(policy, clock, examples=examples), play=play)
-    assert [[*r.rows[0]] for r in of(entries, tape.Round)] == [
+    assert [[*r.rows[0]] for r in of(entries, tape.StartRound)] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7],
     ]
-    assert {tuple(r.nonzeros) for r in of(entries, tape.Round)} == {(7,)}
+    assert {tuple(r.nonzeros) for r in of(entries, tape.StartRound)} == {(7,)}
     assert seen == [(0, [0, 1, 2, 3], [0.0, 0.25, 0.5, 0.75])]
 
 
@@ -261,14 +261,16 @@ def test_rates_follow_the_examples_done_and_the_size_of_the_batch():
         learning_rate=LearningRate(lambda examples: 1.0 + examples, over="examples"),
     )
     entries = entries_of(writer)
-    rates = [r.learning_rate for r in of(entries, tape.Round)]
+    rates = [r.learning_rate for r in of(entries, tape.StartRound)]
     assert rates == [1.0, 1.0, 4.5, 9.0]
     assert {type(rate) for rate in rates} == {np.float32}
 
 
 def test_a_member_without_a_round_gets_the_present_rate():
     policy = scripted(merge(0, 1))
-    (found,) = of(written(policy, machine(1.0, 1.0), learning_rate=0.25), tape.Merge)
+    (found,) = of(
+        written(policy, machine(1.0, 1.0), learning_rate=0.25), tape.MergeReplicas
+    )
     assert [*found.stats[RATE]] == [0.25, 0.25]
 
 
@@ -284,7 +286,7 @@ def test_a_replica_is_as_old_as_the_merges_since_it_began():
         merge(1, 2),
     )
     entries = entries_of(by_hand(policy, (0, 0, 1), workers=3))
-    assert [[*m.stats[STALENESS]] for m in of(entries, tape.Merge)] == [
+    assert [[*m.stats[STALENESS]] for m in of(entries, tape.MergeReplicas)] == [
         [0],
         [0],
         [2, 0],

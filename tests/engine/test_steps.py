@@ -9,7 +9,7 @@ import hetjax as hj
 from hetjax.api.session import Session
 from hetjax.data.batching import make_batch
 from hetjax.engine import local_steps
-from hetjax.engine.local_steps import Steps, StepSettings
+from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.machine import preset
 
 
@@ -23,7 +23,7 @@ def test_batches_gathered_at_once_equal_those_of_each_step(at_once, exact, monke
         "local_sgd", strategy, 0
     )
     rows = list(np.random.default_rng(0).integers(60, size=(7, 4)))
-    found = list(Steps(StepSettings.of(strategy), job, exact=exact)._batches(rows))
+    found = list(StepRunner(StepSettings.of(strategy), job, exact=exact)._batches(rows))
     expected = [make_batch(job.train, r, job.buckets, exact=exact) for r in rows]
     chex.assert_trees_all_equal(found, expected)
     assert [b.x.shape for b in found] == [b.x.shape for b in expected]

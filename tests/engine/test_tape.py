@@ -12,7 +12,7 @@ from policy_driver import machine, scripted
 from policy_table import NUM_WORKERS, TABLE
 from tape_laws import Counting, check, spelled, written
 
-from hetjax.engine.tape import MergeDone, Rest, decisions
+from hetjax.engine.tape import MergeDone, MergesDone, decisions
 from hetjax.machine import (
     Arrival,
     Cost,
@@ -236,7 +236,7 @@ def test_the_check_itself():
         good[:3] + [begin] + good[3:],
         good[:1] + good[2:],
         good[:3] + [start] + good[3:],
-        [e for e in good if not isinstance(e, Rest)],
+        [e for e in good if not isinstance(e, MergesDone)],
         [e for e in good if not isinstance(e, MergeDone)],
         good[:2] + good[5:],
     ):

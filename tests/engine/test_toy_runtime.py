@@ -8,9 +8,9 @@ import pytest
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.engine.local_steps import Steps, StepSettings
+from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.protocols import Runtime
-from hetjax.engine.reference_player import Player
+from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.machine import (
     Arrival,
     Merged,
@@ -20,7 +20,7 @@ from hetjax.machine import (
     Timer,
     WorkerInfo,
 )
-from hetjax.runtimes.inline import Inline
+from hetjax.runtimes.inline import InlineExecutor
 
 
 class OneSecondClock:
@@ -69,9 +69,11 @@ class Toy:
         return {"name": "toy"}
 
     def open_runtime(self, strategy, job):
-        run = partial(Steps(StepSettings.of(strategy), job).run, step_mode="dispatch")
+        run = partial(
+            StepRunner(StepSettings.of(strategy), job).run, step_mode="dispatch"
+        )
         clock = OneSecondClock(3)
-        player = Player(strategy, job, clock.workers, Inline(run))
+        player = ReferencePlayer(strategy, job, clock.workers, InlineExecutor(run))
         return Runtime(clock, player, {"toy": "dispatch"})
 
 

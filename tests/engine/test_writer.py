@@ -45,23 +45,23 @@ def test_two_rounds_and_their_merge():
     again = give(0, 1)._replace(merges=(whole,))
 
     def start(worker, first_step, time):
-        return tape.Round(worker, STEP, (), [0], np.float32(0.0), first_step, time)
+        return tape.StartRound(worker, STEP, (), [0], np.float32(0.0), first_step, time)
 
-    (merge,) = of(entries, tape.Merge)
+    (merge,) = of(entries, tape.MergeReplicas)
     assert entries == [
         give(0, 1),
-        tape.Begin(0),
+        tape.BeginReplica(0),
         start(0, 0, 0.0),
-        tape.Begin(1),
+        tape.BeginReplica(1),
         start(1, 0, 0.0),
         Arrival(0, STEP, 0.0, 1.0),
         Actions(),
-        tape.Rest(),
+        tape.MergesDone(),
         Arrival(1, STEP, 0.0, 2.0),
         again,
         merge,
         tape.MergeDone(whole, 0.0, Stamps(2.0, 2.0, 2.5, 2.5), ()),
-        tape.Rest(),
+        tape.MergesDone(),
         start(0, 1, 2.5),
         start(1, 1, 2.5),
         Merged(ROOT, 2.5, (0, 1), PUSH_FETCH),
@@ -82,7 +82,7 @@ def test_a_stopped_worker_that_has_merged_starts_from_the_center_again():
     )
     entries = written(policy, machine(1.0))
     assert spelled(entries) == "ABR\naAMDW\neA\neAF\neABR\naAW"
-    assert [r.first_step for r in of(entries, tape.Round)] == [0, 1]
+    assert [r.first_step for r in of(entries, tape.StartRound)] == [0, 1]
 
 
 def test_a_stopped_worker_that_has_not_merged_keeps_its_replica():
@@ -103,15 +103,15 @@ def test_a_lost_worker_is_dropped_and_begins_again_when_it_is_back():
     events = (0, Leave(1, 1.5, lost=True), Join(1, 2.0), 1)
     entries = entries_of(by_hand(policy, events))
     assert spelled(entries) == "ABRBR\naAW\nlXFA\neABR\naAW"
-    assert of(entries, tape.Drop) == [tape.Drop(1)]
-    assert of(entries, tape.Forget) == [tape.Forget(1)]
+    assert of(entries, tape.DiscardRound) == [tape.DiscardRound(1)]
+    assert of(entries, tape.DiscardReplica) == [tape.DiscardReplica(1)]
 
 
 def test_what_a_lost_worker_did_since_its_merge_is_not_merged():
     policy = scripted(give(0, 1), Actions(), Actions(), Actions(), merge(0, 1))
     events = (0, 1, Leave(1, 1.5, lost=True), Join(1, 2.0))
     entries = entries_of(by_hand(policy, events))
-    (found,) = of(entries, tape.Merge)
+    (found,) = of(entries, tape.MergeReplicas)
     assert [*found.stats[UPDATES]] == [1, 0]
 
 
@@ -133,10 +133,10 @@ def test_a_run_may_end_with_the_first_loss(workers, text):
         stopped=lambda: stops,
     )
     entries = entries_of(
-        writer, play=lambda e: stops.extend([e] * isinstance(e, tape.Stop))
+        writer, play=lambda e: stops.extend([e] * isinstance(e, tape.EndRun))
     )
     assert spelled(entries) == "A" + "BR" * len(workers) + f"\n{text}"
-    assert stops == [tape.Stop("worker w1 was lost: no answer")]
+    assert stops == [tape.EndRun("worker w1 was lost: no answer")]
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -146,14 +146,14 @@ def test_a_run_ends_with_the_last_loss_unless_a_worker_may_join(joins):
     entries = entries_of(writer_of(scripted(give(0)), clock))
     assert spelled(entries) == "ABR\nlXFA" + "S" * (not joins)
     stops = [] if joins else ["worker w0, the last one, was lost: no answer"]
-    assert [stop.why for stop in of(entries, tape.Stop)] == stops
+    assert [stop.why for stop in of(entries, tape.EndRun)] == stops
 
 
 def test_a_run_that_was_stopped_no_longer_asks_the_policy():
     stopped = []
 
     def stop(entry):
-        stopped.extend([1] * isinstance(entry, tape.Rest))
+        stopped.extend([1] * isinstance(entry, tape.MergesDone))
 
     writer = by_hand(ROUNDS, (0, 1), stopped=lambda: stopped)
     assert spelled(entries_of(writer, play=stop)) == "ABRBR\naAW\na"
@@ -203,7 +203,7 @@ def test_what_was_seen_is_told_unless_it_was_the_last_evaluation():
         policy,
         machine(9.0),
         num_events=2,
-        play=lambda e: {"loss": e.time} if isinstance(e, tape.Point) else None,
+        play=lambda e: {"loss": e.time} if isinstance(e, tape.EvaluationDone) else None,
         instants=(1.0, 2.0),
     )
     assert spelled(entries) == "ABR\ntALPA\ntALP"
@@ -250,7 +250,7 @@ def test_the_timer_of_evaluations_is_the_writers_own():
 def test_a_run_in_which_no_worker_has_a_round_ends_at_the_next_evaluation(actions, why):
     entries = written(scripted(*actions), machine(1.0), instants=(5.0,))
     assert spelled(entries).endswith("\ntALPS")
-    assert entries[-1] == tape.Stop(why)
+    assert entries[-1] == tape.EndRun(why)
 
 
 @pytest.mark.parametrize(
@@ -266,5 +266,5 @@ def test_a_run_goes_on_while_something_is_awaited(actions, faults):
     """A round, a timer, a merge, or a worker that joins, at 8 s or later."""
     m = machine(1.0, 1.0, latency=4.0, faults=faults)
     entries = written(scripted(actions), m, instants=(5.0,))
-    assert of(entries, tape.Point)
-    assert not of(entries, tape.Stop)
+    assert of(entries, tape.EvaluationDone)
+    assert not of(entries, tape.EndRun)

@@ -11,7 +11,7 @@ from softmax_oracle import SHARES, Problem, close
 
 from hetjax import softmax, sparse
 from hetjax.output import candidates, slide
-from hetjax.output.hashing import HASHES, Hashing, Tables
+from hetjax.output.hashing import HASHES, Hashing, HashTables
 from hetjax.output.slide import BUCKET_SIZE, PRESETS, RANGE_BITS, _distinct
 
 LABELS = 50
@@ -104,7 +104,7 @@ def test_active_labels_are_what_the_tables_hold_and_arbitrary_others(hash):
     def in_tables(h, state):
         hashing = Hashing(hash, 2, 4, RANGE_BITS)
         buckets = hashing.buckets(h, jax.random.fold_in(KEY, 0))
-        tables = Tables(state["labels"], state["starts"])
+        tables = HashTables(state["labels"], state["starts"])
         return tables.found(buckets, BUCKET_SIZE, 24)
 
     labels, counts = in_tables(p.arrays[0], given[3])
@@ -225,7 +225,9 @@ def test_tables_are_rebuilt_on_schedule(decay, rebuilds):
     assert int(states[-1]["steps"]) == 21
     # the tables are of the weights at the rebuild; each second one has new functions
     hashing = Hashing("dwta", 2, 4, RANGE_BITS)
-    tables_of = jax.jit(lambda w, i: Tables.of(w, hashing, jax.random.fold_in(KEY, i)))
+    tables_of = jax.jit(
+        lambda w, i: HashTables.of(w, hashing, jax.random.fold_in(KEY, i))
+    )
     for k, generation in ((rebuilds[0], 0), (rebuilds[1], 1)):
         expected = tables_of(moved(w, k), generation)
         np.testing.assert_array_equal(states[k + 1]["labels"], expected.labels)

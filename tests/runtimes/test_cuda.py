@@ -23,7 +23,7 @@ from script_json import printed_by
 import hetjax as hj
 from hetjax.engine.local_steps import STEP_MODES
 from hetjax.runtimes.devices import all_devices, device_name
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 
 TESTS = Path(__file__).parents[1]
 # of devices whose products and sums have other orders, after some 20 steps
@@ -208,7 +208,7 @@ MESHED = {  # strategy, steps of a wave
 def test_a_mesh_of_one_gpu_equals_workers_one_by_one(gpu, name, step_mode):
     chosen, steps = MESHED[name]
     seconds = 5.5 * steps
-    machine = MeshMachine(Layout((gpu,), 4), step_mode)
+    machine = MeshMachine(MeshLayout((gpu,), 4), step_mode)
     actual = run_waves(machine, chosen, seconds)
     expected = run_waves(simulated_machine(4), chosen, seconds)
     assert (actual.stopped, actual.merges) == ("", expected.merges)

@@ -14,10 +14,16 @@ import hetjax as hj
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.machine import preset
 from hetjax.runtimes import inline, simulated
-from hetjax.runtimes.inline import FIRST, Assignment, Outcome, Pooled, grouped
+from hetjax.runtimes.inline import (
+    FIRST,
+    Assignment,
+    PooledExecutor,
+    RoundOutcome,
+    grouped,
+)
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.device_workers import Crew, DeviceWorker
-from hetjax.runtimes.threads.thread_executor import Threads
+from hetjax.runtimes.threads.device_workers import DeviceWorker, WorkerThreads
+from hetjax.runtimes.threads.thread_executor import ThreadExecutor
 
 
 def assignment(worker, local_steps=1, size=2):
@@ -31,7 +37,7 @@ def pool():
     made = []
 
     def make(run, threads=2):
-        made.append(Pooled(run, threads))
+        made.append(PooledExecutor(run, threads))
         return made[-1]
 
     yield make
@@ -41,7 +47,7 @@ def pool():
 
 def slowly(a):
     time.sleep(2 * inline.LONG)
-    return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+    return RoundOutcome(a.replica, [], np.zeros(()), threading.get_ident())
 
 
 def play(one, local_rounds):
@@ -62,7 +68,7 @@ def test_the_first_rounds_show_that_rounds_are_long(pool):
 
 def test_short_rounds_stay_on_the_caller_s_thread(pool):
     def run(a):
-        return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+        return RoundOutcome(a.replica, [], np.zeros(()), threading.get_ident())
 
     assert set(play(pool(run), FIRST + 3)) == {threading.get_ident()}
 
@@ -147,7 +153,7 @@ class Immediate:
         self.compilations = Compilations()
 
     def run(self, a, *_):
-        return Outcome(a.replica, [], np.zeros(()), 0)
+        return RoundOutcome(a.replica, [], np.zeros(()), 0)
 
 
 class TwoRounds:
@@ -159,8 +165,8 @@ class TwoRounds:
         self.clock.completed = self.reports.put
         device_worker = DeviceWorker("cpu:0", jax.devices()[0], 1.0, "dispatch")
         steps = Immediate()
-        crew = Crew([device_worker], steps.compilations)
-        self.threads = Threads(steps, crew, self.clock)
+        crew = WorkerThreads([device_worker], steps.compilations)
+        self.threads = ThreadExecutor(steps, crew, self.clock)
 
     def take_turns(self, yields):
         for _ in range(2):

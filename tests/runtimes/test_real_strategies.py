@@ -24,7 +24,7 @@ from real_runs import (
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
-from hetjax.engine.local_steps import Steps
+from hetjax.engine.local_steps import StepRunner
 from hetjax.runtimes.real import step_mode_choice
 from hetjax.tracing.fingerprint import digest
 from hetjax.tracing.fit import fit_machine
@@ -235,13 +235,13 @@ def test_learners_of_a_device_are_measured_at_the_same_time(
 def test_which_learners_run_together(monkeypatch):
     """Learners of one device that begin in one turn with equal steps and sizes."""
     groups = []
-    inner = Steps.vmapped
+    inner = StepRunner.vmapped
 
     def vmapped(self, group, *rest):
         groups.append([a.worker for a in group])
         return inner(self, group, *rest)
 
-    monkeypatch.setattr(Steps, "vmapped", vmapped)
+    monkeypatch.setattr(StepRunner, "vmapped", vmapped)
     machine = hj.local_machine(
         ["cpu:0", "cpu:1"], workers_per_device=2, step_mode="vmapped"
     )

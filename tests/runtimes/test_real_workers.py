@@ -25,7 +25,7 @@ from real_runs import (
 )
 
 import hetjax as hj
-from hetjax.engine.local_steps import Steps
+from hetjax.engine.local_steps import StepRunner
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.machine import Arrival, ScriptedFault
 from hetjax.tracing.fit import fit_machine
@@ -44,7 +44,7 @@ def meddle(monkeypatch):
     """
 
     def install(function):
-        inner, counts = Steps.run, {}
+        inner, counts = StepRunner.run, {}
 
         def run(self, assignment, *rest):
             if threading.current_thread().name.startswith("hetjax worker"):
@@ -53,7 +53,7 @@ def meddle(monkeypatch):
                 function(k, counts[k])
             return inner(self, assignment, *rest)
 
-        monkeypatch.setattr(Steps, "run", run)
+        monkeypatch.setattr(StepRunner, "run", run)
 
     return install
 

@@ -11,12 +11,12 @@ from tiny_runs import nothing_compiled
 
 import hetjax as hj
 from hetjax.api.session import Session
-from hetjax.engine.local_steps import Outcome, Steps
+from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.protocols import Assignment
 from hetjax.machine import preset
 from hetjax.runtimes import devices, simulated
 from hetjax.runtimes.devices import simulation_devices
-from hetjax.runtimes.inline import Inline, Spread
+from hetjax.runtimes.inline import InlineExecutor, SpreadExecutor
 from hetjax.runtimes.openers import open_runtime
 
 # Which devices are used
@@ -132,14 +132,14 @@ def test_the_default_on_several_accelerators(accelerators):
 
 def test_workers_get_devices_in_turn(monkeypatch, cpu_alone):
     """Their replicas are there in all rounds, so they move back after merges."""
-    ran, run = [], Steps.run
+    ran, run = [], StepRunner.run
 
     def watched(steps, a, step_mode, device):
         (leaf, *_) = jax.tree.leaves(a.replica)
         ran.append((a.worker, device, *leaf.devices()))
         return run(steps, a, step_mode, device)
 
-    monkeypatch.setattr(Steps, "run", watched)
+    monkeypatch.setattr(StepRunner, "run", watched)
     strategy, machine = hj.elastic_sgd(**SETTINGS), preset("uniform:5")
     devices = ["cpu:4", "cpu:2"]
     history = hj.train(TASK, DATA, machine, strategy, devices=devices, **RUN)
@@ -161,11 +161,11 @@ def assignment(worker, size=2):
 
 def spread(run):
     """An executor of six workers on three devices, "a", "b" and "c"."""
-    return Spread(run, ["a", "b", "c"] * 2, Inline(run))
+    return SpreadExecutor(run, ["a", "b", "c"] * 2, InlineExecutor(run))
 
 
 def with_thread(a):
-    return Outcome(a.replica, [], np.zeros(()), threading.get_ident())
+    return RoundOutcome(a.replica, [], np.zeros(()), threading.get_ident())
 
 
 def threads_of(executor, *local_rounds):

@@ -6,7 +6,7 @@ import pytest
 from fake_time import START, STEP, wall_clock
 from recorded_runs import scripted, writer
 
-from hetjax.engine.tape import Begin, Drop, Forget, Round
+from hetjax.engine.tape import BeginReplica, DiscardReplica, DiscardRound, StartRound
 from hetjax.machine import (
     Arrival,
     Join,
@@ -141,7 +141,10 @@ def test_of_such_a_kill_only_the_reason_is_new(world):
             heard.append((event, [type(x) for x in tape.handle(event)][1:]))
     leaves = [(e.why, then) for e, then in heard if e.worker == 0]
     assert leaves == [
-        ("no answer for 22 s", [Drop, Forget, Actions, Begin, Round]),
+        (
+            "no answer for 22 s",
+            [DiscardRound, DiscardReplica, Actions, BeginReplica, StartRound],
+        ),
         ("killed, as scripted", []),
     ]
     assert tape.ledger.records[0].lost == 1

@@ -17,7 +17,7 @@ from recorded_runs import (
     writer,
 )
 
-from hetjax.engine.tape import Round
+from hetjax.engine.tape import StartRound
 from hetjax.machine import (
     Arrival,
     Join,
@@ -200,7 +200,9 @@ def test_a_line_holds_a_round_and_its_times():
 
 def started(worker, local_steps=1):
     """The entry of a tape with which a round starts."""
-    return Round(worker, LocalRound(local_steps, 8), (), [0] * local_steps, 0.1, 0, 0.0)
+    return StartRound(
+        worker, LocalRound(local_steps, 8), (), [0] * local_steps, 0.1, 0, 0.0
+    )
 
 
 def test_the_file_is_up_to_date_when_it_is_asked_for(tmp_path):

@@ -63,7 +63,7 @@ def read_tokens(
     root = paths["train"].parent
     own = [vocabulary] if isinstance(vocabulary, Path) else []
 
-    def write(writer: mapped_copies.Writer) -> None:
+    def write(writer: mapped_copies.MappedWriter) -> None:
         splits = {name: read_texts(path) for name, path in paths.items()}
         if isinstance(vocabulary, Path):
             tokens = wordpiece.read_vocabulary(vocabulary)
@@ -99,7 +99,7 @@ def read_tokens(
 
 
 def _write_split(
-    writer: mapped_copies.Writer,
+    writer: mapped_copies.MappedWriter,
     name: str,
     split: Texts,
     vocabulary: list[str],

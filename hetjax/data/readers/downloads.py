@@ -14,7 +14,7 @@ _VARIABLE = "HETJAX_DATA"
 _ARCHIVES = (".tgz", ".tar.gz", ".zip")
 
 
-class Source(NamedTuple):
+class DownloadSource(NamedTuple):
     """The download location of a data set, and the names of its files."""
 
     name: str
@@ -24,7 +24,7 @@ class Source(NamedTuple):
     archive_folder: str = ""  # in the one download that is an archive, if there is one
 
 
-def place(source: Source, folder: str | PathLike | None) -> Path:
+def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
     """The folder with the source's files: the user's own, or the download cache.
 
     A folder with only some of the files is used, too: its reader then says which are
@@ -57,7 +57,7 @@ def place(source: Source, folder: str | PathLike | None) -> Path:
         ) from error
 
 
-def _downloaded(source: Source) -> Path:
+def _downloaded(source: DownloadSource) -> Path:
     """The folder of the downloaded files; files in the cache are not fetched again."""
     import pooch  # here: its import warns in notebooks that have no ipywidgets
 

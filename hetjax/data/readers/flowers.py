@@ -11,7 +11,7 @@ import numpy as np
 import scipy.io
 
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.images import Found, Images, raise_if_missing
+from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 
 CLASSES = 102
 FOLDER, LABELS, SPLITS = "jpg", "imagelabels.mat", "setid.mat"
@@ -31,7 +31,7 @@ def check_split(split: str) -> None:
         raise ValueError(f"split={split!r}: choose one of {', '.join(_USE)}")
 
 
-def find_flowers(folder: Path, split: str) -> Found:
+def find_flowers(folder: Path, split: str) -> ImageFiles:
     """The images in this folder, in the order of setid.mat."""
     labels = _labels(folder / LABELS)
     ids = _ids(folder / SPLITS, len(labels))
@@ -39,7 +39,7 @@ def find_flowers(folder: Path, split: str) -> Found:
     for names in _USE[split]:
         rows = np.concatenate([ids[name] for name in names])
         paths = [folder / FOLDER / f"image_{row:05}.jpg" for row in rows.tolist()]
-        parts.append(Images(paths, (labels[rows - 1] - 1).astype(np.int32)))
+        parts.append(ImageSplit(paths, (labels[rows - 1] - 1).astype(np.int32)))
     train, test = parts
     if not (folder / FOLDER).is_dir():
         raise DataError(f"{folder / FOLDER}: no such folder; unpack 102flowers.tgz")
@@ -50,7 +50,7 @@ def find_flowers(folder: Path, split: str) -> Found:
         if len(ids[name]) != size
     ]
     others = tuple(folder / file for file in FILES)
-    return Found(folder, train, test, CLASSES, "flowers102", tuple(notes), others)
+    return ImageFiles(folder, train, test, CLASSES, "flowers102", tuple(notes), others)
 
 
 def _labels(path: Path) -> np.ndarray:

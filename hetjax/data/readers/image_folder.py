@@ -9,7 +9,12 @@ import numpy as np
 
 from hetjax.data.dataset import Dataset, note
 from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.images import Found, Images, check_arguments, read_images
+from hetjax.data.readers.images import (
+    ImageFiles,
+    ImageSplit,
+    check_arguments,
+    read_images,
+)
 from hetjax.recipes import by_name
 
 ENDINGS = (".jpg", ".jpeg", ".png")  # of names in any case
@@ -68,7 +73,7 @@ def read_image_folder(
         note(part, _outside(folder / part), "image", "in no class's folder ignored")
         for part in (train, test)
     ]
-    found = Found(
+    found = ImageFiles(
         root=folder,
         train=listed[0].images,
         test=listed[1].images,
@@ -91,7 +96,7 @@ def has_image_folders(folder: Path, train: str = "train", test: str = "val") -> 
 class Listing(NamedTuple):
     """The files in class folders."""
 
-    images: Images
+    images: ImageSplit
     ignored: int  # number of files that have another ending
 
 
@@ -108,7 +113,7 @@ def listing(folders: dict[str, Path], numbers: dict[str, int]) -> Listing:
         paths += images
         labels += [numbers[name]] * len(images)
         ignored += others
-    return Listing(Images(paths, np.array(labels, np.int32)), ignored)
+    return Listing(ImageSplit(paths, np.array(labels, np.int32)), ignored)
 
 
 def _classes(folder: Path, part: str) -> dict[str, Path]:

@@ -34,19 +34,19 @@ _MOST_PIXELS = 4096  # of a side
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
-class Images(NamedTuple):
+class ImageSplit(NamedTuple):
     """The files of a split, in the order of its rows."""
 
     paths: list[Path]  # N
     labels: np.ndarray  # [N] int32
 
 
-class Found(NamedTuple):
+class ImageFiles(NamedTuple):
     """A data set of image files, before any is read."""
 
     root: Path
-    train: Images
-    test: Images
+    train: ImageSplit
+    test: ImageSplit
     num_classes: int
     name: str
     notes: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
 
 def read_images(
-    found: Found,
+    found: ImageFiles,
     what: str,
     *,
     size: int,
@@ -74,7 +74,7 @@ def read_images(
         every = [*found.others, *found.train.paths, *found.test.paths]
         return mapped_copies.fingerprint(found.root, every)
 
-    def write(writer: mapped_copies.Writer) -> None:
+    def write(writer: mapped_copies.MappedWriter) -> None:
         total = sum(len(split.paths) for split in splits.values())
         hidden = True if total < LARGE else None  # None: unless it is a terminal
         failures: list[str] = []

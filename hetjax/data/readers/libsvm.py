@@ -19,7 +19,7 @@ from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
 from hetjax.data.readers.text_pieces import (
     LARGEST,
-    Block,
+    CsrRows,
     GrowingCsr,
     as_wide_as,
     block,
@@ -44,13 +44,13 @@ _SHOWN = 10  # labels in a note, at most
 class _Chunk(NamedTuple):
     """The content of a chunk of lines."""
 
-    x: Block
+    x: CsrRows
     labels: np.ndarray  # [lines] int64, _BLANK for a blank line
     summed: int  # repeated features within a row
     queries: int  # query ids
 
 
-class _Part(NamedTuple):
+class _SvmPart(NamedTuple):
     """The content of one file, and notes about it."""
 
     x: sp.csr_array  # [N, features] float32
@@ -128,7 +128,7 @@ def _listed(numbers: np.ndarray | range) -> str:
     return ", ".join(words)
 
 
-def _read_part(split: str, path: Path, first_index: int) -> _Part:
+def _read_part(split: str, path: Path, first_index: int) -> _SvmPart:
     """The rows of one file, of the largest possible width."""
     all_x = GrowingCsr(LARGEST)
     all_labels = [np.zeros(0, np.int64)]
@@ -156,7 +156,7 @@ def _read_part(split: str, path: Path, first_index: int) -> _Part:
         note(split, queries, "query id", "ignored"),
         note(split, ~meant[:last], "blank line", "ignored"),
     )
-    return _Part(x, labels[meant], tuple(filter(None, notes)))
+    return _SvmPart(x, labels[meant], tuple(filter(None, notes)))
 
 
 def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _Chunk:

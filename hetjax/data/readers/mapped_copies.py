@@ -55,7 +55,7 @@ class Copy(NamedTuple):
     arrays: dict[str, np.ndarray]  # by name, mapped and read-only
 
 
-class Writer:
+class MappedWriter:
     """Writes the files of a copy, and keeps the checksums of their blocks."""
 
     def __init__(self, folder: Path):
@@ -94,7 +94,7 @@ class FirstPass(NamedTuple):
     """How a copy is made."""
 
     sources: Callable[[], str]  # the fingerprint of all files that are read
-    write: Callable[[Writer], None]
+    write: Callable[[MappedWriter], None]
     needed: Callable[[], int]  # [bytes] of the copy, about; asked if it is written
 
 
@@ -206,7 +206,7 @@ def _write(place: Path, first_pass: FirstPass, sources: str) -> None:
             raise OSError(
                 f"it needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
             )
-        writer = Writer(folder)
+        writer = MappedWriter(folder)
         first_pass.write(writer)
         if first_pass.sources() != sources:
             raise DataError(

@@ -13,21 +13,21 @@ from hetjax.data.dataset import Dataset
 from hetjax.data.readers import ag_news as news
 from hetjax.data.readers import cifar, flowers, idx
 from hetjax.data.readers import tiny_imagenet as tiny
-from hetjax.data.readers.downloads import Source, place
+from hetjax.data.readers.downloads import DownloadSource, place
 from hetjax.data.readers.images import check_arguments, read_images
 from hetjax.recipes import by_name
 
 
-def _idx_source(name: str, url: str, *md5: str) -> Source:
+def _idx_source(name: str, url: str, *md5: str) -> DownloadSource:
     packed = [f"{file}.gz" for file in idx.FILES]
     wanted = {file: idx.spellings(file) for file in idx.FILES}
-    return Source(name, url, dict(zip(packed, md5, strict=True)), wanted)
+    return DownloadSource(name, url, dict(zip(packed, md5, strict=True)), wanted)
 
 
-def _cifar_source(version: cifar.Version, archive: str, md5: str) -> Source:
+def _cifar_source(version: cifar.Version, archive: str, md5: str) -> DownloadSource:
     wanted = {file: (file, f"{version.folder}/{file}") for file in version.files}
     url = "https://www.cs.toronto.edu/~kriz/"
-    return Source(version.name, url, {archive: md5}, wanted, version.folder)
+    return DownloadSource(version.name, url, {archive: md5}, wanted, version.folder)
 
 
 _MNIST = _idx_source(
@@ -52,7 +52,7 @@ _CIFAR10 = _cifar_source(
 _CIFAR100 = _cifar_source(
     cifar.CIFAR100, "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
 )
-_FLOWERS102 = Source(
+_FLOWERS102 = DownloadSource(
     "flowers102",
     "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
     {
@@ -63,14 +63,14 @@ _FLOWERS102 = Source(
     {file: (file, f"flowers-102/{file}") for file in flowers.FILES},
     flowers.FOLDER,
 )
-_TINY_IMAGENET = Source(
+_TINY_IMAGENET = DownloadSource(
     "tiny_imagenet",
     "http://cs231n.stanford.edu/",
     {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"},
     {file: (file, f"tiny-imagenet-200/{file}") for file in tiny.FILES},
     "tiny-imagenet-200",
 )
-_AG_NEWS = Source(
+_AG_NEWS = DownloadSource(
     "ag_news",
     "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
     {

@@ -11,7 +11,7 @@ from hetjax.data.readers.errors import DataError
 LARGEST = 2**31 - 1  # features or labels that an int32 can number
 
 
-class Block(NamedTuple):
+class CsrRows(NamedTuple):
     """Rows of a CSR matrix, in canonical form: indices rise within each row."""
 
     counts: np.ndarray  # [rows] of non-zeros
@@ -33,7 +33,7 @@ class GrowingCsr:
         self._data = np.empty(0, np.float32)
         self._counts: list[np.ndarray] = []
 
-    def append(self, block: Block) -> None:
+    def append(self, block: CsrRows) -> None:
         """Appends these rows."""
         stop = self.size + len(block.data)
         if stop > len(self._data):
@@ -68,25 +68,25 @@ def row_starts(counts: np.ndarray) -> np.ndarray:
 
 def block(
     counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
-) -> Block:
+) -> CsrRows:
     """Rows with sorted indices; repeated entries of a row are summed."""
     starts = row_starts(counts)
     rising = np.ones(len(indices), bool)
     np.greater(indices[1:], indices[:-1], out=rising[1:])
     rising[starts[:-1][counts > 0]] = True  # the first one of a row follows nothing
     if rising.all():  # as usual; a scipy matrix for each block would take a tenth more
-        return Block(counts, indices, values)
+        return CsrRows(counts, indices, values)
     matrix = sp.csr_array((values, indices, starts), shape=(len(counts), columns))
     matrix.sum_duplicates()
     return block_of(matrix)
 
 
-def block_of(matrix: sp.csr_array) -> Block:
+def block_of(matrix: sp.csr_array) -> CsrRows:
     """The rows of a canonical matrix."""
-    return Block(np.diff(matrix.indptr), matrix.indices, matrix.data)
+    return CsrRows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
 
-def check_sums(x: Block, path: Path, first_line: int) -> None:
+def check_sums(x: CsrRows, path: Path, first_line: int) -> None:
     """Raises a DataError if repeated features sum to infinity.
 
     Single values were checked before.

@@ -12,7 +12,7 @@ import numpy as np
 from hetjax.data.dataset import note
 from hetjax.data.readers.errors import DataError
 from hetjax.data.readers.image_folder import images_in, listing
-from hetjax.data.readers.images import Found, Images, raise_if_missing
+from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 
 IDS, ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 FILES = (IDS,)
@@ -20,7 +20,7 @@ _OFFICIAL = {"classes": 200, "training images": 100_000, "test images": 10_000}
 _UNPACK = "unpack tiny-imagenet-200.zip again"
 
 
-def find_tiny_imagenet(folder: Path) -> Found:
+def find_tiny_imagenet(folder: Path) -> ImageFiles:
     """The images in this folder, by class, and then in the order of their names."""
     ids = sorted(_ids(folder / IDS))
     numbers = {name: number for number, name in enumerate(ids)}
@@ -37,7 +37,7 @@ def find_tiny_imagenet(folder: Path) -> Found:
         if size != official
     ]
     ignored = note("train", train.ignored, "file", "without an image's ending ignored")
-    return Found(
+    return ImageFiles(
         root=folder,
         train=train.images,
         test=test,
@@ -67,7 +67,7 @@ def _ids(path: Path) -> list[str]:
     return list(ids)
 
 
-def _validation(folder: Path, numbers: dict[str, int]) -> Images:
+def _validation(folder: Path, numbers: dict[str, int]) -> ImageSplit:
     """The validation images, in the order of their annotations."""
     path, place = folder / ANNOTATIONS, folder / "val" / "images"
     labels: dict[str, int] = {}
@@ -97,7 +97,7 @@ def _validation(folder: Path, numbers: dict[str, int]) -> Images:
             f"{without[0]}: not in {ANNOTATIONS}, as {len(without)} images in all; "
             f"remove them, or {_UNPACK}"
         )
-    return Images(paths, np.array(list(labels.values()), np.int32))
+    return ImageSplit(paths, np.array(list(labels.values()), np.int32))
 
 
 def _lines(path: Path) -> list[str]:

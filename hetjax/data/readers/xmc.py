@@ -28,7 +28,7 @@ from hetjax.data.readers.text_files import (
 )
 from hetjax.data.readers.text_pieces import (
     LARGEST,
-    Block,
+    CsrRows,
     GrowingCsr,
     as_wide_as,
     block,
@@ -47,7 +47,7 @@ class _Header(NamedTuple):
     labels: int
 
 
-class _Part(NamedTuple):
+class _XmcPart(NamedTuple):
     """The content of one file, and notes about it."""
 
     x: sp.csr_array  # [N, features] float32
@@ -185,13 +185,15 @@ def _promised_sizes(
     return (header.features, header.labels) if header else (None, None)
 
 
-def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -> _Part:
+def _read_part(
+    split: str, path: Path, header: _Header | None, bounds: Bounds
+) -> _XmcPart:
     """The matrices of one file, with as many columns as the bounds."""
     all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
 
-    def read(text: bytes, first_line: int) -> tuple[Rows, Block]:
+    def read(text: bytes, first_line: int) -> tuple[Rows, CsrRows]:
         rows = parse(text, bounds, path, first_line)
         x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
         check_sums(x, path, first_line)
@@ -218,7 +220,7 @@ def _read_part(split: str, path: Path, header: _Header | None, bounds: Bounds) -
         note(split, repeated, "duplicate label", "counted once"),
         note(split, ~meant[: _content(empty)], "empty line", "ignored"),
     )
-    return _Part(x, y, tuple(filter(None, notes)))
+    return _XmcPart(x, y, tuple(filter(None, notes)))
 
 
 def _content(empty: np.ndarray) -> int:

@@ -132,14 +132,14 @@ class _Same:
         return id(self._value)
 
 
-class _Kept(dict[Hashable, Programs]):
+class _ProgramCache(dict[Hashable, Programs]):
     """Programs by the key of their task; a pickled one is empty."""
 
     def __reduce__(self) -> tuple:
-        return _Kept, ()
+        return _ProgramCache, ()
 
 
-def _kept_of(task: Task) -> _Kept | None:
+def _kept_of(task: Task) -> _ProgramCache | None:
     """The programs that hang on a task; None if none of its callables is a function."""
     callables = (task.loss, task.init, task.metrics)
     functions = [f for f in callables if isinstance(f, types.FunctionType)]
@@ -147,13 +147,15 @@ def _kept_of(task: Task) -> _Kept | None:
         return None
     # a function that encloses something is this task's own, and is freed with it
     owner = min(functions, key=lambda f: f.__closure__ is None)
-    return owner.__dict__.setdefault(_ATTRIBUTE, _Kept())
+    return owner.__dict__.setdefault(_ATTRIBUTE, _ProgramCache())
 
 
-_recent: list[tuple[weakref.ref[_Kept], weakref.ref[Programs]]] = []  # used last: last
+_recent: list[
+    tuple[weakref.ref[_ProgramCache], weakref.ref[Programs]]
+] = []  # used last: last
 
 
-def _note_use(kept: _Kept, programs: Programs) -> None:
+def _note_use(kept: _ProgramCache, programs: Programs) -> None:
     """Note that programs are used; drop those used longest ago if there are many."""
     others = [entry for entry in _recent if entry[1]() not in (None, programs)]
     entries = [*others, (weakref.ref(kept), weakref.ref(programs))]

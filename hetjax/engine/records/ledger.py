@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.engine.records.timeline import Timeline, WorkerRecord
 from hetjax.machine.topology import Topology
 from hetjax.machine.types import (
@@ -34,7 +34,7 @@ _Last = tuple[float, float]  # batch size and learning rate of the last round
 _Pushed = tuple[_Last, Recent]
 
 
-class Ledger(Saved):
+class Ledger(Checkpointable):
     """Counters per worker. Only finished rounds count as updates and examples.
 
     The updates of a round whose outcome is dropped no longer count: its gradient was

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 from hetjax.engine.protocols import RoundResult
 from hetjax.machine.types import Arrival
 
@@ -28,7 +28,7 @@ def _saved(unchecked: Unchecked) -> Unchecked:
     return unchecked._replace(rows=())
 
 
-class Losses(Saved):
+class Losses(Checkpointable):
     """The losses of local rounds; they stay on the device until they are needed."""
 
     changes = ("_unchecked", "_total", "_rounds")

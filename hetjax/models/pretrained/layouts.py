@@ -80,7 +80,7 @@ Settings = Callable[[Tensors, Config], Config]  # by path, config.json -> the fa
 Place = tuple[str, str, list[str]]  # a path, which part of it, and its parts
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """One way in which a model is published."""
 
     name: str
@@ -116,7 +116,7 @@ def _place(name: str, path: str, published: str) -> Place | None:
     return path, found[len(more)] if several else "", parts
 
 
-def recognize(names: Collection[str]) -> Layout:
+def recognize(names: Collection[str]) -> WeightLayout:
     """The layout of these names; a ValueError if it is none of them."""
     for layout in LAYOUTS:
         if any(_place(name, *layout.rows[0]) for name in names):
@@ -210,7 +210,7 @@ def _distilbert(tensors: Tensors, config: Config) -> Config:
     }
 
 
-def _layouts(table: str, factory: Any, *settings: Settings) -> list[Layout]:
+def _layouts(table: str, factory: Any, *settings: Settings) -> list[WeightLayout]:
     """A table's columns, with the settings of each."""
     rows = [re.split("  +", line) for line in table.strip().splitlines()]
     (model, *paths), *columns = (
@@ -218,7 +218,7 @@ def _layouts(table: str, factory: Any, *settings: Settings) -> list[Layout]:
         for name, block, *cells in zip(*rows, strict=True)
     )
     return [
-        Layout(f"{model} of {by}", [*zip(paths, names, strict=True)], factory, of)
+        WeightLayout(f"{model} of {by}", [*zip(paths, names, strict=True)], factory, of)
         for (by, *names), of in zip(columns, settings, strict=True)
     ]
 

@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from hetjax.models.blocks import Image
-from hetjax.models.pretrained.layouts import LEAVES, Layout, Tensors, recognize
+from hetjax.models.pretrained.layouts import LEAVES, Tensors, WeightLayout, recognize
 from hetjax.models.vit import interpolate_positions
 from hetjax.recipes import by_name
 
@@ -148,7 +148,7 @@ def _read(file: Path) -> Tensors:
         ) from error
 
 
-def _placed(content: Tensors, layout: Layout) -> tuple[Tensors, Names]:
+def _placed(content: Tensors, layout: WeightLayout) -> tuple[Tensors, Names]:
     """The tensors by their paths in the module, as flax has them, and their names."""
     found: dict[str, dict[str, str]] = {}  # names by part, by path
     for name in content:
@@ -169,7 +169,7 @@ def _placed(content: Tensors, layout: Layout) -> tuple[Tensors, Names]:
     return weights, names
 
 
-def _chosen(layout: Layout, **given: Any) -> dict[str, Any]:
+def _chosen(layout: WeightLayout, **given: Any) -> dict[str, Any]:
     """The arguments that were given; a ValueError for one that is none of the model."""
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in chosen - inspect.signature(layout.factory).parameters.keys():

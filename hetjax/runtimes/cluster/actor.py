@@ -19,16 +19,16 @@ from hetjax.engine.job import Job
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.sharing import programs_of
 from hetjax.recipes import make
-from hetjax.runtimes.cluster.actor_run import MemberRun
+from hetjax.runtimes.cluster.actor_run import ActorRun
 from hetjax.runtimes.cluster.mapped import Portable, opened
-from hetjax.runtimes.cluster.messages import About, Opening, Status
+from hetjax.runtimes.cluster.messages import ActorDevice, ActorStatus, RunSettings
 from hetjax.runtimes.devices import default_device
 from hetjax.tracing.fingerprint import data_fingerprint
 
 DATA_SETS = 2  # that a member keeps: those of the last runs
 
 
-class Member:
+class WorkerActor:
     """What an actor of the cluster does."""
 
     def __init__(self, name: str, platform: str | None):
@@ -42,15 +42,15 @@ class Member:
         self._known: dict[str, Any] = {}
         self._data: dict[str, tuple[Split, np.ndarray | None]] = {}
         self._counting = ExitStack()
-        self._run: MemberRun | None = None
+        self._run: ActorRun | None = None
 
     def __repr__(self) -> str:
         return f"hetjax {self._name}"
 
-    def about(self) -> About:
+    def about(self) -> ActorDevice:
         """Describe the device and the process."""
         device = self._device
-        return About(
+        return ActorDevice(
             device.device_kind, device.platform, os.getpid(), socket.gethostname()
         )
 
@@ -105,7 +105,7 @@ class Member:
             del self._data[old]
         self._data[key] = train, rows
 
-    def open(self, opening: Opening) -> None:
+    def open(self, opening: RunSettings) -> None:
         """Begin a run; what is left of another one is forgotten."""
         programs = programs_of(self._known[opening.task])
         train, rows = self._data[opening.data]
@@ -130,7 +130,7 @@ class Member:
             on_nan=opening.on_nan,
         )
         settings = self._known[opening.settings]
-        self._run = MemberRun(opening, settings, job, rows, self._device)
+        self._run = ActorRun(opening, settings, job, rows, self._device)
 
     # -- the run that is open ------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Member:
         self._counting.close()
         return {} if run is None else dict(run.job.compilations.programs)
 
-    def status(self) -> Status:
+    def status(self) -> ActorStatus:
         """How the member is."""
         run = self._run
-        return Status(run is not None and run.job.compilations.busy)
+        return ActorStatus(run is not None and run.job.compilations.busy)

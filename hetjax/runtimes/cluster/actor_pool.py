@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.broadcast import Delivery
-from hetjax.runtimes.cluster.node_slots import Place, Resources, platform_of
-from hetjax.runtimes.cluster.remote_calls import HEALTH, Cluster, Remote
+from hetjax.runtimes.cluster.broadcast import Broadcast
+from hetjax.runtimes.cluster.node_slots import Resources, Slot, platform_of
+from hetjax.runtimes.cluster.remote_calls import HEALTH, Cluster, RemoteActor
 
 ALIVE = 10.0  # [s] in which a member answers before a run, or gets no part in it
 
 
-class Pool:
+class ActorPool:
     """Members by the names of their workers."""
 
     def __init__(
@@ -25,9 +25,9 @@ class Pool:
         process apart.
         """
         self.cluster, self.resources, self._number = cluster, resources, number
-        self.delivery, self.closed = Delivery(cluster), False
+        self.delivery, self.closed = Broadcast(cluster), False
         self.moved: dict[str, str] = {}  # nodes of workers that came back, or joined
-        self._members: dict[str, Remote] = {}
+        self._members: dict[str, RemoteActor] = {}
         self._taken: dict[str, tuple[str, Resources]] = {}  # node and what it gave
 
     @property
@@ -35,7 +35,7 @@ class Pool:
         """The workers that have a member."""
         return set(self._members)
 
-    def start(self, place: Place, name: str) -> Remote:
+    def start(self, place: Slot, name: str) -> RemoteActor:
         """Start a worker's member, which may take a while."""
         shown = name if self._number == 1 else f"{name} ({self._number})"
         platform = platform_of(place.resources)
@@ -51,7 +51,7 @@ class Pool:
         """The nodes' ids of all members, and what they take there."""
         return [self._taken[name] for name in list(self._members)]
 
-    def members_of(self, names: Sequence[str]) -> list[Remote | None]:
+    def members_of(self, names: Sequence[str]) -> list[RemoteActor | None]:
         """The members of workers; None for those that do not answer."""
         asked = {
             name: self._members[name].call("status", queue=HEALTH)[0]
@@ -65,7 +65,7 @@ class Pool:
                 self.remove(name)
         return [self._members.get(name) for name in names]
 
-    def remove(self, name: str, member: Remote | None = None) -> None:
+    def remove(self, name: str, member: RemoteActor | None = None) -> None:
         """A worker's member is gone, or does not answer: end it.
 
         If the worker has another one by now than the given one, only that one ends.

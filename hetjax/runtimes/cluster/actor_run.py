@@ -13,25 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Outcome, StepSettings
+from hetjax.engine.local_steps import RoundOutcome, StepSettings
 from hetjax.engine.protocols import Assignment
 from hetjax.local import with_own_buffers
 from hetjax.merge.merge_traffic import Change
 from hetjax.replica import Replica
-from hetjax.runtimes.cluster.messages import Opening, Report, Round
+from hetjax.runtimes.cluster.messages import RoundCall, RoundReport, RunSettings
 from hetjax.runtimes.real.dry_run import DryRun, Shape, compile_steps
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode
 from hetjax.runtimes.real.step_timer import StepTimer
-from hetjax.runtimes.real.throttle import Cancelled, Pace
+from hetjax.runtimes.real.throttle import Cancelled, Throttle
 from hetjax.runtimes.threads.open_threads import first_quartile, fixed_share
 
 
-class MemberRun:
+class ActorRun:
     """One worker of one run, in the process of its member."""
 
     def __init__(
         self,
-        opening: Opening,
+        opening: RunSettings,
         settings: StepSettings,
         job: Job,
         rows: np.ndarray | None,
@@ -44,7 +44,7 @@ class MemberRun:
         self._rows, self._device = rows, device
         self._timer = StepTimer(settings, job)
         self._steps = self._timer.steps
-        self._pace = Pace(job.compilations)
+        self._pace = Throttle(job.compilations)
         self._begin = job.programs.replica(settings.local_update, settings.buffers)
         model = jax.eval_shape(job.programs.init, jax.random.key(0))
         self._model_structure = jax.tree.structure(model)
@@ -193,7 +193,7 @@ class MemberRun:
                 after = self.job.programs.check_in(now, self._before, after)
             self._replica, self._before, self._after = after, None, None
 
-    def run(self, local_round: Round) -> tuple[Report, list[np.ndarray]]:
+    def run(self, local_round: RoundCall) -> tuple[RoundReport, list[np.ndarray]]:
         """Do a local round: the report, and the leaves of the replica to be sent.
 
         What goes wrong is in the report.
@@ -215,8 +215,8 @@ class MemberRun:
         compiling = compilations.own_seconds - compiled
         seconds = max(time.perf_counter() - began - compiling, 0.0)
         if outcome is None:
-            return Report(seconds, compiling, failure), []
-        report = Report(
+            return RoundReport(seconds, compiling, failure), []
+        report = RoundReport(
             seconds,
             compiling,
             losses=tuple(np.asarray(values) for _, values in outcome.losses),
@@ -226,7 +226,7 @@ class MemberRun:
         )
         return report, self._sent(outcome.replica, local_round.send)
 
-    def _outcome(self, local_round: Round, replica: Replica | None) -> Outcome:
+    def _outcome(self, local_round: RoundCall, replica: Replica | None) -> RoundOutcome:
         rows = local_round.rows
         if self._rows is not None:
             rows = [np.searchsorted(self._rows, r) for r in rows]

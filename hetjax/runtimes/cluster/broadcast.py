@@ -20,14 +20,14 @@ from hetjax.engine.job import Job
 from hetjax.recipes import NoRecipe, recipe_of
 from hetjax.runtimes.cluster.actor import DATA_SETS
 from hetjax.runtimes.cluster.mapped import portable
-from hetjax.runtimes.cluster.remote_calls import STEPS, Cluster, Remote
+from hetjax.runtimes.cluster.remote_calls import STEPS, Cluster, RemoteActor
 from hetjax.runtimes.cluster.worker_group import answer
 
 _numbers = itertools.count()
 THINGS = 16  # tasks and settings that a member keeps
 
 
-class Delivery:
+class Broadcast:
     """Gives things to members, each once; kept as long as the members.
 
     Of tasks and settings a member forgets those that were given longest ago, of data
@@ -40,10 +40,10 @@ class Delivery:
         self._cluster, self._lock = cluster, threading.Lock()
         self._parcels: dict[Hashable, tuple[str, Any]] = {}  # by identity, with a key
         # keys by member, as long as there is one: the last given is the last
-        self._had: WeakKeyDictionary[Remote, list[str]] = WeakKeyDictionary()
-        self._data_had: WeakKeyDictionary[Remote, list[str]] = WeakKeyDictionary()
+        self._had: WeakKeyDictionary[RemoteActor, list[str]] = WeakKeyDictionary()
+        self._data_had: WeakKeyDictionary[RemoteActor, list[str]] = WeakKeyDictionary()
 
-    def give(self, member: Remote, thing: Any, identity: Hashable) -> str:
+    def give(self, member: RemoteActor, thing: Any, identity: Hashable) -> str:
         """Give a thing to a member; return its key. Equal identities are one thing."""
         key, parcel = self._parcel_of(identity, lambda: thing)
         had = self._had.setdefault(member, [])
@@ -70,7 +70,7 @@ class Delivery:
 
     def give_data(
         self,
-        member: Remote,
+        member: RemoteActor,
         job: Job,
         about: dict[str, Any],
         rows: np.ndarray | None,
@@ -96,7 +96,7 @@ class Delivery:
         return key
 
     def _send(
-        self, member: Remote, key: str, job: Job, rows: np.ndarray | None
+        self, member: RemoteActor, key: str, job: Job, rows: np.ndarray | None
     ) -> Future:
         if rows is not None:  # a shard is for one member: nobody else gets it
             parcel = self._cluster.put(portable(job.train.take(rows)))

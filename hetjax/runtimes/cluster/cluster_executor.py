@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetjax.engine.local_steps import Outcome
+from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.protocols import Assignment, TakeTurns, Unreachable
 from hetjax.runtimes.cluster.cluster_store import Arrived
-from hetjax.runtimes.cluster.messages import Report, Round
-from hetjax.runtimes.cluster.remote_calls import HEALTH, Remote
-from hetjax.runtimes.cluster.supervisor import Recruiter
-from hetjax.runtimes.cluster.worker_group import ANSWER, Crew
+from hetjax.runtimes.cluster.messages import RoundCall, RoundReport
+from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor
+from hetjax.runtimes.cluster.supervisor import Supervisor
+from hetjax.runtimes.cluster.worker_group import ANSWER, WorkerGroup
 from hetjax.runtimes.real.wall_clock import Completion, WallClock
 
 END = 5.0  # [s] that members have to end, on top of their usual remaining time
@@ -39,7 +39,7 @@ class _Call(NamedTuple):
     report: Future
     leaves: Future
     number: int
-    member: Remote | None  # which the worker had then
+    member: RemoteActor | None  # which the worker had then
 
 
 class ClusterExecutor:
@@ -47,18 +47,18 @@ class ClusterExecutor:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: WorkerGroup,
         clock: WallClock,
         step_modes: Sequence[str],
         compilations: Compilations,
-        recruiter: Recruiter,
+        recruiter: Supervisor,
     ):
         """`step_modes` of all workers; the recruiter hears of those that are lost."""
         self._crew, self._clock, self._step_modes = crew, clock, step_modes
         self._compilations, self._recruiter = compilations, recruiter
         self._calls: dict[int, _Call] = {}  # by worker: the round that is awaited
         self._left: list[_Call] = []  # rounds that nobody awaits any more
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, RoundOutcome] = {}
         self._numbers = itertools.count(1)  # of rounds
 
     def lead(self, take_turns: TakeTurns) -> None:
@@ -72,7 +72,7 @@ class ClusterExecutor:
         """Give a round to its worker's member; its replica is there."""
         worker = assignment.worker
         wanted = self._crew.wanted[worker]
-        local_round = Round(
+        local_round = RoundCall(
             assignment.rows,
             assignment.learning_rate,
             assignment.first_step,
@@ -102,7 +102,7 @@ class ClusterExecutor:
         finished = time.perf_counter()
         worker, seconds, compiling, failure = call.worker, 0.0, 0.0, ""
         try:
-            report: Report = future.result()
+            report: RoundReport = future.result()
             seconds, compiling = report.seconds, report.compiling
             failure = report.failure
             if self._calls.get(worker) is call and not failure:
@@ -124,7 +124,7 @@ class ClusterExecutor:
     def flush(self) -> None:
         """Do nothing: `start` has begun every round."""
 
-    def finish(self, worker: int) -> Outcome:
+    def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its replica stays with its member."""
         self._calls.pop(worker, None)  # of a continued run there is none
         return self._outcomes.pop(worker)
@@ -132,7 +132,7 @@ class ClusterExecutor:
     def outcome(self, worker: int) -> None:
         """Return None: an outcome is known when it arrives."""
 
-    def load(self, worker: int, outcome: Outcome) -> None:
+    def load(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up a round that was saved with its outcome."""
         self._outcomes[worker] = outcome
 
@@ -162,9 +162,9 @@ class ClusterExecutor:
         return sorted(stuck)
 
 
-def _outcome(call: _Call, report: Report) -> Outcome:
+def _outcome(call: _Call, report: RoundReport) -> RoundOutcome:
     losses: list = list(zip(call.rows, report.losses, strict=False))
     if report.losses and len(report.losses) < len(call.rows):  # one program ran all
         losses = [(np.stack(call.rows), report.losses[0])]
     replica = Arrived(call.worker, call.wanted, call.leaves)
-    return Outcome(replica, losses, report.mean, report.padded, report.finite)  # pyright: ignore[reportArgumentType]
+    return RoundOutcome(replica, losses, report.mean, report.padded, report.finite)  # pyright: ignore[reportArgumentType]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from hetjax.engine.local_steps import ALONE
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
-from hetjax.runtimes.cluster.actor_pool import Pool
-from hetjax.runtimes.real.real_workers import RealWorkers
+from hetjax.runtimes.cluster.actor_pool import ActorPool
+from hetjax.runtimes.real.real_workers import RealMachine
 from hetjax.summaries import counted
 
 
@@ -24,7 +24,7 @@ class ClusterWorker:
 
 
 @dataclass(frozen=True)
-class ClusterMachine(RealWorkers):
+class ClusterMachine(RealMachine):
     """Workers of a cluster; `hetjax.cluster_machine` makes one.
 
     Its members (processes) serve all runs on it. `close()`, or a `with` block, ends
@@ -34,7 +34,7 @@ class ClusterMachine(RealWorkers):
     record_name: ClassVar[str] = "cluster"
 
     workers: tuple[ClusterWorker, ...]
-    pool: Pool = field(compare=False)
+    pool: ActorPool = field(compare=False)
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
     # the other arguments of `cluster_machine`, to make it again
@@ -74,7 +74,7 @@ class ClusterMachine(RealWorkers):
         return super().record() | {"call": f"hetjax.cluster_machine({arguments})"}
 
     def infos(self, costs: Mapping[str, tuple[float, float]]) -> tuple[WorkerInfo, ...]:
-        """The workers as policies see them; `costs` as for a `RealMachine`."""
+        """The workers as policies see them; `costs` as for a `LocalMachine`."""
         names = [w.name for w in self.workers]
         away = set(names) - self.pool.names
         return self.infos_of(costs, devices=[""] * len(names), away=away)

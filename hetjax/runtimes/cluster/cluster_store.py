@@ -20,13 +20,13 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Placement
 from hetjax.engine.programs.task_programs import fetch_fn, merge_fn
-from hetjax.engine.reference_player import Player
+from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.engine.replica_store import Model, ReplicaStore
-from hetjax.engine.tape import Gather
+from hetjax.engine.tape import GatherReplicas
 from hetjax.machine import ROOT, MergeAction, MergeOp, Stamps, Topology
 from hetjax.merge.merge_traffic import Change, Exchange, exchange_of
 from hetjax.merge.types import Merge, WorkerStats
-from hetjax.runtimes.cluster.worker_group import Crew, queue_of
+from hetjax.runtimes.cluster.worker_group import WorkerGroup, queue_of
 from hetjax.strategies.types import Strategy
 
 ROUNDS = 2  # of a worker that ended in merges: its next one sends what these read
@@ -50,7 +50,7 @@ class ClusterStore(ReplicaStore):
         placement: Placement,
         topology: Topology,
         *,
-        crew: Crew,
+        crew: WorkerGroup,
         lose: Callable[[int, str], None],
     ):
         """`lose(worker, why)` tells that a worker cannot be reached."""
@@ -373,7 +373,7 @@ class ClusterStore(ReplicaStore):
         return Arrived(worker, (), Future())
 
 
-class ClusterPlayer(Player):
+class ClusterPlayer(ReferencePlayer):
     """Plays a tape on a cluster: members may be out of reach, bytes are counted."""
 
     store: ClusterStore
@@ -383,4 +383,7 @@ class ClusterPlayer(Player):
         super().open()
         traffic = self.store.traffic
         self.traits = self.traits._replace(traffic=traffic, may_miss=True)
-        self.plays = {**self.plays, Gather: lambda e: self.store.gather(e.action)}
+        self.plays = {
+            **self.plays,
+            GatherReplicas: lambda e: self.store.gather(e.action),
+        }

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from hetjax.data.dataset_checks import is_whole
 from hetjax.engine.local_steps import ALONE
 from hetjax.machine import ScriptedFault
-from hetjax.runtimes.cluster.actor_pool import Pool
+from hetjax.runtimes.cluster.actor_pool import ActorPool
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, ClusterWorker
 from hetjax.runtimes.cluster.node_slots import (
-    Place,
     Resources,
+    Slot,
     check_resources,
     described,
     places_on,
@@ -142,7 +142,7 @@ def make_machine(
     places = places[:workers]
     names = [p.name for p in places] + [f"joiner-{k + 1}" for k in range(joiners)]
     factors = slowdowns_of(slowdown, names)
-    pool = Pool(cluster, resources, next(_machines))
+    pool = ActorPool(cluster, resources, next(_machines))
     try:
         started = {place.name: pool.start(place, place.name) for place in places}
         kinds = {p.name: about_of(p.name, p, started[p.name]).kind for p in places}
@@ -153,8 +153,8 @@ def make_machine(
 
 
 def _made(
-    pool: Pool,
-    places: Sequence[Place],
+    pool: ActorPool,
+    places: Sequence[Slot],
     names: Sequence[str],
     kinds: Mapping[str, str],
     factors: Sequence[float],

@@ -8,7 +8,7 @@ import numpy as np
 from hetjax.data.batching import Bucket
 
 
-class About(NamedTuple):
+class ActorDevice(NamedTuple):
     """A member's device, as it describes itself."""
 
     kind: str
@@ -17,7 +17,7 @@ class About(NamedTuple):
     host: str
 
 
-class Opening(NamedTuple):
+class RunSettings(NamedTuple):
     """What a member needs to know of a run; texts are the keys of what it has."""
 
     worker: int  # its number in the run
@@ -30,7 +30,7 @@ class Opening(NamedTuple):
     slowdown: float
 
 
-class Round(NamedTuple):
+class RoundCall(NamedTuple):
     """A local round: row numbers travel, the examples are with the member."""
 
     rows: Sequence[np.ndarray]
@@ -41,7 +41,7 @@ class Round(NamedTuple):
     number: int  # of the worker's rounds in this run
 
 
-class Report(NamedTuple):
+class RoundReport(NamedTuple):
     """What became of a local round."""
 
     seconds: float  # that it took, without compiling
@@ -53,7 +53,7 @@ class Report(NamedTuple):
     finite: bool = True
 
 
-class Status(NamedTuple):
+class ActorStatus(NamedTuple):
     """How a member is: it answers this at once."""
 
     compiling: bool

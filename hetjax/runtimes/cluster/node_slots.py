@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hetjax.runtimes.cluster.remote_calls import Node
+from hetjax.runtimes.cluster.remote_calls import ClusterNode
 
 Resources = Mapping[str, float]
 ACCELERATORS = ("GPU", "TPU")
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Room for a worker on a node."""
 
-    node: Node
+    node: ClusterNode
     name: str  # of a worker there
     resources: Resources
 
@@ -23,8 +23,8 @@ def platform_of(resources: Resources) -> str | None:
 
 
 def places_on(
-    nodes: Sequence[Node], resources: Resources | Sequence[Resources] | None
-) -> list[Place]:
+    nodes: Sequence[ClusterNode], resources: Resources | Sequence[Resources] | None
+) -> list[Slot]:
     """The workers that the nodes have room for.
 
     `resources` are what a worker takes: as many as fit on each node; or of each worker,
@@ -33,14 +33,14 @@ def places_on(
     """
     names = names_of(nodes)
     taken: dict[str, dict[str, int]] = {}  # of a node: workers by kind of device
-    found: list[Place] = []
+    found: list[Slot] = []
 
-    def add(node: Node, wanted: Resources) -> None:
+    def add(node: ClusterNode, wanted: Resources) -> None:
         kind = next((a.lower() for a in ACCELERATORS if wanted.get(a)), "cpu")
         counts = taken.setdefault(node.id, {})
         name = f"{names[node.id]}/{kind}:{counts.setdefault(kind, 0)}"
         counts[kind] += 1
-        found.append(Place(node, name, dict(wanted)))
+        found.append(Slot(node, name, dict(wanted)))
 
     if resources is not None and not isinstance(resources, Mapping):
         left = {node.id: dict(node.resources) for node in nodes}
@@ -68,11 +68,11 @@ def places_on(
 def room_for(
     wanted: Resources,
     resources: Resources | Sequence[Resources] | None,
-    nodes: Sequence[Node],
+    nodes: Sequence[ClusterNode],
     taken: Sequence[tuple[str, Resources]],
     *,
     prefer: str,
-) -> Place | None:
+) -> Slot | None:
     """Room for a worker that takes what is `wanted`, first on the node to `prefer`.
 
     `taken` are (node's id, resources) of the workers there are. Without `resources`
@@ -90,11 +90,11 @@ def room_for(
                 for name, number in some.items():
                     room[name] = room.get(name, 0) - number
         if _fits(mine, room):
-            return Place(node, names[node.id], mine)
+            return Slot(node, names[node.id], mine)
     return None
 
 
-def _usual(node: Node) -> Resources:
+def _usual(node: ClusterNode) -> Resources:
     """What a worker takes if nobody says: an accelerator, or all of the CPU."""
     cpus = node.resources.get("CPU", 0)
     for name in ACCELERATORS:
@@ -126,7 +126,7 @@ def _fits(wanted: Resources, room: Resources) -> bool:
     return all(room.get(name, 0) >= number for name, number in wanted.items())
 
 
-def names_of(nodes: Sequence[Node]) -> dict[str, str]:
+def names_of(nodes: Sequence[ClusterNode]) -> dict[str, str]:
     """Names of nodes by id: those of their hosts, with a number where they repeat."""
     names: dict[str, str] = {}
     counts: dict[str, int] = {}
@@ -137,7 +137,7 @@ def names_of(nodes: Sequence[Node]) -> dict[str, str]:
     return names
 
 
-def described(nodes: Sequence[Node]) -> str:
+def described(nodes: Sequence[ClusterNode]) -> str:
     """What nodes have, in words."""
     names = names_of(nodes)
     return "; ".join(
@@ -147,7 +147,7 @@ def described(nodes: Sequence[Node]) -> str:
     )
 
 
-def _named(node: Node) -> list[str]:
+def _named(node: ClusterNode) -> list[str]:
     """The resources that say something to a user."""
     hidden = ("memory", "object_store_memory")
     return ["CPU"] + sorted(

@@ -13,15 +13,15 @@ from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Kept, Runtime, Unreachable
+from hetjax.engine.protocols import CheckpointSupport, Runtime, Unreachable
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.cluster.cluster_executor import ClusterExecutor
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
 from hetjax.runtimes.cluster.cluster_store import ClusterPlayer, ClusterStore
-from hetjax.runtimes.cluster.messages import Opening
-from hetjax.runtimes.cluster.remote_calls import STEPS, Remote
-from hetjax.runtimes.cluster.supervisor import Recruiter
-from hetjax.runtimes.cluster.worker_group import Crew, answer
+from hetjax.runtimes.cluster.messages import RunSettings
+from hetjax.runtimes.cluster.remote_calls import STEPS, RemoteActor
+from hetjax.runtimes.cluster.supervisor import Supervisor
+from hetjax.runtimes.cluster.worker_group import WorkerGroup, answer
 from hetjax.runtimes.devices import default_device
 from hetjax.runtimes.real.deadlines import HICCUP
 from hetjax.runtimes.real.dry_run import DryRun, compile_merges, dry_run
@@ -46,7 +46,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
     path = job.trace or job.usual_trace
     before = chosen_before(names, job, path)
     members = machine.pool.members_of(names)
-    crew = Crew(machine.pool.cluster, members)
+    crew = WorkerGroup(machine.pool.cluster, members)
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, {}, 0, slowdowns)  # reads all data: once
     prepared = _Preparation(machine, strategy, job, crew, about["data"])
@@ -59,7 +59,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
         may_appear=lambda: recruiter.may_appear,
         allowance=HICCUP + prepared.num_bytes * len(names) / SLOWEST,
     )
-    recruiter = Recruiter(
+    recruiter = Supervisor(
         machine,
         crew,
         prepared.prepare,
@@ -67,7 +67,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
         vanished=clock.vanished,
     )
 
-    def failed(worker: int, member: Remote, error: BaseException) -> None:
+    def failed(worker: int, member: RemoteActor, error: BaseException) -> None:
         if isinstance(error, Unreachable):
             recruiter.lost(worker, member, str(error))
         else:  # what it was told could not be read, or done
@@ -91,7 +91,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
         recorder=recorder,
         note=machine.described,
         nodes=lambda: [machine.pool.moved.get(w.name, w.node) for w in machine.workers],
-        kept=Kept("cluster"),
+        kept=CheckpointSupport("cluster"),
     )
 
 
@@ -109,7 +109,7 @@ class _Preparation:
         machine: ClusterMachine,
         strategy: Strategy,
         job: Job,
-        crew: Crew,
+        crew: WorkerGroup,
         about_data: dict[str, Any],
     ):
         """`about_data` is the data's fingerprint."""
@@ -148,14 +148,14 @@ class _Preparation:
         self._choose_step_modes(before)
         asked = {k: self._compile(k, self._crew.call) for k in self._crew.present}
         # every merge once, as if no member could be reached
-        nowhere = Crew(self._machine.pool.cluster, [None] * len(self.infos))
+        nowhere = WorkerGroup(self._machine.pool.cluster, [None] * len(self.infos))
         open_store = partial(ClusterStore, crew=nowhere, lose=lambda worker, why: None)
         compile_merges(strategy, job, self.infos, TIMED, self._found, open_store)
         for worker, future in asked.items():
             self._or_lose(worker, partial(self._crew.answer, worker, future))
         return self._step_modes
 
-    def prepare(self, worker: int, member: Remote) -> None:
+    def prepare(self, worker: int, member: RemoteActor) -> None:
         """Give a new member all that the run needs, and let it compile."""
         self.equip(worker, member)
 
@@ -166,12 +166,12 @@ class _Preparation:
         if worker in self._crew.factors:
             answer(member, call(worker, "slow", self._crew.factors[worker]))
 
-    def equip(self, worker: int, member: Remote) -> None:
+    def equip(self, worker: int, member: RemoteActor) -> None:
         """Give a worker's member what the run is made of."""
         job, delivery = self._job, self._machine.pool.delivery
         rows = self._shards.get(worker)
         data = delivery.give_data(member, job, self._about_data, rows)
-        opening = Opening(
+        opening = RunSettings(
             worker,
             delivery.give(member, self._settings, self._settings),
             delivery.give(member, job.programs.task, job.programs),

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.actor import Member
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, Node
+from hetjax.runtimes.cluster.actor import WorkerActor
+from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
 
 # else Ray warns of what it will do with the GPUs of workers that asked for none
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -56,13 +56,13 @@ class RayCluster:
         """This process is connected."""
         self._open = True
         _users.add(id(self))
-        self._actor: Any = ray.remote(concurrency_groups=_QUEUES)(Member)  # pyright: ignore[reportCallIssue]
+        self._actor: Any = ray.remote(concurrency_groups=_QUEUES)(WorkerActor)  # pyright: ignore[reportCallIssue]
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """The nodes that are alive, the driver's first, then by name and number."""
         own = ray.get_runtime_context().get_node_id()
         found = [
-            Node(
+            ClusterNode(
                 n["NodeID"],
                 n["NodeManagerHostname"],
                 n["Resources"],
@@ -74,8 +74,8 @@ class RayCluster:
         return sorted(found, key=lambda n: (not n.is_driver, n.name, n.id))
 
     def start(
-        self, name: str, node: Node, resources: dict[str, float], *settings: Any
-    ) -> "RayMember":
+        self, name: str, node: ClusterNode, resources: dict[str, float], *settings: Any
+    ) -> "RayActor":
         """Start an actor, which ends with this process; the name is Ray's."""
         rest = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
         actor = self._actor.options(
@@ -87,7 +87,7 @@ class RayCluster:
             max_restarts=0,
             max_task_retries=0,
         ).remote(*settings)
-        return RayMember(actor, node)
+        return RayActor(actor, node)
 
     def put(self, value: Any) -> Any:
         """Put a value into the object store: each node fetches it once.
@@ -118,10 +118,10 @@ class RayCluster:
             ray.shutdown()
 
 
-class RayMember:
+class RayActor:
     """An actor, as the driver calls it."""
 
-    def __init__(self, actor: Any, node: Node):
+    def __init__(self, actor: Any, node: ClusterNode):
         """The actor may still be about to start."""
         self._actor, self.node = actor, node
 

@@ -13,7 +13,7 @@ REPLICA = "replica"  # merges of a replica whose steps go on
 HEALTH = "health"  # answered at once, whatever the member does
 
 
-class Node(NamedTuple):
+class ClusterNode(NamedTuple):
     """A machine of the cluster that is alive."""
 
     id: str
@@ -22,10 +22,10 @@ class Node(NamedTuple):
     is_driver: bool = False  # is this process on it?
 
 
-class Remote(Protocol):
+class RemoteActor(Protocol):
     """The driver's end of one member."""
 
-    node: Node
+    node: ClusterNode
 
     def call(
         self, method: str, *args: Any, queue: str, label: str = "", parts: int = 1
@@ -46,14 +46,14 @@ class Remote(Protocol):
 class Cluster(Protocol):
     """Nodes, on which members can be started."""
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """The nodes that are alive, the driver's first, then by name."""
         ...
 
     def start(
-        self, name: str, node: Node, resources: dict[str, float], *settings: Any
-    ) -> Remote:
-        """Start `Member(*settings)` on a node; its calls wait until it is there.
+        self, name: str, node: ClusterNode, resources: dict[str, float], *settings: Any
+    ) -> RemoteActor:
+        """Start `WorkerActor(*settings)` on a node; its calls wait until it is there.
 
         The name is for dashboards.
         """

@@ -1,18 +1,18 @@
 """A member that was started: when it is there, and on which device."""
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.messages import About
-from hetjax.runtimes.cluster.node_slots import Place, platform_of
-from hetjax.runtimes.cluster.remote_calls import HEALTH, Remote
+from hetjax.runtimes.cluster.messages import ActorDevice
+from hetjax.runtimes.cluster.node_slots import Slot, platform_of
+from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor
 
 START = 120.0  # [s] in which a member must have started
 
 
-def about_of(name: str, place: Place, member: Remote) -> About:
+def about_of(name: str, place: Slot, member: RemoteActor) -> ActorDevice:
     """Wait for a member that was started; a ValueError says why it was not."""
     (future,) = member.call("about", queue=HEALTH)
     try:
-        about: About = future.result(timeout=START)
+        about: ActorDevice = future.result(timeout=START)
     except TimeoutError:
         raise ValueError(
             f"the process of {name} did not start on {place.node.name} within "

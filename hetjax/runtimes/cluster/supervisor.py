@@ -15,10 +15,10 @@ from functools import partial
 from hetjax.engine.protocols import Unreachable
 from hetjax.machine.faults import absent_at_first
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, ClusterWorker
-from hetjax.runtimes.cluster.node_slots import Place, room_for
-from hetjax.runtimes.cluster.remote_calls import HEALTH, Remote
+from hetjax.runtimes.cluster.node_slots import Slot, room_for
+from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor
 from hetjax.runtimes.cluster.starting import about_of
-from hetjax.runtimes.cluster.worker_group import PATIENCE, Crew
+from hetjax.runtimes.cluster.worker_group import PATIENCE, WorkerGroup
 
 LOOK = 1.0  # [s] between looks at the nodes
 AGAIN = 20.0  # [s] until a process that did not start is tried again
@@ -29,14 +29,14 @@ def _nothing() -> None:
     """The worker has its member already."""
 
 
-class Recruiter:
+class Supervisor:
     """Fills the vacant seats of one run."""
 
     def __init__(
         self,
         machine: ClusterMachine,
-        crew: Crew,
-        prepare: Callable[[int, Remote], None],
+        crew: WorkerGroup,
+        prepare: Callable[[int, RemoteActor], None],
         *,
         appeared: Callable[[int, str, Callable[[], None]], None],
         vanished: Callable[..., None],
@@ -51,7 +51,7 @@ class Recruiter:
         self._vacant: dict[int, float] = {}  # seat -> since when [s], or -inf
         self._silent: set[int] = set()  # workers that may answer again
         self._gone: list[str] = []  # lost workers whose members are to be removed
-        self._starting: Remote | None = None
+        self._starting: RemoteActor | None = None
         self._not_before: dict[int, float] = {}  # [s] of seats that were in vain
         self._news = threading.Event()
         self._closed = threading.Event()
@@ -83,7 +83,7 @@ class Recruiter:
                 return True
             return any(t > recent for t in self._vacant.values())
 
-    def lost(self, worker: int, member: Remote | None, why: str) -> None:
+    def lost(self, worker: int, member: RemoteActor | None, why: str) -> None:
         """A worker's process is gone, unless it has another one; from any thread.
 
         The clock hears of it before the seat is vacant, and so before a new process.
@@ -99,7 +99,7 @@ class Recruiter:
             self._gone.append(self._machine.workers[worker].name)
         self._news.set()
 
-    def silent(self, worker: int, member: Remote | None, why: str) -> None:
+    def silent(self, worker: int, member: RemoteActor | None, why: str) -> None:
         """A worker without a round does not answer; called from any thread.
 
         It is asked by another one, as no member may be called here (see `lost`).
@@ -113,12 +113,12 @@ class Recruiter:
             self._silent.add(worker)
         threading.Thread(target=self._ask, args=(worker, member), daemon=True).start()
 
-    def _ask(self, worker: int, member: Remote) -> None:
+    def _ask(self, worker: int, member: RemoteActor) -> None:
         """Ask a silent worker how it is; it answers when it goes on, or is gone."""
         (found,) = member.call("status", queue=HEALTH)
         found.add_done_callback(partial(self._answered, worker, member))
 
-    def _answered(self, worker: int, member: Remote, future: Future) -> None:
+    def _answered(self, worker: int, member: RemoteActor, future: Future) -> None:
         error = future.exception()
         if isinstance(error, Unreachable):
             self.lost(worker, member, str(error))
@@ -192,7 +192,7 @@ class Recruiter:
     def _said_again(self, worker: int, why: str) -> None:
         self._vanished(worker, why, again=True)
 
-    def _start(self, worker: int, seat: ClusterWorker, place: Place) -> None:
+    def _start(self, worker: int, seat: ClusterWorker, place: Slot) -> None:
         pool = self._machine.pool
         with self._lock:
             if self._closed.is_set():
@@ -223,7 +223,7 @@ class Recruiter:
             self._vacant.pop(worker, None)
         self._appeared(worker, f"{again} on {place.name}", adopt)
 
-    def _place_for(self, seat: ClusterWorker) -> Place | None:
+    def _place_for(self, seat: ClusterWorker) -> Slot | None:
         pool = self._machine.pool
         with suppress(Exception):  # Ray's own, where the cluster does not answer
             nodes = pool.cluster.nodes()

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.messages import Status
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, Cluster, Remote
+from hetjax.runtimes.cluster.messages import ActorStatus
+from hetjax.runtimes.cluster.remote_calls import (
+    HEALTH,
+    REPLICA,
+    STEPS,
+    Cluster,
+    RemoteActor,
+)
 
 PATIENCE = 5.0  # [s] without an answer, after which a member is asked how it is
 ANSWER = 1.0  # [s] in which a member says how it is, at most
@@ -18,7 +24,7 @@ NO_ANSWER = f"no answer for {2 * PATIENCE:g} s"
 INLINE = 50_000  # bytes that are sent with a call: a parcel takes longer to fetch
 
 
-class _Nobody:
+class _NoActor:
     """In the place of a member that is not there: every call fails."""
 
     def call(
@@ -31,18 +37,18 @@ class _Nobody:
         return found
 
 
-_NOBODY = _Nobody()
+_NOBODY = _NoActor()
 
 
-class Crew:
+class WorkerGroup:
     """Members by worker, and the bytes that went to and fro."""
 
-    def __init__(self, cluster: Cluster, members: Sequence[Remote | None]):
+    def __init__(self, cluster: Cluster, members: Sequence[RemoteActor | None]):
         """`members` are those of all workers; None: the worker is not there yet."""
         self._cluster = cluster
         self.members = list(members)  # one that is lost is replaced by None
         # told, on any thread, that what was told to a worker has failed
-        self.on_failed: Callable[[int, Remote, BaseException], None] = (
+        self.on_failed: Callable[[int, RemoteActor, BaseException], None] = (
             lambda worker, member, error: None
         )
         # of the replica: leaves that a worker sends with its next reports
@@ -56,11 +62,11 @@ class Crew:
         """The workers that have a member."""
         return [k for k, member in enumerate(self.members) if member is not None]
 
-    def has(self, worker: int, member: Remote | None) -> bool:
+    def has(self, worker: int, member: RemoteActor | None) -> bool:
         """Is this the worker's member still? Nobody is not."""
         return member is not None and self.members[worker] is member
 
-    def _member(self, worker: int) -> Remote | _Nobody:
+    def _member(self, worker: int) -> RemoteActor | _NoActor:
         return self.members[worker] or _NOBODY
 
     def call(self, worker: int, method: str, *args: Any, queue: str = STEPS) -> Future:
@@ -74,7 +80,7 @@ class Crew:
         future = self.call(worker, method, *args, queue=queue)
         future.add_done_callback(partial(self._look, worker, member))
 
-    def _look(self, worker: int, member: Remote | None, future: Future) -> None:
+    def _look(self, worker: int, member: RemoteActor | None, future: Future) -> None:
         error = future.exception()
         if error is not None and member is not None:  # else it was lost before
             self.on_failed(worker, member, error)
@@ -122,7 +128,7 @@ class Crew:
         """Does a worker compile? One that hangs does not say so."""
         (found,) = self._member(worker).call("status", queue=HEALTH)
         with suppress(TimeoutError, Unreachable):
-            status: Status = found.result(timeout=ANSWER)
+            status: ActorStatus = found.result(timeout=ANSWER)
             return status.compiling
         return False
 
@@ -146,14 +152,14 @@ def queue_of(shared: bool) -> str:
     return REPLICA if shared else STEPS
 
 
-def answer(member: Remote | _Nobody, future: Future) -> Any:
+def answer(member: RemoteActor | _NoActor, future: Future) -> Any:
     """Wait for the answer of a member, as long as it lives; else Unreachable."""
     if wait_for({0: (member, future)}):
         raise Unreachable(NO_ANSWER)
     return future.result()
 
 
-def wait_for(asked: Mapping[int, tuple[Remote | _Nobody, Future]]) -> set[int]:
+def wait_for(asked: Mapping[int, tuple[RemoteActor | _NoActor, Future]]) -> set[int]:
     """Wait for the answers of members, as long as these live; return who does not.
 
     All are waited for at once: several that hang take no longer than one.

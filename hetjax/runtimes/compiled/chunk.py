@@ -18,7 +18,7 @@ FIELDS = len(WorkerStats._fields)  # of the statistics of a merge
 Round = tuple[int, int, int, int, int]  # worker, first row, steps, number, batch size
 
 
-class Outcome:
+class PendingOutcome:
     """The result of a local round, whose numbers are known once it was played.
 
     See `hetjax.engine.protocols.RoundResult`.
@@ -84,7 +84,7 @@ class Outcome:
     @classmethod
     def restored(
         cls, saved: tuple[Any, ...], settle: Callable[[], object]
-    ) -> "Outcome":
+    ) -> "PendingOutcome":
         """An outcome that was saved."""
         rows, padded, steps, known, numbers = saved
         found = cls(rows, padded, settle, steps=steps)
@@ -101,7 +101,7 @@ class Chunk:
         self.rounds: list[Round] = []
         self.rates: list[float] = []
         self.rows: list[np.ndarray] = []  # of all steps of all rounds
-        self.outcomes: list[Outcome] = []  # of the rounds
+        self.outcomes: list[PendingOutcome] = []  # of the rounds
         self.merges: list[tuple[int, ...]] = []  # kind, node, members
         self.stats: list[np.ndarray | None] = []
         self.ends: list[tuple[int, int]] = []  # of supersteps: merges, rounds
@@ -123,11 +123,11 @@ class Chunk:
 
     @classmethod
     def restored(cls, saved: dict[str, Any], settle: Callable[[], object]) -> "Chunk":
-        """A chunk that was saved; `settle` as of an `Outcome`."""
+        """A chunk that was saved; `settle` as of a `PendingOutcome`."""
         chunk = cls()
         for name, value in saved.items():
             setattr(chunk, name, value)
-        chunk.outcomes = [Outcome.restored(x, settle) for x in saved["outcomes"]]
+        chunk.outcomes = [PendingOutcome.restored(x, settle) for x in saved["outcomes"]]
         return chunk
 
     def add_round(
@@ -136,7 +136,7 @@ class Chunk:
         rows: Sequence[np.ndarray],
         first: int,
         rate: float,
-        outcome: Outcome,
+        outcome: PendingOutcome,
     ) -> None:
         """Add a local round, the worker's steps from number `first` on."""
         size = len(rows[0]) if rows else 0

@@ -21,10 +21,10 @@ from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.programs.metrics import means_of
-from hetjax.engine.protocols import NotFinite, Seen, Traits
+from hetjax.engine.protocols import EvaluatedModel, NotFinite, Traits
 from hetjax.engine.replica_store import Model, busy_partner, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
-from hetjax.runtimes.compiled.chunk import Chunk, Outcome
+from hetjax.runtimes.compiled.chunk import Chunk, PendingOutcome
 from hetjax.runtimes.compiled.parts import (
     Held,
     Parts,
@@ -40,7 +40,7 @@ from hetjax.runtimes.compiled.stretch_program import (
     Kind,
     Numbers,
     Shape,
-    Tables,
+    StretchTables,
     stretch,
 )
 from hetjax.runtimes.compiled.tables import (
@@ -66,7 +66,7 @@ class Mark(NamedTuple):
 
     held: Held
     chunk: Chunk
-    running: dict[int, Outcome]
+    running: dict[int, PendingOutcome]
     moved: set[int]
 
 
@@ -128,8 +128,10 @@ class CompiledPlayer:
         self._chunk = Chunk()
         # launched, and not read yet: numbers, their chunks, and what runs side by side
         self._launched: list[tuple[Any, Chunk, Any]] = []
-        self._running: dict[int, Outcome] = {}  # of workers at work
-        self._arrived: list[Outcome] = []  # since it was last seen what came of them
+        self._running: dict[int, PendingOutcome] = {}  # of workers at work
+        self._arrived: list[
+            PendingOutcome
+        ] = []  # since it was last seen what came of them
         self._moved: set[int] = set()  # workers whose replicas merges have moved
         self._played = 0  # steps, since then
         self.careful = False  # is each result known when it arrives?
@@ -152,14 +154,16 @@ class CompiledPlayer:
             measured=lambda node: bool(parts.merges[places[node][0]].required_metrics),
         )
         self.plays = {
-            tape.Begin: self._begin,
-            tape.Round: self._start,
+            tape.BeginReplica: self._begin,
+            tape.StartRound: self._start,
             Arrival: self._finish,
-            tape.Measure: self._measure,
-            tape.Merge: self._merge,
-            tape.Look: self._look,
-            tape.Forget: lambda forget: None,  # it begins again before it is used
-            tape.Drop: lambda drop: self._running.pop(drop.worker, None),
+            tape.MeasureMembers: self._measure,
+            tape.MergeReplicas: self._merge,
+            tape.EvaluateRoot: self._look,
+            tape.DiscardReplica: lambda forget: (
+                None
+            ),  # it begins again before it is used
+            tape.DiscardRound: lambda drop: self._running.pop(drop.worker, None),
         }
 
     def _first_model(self) -> Model:
@@ -171,10 +175,10 @@ class CompiledPlayer:
 
     # -- instructions ------------------------------------------------------------------
 
-    def _begin(self, begin: tape.Begin) -> None:
+    def _begin(self, begin: tape.BeginReplica) -> None:
         self._add(BEGIN, (begin.worker,))
 
-    def _start(self, r: tape.Round) -> None:
+    def _start(self, r: tape.StartRound) -> None:
         worker, rows = r.worker, r.rows
         if self._parts.shared:
             self._moved.discard(worker)
@@ -183,7 +187,7 @@ class CompiledPlayer:
         chunk = self._chunk  # not the one before, which may just have been launched
         if len(rows) != 1:
             self._single = False
-        outcome = Outcome(
+        outcome = PendingOutcome(
             rows if self._parts.keeps else (),
             self._padded(rows),
             self.settle,
@@ -206,7 +210,7 @@ class CompiledPlayer:
             lengths = [[e.lengths for e in entries_of(train, r)] for r in rows]
         return len(rows) * (bucket_of(buckets, n, lengths).size - n)
 
-    def _finish(self, arrival: Arrival) -> Outcome:
+    def _finish(self, arrival: Arrival) -> PendingOutcome:
         """A round arrives; what came of it may be known later."""
         worker = arrival.worker
         outcome = self._running.pop(worker)
@@ -218,7 +222,7 @@ class CompiledPlayer:
             self._add(RESET, (worker,))
         return outcome
 
-    def _merge(self, merge: tape.Merge) -> None:
+    def _merge(self, merge: tape.MergeReplicas) -> None:
         action = merge.action
         kind, numbers = self._kind_of(action)
         for m in (*action.members, *action.partners):
@@ -244,10 +248,10 @@ class CompiledPlayer:
         kinds += [BEGUN] * self._copies
         merges = steps = 0
         for entry in entries:
-            if isinstance(entry, tape.Merge):
+            if isinstance(entry, tape.MergeReplicas):
                 kinds.append(self._kind_of(entry.action)[0])
                 merges += 1
-            elif isinstance(entry, tape.Round):
+            elif isinstance(entry, tape.StartRound):
                 self._single = self._single and len(entry.rows) == 1
                 steps += len(entry.rows)
                 merges += 2 * self._parts.shared  # as it begins, and arrives
@@ -286,7 +290,7 @@ class CompiledPlayer:
         if len(self._chunk.merges) >= MERGES:
             self.launch()
 
-    def _measure(self, measure: tape.Measure) -> list[float]:
+    def _measure(self, measure: tape.MeasureMembers) -> list[float]:
         self.settle()
         action = measure.action
         models = [self._seen(m) for m in (*action.members, *action.partners)]
@@ -302,7 +306,7 @@ class CompiledPlayer:
             replica = of(self._parts.state(self._held.states, level, node))
         return replica.params, replica.model_state
 
-    def _look(self, look: tape.Look) -> Seen:
+    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         """Evaluate, all batches in one program if they are at hand."""
         batches = self.evaluator.test
         settles = bool(self._arrived) or self._merges_wait
@@ -326,8 +330,10 @@ class CompiledPlayer:
         model = self.model()
         return model, self._parts.programs.evaluate_all(*model, batches)
 
-    def _what_is_seen(self, model: Model, sums: Any) -> Seen:
-        return Seen(model, means_of(self._parts.programs, sums) | self.report())
+    def _what_is_seen(self, model: Model, sums: Any) -> EvaluatedModel:
+        return EvaluatedModel(
+            model, means_of(self._parts.programs, sums) | self.report()
+        )
 
     # -- launches ----------------------------------------------------------------------
 
@@ -367,7 +373,9 @@ class CompiledPlayer:
         self._launched.append((numbers, chunk, links))
         self._played += len(chunk.rows)
 
-    def _call(self, shape: Shape, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+    def _call(
+        self, shape: Shape, arrays: Any, tables: StretchTables
+    ) -> tuple[Held, Numbers]:
         """Launch the program of a shape."""
         parts, source = self._parts, self._source
         program = parts.programs.once(
@@ -382,7 +390,7 @@ class CompiledPlayer:
         kinds = list(self._kinds)
         return any(kinds[kind].what == "merge" for kind, *_ in self._chunk.merges)
 
-    def told(self, seen: Seen, metrics: Any) -> Any:
+    def told(self, seen: EvaluatedModel, metrics: Any) -> Any:
         """What the policy is told of an evaluation."""
         del seen
         return metrics
@@ -510,7 +518,7 @@ class CompiledPlayer:
         self._running = {
             k: self._chunk.outcomes[x]
             if isinstance(x, int)
-            else Outcome.restored(x, self.settle)
+            else PendingOutcome.restored(x, self.settle)
             for k, x in saved["running"].items()
         }
         self._moved = saved["moved"]

@@ -17,7 +17,7 @@ from hetjax.engine.placement import Device
 from hetjax.engine.programs.task_programs import Programs
 from hetjax.engine.records.history import BY_REQUEST, REFERENCE
 from hetjax.engine.rollback import frozen
-from hetjax.engine.tape import Round
+from hetjax.engine.tape import StartRound
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.compiled.rows import SENT, device_bytes
 from hetjax.runtimes.step_modes import (
@@ -44,7 +44,7 @@ TOGETHER = 16  # batches at most of an evaluation that is one program
 KEPT = {True: "simulated, compiled", False: "simulated"}
 
 
-class Choice(NamedTuple):
+class PlayerChoice(NamedTuple):
     """How a run is played."""
 
     compiled: bool
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
 
 def choose(
     strategy: Strategy, job: Job, workers: int, devices: Sequence[Device]
-) -> Choice:
+) -> PlayerChoice:
     """Choose the player of a simulated run.
 
     Errors: a ValueError if `compiled=True` cannot be met.
@@ -72,7 +72,7 @@ def choose(
         )
     on_device = fits and job.data_on != "host"
     if job.compiled is False:
-        return Choice(False, False, BY_REQUEST)
+        return PlayerChoice(False, False, BY_REQUEST)
     impossible = _impossible(strategy, job, workers, devices)
     if impossible and job.compiled is True:
         raise ValueError(f"{job.name}: {_refusal(job, impossible)}")
@@ -84,7 +84,7 @@ def choose(
             f'{job.name}: data_on="device": the reference player takes this run, as '
             f"{why}: leave data_on out"
         )
-    return Choice(not why, on_device and not why, why)
+    return PlayerChoice(not why, on_device and not why, why)
 
 
 def _refusal(job: Job, impossible: str) -> str:
@@ -181,20 +181,20 @@ def memory_of(device: Device) -> float:
 
 
 def reconsidered(
-    choice: Choice,
+    choice: PlayerChoice,
     strategy: Strategy,
     job: Job,
     workers: tuple[WorkerInfo, ...],
     begins: Sequence[Any],
     platform: str,
-) -> Choice:
+) -> PlayerChoice:
     """The choice, once it is known how the tape `begins`.
 
     Errors: a ValueError if the run has to be compiled, and cannot be.
     """
     if not choice.compiled:
         return choice
-    rounds = [e for e in begins if isinstance(e, Round)]
+    rounds = [e for e in begins if isinstance(e, StartRound)]
     sizes = {len(e.rows[0]) for e in rounds if len(e.rows)}
     why = ""
     several = any(len(e.rows) > 1 for e in rounds) and platform == "cpu"
@@ -210,7 +210,7 @@ def reconsidered(
         return choice
     if why and job.compiled is True:
         raise ValueError(f"{job.name}: {_refusal(job, why)}")
-    return Choice(False, False, why) if why else choice
+    return PlayerChoice(False, False, why) if why else choice
 
 
 def side_by_side(strategy: Strategy, job: Job, workers: int, device: Device) -> int:

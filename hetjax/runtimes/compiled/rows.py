@@ -32,7 +32,7 @@ class Csr(NamedTuple):
     starts: Any  # [N + 1] int32, where each row begins
 
 
-class Steps(NamedTuple):
+class BucketSteps(NamedTuple):
     """Steps of a chunk that have the same bucket."""
 
     bucket: Bucket
@@ -40,7 +40,7 @@ class Steps(NamedTuple):
     rows: list[np.ndarray]  # of each
 
 
-class Gather(NamedTuple):
+class RowGather(NamedTuple):
     """Makes batches inside a program, from a split's arrays on the device."""
 
     structure: Any  # of inputs and targets
@@ -80,7 +80,7 @@ class DeviceRows:
         """Copy the split to a device; None is JAX's choice."""
         leaves, structure = jax.tree.flatten((split.x, split.y))
         columns = (leaf.shape[1] if sp.issparse(leaf) else 0 for leaf in leaves)
-        self.maker = Gather(structure, tuple(columns), sp.issparse(split.y))
+        self.maker = RowGather(structure, tuple(columns), sp.issparse(split.y))
         self._sparse = [leaf for leaf in leaves if sp.issparse(leaf)]
         self.number = len(split)
         self.arrays = jax.device_put([_on_host(leaf) for leaf in leaves], device)
@@ -93,7 +93,7 @@ class DeviceRows:
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
     def given(
-        self, rows: np.ndarray, steps: Sequence["Steps"], length: int
+        self, rows: np.ndarray, steps: Sequence["BucketSteps"], length: int
     ) -> tuple[Any, np.ndarray]:
         """What a program gets: the arrays, and the rows [length, B] of its steps."""
         del steps
@@ -130,7 +130,7 @@ class HostRows:
         return [m.indptr[rows + 1] - m.indptr[rows] for m in self._sparse]
 
     def given(
-        self, rows: np.ndarray, steps: Sequence[Steps], length: int
+        self, rows: np.ndarray, steps: Sequence[BucketSteps], length: int
     ) -> tuple[Any, np.ndarray]:
         """The batches of each size, and for each step the place of its own."""
         table = np.zeros((length, 1), np.int32)

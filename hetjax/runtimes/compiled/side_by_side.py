@@ -15,17 +15,17 @@ import numpy as np
 
 from hetjax.data.batching import Batch
 from hetjax.engine.programs.metrics import means_of
-from hetjax.engine.protocols import Seen
+from hetjax.engine.protocols import EvaluatedModel
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import Arrival
 from hetjax.metric_mode import better
-from hetjax.runtimes.compiled.chunk import Outcome
+from hetjax.runtimes.compiled.chunk import PendingOutcome
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.parts import Held, Parts, row
 from hetjax.runtimes.compiled.stretch_program import (
     Numbers,
     Shape,
-    Tables,
+    StretchTables,
     scaled,
     stretch,
 )
@@ -48,7 +48,7 @@ class Differs(Exception):
     """Something would be decided by a number that differs from run to run."""
 
 
-class _SeenOfAll(Seen):
+class _SeenOfAll(EvaluatedModel):
     """What is seen of the first run, with the metrics and models of `all` runs."""
 
     all: list[dict[str, float]]
@@ -56,7 +56,7 @@ class _SeenOfAll(Seen):
 
     @classmethod
     def of(
-        cls, first: Seen, every: list[dict[str, float]], models: Model
+        cls, first: EvaluatedModel, every: list[dict[str, float]], models: Model
     ) -> "_SeenOfAll":
         """What is seen of all."""
         seen = cls(*first)
@@ -64,7 +64,7 @@ class _SeenOfAll(Seen):
         return seen
 
 
-class FanPlayer(CompiledPlayer):
+class SideBySidePlayer(CompiledPlayer):
     """Plays several runs at once; what it answers is of the first one."""
 
     side: Side
@@ -78,13 +78,15 @@ class FanPlayer(CompiledPlayer):
         self.best: list[tuple[float, Model] | None] = [None] * side.number
         self._visible: Model = ((), ())  # of the last look, [n, ...]
         self.failed = np.zeros(side.number, bool)  # is a number of the run not finite?
-        self._since: list[Outcome] = []  # rounds that arrived since the last point
+        self._since: list[
+            PendingOutcome
+        ] = []  # rounds that arrived since the last point
         self._factors = np.array(side.rates, np.float32)
         self._seeds = np.array(side.seeds, np.uint32)
 
     # -- what is told of all -----------------------------------------------------------
 
-    def told(self, seen: Seen, metrics: Any) -> Unread:
+    def told(self, seen: EvaluatedModel, metrics: Any) -> Unread:
         """Keep what was seen of every run, and their mean losses since then."""
         assert isinstance(seen, _SeenOfAll)
         losses = [_every(o.mean) for o in self._since if o.steps]
@@ -130,7 +132,9 @@ class FanPlayer(CompiledPlayer):
             self._held.states
         )
 
-    def _call(self, shape: Shape, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+    def _call(
+        self, shape: Shape, arrays: Any, tables: StretchTables
+    ) -> tuple[Held, Numbers]:
         parts, source = self._parts, self._source
         program = parts.programs.once(
             ("stretches", parts, shape, source.maker),
@@ -147,7 +151,7 @@ class FanPlayer(CompiledPlayer):
         )
         return every, evaluate(*every, batches)
 
-    def _what_is_seen(self, every: Model, sums: Any) -> Seen:
+    def _what_is_seen(self, every: Model, sums: Any) -> EvaluatedModel:
         merge, states = self._parts.merges[-1], self._root()
         seen = []
         for i in range(self.side.number):
@@ -155,10 +159,10 @@ class FanPlayer(CompiledPlayer):
             told = counters(merge, row(states, i)) if merge.report else {}
             seen.append(means_of(self._parts.programs, mine) | told)
         first = jax.tree.map(lambda x: x[0], every)
-        of_first = Seen(first, {k: _finite(v) for k, v in seen[0].items()})
+        of_first = EvaluatedModel(first, {k: _finite(v) for k, v in seen[0].items()})
         return _SeenOfAll.of(of_first, seen, every)
 
-    def _finish(self, arrival: Arrival) -> Outcome:
+    def _finish(self, arrival: Arrival) -> PendingOutcome:
         outcome = super()._finish(arrival)
         self._since.append(outcome)
         return outcome
@@ -206,11 +210,11 @@ def _side_by_side(parts: Parts, shape: Shape, source: Any) -> Callable:
     play = stretch(parts, shape, source)
 
     def one(
-        held: Held, arrays: Any, tables: Tables, seed: Any, factor: Any
+        held: Held, arrays: Any, tables: StretchTables, seed: Any, factor: Any
     ) -> tuple[Held, Numbers]:
         return play(held, arrays, scaled(tables, factor)._replace(seed=seed))
 
-    def several(held: Held, arrays: Any, tables: Tables, factors: Any) -> Any:
+    def several(held: Held, arrays: Any, tables: StretchTables, factors: Any) -> Any:
         seeds, shared = tables.seed, tables._replace(seed=0)
         each = jax.vmap(one, in_axes=(0, None, None, 0, 0))
         return each(held, arrays, shared, seeds, factors)

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     single: bool  # do all rounds have one step?
 
 
-class Tables(NamedTuple):
+class StretchTables(NamedTuple):
     """A stretch as numbers; what is beyond a table's end is not read."""
 
     seed: Any  # uint32
@@ -63,7 +63,7 @@ class Tables(NamedTuple):
     stats: Any  # float32 [M, fields, n]
 
 
-def scaled(tables: Tables, rate: jax.Array) -> Tables:
+def scaled(tables: StretchTables, rate: jax.Array) -> StretchTables:
     """The tables with all learning rates multiplied, in the dtype of `rate`."""
     stats = jnp.asarray(tables.stats, rate.dtype)
     return jax.tree.map(jnp.asarray, tables)._replace(
@@ -98,7 +98,7 @@ def event_player(
     shape: Shape,
     source: Any,
     arrays: Any,
-    tables: Tables,
+    tables: StretchTables,
     key: Any,
     measure: Callable[[Replica], Any],
 ) -> Callable[[Event, Held, Any, Any], Held]:
@@ -127,7 +127,7 @@ class _Stretch:
         self._replica = jax.eval_shape(begin, *self._like)
         self._step = parts.programs.keyed_step_fn(parts.local, parts.requires)
 
-    def take(self, arrays: Any, tables: Tables, key: Any) -> None:
+    def take(self, arrays: Any, tables: StretchTables, key: Any) -> None:
         """Take what is played."""
         self._arrays, self._tables, self._key = arrays, tables, key
 
@@ -157,7 +157,9 @@ class _Stretch:
             first = first + number
         return held
 
-    def run(self, held: Held, arrays: Any, tables: Tables) -> tuple[Held, Numbers]:
+    def run(
+        self, held: Held, arrays: Any, tables: StretchTables
+    ) -> tuple[Held, Numbers]:
         """Play all supersteps, one after the other."""
         self.take(arrays, tables, jax.random.key(tables.seed))
         if not self._parts.vmapped:

@@ -10,8 +10,8 @@ import numpy as np
 
 from hetjax.data.batching import RATIO, Bucket
 from hetjax.runtimes.compiled.chunk import FIELDS, Chunk
-from hetjax.runtimes.compiled.rows import Steps, check_rows, padded
-from hetjax.runtimes.compiled.stretch_program import Tables
+from hetjax.runtimes.compiled.rows import BucketSteps, check_rows, padded
+from hetjax.runtimes.compiled.stretch_program import StretchTables
 
 Links = list[list[list[int]]]  # by superstep: places of rounds, side by side together
 
@@ -79,7 +79,7 @@ def tables_of(
     *,
     seed: int,
     absent: int,
-) -> Tables:
+) -> StretchTables:
     """The tables of a chunk; `absent` is the number of no worker."""
     supersteps = np.zeros((lengths.supersteps, 4), np.int32)
     ends = np.array([*chunk.ends, (len(chunk.merges), len(chunk.rounds))], np.int32)
@@ -99,7 +99,7 @@ def tables_of(
             stats[alike, :, : of_alike[0].shape[1]] = of_alike
     rounds, rates = _rounds(chunk, links, buckets, lengths, absent)
     number = np.int32(used)
-    return Tables(
+    return StretchTables(
         np.uint32(seed), supersteps, number, rounds, rates, rows, merges, stats
     )
 
@@ -164,7 +164,7 @@ class Buckets:
 
     def of(
         self, chunk: Chunk
-    ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[Steps]]:
+    ) -> tuple[tuple[Bucket, ...], np.ndarray, np.ndarray, list[BucketSteps]]:
         """Buckets that hold a chunk, each round's, [S, B] rows, and steps of each."""
         numbers = np.array(chunk.rounds, np.int64).reshape(-1, 5)
         steps, sizes = numbers[:, 2], numbers[:, 4]
@@ -186,7 +186,7 @@ class Buckets:
             held.setdefault(size, []).append((here, rows))
         known = sorted(self.known)
         steps = [
-            Steps(
+            BucketSteps(
                 next(b for b in known if b.size == size),
                 np.concatenate([here for here, _ in each]),
                 [r for _, rows in each for r in rows],

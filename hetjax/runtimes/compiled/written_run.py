@@ -17,11 +17,11 @@ from hetjax.data.batching import nonzeros_per_example
 from hetjax.engine import tape
 from hetjax.engine.job import Job
 from hetjax.engine.loop import ledger_of, writer_of
-from hetjax.engine.protocols import Seen
+from hetjax.engine.protocols import EvaluatedModel
 from hetjax.machine import ROOT, Machine, MergeOp, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.parts import Parts
-from hetjax.runtimes.compiled.stretch_program import Event, Shape, Tables
+from hetjax.runtimes.compiled.stretch_program import Event, Shape, StretchTables
 from hetjax.runtimes.compiled.tables import lengths_of, tables_of
 from hetjax.runtimes.compiled.unread import Unread
 from hetjax.strategies.types import Strategy
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
     parts: Parts
     shape: Shape
-    tables: Tables  # NumPy
+    tables: StretchTables  # NumPy
     kinds: tuple[Event, ...]  # of events
     # int32 [E, 3]: kind, first merge, first round; the kind after the last one is an
     # evaluation, whose merge and round are 0
@@ -77,14 +77,14 @@ class _Collector(CompiledPlayer):
     def _here(self) -> tuple[int, int]:
         return len(self._chunk.merges), len(self._chunk.rounds)
 
-    def _look(self, look: tape.Look) -> Seen:
+    def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
         del look
         place = (*self._here, True)
         if place not in self.places[-1:]:  # else the model is the same
             self.places.append(place)
-        return Seen(len(self.places) - 1, {})
+        return EvaluatedModel(len(self.places) - 1, {})
 
-    def _measure(self, measure: tape.Measure) -> list[float]:
+    def _measure(self, measure: tape.MeasureMembers) -> list[float]:
         """No metrics: they are measured where the merge is played."""
         action = measure.action
         return [0.0] * (len(action.members) + len(action.partners))
@@ -205,13 +205,13 @@ def write(
             except StopIteration:
                 player.cut()
                 return
-            if isinstance(entry, tape.Stop):
+            if isinstance(entry, tape.EndRun):
                 raise ValueError(
                     f"{job.name}: the run ends at {clock.now:.6g} s, before its last "
                     f"evaluation: {entry.why}: give fewer seconds"
                 )
             lines.extend(_lines_of(entry, clock.workers))
-            if isinstance(entry, tape.Point):
+            if isinstance(entry, tape.EvaluationDone):
                 seen.append(entry.seen.model)
                 seconds.append(entry.time)
                 answer = Unread(
@@ -245,7 +245,7 @@ def _check(strategy: Strategy, name: str) -> None:
 
 def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[Line]:
     """The line of the schedule that an entry of the tape is, if it is one."""
-    if isinstance(entry, tape.Round):
+    if isinstance(entry, tape.StartRound):
         steps, size = entry.local_round.local_steps, entry.local_round.size
         name = workers[entry.worker].name
         yield Line(entry.start, "steps", name, steps, size, "", ())
@@ -257,7 +257,7 @@ def _lines_of(entry: Any, workers: tuple[WorkerInfo, ...]) -> Iterator[Line]:
         )
         what = "merge" if MergeOp.PUSH in action.op else _words(action.op)
         yield Line(entry.stamps.start, what, "", 0, 0, action.node, members)
-    elif isinstance(entry, tape.Point):
+    elif isinstance(entry, tape.EvaluationDone):
         yield Line(entry.time, "evaluation", "", 0, 0, ROOT, ())
 
 

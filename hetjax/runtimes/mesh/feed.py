@@ -8,8 +8,8 @@ import numpy as np
 from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
-from hetjax.runtimes.mesh.mesh_layout import Layout
-from hetjax.runtimes.mesh.superstep import Wave
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.runtimes.mesh.superstep import Superstep
 
 Steps = tuple[Any, Any, Any]  # batches, numbers, learning rates: [devices, slots, ...]
 
@@ -17,14 +17,14 @@ Steps = tuple[Any, Any, Any]  # batches, numbers, learning rates: [devices, slot
 class Feed:
     """Gathers what the devices of this process need of a wave."""
 
-    def __init__(self, layout: Layout, job: Job):
+    def __init__(self, layout: MeshLayout, job: Job):
         """Of one run."""
         self._layout, self._job = layout, job
         # this process's workers, in the order of its devices
         slots = range(layout.slots)
         self._mine = [d * layout.slots + s for d in layout.local for s in slots]
 
-    def wave(self, assignments: dict[int, Assignment]) -> Wave:
+    def wave(self, assignments: dict[int, Assignment]) -> Superstep:
         """The wave of these rounds."""
         job, chosen = self._job, dict(sorted(assignments.items()))
         bucket = common_bucket(
@@ -33,9 +33,9 @@ class Feed:
             job.buckets,
             exact=job.programs.exact,
         )
-        return Wave(chosen, bucket)
+        return Superstep(chosen, bucket)
 
-    def steps(self, wave: Wave) -> Steps:
+    def steps(self, wave: Superstep) -> Steps:
         """The inputs of a wave's steps, of this process's devices."""
         found = [wave.assignments.get(k) for k in self._mine]
         rows = [a.rows if a else () for a in found]

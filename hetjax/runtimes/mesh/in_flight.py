@@ -17,26 +17,31 @@ from hetjax.engine.evaluation import check_weights
 from hetjax.engine.job import Job
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.input_packing import pack
-from hetjax.runtimes.mesh.mesh_layout import Layout
-from hetjax.runtimes.mesh.mesh_programs import Inputs, Spec, begin_program, wave_program
-from hetjax.runtimes.mesh.superstep import Numbers, Wave, Word
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.runtimes.mesh.mesh_programs import (
+    Spec,
+    SuperstepInputs,
+    begin_program,
+    wave_program,
+)
+from hetjax.runtimes.mesh.superstep import ControlMessage, Numbers, Superstep
 
 
 class Launch(NamedTuple):
     """Waves that run as one program, or whose last program runs."""
 
-    waves: tuple[Wave, ...]
+    waves: tuple[Superstep, ...]
     numbers: Numbers  # on the devices, of each wave: [waves, ...]
     step: int | None  # the only step that it makes, if more follow
 
 
-class Launches:
+class ProgramsInFlight:
     """The programs of one run, and the replicas and states that they change."""
 
     def __init__(
         self,
         algorithm: Algorithm,
-        layout: Layout,
+        layout: MeshLayout,
         job: Job,
         held_out: Any,
         *,
@@ -58,8 +63,12 @@ class Launches:
         # these are the clock's
         self.seconds: Callable[[], float] = lambda: 0.0
         self.paused: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self.on_done: Callable[[tuple[Wave, ...], float, Any], None] = lambda *_: None
-        self.word: Callable[[], Word] = lambda: Word(0, 0, 0, at_once=1)
+        self.on_done: Callable[[tuple[Superstep, ...], float, Any], None] = lambda *_: (
+            None
+        )
+        self.word: Callable[[], ControlMessage] = lambda: ControlMessage(
+            0, 0, 0, at_once=1
+        )
 
     def begin(self, model: tuple[Any, Any], root: Any = None) -> None:
         """Make all replicas and states from a model; `root` is the root's state.
@@ -111,17 +120,17 @@ class Launches:
         if layout.is_alone:
             return ()
         self._make_room()  # so that the stamp is that of the launch
-        words = np.zeros((len(layout.local), len(Word._fields)), np.int32)
+        words = np.zeros((len(layout.local), len(ControlMessage._fields)), np.int32)
         own = self.word()
         is_first = layout.local[0] == 0
-        words[0] = own if is_first else Word(0, 0, own.interrupted, 0)
+        words[0] = own if is_first else ControlMessage(0, 0, own.interrupted, 0)
         return words
 
     def run(
         self,
-        waves: tuple[Wave, ...],
+        waves: tuple[Superstep, ...],
         spec: Spec,
-        inputs: Sequence[Inputs],
+        inputs: Sequence[SuperstepInputs],
         step: int | None = None,
     ) -> None:
         """Launch a program when there is room; `inputs` are those of each wave.
@@ -175,7 +184,9 @@ class Launches:
             wave.add(own, launch.step)
             wave.known = launch.step is None
         if launch.step is None:
-            word = Word(*found["word"][0].tolist()) if "word" in found else None
+            word = (
+                ControlMessage(*found["word"][0].tolist()) if "word" in found else None
+            )
             self.on_done(stepped, self.seconds(), word)
 
     @contextmanager

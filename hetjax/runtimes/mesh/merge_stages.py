@@ -13,13 +13,13 @@ import numpy as np
 
 from hetjax.machine import ROOT, MergeAction, MergeOp, Topology
 from hetjax.merge.types import WorkerStats
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 
 _WORKER = WorkerStats._fields.index("worker")
 _OF_NODE = [WorkerStats._fields.index(n) for n in ("server_steps", "num_workers")]
 
 
-class Asked(NamedTuple):
+class RequestedMerge(NamedTuple):
     """A merge that the policy asked for, with its members' packed statistics."""
 
     action: MergeAction
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
     whole: bool  # does every worker, or device, take part?
 
 
-class Plan(NamedTuple):
+class MergeStages(NamedTuple):
     """The stages of a wave, and what varies from wave to wave."""
 
     stages: tuple[Stage, ...]
@@ -75,10 +75,10 @@ class _Outline(NamedTuple):
         return table
 
 
-class Planner:
+class StagePlanner:
     """Plans the merges of the waves of one run."""
 
-    def __init__(self, layout: Layout, topology: Topology, num_levels: int):
+    def __init__(self, layout: MeshLayout, topology: Topology, num_levels: int):
         """`num_levels` is the number of merges that the strategy has."""
         self._layout, self._topology = layout, topology
         self._num_levels = num_levels
@@ -103,13 +103,13 @@ class Planner:
         level = self._topology.level(node)
         return f"level {level}" if level in self._aligned else node
 
-    def plan(self, asked: Sequence[Asked]) -> Plan:
+    def plan(self, asked: Sequence[RequestedMerge]) -> MergeStages:
         """The plan of these merges, which have the same result in their order."""
         actions = tuple(a.action for a in asked)
         if actions not in self._known:  # the same merges come wave after wave
             self._known[actions] = self._outline(actions)
         outlines = self._known[actions]
-        return Plan(
+        return MergeStages(
             tuple(o.stage for o in outlines),
             tuple(o.filled([asked[i].stats for i in o.numbers]) for o in outlines),
             tuple(o.taking_part for o in outlines),
@@ -239,7 +239,7 @@ class Planner:
         return sorted({self._layout.place(k)[0] for k in workers})
 
 
-def _aligned_levels(layout: Layout, topology: Topology) -> frozenset[int]:
+def _aligned_levels(layout: MeshLayout, topology: Topology) -> frozenset[int]:
     """All levels, if every node consists of whole devices; else none.
 
     The members of a node must be of one level, so that each device is below one of

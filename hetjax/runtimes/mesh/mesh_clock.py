@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from hetjax.checkpointable import Saved
-from hetjax.engine.correction import Correction
+from hetjax.checkpointable import Checkpointable
+from hetjax.engine.correction import TimeMap
 from hetjax.machine import (
     Arrival,
     Event,
@@ -33,8 +33,8 @@ from hetjax.machine import (
     WorkerInfo,
 )
 from hetjax.machine.event_queue import check_members
-from hetjax.runtimes.mesh.rate_estimate import Pace
-from hetjax.runtimes.mesh.superstep import Wave, Word
+from hetjax.runtimes.mesh.rate_estimate import RateEstimate
+from hetjax.runtimes.mesh.superstep import ControlMessage, Superstep
 
 AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
@@ -43,7 +43,7 @@ _MICRO = 1_000_000
 _SHORTEST = 1e-4  # [s] of a wave, also of one without steps
 
 
-class MeshClock(Saved):
+class MeshClock(Checkpointable):
     """The clock of one run on a mesh.
 
     Events of a wave come in the order of the workers, with the merges behind. A timer
@@ -86,13 +86,13 @@ class MeshClock(Saved):
         self._next_timer = 0  # its number: timers of equal time keep their order
         self._origin = self._paused = 0.0
         self._under_way: deque[_Planned] = deque()  # waves that are not done
-        self._pace = Pace()
+        self._pace = RateEstimate()
         self._last_end = 0.0  # [s] planned, of the last wave
         self._stops = self._due = False  # did process 0 say so?
         self._is_due: Callable[[int], bool] = lambda evals: False
         self._evals = 0
         self._pressed: Callable[[], str] = lambda: ""  # the signal that came
-        self.corrected = Correction()  # of begins and ends of waves
+        self.corrected = TimeMap()  # of begins and ends of waves
 
     # -- time --------------------------------------------------------------------------
 
@@ -113,7 +113,9 @@ class MeshClock(Saved):
         finally:
             self._paused += time.perf_counter() - began
 
-    def learn(self, waves: tuple[Wave, ...], done: float, word: Word | None) -> None:
+    def learn(
+        self, waves: tuple[Superstep, ...], done: float, word: ControlMessage | None
+    ) -> None:
         """A launch is done: note when, and what process 0 said with it.
 
         `waves` are those whose steps it made. They are done in the order in which they
@@ -142,11 +144,11 @@ class MeshClock(Saved):
         own = self._choose_at_once(self._shortest)
         self.at_once = own if word is None else word.at_once
 
-    def word(self) -> Word:
+    def word(self) -> ControlMessage:
         """What this process says with a launch, if it is process 0."""
         seconds, micro = divmod(int(_MICRO * self.seconds()), _MICRO)
         pressed, due = bool(self._pressed()), self._is_due(self._evals)
-        return Word(seconds, micro, int(pressed), self._at_once, int(due))
+        return ControlMessage(seconds, micro, int(pressed), self._at_once, int(due))
 
     def hear_interrupt(self, pressed: Callable[[], str]) -> Callable[[], bool]:
         """Tell all with the next launch that Ctrl-C came; none stops by itself."""

@@ -4,18 +4,18 @@ from collections import Counter
 
 import jax
 
-from hetjax.runtimes.mesh.mesh_layout import Layout
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 
 
-def layout_of(machine: RealMachine) -> Layout:
+def layout_of(machine: LocalMachine) -> MeshLayout:
     """The layout of a machine's workers, which `check_fits` has let pass."""
     counts = Counter(w.device for w in machine.workers)
-    return Layout(tuple(counts), next(iter(counts.values())))
+    return MeshLayout(tuple(counts), next(iter(counts.values())))
 
 
-def misfit_of_machine(machine: RealMachine) -> str:
+def misfit_of_machine(machine: LocalMachine) -> str:
     """Why these workers make no mesh; "" if they do."""
     kinds = dict.fromkeys(w.kind for w in machine.workers)
     if len(kinds) > 1:
@@ -52,7 +52,7 @@ def misfit_of_strategy(strategy: Strategy) -> str:
     return ""
 
 
-def misfit(machine: RealMachine, strategy: Strategy, *, recorded: bool) -> str:
+def misfit(machine: LocalMachine, strategy: Strategy, *, recorded: bool) -> str:
     """Why a strategy does not fit on a mesh of this machine; "" if it does."""
     if recorded:
         return "only runs on threads are recorded"
@@ -60,7 +60,7 @@ def misfit(machine: RealMachine, strategy: Strategy, *, recorded: bool) -> str:
 
 
 def check_fits(
-    name: str, machine: RealMachine, strategy: Strategy, *, recorded: bool
+    name: str, machine: LocalMachine, strategy: Strategy, *, recorded: bool
 ) -> None:
     """Raise a ValueError if the strategy of this name does not fit on a mesh."""
     why = misfit(machine, strategy, recorded=recorded)

@@ -13,7 +13,7 @@ from hetjax.tree import PyTree
 AXIS = "workers"  # of the mesh
 
 
-class Layout(NamedTuple):
+class MeshLayout(NamedTuple):
     """The devices of a mesh, and the number of workers on each.
 
     Worker k is in slot k % slots of device k // slots. A tree that lies on the mesh has

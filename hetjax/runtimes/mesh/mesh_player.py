@@ -18,10 +18,10 @@ from hetjax.engine.protocols import Assignment, Plays, Traits
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import ROOT, Arrival, MergeOp
 from hetjax.runtimes.inline import lead_alone
-from hetjax.runtimes.mesh.merge_stages import Asked
+from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import first_part, on_device
-from hetjax.runtimes.mesh.supersteps import Waves
+from hetjax.runtimes.mesh.supersteps import Supersteps
 from hetjax.strategies.types import Strategy
 
 
@@ -32,7 +32,9 @@ class MeshPlayer:
     plays: Plays
     lead = staticmethod(lead_alone)
 
-    def __init__(self, strategy: Strategy, job: Job, waves: Waves, clock: MeshClock):
+    def __init__(
+        self, strategy: Strategy, job: Job, waves: Supersteps, clock: MeshClock
+    ):
         """`clock` tells when a superstep is over."""
         self._job, self._waves, self._clock = job, waves, clock
         self._merges = job.programs.merges_of(strategy)
@@ -51,12 +53,12 @@ class MeshPlayer:
         resets = job.on_nan == "reset"
         self.traits = Traits(tree.num_bytes(initial), merges_wait=True, settles=resets)
         self.plays = {
-            tape.Begin: self._begin,
-            tape.Round: self._start,
+            tape.BeginReplica: self._begin,
+            tape.StartRound: self._start,
             Arrival: lambda arrival: self._waves.finish(arrival.worker),
-            tape.Merge: self._merge,
-            tape.Look: lambda e: self._evaluator.look(self),
-            tape.Settle: lambda settle: self._waves.settle(),
+            tape.MergeReplicas: self._merge,
+            tape.EvaluateRoot: lambda e: self._evaluator.look(self),
+            tape.Synchronize: lambda settle: self._waves.settle(),
         }
 
     # -- turns -------------------------------------------------------------------------
@@ -75,12 +77,12 @@ class MeshPlayer:
 
     # -- instructions ------------------------------------------------------------------
 
-    def _begin(self, begin: tape.Begin) -> None:
+    def _begin(self, begin: tape.BeginReplica) -> None:
         """All replicas were made with the first model; has the root moved since?"""
         if self._moved:
             self._late.add(begin.worker)
 
-    def _start(self, r: tape.Round) -> None:
+    def _start(self, r: tape.StartRound) -> None:
         """Let a round join the wave that is forming."""
         if r.worker in self._late:
             self._late.remove(r.worker)
@@ -89,7 +91,7 @@ class MeshPlayer:
             Assignment(r.worker, None, r.rows, r.learning_rate, r.first_step)
         )
 
-    def _merge(self, merge: tape.Merge) -> None:
+    def _merge(self, merge: tape.MergeReplicas) -> None:
         """Let a merge join the wave whose arrivals are handled."""
         action = merge.action
         for member in action.members:
@@ -101,7 +103,7 @@ class MeshPlayer:
                 )
         changes = action.node == ROOT and action.op != MergeOp.FETCH
         self._moved = self._moved or changes
-        self._waves.ask(Asked(action, merge.stats))
+        self._waves.ask(RequestedMerge(action, merge.stats))
 
     def model(self) -> Model:
         """Return the root's current model, on a device of this process."""

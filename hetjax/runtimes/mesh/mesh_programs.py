@@ -24,7 +24,7 @@ from hetjax.replica import Replica
 from hetjax.runtimes.mesh.algorithm import Algorithm, Replicas, States, select
 from hetjax.runtimes.mesh.input_packing import Packed, Packing, unpack
 from hetjax.runtimes.mesh.merge_stages import Stage
-from hetjax.runtimes.mesh.mesh_layout import AXIS, Layout, off_device, on_device
+from hetjax.runtimes.mesh.mesh_layout import AXIS, MeshLayout, off_device, on_device
 from hetjax.runtimes.mesh.stage_program import run_stage
 from hetjax.tree import PyTree
 
@@ -34,7 +34,7 @@ STEPS = WorkerStats._fields.index("local_steps")
 class Spec(NamedTuple):
     """What a wave's program depends on, besides the shapes of its inputs."""
 
-    layout: Layout
+    layout: MeshLayout
     step_mode: str  # "fused", "unrolled" or "vmapped"
     equal: bool  # do all workers make as many steps as there are batches?
     steps: bool  # are there local steps?
@@ -44,7 +44,7 @@ class Spec(NamedTuple):
     stages: tuple[Stage, ...]
 
 
-class Inputs(NamedTuple):
+class SuperstepInputs(NamedTuple):
     """The inputs of a wave; on the host, leaves [devices, ...].
 
     `steps` are batches, numbers and learning rates. For a device of L slots with up to
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
     word: Any  # [4] int32, a `Word`; zeros of most devices; () if all are local
 
 
-def begin_program(algorithm: Algorithm, layout: Layout) -> Callable:
+def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:
     """(params, model state) -> (replicas, states) on every device."""
     new_replica = algorithm.programs.replica(algorithm.local, algorithm.requires)
 
@@ -92,7 +92,7 @@ def wave_program(algorithm: Algorithm, spec: Spec, packing: Packing) -> Callable
     of process 0 [4], if there are others. Inputs and numbers are those of several
     waves, one after the other.
     """
-    wave = _Wave(algorithm, spec)
+    wave = _SuperstepProgram(algorithm, spec)
 
     def body(
         replicas: Replicas, states: States, packed: Packed, held_out: Any
@@ -132,7 +132,7 @@ def _over_waves(wave: Callable, carry: Any, inputs: Packed) -> tuple[Any, Any]:
     return carry, off_device(numbers)
 
 
-class _Wave:
+class _SuperstepProgram:
     """What one device does in a wave; traced inside `shard_map`."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec):
@@ -142,7 +142,7 @@ class _Wave:
         self._new_replica = programs.replica(local_update, algorithm.requires)
 
     def run(
-        self, replicas: Replicas, states: States, inputs: Inputs, held_out: Any
+        self, replicas: Replicas, states: States, inputs: SuperstepInputs, held_out: Any
     ) -> tuple[Replicas, States, dict[str, Any]]:
         """Make the local steps, then one stage of merges after the other."""
         numbers, told = {}, {}  # of all devices; of this one
@@ -181,7 +181,7 @@ class _Wave:
     # -- local steps -------------------------------------------------------------------
 
     def _all_steps(
-        self, replicas: Replicas, inputs: Inputs
+        self, replicas: Replicas, inputs: SuperstepInputs
     ) -> tuple[Replicas, dict[str, Any], dict[str, jax.Array]]:
         """(replicas, {"losses": of all workers} if kept, what this device tells)."""
         told = {}

@@ -15,10 +15,10 @@ from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
 from hetjax.machine import LocalRound
 from hetjax.runtimes.mesh.algorithm import Algorithm
-from hetjax.runtimes.mesh.merge_stages import Planner
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.merge_stages import StagePlanner
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.superstep import may_unroll
-from hetjax.runtimes.mesh.supersteps import Waves
+from hetjax.runtimes.mesh.supersteps import Supersteps
 from hetjax.runtimes.real.step_mode_choice import measured_once
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.step_modes import is_small, step_mode_of_table
@@ -30,8 +30,8 @@ SECONDS = 0.1  # of a step mode in a pass, at least
 
 def choose_step_mode(
     algorithm: Algorithm,
-    planner: Planner,
-    layout: Layout,
+    planner: StagePlanner,
+    layout: MeshLayout,
     job: Job,
     timer: StepTimer,
     rounds: dict[int, LocalRound],
@@ -41,7 +41,7 @@ def choose_step_mode(
     Only this process's devices are used. Returns (step mode, seconds of a wave without
     merges in each step mode that was tried).
     """
-    local = Layout(tuple(layout.devices[i] for i in layout.local), layout.slots)
+    local = MeshLayout(tuple(layout.devices[i] for i in layout.local), layout.slots)
     device, first = local.devices[0], layout.local[0] * layout.slots
     steps = tuple(
         (rounds[k].local_steps, rounds[k].size) if k in rounds else (0, 1)
@@ -60,7 +60,7 @@ def choose_step_mode(
     def measure() -> dict[str, float]:
         found: dict[str, list[float]] = {mode: [] for mode in tried}
         for mode in PASSES * tried:  # in turns: the machine may be busy for a while
-            waves = Waves(algorithm, local, planner, job, step_mode=mode, ahead=0)
+            waves = Supersteps(algorithm, local, planner, job, step_mode=mode, ahead=0)
             found[mode] += _seconds(waves, job, rows)
         return {mode: median(seconds) for mode, seconds in found.items()}
 
@@ -91,7 +91,7 @@ def candidates(most: int, slots: int, of_table: str, small: bool) -> list[str]:
     return ["fused", *unrolled, *several]
 
 
-def _seconds(waves: Waves, job: Job, rows: list[list[np.ndarray]]) -> list[float]:
+def _seconds(waves: Supersteps, job: Job, rows: list[list[np.ndarray]]) -> list[float]:
     """The seconds of waves with these rows of every worker, on new replicas."""
     waves.launches.begin(job.programs.init(jax.random.key(job.seed)))
     found: list[float] = []

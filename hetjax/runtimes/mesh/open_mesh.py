@@ -11,20 +11,20 @@ import numpy as np
 from hetjax import tree
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
-from hetjax.engine.protocols import Kept, Runtime
+from hetjax.engine.protocols import CheckpointSupport, Runtime
 from hetjax.machine import WorkerInfo
 from hetjax.processes.agreement import blame, here, leave
 from hetjax.runtimes.mesh.algorithm import Algorithm
-from hetjax.runtimes.mesh.merge_stages import Planner
+from hetjax.runtimes.mesh.merge_stages import StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_fit import check_fits, layout_of
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
 from hetjax.runtimes.mesh.mesh_step_modes import choose_step_mode
-from hetjax.runtimes.mesh.supersteps import Waves
+from hetjax.runtimes.mesh.supersteps import Supersteps
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.step_modes import loops_are_fast
-from hetjax.runtimes.threads.local_machine import RealMachine
+from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.runtimes.threads.open_threads import measure_costs
 from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
@@ -34,7 +34,7 @@ from hetjax.tracing.fingerprint import header
 _LONG = 3600.0
 
 
-def open_mesh(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+def open_mesh(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Return the runtime of a mesh of the machine's devices."""
     check_fits(job.name, machine, strategy, recorded=job.trace is not None)
     layout, processes = layout_of(machine), here()
@@ -78,7 +78,7 @@ def _of_first(choose: Callable[[], str]) -> str:
     return found["mode"]
 
 
-def _facts(machine: RealMachine, strategy: Strategy, job: Job) -> dict[str, str]:
+def _facts(machine: LocalMachine, strategy: Strategy, job: Job) -> dict[str, str]:
     """What all processes of a run must have in common."""
     about = header(strategy, job, {}, 0, [])
     versions = {m.__name__: m.__version__ for m in (jax, jaxlib, np)}
@@ -96,7 +96,7 @@ def _facts(machine: RealMachine, strategy: Strategy, job: Job) -> dict[str, str]
 
 
 def mesh_runtime(
-    layout: Layout,
+    layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],
@@ -112,7 +112,7 @@ def mesh_runtime(
     # programs with collectives that queue on several CPU devices can block each other:
     # each device needs a thread of its own until all have arrived
     queues = device.platform != "cpu" or len(layout.devices) == 1
-    waves = Waves(
+    waves = Supersteps(
         algorithm,
         layout,
         planner,
@@ -127,7 +127,7 @@ def mesh_runtime(
     several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
     waves.hear(clock)
-    kept = Kept("mesh", at_rest=True)
+    kept = CheckpointSupport("mesh", at_rest=True)
     if not layout.is_alone:
         kept = kept._replace(hear_due=clock.hear_due)
     return Runtime(
@@ -145,11 +145,11 @@ def mesh_runtime(
 
 
 def _parts(
-    layout: Layout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
-) -> tuple[Algorithm, Planner]:
+    layout: MeshLayout, strategy: Strategy, job: Job, infos: tuple[WorkerInfo, ...]
+) -> tuple[Algorithm, StagePlanner]:
     """What the programs are made of, and who plans their merges."""
     topology = strategy.policy.topology(infos)
-    planner = Planner(layout, topology, len(strategy.merges))
+    planner = StagePlanner(layout, topology, len(strategy.merges))
     return Algorithm(
         programs=job.programs,
         local=strategy.local,
@@ -162,7 +162,7 @@ def _parts(
     ), planner
 
 
-def _gathered(algorithm: Algorithm, layout: Layout) -> str:
+def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
     """What merges that are written on tuples cost; "" without any.
 
     A merge of nodes above gathers fewer members than there are workers.
@@ -183,7 +183,7 @@ def _gathered(algorithm: Algorithm, layout: Layout) -> str:
     )
 
 
-def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
+def _shared(clock: MeshClock, layout: MeshLayout) -> dict[str, Any]:
     """What makes all processes do the same: process 0 decides."""
     if layout.is_alone:
         return {}
@@ -194,7 +194,7 @@ def _shared(clock: MeshClock, layout: Layout) -> dict[str, Any]:
 
 def _chosen(
     timer: StepTimer,
-    layout: Layout,
+    layout: MeshLayout,
     strategy: Strategy,
     job: Job,
     infos: tuple[WorkerInfo, ...],

@@ -4,12 +4,12 @@ In a run of several processes all have to expect the same, since they decide on 
 when to evaluate: then process 0's stamps count, which every launch carries to all.
 """
 
-from hetjax.checkpointable import Saved
+from hetjax.checkpointable import Checkpointable
 
 _NEW = 0.3  # weight of the last launch in the ratio
 
 
-class Pace(Saved):
+class RateEstimate(Checkpointable):
     """The ratio of true to planned seconds, and when what is known to be done ended."""
 
     changes = ("ratio", "done")

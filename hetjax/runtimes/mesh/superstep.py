@@ -9,7 +9,7 @@ import numpy as np
 from hetjax.data.batching import Bucket
 from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.protocols import Assignment
-from hetjax.runtimes.mesh.merge_stages import Asked
+from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 
 Numbers = dict[str, Any]
 
@@ -22,7 +22,7 @@ def may_unroll(most: int, slots: int) -> bool:
     return most <= LONGEST and slots * most <= MOST
 
 
-class Word(NamedTuple):
+class ControlMessage(NamedTuple):
     """What process 0 says with a launch: whole numbers, which a program carries.
 
     That it is `interrupted` any process may say.
@@ -35,7 +35,7 @@ class Word(NamedTuple):
     due: int = 0  # should the run be kept soon?
 
 
-class Wave:
+class Superstep:
     """The rounds of a wave by worker, and the merges that the policy asked for."""
 
     def __init__(self, assignments: dict[int, Assignment], bucket: Bucket):
@@ -43,7 +43,7 @@ class Wave:
         self.assignments, self.bucket = assignments, bucket
         self.late: frozenset[int] = frozenset()  # they begin from the root's model
         self.most = max((len(a.rows) for a in assignments.values()), default=0)
-        self.asked: list[Asked] = []  # merges that are not launched yet
+        self.asked: list[RequestedMerge] = []  # merges that are not launched yet
         self.fresh = True  # are its steps not launched yet?
         self.launched = math.inf  # [s]
         self.numbers: Numbers = {}  # of what is done so far, on the host
@@ -67,13 +67,15 @@ class Wave:
         return not self.fresh and not self.asked
 
 
-class LateOutcome:
+class DeferredOutcome:
     """The outcome of a local round on a mesh, whose numbers are known later.
 
     See `hetjax.engine.protocols.RoundResult`.
     """
 
-    def __init__(self, wave: Wave, worker: int, read: Callable[[Wave], Numbers]):
+    def __init__(
+        self, wave: Superstep, worker: int, read: Callable[[Superstep], Numbers]
+    ):
         """`read` waits for the numbers of a wave."""
         self._wave, self._worker, self._read = wave, worker, read
         rows = wave.assignments[worker].rows

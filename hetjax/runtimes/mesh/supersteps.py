@@ -15,36 +15,41 @@ from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.feed import Feed
-from hetjax.runtimes.mesh.in_flight import Launches
-from hetjax.runtimes.mesh.merge_stages import Asked, Plan, Planner
+from hetjax.runtimes.mesh.in_flight import ProgramsInFlight
+from hetjax.runtimes.mesh.merge_stages import MergeStages, RequestedMerge, StagePlanner
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
-from hetjax.runtimes.mesh.mesh_layout import Layout
-from hetjax.runtimes.mesh.mesh_programs import STEPS, Inputs, Spec
-from hetjax.runtimes.mesh.superstep import LateOutcome, Numbers, Wave, may_unroll
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
+from hetjax.runtimes.mesh.mesh_programs import STEPS, Spec, SuperstepInputs
+from hetjax.runtimes.mesh.superstep import (
+    DeferredOutcome,
+    Numbers,
+    Superstep,
+    may_unroll,
+)
 
 
-class Part(NamedTuple):
+class LaunchPart(NamedTuple):
     """What is to be launched of a wave: its steps, merges, or both."""
 
-    wave: Wave
+    wave: Superstep
     spec: Spec
-    plan: Plan
+    plan: MergeStages
     steps: Any  # the inputs of its steps, on the host; () if they run already
 
-    def is_like(self, other: "Part") -> bool:
+    def is_like(self, other: "LaunchPart") -> bool:
         """Can both be launched by one program?"""
         same = self.spec == other.spec and self.wave.bucket == other.wave.bucket
         return same and self.wave.most == other.wave.most
 
 
-class Waves:
+class Supersteps:
     """The waves of one run; `launches` has the replicas and the states."""
 
     def __init__(
         self,
         algorithm: Algorithm,
-        layout: Layout,
-        planner: Planner,
+        layout: MeshLayout,
+        planner: StagePlanner,
         job: Job,
         *,
         step_mode: str,
@@ -63,11 +68,11 @@ class Waves:
         self._feed = Feed(layout, job)
         self._forming: dict[int, Assignment] = {}
         self._late: set[int] = set()  # of the wave that is forming
-        self._current: Wave | None = None  # its arrivals are being handled
-        self._held: list[Part] = []  # complete, but not launched
+        self._current: Superstep | None = None  # its arrivals are being handled
+        self._held: list[LaunchPart] = []  # complete, but not launched
         self.at_once: Callable[[], int] = lambda: 1  # waves of a launch
         held_out = self._feed.held_out()
-        self.launches = Launches(
+        self.launches = ProgramsInFlight(
             algorithm, layout, job, held_out, ahead=ahead, explain=explain
         )
 
@@ -97,12 +102,12 @@ class Waves:
         """
         self._late.add(worker)
 
-    def finish(self, worker: int) -> LateOutcome:
+    def finish(self, worker: int) -> DeferredOutcome:
         """The outcome of a round, which arrives; its numbers are known later."""
         if self._current is None:
             self.next()
         assert self._current is not None
-        return LateOutcome(self._current, worker, self._read)
+        return DeferredOutcome(self._current, worker, self._read)
 
     def next(self) -> None:
         """Handle the arrivals of the wave that was forming from now on."""
@@ -110,7 +115,7 @@ class Waves:
         self._current.late = frozenset(self._late)
         self._forming, self._late = {}, set()
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: RequestedMerge) -> None:
         """Add a merge to the wave whose arrivals are being handled."""
         if asked.action.partners:
             raise ValueError(
@@ -143,7 +148,7 @@ class Waves:
         if self._current is not None and not self._current.is_launched:
             self._launch([self._part(self._current)])
 
-    def _part(self, wave: Wave) -> Part:
+    def _part(self, wave: Superstep) -> LaunchPart:
         """What is to be launched of a wave, which counts as launched from now on."""
         plan = self._planner.plan(wave.asked)
         equal = len(wave.assignments) == self.layout.num_workers and all(
@@ -162,14 +167,14 @@ class Waves:
             hears=not self.layout.is_alone,
             stages=plan.stages,
         )
-        return Part(wave, spec, plan, self._feed.steps(wave) if fresh else ())
+        return LaunchPart(wave, spec, plan, self._feed.steps(wave) if fresh else ())
 
-    def _mode_of(self, wave: Wave) -> str:
+    def _mode_of(self, wave: Superstep) -> str:
         unrolls = self._step_mode == "unrolled"
         short = not unrolls or may_unroll(wave.most, self.layout.slots)
         return self._step_mode if short else self._longer
 
-    def _without_reset(self, plan: Plan, wave: Wave) -> Plan:
+    def _without_reset(self, plan: MergeStages, wave: Superstep) -> MergeStages:
         """The plan of later merges of a wave: who was reset did no steps.
 
         For merges that are launched with the steps, the program sees to that.
@@ -194,7 +199,7 @@ class Waves:
 
         Its steps are done, and rounds that were not finite do not count any more.
         """
-        self._current = wave = Wave({}, Bucket(1))
+        self._current = wave = Superstep({}, Bucket(1))
         wave.fresh, wave.known, wave.numbers = False, True, {"finite": True}
 
     # -- launching ---------------------------------------------------------------------
@@ -208,13 +213,13 @@ class Waves:
         for part in held:
             self._launch([part])
 
-    def _launch(self, parts: Sequence[Part]) -> None:
+    def _launch(self, parts: Sequence[LaunchPart]) -> None:
         """Launch parts that are alike as one program; wait for older launches."""
         spec, local = parts[0].spec, self.layout.local
         if spec.steps and spec.step_mode == "dispatch" and parts[0].wave.most:
             spec = self._launch_steps(parts[0])
         inputs = [
-            Inputs(
+            SuperstepInputs(
                 p.steps if spec.steps else (),
                 tuple(stats[local] for stats in p.plan.stats),
                 tuple(here[local] for here in p.plan.taking_part),
@@ -224,7 +229,7 @@ class Waves:
         ]
         self.launches.run(tuple(p.wave for p in parts), spec, inputs)
 
-    def _launch_steps(self, part: Part) -> Spec:
+    def _launch_steps(self, part: LaunchPart) -> Spec:
         """Launch a wave's steps one by one; return the spec of what is left."""
         longest = [len(a.rows) for a in part.wave.assignments.values()]
         everyone = len(longest) == self.layout.num_workers
@@ -237,7 +242,7 @@ class Waves:
                 hears=False,
                 stages=(),
             )
-            inputs = Inputs(self._feed.step(part.steps, i), (), (), ())
+            inputs = SuperstepInputs(self._feed.step(part.steps, i), (), (), ())
             self.launches.run((part.wave,), spec, [inputs], step=i)
         return part.spec._replace(steps=False, begins=False)
 
@@ -250,7 +255,7 @@ class Waves:
         self._launch_held()
         self.launches.wait()
 
-    def _read(self, wave: Wave) -> Numbers:
+    def _read(self, wave: Superstep) -> Numbers:
         """The numbers of a wave; launches it, and waits, if need be."""
         if not wave.known:
             self.flush()

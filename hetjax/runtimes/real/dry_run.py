@@ -19,7 +19,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.programs.metrics import mean_metrics
 from hetjax.engine.replica_store import ReplicaStore
-from hetjax.engine.tape import Merge, Round, written
+from hetjax.engine.tape import MergeReplicas, StartRound, written
 from hetjax.machine import (
     Cost,
     Link,
@@ -47,7 +47,7 @@ class DryRun:
     """What the tape of a dry run asks for."""
 
     shapes: list[Counter[Shape]]  # of each worker's local rounds
-    merges: dict[tuple, Merge] = field(default_factory=dict)  # one of each kind
+    merges: dict[tuple, MergeReplicas] = field(default_factory=dict)  # one of each kind
     complete: bool = False  # did the policy end the run?
 
 
@@ -73,10 +73,10 @@ def dry_run(
     tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
     try:
         for number, entry in enumerate(tape):
-            if isinstance(entry, Round):
+            if isinstance(entry, StartRound):
                 shape = entry.local_round.local_steps, entry.local_round.size
                 found.shapes[entry.worker][shape] += 1
-            elif isinstance(entry, Merge):
+            elif isinstance(entry, MergeReplicas):
                 found.merges.setdefault(_kind(entry.action), entry)
             over = clock.now > seconds or number > ENTRIES
             if over or time.perf_counter() - began > SECONDS:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from queue import Empty
 from typing import Generic, TypeVar
 
-__all__ = ["Empty", "Inbox"]
+__all__ = ["Empty", "InterruptibleQueue"]
 
 Item = TypeVar("Item")
 
 
-class Inbox(Generic[Item]):
+class InterruptibleQueue(Generic[Item]):
     """Items in the order in which any threads put them, for one thread at a time."""
 
     def __init__(self):

@@ -11,7 +11,7 @@ from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
 
 
-class RealWorkers:
+class RealMachine:
     """The base of real machines, which are frozen dataclasses with these fields."""
 
     real: ClassVar[bool] = True  # its seconds are wall-clock time

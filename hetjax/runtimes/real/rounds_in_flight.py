@@ -8,7 +8,7 @@ from hetjax.runtimes.real.deadlines import HICCUP, Deadlines
 
 
 @dataclass
-class RoundUnderWay:
+class RoundInFlight:
     """A local round that a thread has; times are those of the clock [s]."""
 
     local_round: LocalRound
@@ -19,7 +19,7 @@ class RoundUnderWay:
     given_up: bool = False  # a pause waited for it until its deadline
 
 
-class RoundsUnderWay:
+class RoundsInFlight:
     """Rounds by worker: those waited for, and those of silent workers.
 
     A worker is silent when it did not answer by its deadline and was declared lost; it
@@ -35,21 +35,21 @@ class RoundsUnderWay:
         """Nobody has a round; a worker that compiles is given more time."""
         self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
-        self._rounds: dict[int, RoundUnderWay] = {}
-        self.silent: dict[int, RoundUnderWay] = {}
+        self._rounds: dict[int, RoundInFlight] = {}
+        self.silent: dict[int, RoundInFlight] = {}
 
     def begin(
         self, worker: int, local_round: LocalRound, start: float, stamp: float
     ) -> None:
         """A worker is given a round at `start` [s]."""
         deadline = start + self.deadlines.allowed(worker, local_round)
-        self._rounds[worker] = RoundUnderWay(local_round, start, deadline, stamp)
+        self._rounds[worker] = RoundInFlight(local_round, start, deadline, stamp)
 
     def end(self, worker: int) -> None:
         """A worker's round is over, or of no interest any more."""
         self._rounds.pop(worker, None)
 
-    def fall_silent(self, worker: int) -> RoundUnderWay:
+    def fall_silent(self, worker: int) -> RoundInFlight:
         """A worker missed its deadline: its round is kept among the silent ones."""
         self.silent[worker] = self._rounds.pop(worker)
         return self.silent[worker]
@@ -58,12 +58,12 @@ class RoundsUnderWay:
         """A pause waited for a worker until its deadline, in vain."""
         self._rounds[worker].given_up = True
 
-    def of(self, worker: int) -> RoundUnderWay | None:
+    def of(self, worker: int) -> RoundInFlight | None:
         """The round that a worker has, waited for or silent."""
         return self.silent.get(worker) or self._rounds.get(worker)
 
     @property
-    def waited_for(self) -> dict[int, RoundUnderWay]:
+    def waited_for(self) -> dict[int, RoundInFlight]:
         """Rounds by worker that have not been reported."""
         return {k: r for k, r in self._rounds.items() if not r.reported}
 

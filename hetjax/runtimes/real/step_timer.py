@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Steps, StepSettings
+from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment
 from hetjax.replica import Replica
@@ -26,7 +26,7 @@ class StepTimer:
         self._settings, self.job = settings, job
         self._model = job.programs.init(jax.random.key(job.seed))
         self.exact = job.programs.exact
-        self.steps = Steps(settings, job)
+        self.steps = StepRunner(settings, job)
         self._rng = np.random.default_rng(job.seed)
 
     def replica(self, device: Device) -> Replica:

@@ -16,7 +16,7 @@ class Cancelled(Exception):
     """The rest of this local round is not needed."""
 
 
-class Pace:
+class Throttle:
     """The pace of one worker's rounds; `between` is called by the thread that works."""
 
     def __init__(self, compilations: Compilations):

@@ -33,7 +33,7 @@ from hetjax.machine.types import (
 )
 from hetjax.runtimes.real import interruptible_queue
 from hetjax.runtimes.real.deadlines import HICCUP
-from hetjax.runtimes.real.rounds_in_flight import RoundsUnderWay
+from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
 
 CUT_OFF = "its local round was cut off with the run"
@@ -98,17 +98,19 @@ class WallClock:
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow, self._may_appear = on_slow, may_appear
-        self._completions: interruptible_queue.Inbox[
+        self._completions: interruptible_queue.InterruptibleQueue[
             Completion | Vanished | Appeared
-        ] = interruptible_queue.Inbox()
-        self._calls: interruptible_queue.Inbox[None] = interruptible_queue.Inbox()
+        ] = interruptible_queue.InterruptibleQueue()
+        self._calls: interruptible_queue.InterruptibleQueue[None] = (
+            interruptible_queue.InterruptibleQueue()
+        )
         self._leader = threading.get_ident()
         self._wake = 0.0  # [s] until when the leader waits
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
         # of a continued run: workers whose threads are new, which join again
         self._returning: set[int] = set()
         self._events = EventQueue(self.workers, faults)
-        self._rounds = RoundsUnderWay(self.workers, is_compiling, allowance)
+        self._rounds = RoundsInFlight(self.workers, is_compiling, allowance)
         # what was told of workers before the loop has heard that they were lost: a
         # Leave takes away what is pending of its worker, so these wait for it
         self._later: dict[int, list[Vanished | Appeared]] = {}

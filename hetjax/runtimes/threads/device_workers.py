@@ -18,7 +18,7 @@ class DeviceWorker(NamedTuple):
     factor: float = 1.0  # from a scripted fault, on top of the slowdown
 
 
-class Crew:
+class WorkerThreads:
     """The workers, the threads that run their assignments, and which ones compile."""
 
     def __init__(self, workers: Sequence[DeviceWorker], compilations: Compilations):

@@ -11,14 +11,14 @@ from hetjax.engine.placement import Device
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
-from hetjax.runtimes.real.real_workers import RealWorkers
+from hetjax.runtimes.real.real_workers import RealMachine
 from hetjax.summaries import counted
 
 PLACEMENTS = ("threads", "mesh", "auto")
 
 
 @dataclass(frozen=True)
-class RealWorker:
+class LocalWorker:
     """A worker on a real device."""
 
     name: str
@@ -37,12 +37,12 @@ class RealWorker:
 
 
 @dataclass(frozen=True)
-class RealMachine(RealWorkers):
+class LocalMachine(RealMachine):
     """Real workers and their scripted faults; `hetjax.local_machine` makes one."""
 
     record_name: ClassVar[str] = "local"
 
-    workers: tuple[RealWorker, ...]
+    workers: tuple[LocalWorker, ...]
     faults: tuple[ScriptedFault, ...] = ()
     step_mode: str | None = None  # how K local steps run; None: measure and choose
     placement: str = "threads"  # one of PLACEMENTS
@@ -82,7 +82,7 @@ def local_machine(
     faults: Sequence[ScriptedFault] = (),
     step_mode: str | None = None,
     placement: str = "threads",
-) -> RealMachine:
+) -> LocalMachine:
     """Return the devices of this process as a machine on which runs are real.
 
     `devices` are JAX devices, or names such as "cpu:1", "gpu:0", or "cuda" for all
@@ -120,10 +120,10 @@ def local_machine(
     ]
     repeated = [d for d in chosen for _ in range(workers_per_device)]
     workers = tuple(
-        RealWorker(*fields)
+        LocalWorker(*fields)
         for fields in zip(names, repeated, slowdowns_of(slowdown, names), strict=True)
     )
-    return RealMachine(workers, tuple(faults), step_mode, placement)
+    return LocalMachine(workers, tuple(faults), step_mode, placement)
 
 
 def _devices_for(placement: str) -> list[Device]:

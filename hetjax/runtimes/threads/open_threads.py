@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.local_steps import Steps, StepSettings
+from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Kept, Runtime
-from hetjax.engine.reference_player import Player
+from hetjax.engine.protocols import CheckpointSupport, Runtime
+from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.runtimes.real.dry_run import (
     DryRun,
     compile_merges,
@@ -21,9 +21,9 @@ from hetjax.runtimes.real.dry_run import (
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.device_workers import Crew, DeviceWorker
-from hetjax.runtimes.threads.local_machine import RealMachine
-from hetjax.runtimes.threads.thread_executor import Threads
+from hetjax.runtimes.threads.device_workers import DeviceWorker, WorkerThreads
+from hetjax.runtimes.threads.local_machine import LocalMachine
+from hetjax.runtimes.threads.thread_executor import ThreadExecutor
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.format import Line
@@ -31,7 +31,7 @@ from hetjax.tracing.recorder import Recorder
 from hetjax.tracing.trace import Trace
 
 
-def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
+def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     """Measure the workers, compile their programs, and return the runtime."""
     settings = StepSettings.of(strategy)
     timer = StepTimer(settings, job)
@@ -53,7 +53,7 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     by_worker = [step_modes[w.kind] for w in machine.workers]
     compile_steps(timer, job, devices, by_worker, found)
     compile_merges(strategy, job, infos, placement, found)
-    crew = Crew(
+    crew = WorkerThreads(
         [
             DeviceWorker(w.name, w.device, w.slowdown, step_mode)
             for w, step_mode in zip(machine.workers, by_worker, strict=True)
@@ -71,15 +71,15 @@ def open_threads(machine: RealMachine, strategy: Strategy, job: Job) -> Runtime:
     recorder = Recorder(infos, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
-    executor = Threads(Steps(settings, job), crew, clock)
+    executor = ThreadExecutor(StepRunner(settings, job), crew, clock)
     return Runtime(
         clock,
-        Player(strategy, job, infos, executor, placement),
+        ReferencePlayer(strategy, job, infos, executor, placement),
         step_modes,
         real=True,
         recorder=recorder,
         note="threads",
-        kept=Kept("threads"),
+        kept=CheckpointSupport("threads"),
     )
 
 
@@ -97,7 +97,7 @@ def chosen_before(names: Sequence[str], job: Job, path: str | Path | None) -> Li
 
 
 def choose_step_modes(
-    machine: RealMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
+    machine: LocalMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
 ) -> dict[str, str]:
     """Choose the step mode for each kind of device, for its most common round.
 
@@ -126,13 +126,13 @@ def choose_step_modes(
     return step_modes
 
 
-def most_learners(machine: RealMachine, kind: str) -> int:
+def most_learners(machine: LocalMachine, kind: str) -> int:
     """The largest number of workers that share a device of this kind."""
     return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
 
 
 def measure_costs(
-    machine: RealMachine, timer: StepTimer, batch_size: int
+    machine: LocalMachine, timer: StepTimer, batch_size: int
 ) -> dict[str, tuple[float, float]]:
     """Measure (fixed, per example) seconds of a step by worker.
 

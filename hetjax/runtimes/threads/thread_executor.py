@@ -15,36 +15,36 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hetjax.engine.local_steps import Outcome, Steps
+from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.protocols import Assignment, TakeTurns
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import grouped
-from hetjax.runtimes.real.throttle import Cancelled, Pace
+from hetjax.runtimes.real.throttle import Cancelled, Throttle
 from hetjax.runtimes.real.wall_clock import Completion, WallClock
-from hetjax.runtimes.threads.device_workers import Crew
+from hetjax.runtimes.threads.device_workers import WorkerThreads
 
 END = 5.0  # [s] that threads have to end, on top of their usual remaining time
 _TURN: list[Assignment] = []  # put into an inbox: take the loop's turns
 
 
-class Threads:
+class ThreadExecutor:
     """Runs every worker's assignments in its own thread."""
 
     def __init__(
         self,
-        steps: Steps,
-        crew: Crew,
+        steps: StepRunner,
+        crew: WorkerThreads,
         clock: WallClock,
     ):
         """Each worker's thread tells the clock of its completed assignments."""
         self._steps, self._crew, self._clock = steps, crew, clock
         self._benches = [(device_name(w.device), w.slowdown) for w in crew.workers]
-        self._threads: dict[int, _Thread] = {}
-        self._dropped: list[_Thread] = []
+        self._threads: dict[int, _WorkerThread] = {}
+        self._dropped: list[_WorkerThread] = []
         self._pending: list[Assignment] = []  # until the turn is over
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, RoundOutcome] = {}
         self._turns = threading.Lock()  # its holder takes the loop's turns
-        self._idle: set[_Thread] = set()  # threads that could take them
+        self._idle: set[_WorkerThread] = set()  # threads that could take them
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
 
@@ -87,7 +87,10 @@ class Threads:
                 self._idle.pop().inbox.put(_TURN)
 
     def completed(
-        self, thread: "_Thread", done: Sequence[Completion], outcomes: list[Outcome]
+        self,
+        thread: "_WorkerThread",
+        done: Sequence[Completion],
+        outcomes: list[RoundOutcome],
     ) -> None:
         """Report completed assignments, on a worker's thread; clears `outcomes`."""
         # after a failure `outcomes` is empty
@@ -99,7 +102,7 @@ class Threads:
         for completion in done:
             self._clock.completed(completion)
 
-    def follow(self, thread: "_Thread") -> None:
+    def follow(self, thread: "_WorkerThread") -> None:
         """Take turns on a worker's thread, unless another thread takes them.
 
         The thread goes on until nothing is due, or until it has a new round and another
@@ -148,14 +151,14 @@ class Threads:
         """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
-            self._threads[first] = _Thread(first, self._steps, self._crew, self)
+            self._threads[first] = _WorkerThread(first, self._steps, self._crew, self)
             self._threads[first].start()
         for a in group:
             self._crew.threads[a.worker] = self._threads[first]
         self._idle.discard(self._threads[first])
         self._threads[first].inbox.put(group)
 
-    def finish(self, worker: int) -> Outcome:
+    def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its arrays are computed."""
         self._crew.threads.pop(worker, None)  # of a continued run there is none
         return self._outcomes.pop(worker)
@@ -163,7 +166,7 @@ class Threads:
     def outcome(self, worker: int) -> None:
         """Return None: an outcome is known when it arrives."""
 
-    def load(self, worker: int, outcome: Outcome) -> None:
+    def load(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up an assignment that was saved with its outcome."""
         self._outcomes[worker] = outcome
 
@@ -191,17 +194,23 @@ class Threads:
         return sorted({t.worker for t in threads if t.is_alive()})
 
 
-class _Thread(threading.Thread):
+class _WorkerThread(threading.Thread):
     """One worker's thread."""
 
-    def __init__(self, worker: int, steps: Steps, crew: Crew, executor: Threads):
+    def __init__(
+        self,
+        worker: int,
+        steps: StepRunner,
+        crew: WorkerThreads,
+        executor: ThreadExecutor,
+    ):
         name = f"hetjax worker {crew.workers[worker].name}"
         super().__init__(name=name, daemon=True)
         self.worker, self._crew = worker, crew
         self._steps, self._executor = steps, executor
         self._compilations = steps.compilations
         self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
-        self._pace = Pace(steps.compilations)
+        self._pace = Throttle(steps.compilations)
 
     def cancel(self, *, at_once: bool = True) -> None:
         """End the thread after its step (`at_once`), or after its assignments."""
@@ -233,7 +242,7 @@ class _Thread(threading.Thread):
             self._executor.completed(self, done, outcomes)
             self._executor.follow(self)
 
-    def _work(self, group: list[Assignment]) -> list[Outcome]:
+    def _work(self, group: list[Assignment]) -> list[RoundOutcome]:
         device_worker = self._crew.workers[group[0].worker]
         # of several workers, the one with the largest scripted factor slows all down
         factor = max(self._crew.workers[a.worker].factor for a in group)

@@ -32,7 +32,7 @@ from hetjax.schedule.types import Actions, Policy
 from hetjax.typed_arguments import checked
 
 
-class Group(NamedTuple):
+class GroupState(NamedTuple):
     """The state of a group, with the machine's numbers and names."""
 
     workers: tuple[int, ...]
@@ -43,12 +43,12 @@ class Group(NamedTuple):
     merged: tuple[MergeAction, ...] = ()  # the last merge of each of its nodes
 
 
-class HierarchicalState(NamedTuple):
+class TreeState(NamedTuple):
     """The groups, and the tree that they make."""
 
     topology: Topology
     index: tuple[GroupIndex, ...]  # of every worker
-    groups: tuple[Group, ...]
+    groups: tuple[GroupState, ...]
     num_waiting: int  # groups that wait for the root's merge, or are empty
 
 
@@ -102,16 +102,16 @@ def hierarchical(
 
     def init(
         infos: tuple[WorkerInfo, ...], num_examples: int
-    ) -> tuple[HierarchicalState, Actions]:
+    ) -> tuple[TreeState, Actions]:
         groups = split(infos)
         begun = [
             policy_of(g).init(own, num_examples) for g, (_, own) in enumerate(groups)
         ]
-        state = HierarchicalState(
+        state = TreeState(
             topology=topology(infos),
             index=index_all([workers for workers, _ in groups]),
             groups=tuple(
-                Group(workers, inner_state, Roster.of(infos[w] for w in workers))
+                GroupState(workers, inner_state, Roster.of(infos[w] for w in workers))
                 for (workers, _), (inner_state, _) in zip(groups, begun, strict=True)
             ),
             num_waiting=0,
@@ -123,9 +123,7 @@ def hierarchical(
             total = _concatenate(total, actions)
         return state, total
 
-    def react(
-        state: HierarchicalState, event: Event
-    ) -> tuple[HierarchicalState, Actions]:
+    def react(state: TreeState, event: Event) -> tuple[TreeState, Actions]:
         if not isinstance(event, Evaluated | EvaluationDue):
             found = inner_event(state.index, event)
             return tell(state, *found, event) if found else (state, Actions())
@@ -136,8 +134,8 @@ def hierarchical(
         return state, total
 
     def tell(
-        state: HierarchicalState, g: int, inside: Event, event: Event
-    ) -> tuple[HierarchicalState, Actions]:
+        state: TreeState, g: int, inside: Event, event: Event
+    ) -> tuple[TreeState, Actions]:
         """Passes an event to a group, in whose names it is `inside`."""
         group = state.groups[g]
         inner_state, actions = policy_of(g).react(group.inner, inside)
@@ -147,8 +145,8 @@ def hierarchical(
         return carry_up(state, g, group, actions)
 
     def carry_up(
-        state: HierarchicalState, g: int, group: Group, actions: Actions
-    ) -> tuple[HierarchicalState, Actions]:
+        state: TreeState, g: int, group: GroupState, actions: Actions
+    ) -> tuple[TreeState, Actions]:
         """A group's actions in the machine's names, and the root's merge if due."""
         actions = outer_actions(g, group.workers, actions)
         group = _with_merges(group, outer_node(g), actions.merges)
@@ -167,13 +165,11 @@ def hierarchical(
             return state, actions
         return merge_root(state, actions)
 
-    def is_waiting(group: Group) -> bool:
+    def is_waiting(group: GroupState) -> bool:
         done = group.merges >= every or not group.roster.active
         return done and not group.roster.working
 
-    def merge_root(
-        state: HierarchicalState, actions: Actions
-    ) -> tuple[HierarchicalState, Actions]:
+    def merge_root(state: TreeState, actions: Actions) -> tuple[TreeState, Actions]:
         """Adds the root's merge and the broadcast; then all groups continue."""
         nodes = tuple(
             outer_node(g) for g, each in enumerate(state.groups) if each.merges
@@ -199,7 +195,7 @@ def hierarchical(
     return Policy(init, react, topology, together)
 
 
-def _with_roster(group: Group, event: Arrival | Join | Leave) -> Group:
+def _with_roster(group: GroupState, event: Arrival | Join | Leave) -> GroupState:
     """The group after an event of one of its workers."""
     group = group._replace(roster=group.roster.after(event))
     if not (isinstance(event, Leave) and event.lost):
@@ -207,7 +203,9 @@ def _with_roster(group: Group, event: Arrival | Join | Leave) -> Group:
     return group._replace(held=tuple(d for d in group.held if d[0] != event.worker))
 
 
-def _with_merges(group: Group, top: str, merges: tuple[MergeAction, ...]) -> Group:
+def _with_merges(
+    group: GroupState, top: str, merges: tuple[MergeAction, ...]
+) -> GroupState:
     """The group after these merges of its nodes; `top` is its topmost node.
 
     For every node it keeps the last merge, with all members so far (workers may merge
@@ -233,7 +231,7 @@ def _only_upwards(merges: tuple[MergeAction, ...]) -> tuple[MergeAction, ...]:
     return tuple(m._replace(transfers=min(m.transfers, 1)) for m in up)
 
 
-def _broadcast(state: HierarchicalState) -> tuple[MergeAction, ...]:
+def _broadcast(state: TreeState) -> tuple[MergeAction, ...]:
     """Fetches of each node's model by its active members, from the top down."""
     active = frozenset().union(*(group.roster.active for group in state.groups))
     merged = [m for group in state.groups for m in group.merged]

@@ -12,9 +12,9 @@ from functools import cache, partial
 import numpy as np
 
 from hetjax.engine.protocols import Unreachable
-from hetjax.runtimes.cluster.actor import Member
+from hetjax.runtimes.cluster.actor import WorkerActor
 from hetjax.runtimes.cluster.make_cluster import make_machine
-from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, Node
+from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
 
 
 class Parcel:
@@ -33,7 +33,7 @@ class InProcessCluster:
 
     def __init__(self, *nodes):
         self._nodes = [
-            Node(f"id of {name}", name, {"CPU": 1.0}, number == 0)
+            ClusterNode(f"id of {name}", name, {"CPU": 1.0}, number == 0)
             for number, name in enumerate(nodes)
         ]
         self.members = []
@@ -45,7 +45,7 @@ class InProcessCluster:
 
     def join(self, name):
         """A node joins."""
-        self._nodes.append(Node(f"id of {name}", name, {"CPU": 1.0}))
+        self._nodes.append(ClusterNode(f"id of {name}", name, {"CPU": 1.0}))
 
     def leave(self, name):
         """A node dies, with all its members."""
@@ -56,7 +56,7 @@ class InProcessCluster:
 
     def start(self, name, node, resources, *settings):
         del name, resources
-        member = InProcessMember(node, partial(Member, *settings))
+        member = InProcessMember(node, partial(WorkerActor, *settings))
         self.members.append(member)
         return member
 

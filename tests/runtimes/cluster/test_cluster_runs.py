@@ -33,7 +33,7 @@ from hetjax.data import from_arrays
 from hetjax.runtimes.cluster.make_cluster import make_machine
 from hetjax.runtimes.cluster.mapped import MappedFile, MappedRows, Portable, portable
 from hetjax.runtimes.cluster.node_slots import names_of, places_on, room_for
-from hetjax.runtimes.cluster.remote_calls import Node
+from hetjax.runtimes.cluster.remote_calls import ClusterNode
 
 CHOSEN = ("biased_local_sgd", "hier_sgd", "ad_psgd", "adaptive_sgd")
 # speed decides neither who merges when nor, as in sequential_sgd, who works at all
@@ -345,7 +345,7 @@ def test_members_that_read_other_data_are_refused():
 
 
 def node(name, number=0, **resources):
-    return Node(f"{name} {number}", name, {"memory": 1e9, **resources})
+    return ClusterNode(f"{name} {number}", name, {"memory": 1e9, **resources})
 
 
 UNLIKE = [

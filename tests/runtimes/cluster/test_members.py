@@ -28,7 +28,7 @@ from real_runs import (
 
 import hetjax as hj
 from hetjax.runtimes.cluster import supervisor, worker_group
-from hetjax.runtimes.cluster.actor_run import MemberRun
+from hetjax.runtimes.cluster.actor_run import ActorRun
 from hetjax.runtimes.cluster.broadcast import THINGS
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -61,7 +61,7 @@ def wait_until(condition):
 def amid(cluster, what, rounds=12):
     """Call `what` when a run has given its members so many rounds."""
     began = threading.Event()
-    inner = supervisor.Recruiter.begin
+    inner = supervisor.Supervisor.begin
 
     def given():
         return sum(call == ("do", "run") for m in cluster.members for call in m.calls)
@@ -78,7 +78,7 @@ def amid(cluster, what, rounds=12):
         what()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor.Recruiter, "begin", begin)
+        patch.setattr(supervisor.Supervisor, "begin", begin)
         thread = threading.Thread(target=wait_and_do)
         thread.start()
         yield
@@ -90,14 +90,14 @@ def before_round(monkeypatch):
     """Call a function with (worker, the number of its round) before each round."""
 
     def install(function):
-        inner, counts = MemberRun.run, Counter()
+        inner, counts = ActorRun.run, Counter()
 
         def run(self, local_round):
             counts[self._worker] += 1
             function(self._worker, counts[self._worker])
             return inner(self, local_round)
 
-        monkeypatch.setattr(MemberRun, "run", run)
+        monkeypatch.setattr(ActorRun, "run", run)
 
     return install
 
@@ -237,14 +237,14 @@ def test_a_member_that_is_gone_when_it_merges_is_absent(monkeypatch, before_roun
 
 def test_a_step_that_raises_loses_its_worker(monkeypatch):
     _, machine = three_members()
-    inner = MemberRun._outcome
+    inner = ActorRun._outcome
 
     def outcome(self, local_round, replica):
         if self._worker == 1 and local_round.first_step >= 4:
             raise RuntimeError("bad memory")
         return inner(self, local_round, replica)
 
-    monkeypatch.setattr(MemberRun, "_outcome", outcome)
+    monkeypatch.setattr(ActorRun, "_outcome", outcome)
     history = real(rounds(), machine, until=[lost(1), *3 * [merged]])
     assert lost_and_joined(history, "b/cpu:0") == ["lost"]
     assert "bad memory" in history.events[0].why
@@ -254,13 +254,13 @@ def test_a_step_that_raises_loses_its_worker(monkeypatch):
 def test_what_a_member_cannot_take_is_said_with_its_next_round(monkeypatch):
     """Nobody waits for a replica that is sent down; its error is not lost."""
     _, machine = three_members()
-    inner = MemberRun.change
+    inner = ActorRun.change
 
     def change(self, changes, *parcels):
         bad = self._worker == 2 and len(parcels) > 0
         return inner(self, changes, *(() if bad else parcels))
 
-    monkeypatch.setattr(MemberRun, "change", change)
+    monkeypatch.setattr(ActorRun, "change", change)
     history = real(rounds(), machine, until=[lost(2), *3 * [merged]])
     assert lost_and_joined(history, "c/cpu:0") == ["lost"]
     assert "IndexError" in history.events[0].why
@@ -318,7 +318,7 @@ def test_a_member_that_compiles_is_excused(monkeypatch, patient):
     """It takes longer than its deadline, but says that it compiles."""
     _, machine = three_members()
     patient.strict.add((1, 5))
-    inner, asked, excused = MemberRun._outcome, worker_group.Crew.is_compiling, []
+    inner, asked, excused = ActorRun._outcome, worker_group.WorkerGroup.is_compiling, []
 
     def outcome(self, local_round, replica):
         if self._worker == 1 and local_round.first_step == 8:  # the fifth round
@@ -333,8 +333,8 @@ def test_a_member_that_compiles_is_excused(monkeypatch, patient):
             excused.append(worker)
         return found
 
-    monkeypatch.setattr(MemberRun, "_outcome", outcome)
-    monkeypatch.setattr(worker_group.Crew, "is_compiling", is_compiling)
+    monkeypatch.setattr(ActorRun, "_outcome", outcome)
+    monkeypatch.setattr(worker_group.WorkerGroup, "is_compiling", is_compiling)
     history = real(rounds(), machine, until=8 * [arrived(1)])
     assert set(excused) == {1}
     assert not history.events
@@ -366,18 +366,18 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
     _, machine = three_members()
     patient.strict.add((1, 3))
     goes_on = threading.Event()
-    inner = MemberRun._outcome
+    inner = ActorRun._outcome
 
     def outcome(self, local_round, replica):
         if self._worker == 1 and local_round.first_step >= 4 and not goes_on.is_set():
             goes_on.wait(LONG)
         return inner(self, local_round, replica)
 
-    monkeypatch.setattr(MemberRun, "_outcome", outcome)
+    monkeypatch.setattr(ActorRun, "_outcome", outcome)
     monkeypatch.setattr("hetjax.runtimes.cluster.cluster_executor.END", 0.5)
     history = real(rounds(), machine, until=[lost(1), merged])
     assert history.stuck == ["b/cpu:0"]
-    monkeypatch.setattr(MemberRun, "_outcome", inner)
+    monkeypatch.setattr(ActorRun, "_outcome", inner)
     patient.strict.clear()
     again = real(rounds(), machine, until=[joined(1), arrived(1), merged])
     assert ("b/cpu:0", "joined") in what_happened(again)
@@ -388,7 +388,7 @@ def test_a_member_whose_step_hangs_does_not_stop_the_next_run(monkeypatch, patie
 def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatch):
     """The loop is held up: the new process is there before the old one's Leave."""
     cluster, machine = three_members()
-    inner = supervisor.Recruiter.lost
+    inner = supervisor.Supervisor.lost
     held = []
 
     def lost_late(self, worker, member, why):
@@ -399,7 +399,7 @@ def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatc
         wait_until(lambda: not self._vacant)
         held.append(worker)
 
-    monkeypatch.setattr(supervisor.Recruiter, "lost", lost_late)
+    monkeypatch.setattr(supervisor.Supervisor, "lost", lost_late)
     last = [lost(1), joined(1), arrived(1), merged, evaluated]
     with amid(cluster, cluster.members[1].kill):
         history = real(rounds(), machine, until=last)
@@ -412,14 +412,14 @@ def test_a_process_that_comes_before_its_loss_was_heard_of_is_adopted(monkeypatc
 def test_what_is_said_late_of_a_replaced_member_does_not_lose_the_new_one(monkeypatch):
     """By a thread that was held up between the failure and what it says."""
     cluster, machine = three_members()
-    inner = supervisor.Recruiter.begin
+    inner = supervisor.Supervisor.begin
     found = []
 
     def begin(self, lost):
         found.append(self)
         inner(self, lost)
 
-    monkeypatch.setattr(supervisor.Recruiter, "begin", begin)
+    monkeypatch.setattr(supervisor.Supervisor, "begin", begin)
 
     def kill_and_say_so_again():
         old = cluster.members[1]
@@ -464,7 +464,7 @@ def test_members_that_hang_are_told_from_those_that_work(impatient):
 def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
     """Reports that come late, all alike, count for the deadlines."""
     _, machine = three_members()
-    inner, counts = MemberRun.run, Counter()
+    inner, counts = ActorRun.run, Counter()
 
     def run(self, local_round):
         found = inner(self, local_round)
@@ -474,7 +474,7 @@ def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
         time.sleep(1.4 if counts[self._worker] == 6 else 0.2)
         return found
 
-    monkeypatch.setattr(MemberRun, "run", run)
+    monkeypatch.setattr(ActorRun, "run", run)
     patient.strict |= {(0, 6), (1, 6), (2, 6)}
     history = real(rounds(), machine, until=6 * [merged])
     assert min(counts.values()) >= 6
@@ -483,7 +483,7 @@ def test_a_slow_network_is_no_reason_to_lose_a_worker(monkeypatch, patient):
 
 def test_a_late_cancel_does_not_end_another_round():
     """It names its round; one that comes before its round ends it at once."""
-    run = object.__new__(MemberRun)
+    run = object.__new__(ActorRun)
     run._number, run._cancelled = 6, 0
     cancelled = []
 
@@ -499,19 +499,21 @@ def test_a_late_cancel_does_not_end_another_round():
 
 
 def test_a_seat_is_not_given_to_another_kind_of_device(monkeypatch, cpu_alone):
-    from hetjax.runtimes.cluster.actor import Member
+    from hetjax.runtimes.cluster.actor import WorkerActor
 
     cluster, machine = three_members()
-    inner = Member.about
-    monkeypatch.setattr(Member, "about", lambda self: inner(self)._replace(kind="odd"))
-    said_again, said = supervisor.Recruiter._said_again, []
+    inner = WorkerActor.about
+    monkeypatch.setattr(
+        WorkerActor, "about", lambda self: inner(self)._replace(kind="odd")
+    )
+    said_again, said = supervisor.Supervisor._said_again, []
 
     def say(self, *about):
         said_again(self, *about)
         said.append(about)
 
     # why it stays lost; policies are not told that
-    monkeypatch.setattr(supervisor.Recruiter, "_said_again", say)
+    monkeypatch.setattr(supervisor.Supervisor, "_said_again", say)
     last = [lost(1), lambda event: bool(said), *3 * [arrived(0)], merged]
     with amid(cluster, cluster.members[1].kill):
         history = real(rounds(), machine, until=last)

@@ -22,7 +22,7 @@ from tape_laws import written
 import hetjax
 from hetjax.engine import tape
 from hetjax.engine.examples import Examples
-from hetjax.engine.protocols import Seen, Traits
+from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.machine import Arrival, LocalRound, MergeAction
 from hetjax.runtimes.compiled import compiled_player
 from hetjax.runtimes.compiled.chunk import Chunk
@@ -234,28 +234,28 @@ class Both:
         if self._rng.random() < 0.1:
             ours.launch()  # a cut anywhere changes nothing
         match entry:
-            case tape.Begin():
+            case tape.BeginReplica():
                 ours._begin(entry)
                 expected.begin(entry)
-            case tape.Round():
+            case tape.StartRound():
                 ours._start(entry)
                 expected.start(entry)
             case Arrival():
                 outcome = ours._finish(entry)
                 self._outcomes.append((outcome, expected.finish(entry)))
                 return outcome
-            case tape.Merge():
+            case tape.MergeReplicas():
                 ours._merge(entry)
                 expected.merge(entry)
-            case tape.Drop(worker):
+            case tape.DiscardRound(worker):
                 ours._running.pop(worker, None)
                 expected.rounds.pop(worker, None)
-            case tape.Forget(worker):
+            case tape.DiscardReplica(worker):
                 expected.replicas.pop(worker)
-            case tape.Look():
+            case tape.EvaluateRoot():
                 self.check()
-                return Seen(None, {})
-            case tape.Measure(action):
+                return EvaluatedModel(None, {})
+            case tape.MeasureMembers(action):
                 self.check()
                 return [0.5] * len((*action.members, *action.partners))
         return None
@@ -318,7 +318,7 @@ def test_tapes_that_no_policy_writes(name, order, exact, seed, num_workers):
     workers = infos(*(1.0,) * num_workers)
     both = Both(name, workers, rng, side_by_side=ORDERS[order], exact=exact)
     for worker in range(num_workers):
-        both.play(tape.Begin(worker))
+        both.play(tape.BeginReplica(worker))
     steps = [0] * num_workers
     for _ in range(80):
         busy = sorted(both.expected.rounds)
@@ -341,7 +341,9 @@ def any_round(rng, worker, steps):
     rows = [rng.integers(70, size=n) for _ in range(number)]
     first, steps[worker] = steps[worker], steps[worker] + number
     rounds = LocalRound(number, n)
-    return tape.Round(worker, rounds, rows, [0] * number, np.float32(0.1), first, 0.0)
+    return tape.StartRound(
+        worker, rounds, rows, [0] * number, np.float32(0.1), first, 0.0
+    )
 
 
 def any_merge(rng, both, idle, busy):
@@ -360,7 +362,7 @@ def any_merge(rng, both, idle, busy):
         some = sorted(idle)  # in their order: perhaps everyone
     action = MergeAction(tuple(some), node, partners=partners)
     stats = rng.normal(size=(11, len(some) + len(partners))).astype(np.float32)
-    return tape.Merge(action, stats)
+    return tape.MergeReplicas(action, stats)
 
 
 def test_rounds_of_all_workers_are_few_supersteps():

@@ -22,7 +22,7 @@ from mesh_runs import MeshMachine, run  # noqa: E402  they use JAX
 from real_runs import DATA, TASK, poisoned_task  # noqa: E402
 
 import hetjax as hj  # noqa: E402
-from hetjax.runtimes.mesh.mesh_layout import Layout  # noqa: E402
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout  # noqa: E402
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 STEPS = (4, 2, 1, 4)
@@ -49,7 +49,7 @@ def digest(history):
 
 
 def layout():
-    return Layout(tuple(jax.devices()), 1)
+    return MeshLayout(tuple(jax.devices()), 1)
 
 
 def equal():

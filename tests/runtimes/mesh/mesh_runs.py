@@ -10,7 +10,7 @@ from real_runs import DATA, TASK
 from hetjax.api.progress import ProgressBar
 from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile, WorkerInfo
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.open_mesh import mesh_runtime
 
 WORKERS = 8
@@ -24,14 +24,14 @@ ON_ALL = [
 
 def layout(name):
     devices, slots = LAYOUTS[name]
-    return Layout(tuple(jax.devices("cpu")[:devices]), slots)
+    return MeshLayout(tuple(jax.devices("cpu")[:devices]), slots)
 
 
 @dataclasses.dataclass
 class MeshMachine:
     """A machine whose runs are on a mesh; a step takes a second."""
 
-    where: Layout
+    where: MeshLayout
     step_mode: str = "fused"
     at_once: int = 1
     real = True

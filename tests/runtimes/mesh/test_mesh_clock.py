@@ -7,8 +7,8 @@ from hetjax.machine import Arrival, LocalRound, Timer, WorkerInfo
 from hetjax.runtimes.mesh import mesh_clock as module
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
-from hetjax.runtimes.mesh.rate_estimate import Pace
-from hetjax.runtimes.mesh.superstep import Word
+from hetjax.runtimes.mesh.rate_estimate import RateEstimate
+from hetjax.runtimes.mesh.superstep import ControlMessage
 
 STEP = LocalRound(1, 1)
 
@@ -52,7 +52,7 @@ class FakeWaves:
     def finish(self):
         wave, seconds, word = self.in_flight.pop(0)
         self.device += seconds
-        heard = None if word is None else Word(*self.says(wave.number))
+        heard = None if word is None else ControlMessage(*self.says(wave.number))
         self._clock.learn((wave,), self.device, heard)
 
     def wait(self):
@@ -306,19 +306,19 @@ def test_that_a_cut_is_due_is_process_0s_word():
 
 class TestPace:
     def test_it_follows_what_is_measured(self):
-        pace = Pace()
+        pace = RateEstimate()
         for k in range(40):
             pace.measure(1.0, launched=2.0 * k, done=2.0 * k + 2.0)
         assert pace.ratio == pytest.approx(2.0, abs=1e-4)
         assert pace.done == 80.0
 
     def test_a_gap_before_the_launch_does_not_count(self):
-        pace = Pace()
+        pace = RateEstimate()
         pace.measure(1.0, launched=5.0, done=6.0)
         assert (pace.ratio, pace.done) == (1.0, 6.0)
 
     def test_stamps_of_process_0_are_one_launch_late(self):
-        pace = Pace()
+        pace = RateEstimate()
         for k in range(40):
             pace.hear(1.0, stamp=3.0 * k)
         assert pace.ratio == pytest.approx(3.0, abs=1e-4)

@@ -6,17 +6,17 @@ import jax
 from real_runs import DATA, TASK
 
 import hetjax as hj
-from hetjax.runtimes.mesh.superstep import Wave
+from hetjax.runtimes.mesh.superstep import Superstep
 
 
 def test_waves_that_are_done_are_freed(monkeypatch):
-    alive, counts, init = weakref.WeakSet(), [], Wave.__init__
+    alive, counts, init = weakref.WeakSet(), [], Superstep.__init__
 
     def counted(wave, *arguments):
         init(wave, *arguments)
         alive.add(wave)
 
-    monkeypatch.setattr(Wave, "__init__", counted)
+    monkeypatch.setattr(Superstep, "__init__", counted)
     machine = hj.local_machine(
         jax.devices("cpu")[:2], placement="mesh", step_mode="fused"
     )

@@ -15,8 +15,8 @@ from hetjax.machine import (
     Topology,
 )
 from hetjax.merge.types import WorkerStats
-from hetjax.runtimes.mesh.merge_stages import Asked, Planner
-from hetjax.runtimes.mesh.mesh_layout import Layout
+from hetjax.runtimes.mesh.merge_stages import RequestedMerge, StagePlanner
+from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 
 FIELDS = WorkerStats._fields
 STEPS, NODE_STEPS = FIELDS.index("local_steps"), FIELDS.index("server_steps")
@@ -35,8 +35,8 @@ def tree(*sizes):
 
 
 def planner(topology, devices=8, slots=1):
-    layout = Layout(tuple(jax.devices("cpu")[:devices]), slots)
-    return Planner(layout, topology, 2)
+    layout = MeshLayout(tuple(jax.devices("cpu")[:devices]), slots)
+    return StagePlanner(layout, topology, 2)
 
 
 def asked(node, members, number=1.0, op=PUSH_FETCH):
@@ -45,7 +45,7 @@ def asked(node, members, number=1.0, op=PUSH_FETCH):
     stats[FIELDS.index("worker")] = [m if isinstance(m, int) else -1 for m in members]
     stats[STEPS] = number
     stats[NODE_STEPS] = 100 * number
-    return Asked(MergeAction(tuple(members), node, op=op), stats)
+    return RequestedMerge(MergeAction(tuple(members), node, op=op), stats)
 
 
 def test_a_merge_of_everybody_is_one_collective():

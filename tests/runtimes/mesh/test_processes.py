@@ -74,7 +74,7 @@ def test_a_process_alone_needs_no_runtime(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("host:1 2 1", bootstrap.Place("host:1", 2, 1)),
+        ("host:1 2 1", bootstrap.ProcessPlace("host:1", 2, 1)),
         ("host:1 1 0", None),
         ("host:1", f"{bootstrap.ADDRESS} is set, but {bootstrap.COUNT} and"),
         (" 2 1", f"{bootstrap.COUNT} and {bootstrap.INDEX} are set, but"),
@@ -96,14 +96,14 @@ def test_the_place_in_the_environment(values, message):
 def test_the_place_in_a_cluster(monkeypatch):
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3-4]"}
     slurm |= {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
-    for count, place in (("2", bootstrap.Place("", 2, 1)), ("1", None)):
+    for count, place in (("2", bootstrap.ProcessPlace("", 2, 1)), ("1", None)):
         for name, value in {**slurm, "SLURM_NTASKS": count}.items():
             monkeypatch.setenv(name, value)
         assert bootstrap.place_in(os.environ) == place
 
 
 def test_a_coordinator_that_does_not_answer():
-    place = bootstrap.Place("localhost:1", 2, 1)
+    place = bootstrap.ProcessPlace("localhost:1", 2, 1)
     with pytest.raises(TimeoutError, match=r"localhost:1 did not answer within 0.1 s"):
         bootstrap.join(place, timeout=0.1, heartbeat=10)
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetjax.runtimes.real.interruptible_queue import Empty, Inbox
+from hetjax.runtimes.real.interruptible_queue import Empty, InterruptibleQueue
 
 
 @given(st.lists(st.one_of(st.integers(), st.none())))
 def test_items_come_in_order(moves):
-    inbox, expected = Inbox(), []
+    inbox, expected = InterruptibleQueue(), []
     for item in moves:
         if item is not None:
             inbox.put(item)
@@ -27,7 +27,7 @@ def test_items_come_in_order(moves):
 
 
 def test_a_waiting_thread_is_woken():
-    inbox = Inbox()
+    inbox = InterruptibleQueue()
     for _ in range(50):
         thread = threading.Thread(target=inbox.put, args=(1,))
         thread.start()
@@ -46,7 +46,7 @@ def _slow_handler():
 
 @pytest.mark.usefixtures("_slow_handler")
 def test_a_signal_amid_the_wait_does_not_make_it_endless():
-    inbox = Inbox()
+    inbox = InterruptibleQueue()
     # where it would never end, this item ends it
     rescue = threading.Timer(20, inbox.put, args=("it waited for ever",))
     rescue.start()
