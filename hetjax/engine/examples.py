@@ -66,7 +66,7 @@ class Examples(Checkpointable):
             for rows, losses in self._take_steps(worker):
                 self._state = observe(self._state, worker, rows, losses)
 
-    def forget(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Drop the losses of a worker since its last merge."""
         self._unobserved.pop(worker, None)
 

@@ -21,7 +21,13 @@ from hetjax.engine import tape
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Clock, EvaluatedModel, NotFinite, Runtime, Traits
+from hetjax.engine.protocols import (
+    Clock,
+    EvaluatedModel,
+    RoundNotFinite,
+    Runtime,
+    Traits,
+)
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
@@ -91,7 +97,7 @@ class Loop:
             try:
                 self._open()
                 self._begin()
-                self._player.lead(self.take_turns)
+                self._player.run_turns(self.take_turns)
             except RunEnded as ended:
                 self._records.stop(str(ended))
             except Exception as error:  # of the policy, a schedule, a merge, ...
@@ -198,7 +204,7 @@ class Loop:
             try:
                 if not self._turn() or yields():
                     return not self._over
-            except NotFinite:
+            except RoundNotFinite:
                 assert self._back is not None
                 self._back.undo()
             except Exception:
@@ -216,7 +222,7 @@ class Loop:
         event = None if self._over else self._clock.next()
         if event is None:
             if back is not None:
-                back.settle()
+                back.synchronize()
             return False
         self._handle(event)
         self._player.flush()
@@ -298,7 +304,11 @@ class Loop:
         if self._back is not None:
             self._back.reach()
         told = self._records.evaluate(point)
-        return told if self._back is None else self._player.told(point.seen, told)
+        return (
+            told
+            if self._back is None
+            else self._player.policy_metrics(point.seen, told)
+        )
 
     def _settle(self, settle: tape.Synchronize) -> None:
         self._player.plays[tape.Synchronize](settle)

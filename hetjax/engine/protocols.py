@@ -92,7 +92,7 @@ class Clock(Protocol):
 # -- what ---------------------------------------------------------------------------
 
 
-class NotFinite(ArithmeticError):
+class RoundNotFinite(ArithmeticError):
     """A round that arrived was not finite, as is seen too late to decide what follows.
 
     The run goes back to its last mark (see `Ahead`), and then knows it in time.
@@ -169,9 +169,11 @@ class Traits(NamedTuple):
     merges_wait: bool = False  # do members wait also for merges that do not block?
     # nodes whose merges need the members' held-out metrics, which are asked for first
     measured: Callable[[str], bool] = lambda node: False
-    may_miss: bool = False  # may a member be out of reach, as a merge finds out?
+    may_be_unreachable: bool = (
+        False  # may a member be out of reach, as a merge finds out?
+    )
     # must it be known which rounds were finite (`Synchronize`) before nodes merge?
-    settles: bool = False
+    synchronizes: bool = False
 
 
 Plays = Mapping[type, Callable[[Any], Any]]
@@ -181,7 +183,7 @@ Plays = Mapping[type, Callable[[Any], Any]]
 class Turns(Protocol):
     """Something that runs local rounds, between which the loop takes its turns."""
 
-    def lead(self, take_turns: TakeTurns) -> None:
+    def run_turns(self, take_turns: TakeTurns) -> None:
         """Call `take_turns`, on any thread, until it returns False."""
         ...
 
@@ -194,21 +196,21 @@ class Turns(Protocol):
         ...
 
 
-class Ahead(Protocol):
+class PlaysAhead(Protocol):
     """Besides, of a player for which the tape is written ahead of what is known."""
 
-    sights: int  # how often everything that had arrived was known
-    careful: bool  # is each result known when its round arrives? See `undo`
+    times_known: int  # how often everything that had arrived was known
+    knows_in_time: bool  # is each result known when its round arrives? See `undo`
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Play everything, and know it; `NotFinite` if the run has to go back."""
         ...
 
-    def know(self) -> None:
+    def synchronize_if_needed(self) -> None:
         """As `settle`, but only if something that has arrived is not known."""
         ...
 
-    def told(self, seen: EvaluatedModel, metrics: Any) -> Any:
+    def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Any:
         """What the policy is told of an evaluation; usually the `metrics`."""
         ...
 
@@ -278,7 +280,7 @@ class Store(Models, Protocol):
         """Make a worker's replica, from the root's current model."""
         ...
 
-    def forget(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Drop a worker's replica."""
         ...
 
@@ -298,7 +300,7 @@ class Store(Models, Protocol):
         """Carry out a merge or a fetch; return stamps of `time.perf_counter`."""
         ...
 
-    def seen(self, member: int | str) -> Any:
+    def member_model(self, member: int | str) -> Any:
         """Return a member's model."""
         ...
 
@@ -322,7 +324,7 @@ class Executor(Turns, Protocol):
         """Return the `RoundOutcome` of a worker's assignment, which has arrived."""
         ...
 
-    def drop(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Discard a worker's assignment; `finish` will not be called for it."""
         ...
 
@@ -330,7 +332,7 @@ class Executor(Turns, Protocol):
         """Return what `finish` will; None if it is not known before the arrival."""
         ...
 
-    def load(self, worker: int, outcome: Any) -> None:
+    def restore_outcome(self, worker: int, outcome: Any) -> None:
         """Take up a worker's assignment that was saved with its outcome."""
         ...
 

@@ -54,8 +54,8 @@ class ReferencePlayer:
         topology = strategy.policy.topology(workers)
         self._open = partial(open_store, strategy, job, placement, topology)
         self._resets = job.on_nan == "reset"
-        self.lead, self.flush, self.close = (
-            executor.lead,
+        self.run_turns, self.flush, self.close = (
+            executor.run_turns,
             executor.flush,
             executor.close,
         )
@@ -76,8 +76,8 @@ class ReferencePlayer:
             tape.MeasureMembers: self._measure,
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: lambda e: self.evaluator.look(store),
-            tape.DiscardReplica: lambda e: store.forget(e.worker),
-            tape.DiscardRound: lambda e: self._executor.drop(e.worker),
+            tape.DiscardReplica: lambda e: store.discard(e.worker),
+            tape.DiscardRound: lambda e: self._executor.discard(e.worker),
         }
 
     # -- rounds ------------------------------------------------------------------------
@@ -104,7 +104,9 @@ class ReferencePlayer:
     # -- merges and evaluations --------------------------------------------------------
 
     def _measure(self, e: tape.MeasureMembers) -> list[float]:
-        models = [self.store.seen(m) for m in (*e.action.members, *e.action.partners)]
+        models = [
+            self.store.member_model(m) for m in (*e.action.members, *e.action.partners)
+        ]
         return self.evaluator.of_members(models)
 
     def _merge(self, merge: tape.MergeReplicas) -> MergeTimes:
@@ -131,4 +133,6 @@ class ReferencePlayer:
         """Let a round that was in flight arrive with this outcome."""
         replica = self.store.replica_of(worker, saved["replica"])
         fields = {k: saved[k] for k in RoundOutcome._fields}
-        self._executor.load(worker, RoundOutcome(**{**fields, "replica": replica}))
+        self._executor.restore_outcome(
+            worker, RoundOutcome(**{**fields, "replica": replica})
+        )

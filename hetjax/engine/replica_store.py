@@ -74,7 +74,7 @@ class ReplicaStore:
             replica = begin(*self.model())
             self._replicas[worker] = self._placement.to_worker(worker, replica)
 
-    def forget(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Drop a worker's replica: its next round begins from the root's model."""
         self._replicas.pop(worker, None)
         self._checked_out.pop(worker, None)
@@ -203,7 +203,7 @@ class ReplicaStore:
         finish = self._wait_for(away) if moves else merged
         return Stamps(start, gathered, merged, finish)
 
-    def seen(self, member: int | str) -> Model:
+    def member_model(self, member: int | str) -> Model:
         """Return a member's model, on the device of the nodes."""
         replica = self._gather(member)
         return replica.params, replica.model_state

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from hetjax.engine.protocols import Ahead, NotFinite
+from hetjax.engine.protocols import PlaysAhead, RoundNotFinite
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.tape import TapeWriter
 
@@ -21,7 +21,7 @@ class Rollback:
     """The last point to which a run can go back."""
 
     def __init__(
-        self, player: Ahead, writer: TapeWriter, clock: Any, records: RunRecords
+        self, player: PlaysAhead, writer: TapeWriter, clock: Any, records: RunRecords
     ):
         """The run has begun; nothing of it is known yet."""
         self._player, self._writer = player, writer
@@ -37,13 +37,13 @@ class Rollback:
         self._since += 1
         self._again = max(0, self._again - 1)
         if not self._again:
-            self._player.careful = False
+            self._player.knows_in_time = False
         self._look()
 
     def _look(self) -> None:
-        self.is_here = self._due or self._player.sights != self._sights
+        self.is_here = self._due or self._player.times_known != self._sights
         if self.is_here:
-            self._sights, self._since = self._player.sights, 0
+            self._sights, self._since = self._player.times_known, 0
             self._due = False
             self._mark()
 
@@ -64,18 +64,18 @@ class Rollback:
 
     def reach(self) -> None:
         """Know what came of all rounds that have arrived: the run stays behind here."""
-        self._player.know()
+        self._player.synchronize_if_needed()
         self._due = True
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """See what came of all; `NotFinite` if the run has to go back."""
-        self._player.settle()
+        self._player.synchronize()
 
     def has_to_go_back(self) -> bool:
         """After an exception: has a round before it not been finite?"""
         try:
-            self._player.settle()
-        except NotFinite:
+            self._player.synchronize()
+        except RoundNotFinite:
             return True
         return False
 
@@ -91,7 +91,7 @@ class Rollback:
         self._writer.held.clear()
         self._writer.held.extend(held)
         self._records.undo(records)
-        self._sights = self._player.sights
+        self._sights = self._player.times_known
 
 
 def frozen(values: Any) -> Any:

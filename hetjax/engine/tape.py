@@ -286,7 +286,7 @@ class TapeWriter(Checkpointable):
     def _lose_work(self, worker: int, time: float) -> None:
         """A worker's rounds since its last merge are lost."""
         self.ledger.record_loss(worker, time)
-        self.examples.forget(worker)
+        self.examples.discard(worker)
 
     def _tell(self, event: Event) -> Tape:
         """Tell the policy of an event, and write its actions."""
@@ -422,9 +422,9 @@ class TapeWriter(Checkpointable):
             yield from self._hold(visible)
         if not self._begun.issuperset(members):  # a first copy must predate the merge
             yield from self._begin_all(members)
-        if traits.settles and any(isinstance(m, str) for m in action.members):
+        if traits.synchronizes and any(isinstance(m, str) for m in action.members):
             yield Synchronize()
-        if missing or traits.may_miss:
+        if missing or traits.may_be_unreachable:
             missing = yield from self._miss(action, missing)
         stats = ledger.take_stats(
             action,
@@ -461,7 +461,7 @@ class TapeWriter(Checkpointable):
         for worker in missing:
             yield from self._forget(worker)
             yield from self._begin(worker)
-        if self._traits.may_miss:
+        if self._traits.may_be_unreachable:
             missing = tuple((yield GatherReplicas(action)))
         for worker in missing:
             self._lose_work(worker, self._clock.now)

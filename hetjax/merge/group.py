@@ -48,10 +48,12 @@ class Group:
 
     members: tuple[PyTree, ...]
     axis: str | None = flax.struct.field(pytree_node=False, default=None)
-    parts: tuple[tuple[int, ...], ...] | None = flax.struct.field(
+    axis_groups: tuple[tuple[int, ...], ...] | None = flax.struct.field(
         pytree_node=False, default=None
     )
-    holds: tuple[int, ...] | None = flax.struct.field(pytree_node=False, default=None)
+    replicated_over: tuple[int, ...] | None = flax.struct.field(
+        pytree_node=False, default=None
+    )
     stacked: int = flax.struct.field(pytree_node=False, default=0)
 
     @property
@@ -59,8 +61,8 @@ class Group:
         """The number n of all members."""
         if self.stacked:
             return self.stacked
-        if self.holds is not None:
-            return max(self.holds) + 1
+        if self.replicated_over is not None:
+            return max(self.replicated_over) + 1
         devices = 1 if self.axis is None else lax.axis_size(self.axis)
         return len(self.members) * devices
 
@@ -88,11 +90,13 @@ class Group:
         here = tree.weighted_sum(trees, own)
         if self.axis is None:
             return here
-        if self.holds is not None:
-            counts = self._here([self._first[m] == d for d, m in enumerate(self.holds)])
+        if self.replicated_over is not None:
+            counts = self._here(
+                [self._first[m] == d for d, m in enumerate(self.replicated_over)]
+            )
             here = tree.map_floats(lambda x: jnp.where(counts, x, 0.0), here)
         return _summed(
-            here, lambda x: lax.psum(x, self.axis, axis_index_groups=self.parts)
+            here, lambda x: lax.psum(x, self.axis, axis_index_groups=self.axis_groups)
         )
 
     def values(self, of: Callable[[PyTree], jax.Array]) -> jax.Array:
@@ -114,19 +118,21 @@ class Group:
             return values
         k = len(self.members)
         first = (
-            lax.axis_index(self.axis) if self.holds is None else self._here(self.holds)
+            lax.axis_index(self.axis)
+            if self.replicated_over is None
+            else self._here(self.replicated_over)
         )
         return lax.dynamic_slice_in_dim(values, first * k, k)
 
     @property
     def _first(self) -> list[int]:
         """The first device that holds each member, where devices hold copies."""
-        holds = self.holds or ()
+        holds = self.replicated_over or ()
         return [holds.index(m) for m in range(max(holds) + 1)]
 
     def _of_members(self, gathered: jax.Array) -> jax.Array:
         """The entries of all members, without those of copies."""
-        if self.holds is None:
+        if self.replicated_over is None:
             return gathered
         return gathered[jnp.array(self._first)]
 

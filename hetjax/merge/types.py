@@ -221,8 +221,8 @@ def over_axis(
     merge: Merge,
     axis: str,
     *,
-    parts: tuple[tuple[int, ...], ...] | None = None,
-    holds: tuple[int, ...] | None = None,
+    axis_groups: tuple[tuple[int, ...], ...] | None = None,
+    replicated_over: tuple[int, ...] | None = None,
 ) -> Merge:
     """The merge of the replicas along a mesh axis, for use inside `jax.shard_map`.
 
@@ -244,7 +244,7 @@ def over_axis(
         stats: WorkerStats,
         op: MergeOp = PUSH_FETCH,
     ) -> tuple[MergeState, tuple[Replica, ...]]:
-        group = Group(tuple(replicas), axis, parts, holds)
+        group = Group(tuple(replicas), axis, axis_groups, replicated_over)
         n = stats.local_steps.shape[0]
         if group.size != n:
             raise ValueError(

@@ -30,9 +30,9 @@ class InlineExecutor:
         self._run = run
         self._results: dict[int, Result] = {}
 
-    def lead(self, take_turns: TakeTurns) -> None:
+    def run_turns(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
-        lead_alone(take_turns)
+        run_turns_alone(take_turns)
 
     def flush(self) -> None:
         """Do nothing: `start` has begun every assignment."""
@@ -53,7 +53,7 @@ class InlineExecutor:
         """
         return self._results.pop(worker)()
 
-    def drop(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Forget an outcome."""
         self._results.pop(worker, None)
 
@@ -61,7 +61,7 @@ class InlineExecutor:
         """Return the outcome of a worker's assignment, which stays."""
         return self._results[worker]()
 
-    def load(self, worker: int, outcome: RoundOutcome) -> None:
+    def restore_outcome(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up an assignment that was saved with its outcome."""
         self._results[worker] = lambda: outcome
 
@@ -70,7 +70,7 @@ class InlineExecutor:
         return []
 
 
-def lead_alone(take_turns: TakeTurns) -> None:
+def run_turns_alone(take_turns: TakeTurns) -> None:
     """Take all turns on the caller's thread."""
     if take_turns(lambda: False):
         raise RuntimeError("the clock has no more events, but the run is not over")
@@ -104,16 +104,16 @@ class GroupedExecutor(InlineExecutor):
         """Keep the assignment until the end of the turn."""
         self._pending.append(assignment)
 
-    def drop(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Forget a worker's assignment and outcome."""
         self._pending = [a for a in self._pending if a.worker != worker]
-        super().drop(worker)
+        super().discard(worker)
 
     def flush(self) -> None:
         """Run the assignments that were started in this turn."""
         for group in grouped(self._pending, self._benches):
             for a, outcome in zip(group, self._run(group), strict=True):
-                self.load(a.worker, outcome)
+                self.restore_outcome(a.worker, outcome)
         self._pending = []
 
 

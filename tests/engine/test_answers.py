@@ -64,7 +64,7 @@ def test_members_are_measured_before_a_merge_which_takes_so_much_longer():
 def test_results_are_waited_for_only_where_they_come_late(settles, settle):
     """And only before a merge of nodes, which reads what the rounds below did."""
     policy = hierarchical(ROUNDS, sizes=1)
-    writer = by_hand(policy, (0, 1), traits=Traits(settles=settles))
+    writer = by_hand(policy, (0, 1), traits=Traits(synchronizes=settles))
     merges = f"AMD{settle}MDMDMD"  # of group 1, of the root, and down again
     assert spelled(entries_of(writer)) == f"ABRBR\naAMDW\na{merges}WRR"
 
@@ -78,7 +78,7 @@ def test_members_that_a_player_cannot_reach_take_part_without_their_work():
         return None
 
     policy = scripted(give(0, 1), merge(0), merge(0, 1))
-    traits = Traits(may_miss=True)
+    traits = Traits(may_be_unreachable=True)
     entries = entries_of(by_hand(policy, (0, 1), traits=traits), play=play)
     assert spelled(entries) == "ABRBR\naAGMDW\naAGMDW"
     first, second = of(entries, tape.MergeReplicas)

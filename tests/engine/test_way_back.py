@@ -123,4 +123,4 @@ def test_a_mark_restores_the_player():
     player.undo(mark)
     jax.tree.map(np.testing.assert_array_equal, player._held, before)
     assert player._chunk.rounds == rounds
-    assert player.careful
+    assert player.knows_in_time

@@ -207,7 +207,9 @@ def by_device(name, holds):
     """(states, replicas, statistics) [N, ...] of each device -> the same, merged."""
     row = TABLE[name]
     parts = None if holds else PARTS
-    along = merge.over_axis(row.merge, "workers", parts=parts, holds=holds)
+    along = merge.over_axis(
+        row.merge, "workers", axis_groups=parts, replicated_over=holds
+    )
 
     def local(*stacked):
         state, replica, stats = jax.tree.map(lambda x: x[0], stacked)

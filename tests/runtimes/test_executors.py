@@ -106,7 +106,7 @@ def test_a_dropped_assignment_does_not_block_the_next_one(pool):
     one = pool(slowly)
     play(one, FIRST)
     one.start(assignment(1))
-    one.drop(1)
+    one.discard(1)
     one.start(assignment(1))
     assert one.finish(1).replica == 1.0
 
@@ -179,5 +179,5 @@ class TwoRounds:
 def test_a_worker_computes_while_another_takes_the_loop_s_turn():
     """The turn waits for the worker (as an evaluation does), but not vice versa."""
     loop = TwoRounds()
-    loop.threads.lead(loop.take_turns)
+    loop.threads.run_turns(loop.take_turns)
     assert loop.threads.close() == []

@@ -235,7 +235,7 @@ def test_a_dropped_round_does_not_block_the_next_one():
     executor = spread(with_thread)
     for worker in (0, 1, 2):
         executor.start(assignment(worker))
-        executor.drop(worker)
+        executor.discard(worker)
         executor.start(assignment(worker))
     assert [executor.finish(k).replica for k in (2, 1, 0)] == [2, 1, 0]
     executor.close()

@@ -61,7 +61,7 @@ class ClusterExecutor:
         self._outcomes: dict[int, RoundOutcome] = {}
         self._numbers = itertools.count(1)  # of rounds
 
-    def lead(self, take_turns: TakeTurns) -> None:
+    def run_turns(self, take_turns: TakeTurns) -> None:
         """Take all turns on the caller's thread."""
         self._recruiter.begin(self._clock.roster.lost)
         while take_turns(lambda: False):
@@ -132,11 +132,11 @@ class ClusterExecutor:
     def outcome(self, worker: int) -> None:
         """Return None: an outcome is known when it arrives."""
 
-    def load(self, worker: int, outcome: RoundOutcome) -> None:
+    def restore_outcome(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up a round that was saved with its outcome."""
         self._outcomes[worker] = outcome
 
-    def drop(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Discard a worker's round; its member ends it after the current step."""
         self._outcomes.pop(worker, None)
         call = self._calls.pop(worker, None)

@@ -85,7 +85,7 @@ class ClusterStore(ReplicaStore):
 
     def reset(self, worker: int) -> None:
         """Let a worker begin its replica again, but for the merge's buffers."""
-        self.forget(worker)
+        self.discard(worker)
         self._begin(worker, "reset")
 
     def _begin(self, worker: int, method: str) -> None:
@@ -96,7 +96,7 @@ class ClusterStore(ReplicaStore):
         self._crew.count_sent(worker, model)
         self._known[worker] = dict(zip(self._of_model, model, strict=True))
 
-    def forget(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """A worker's next round begins from the root's model."""
         self._working.discard(worker)
         self._moved.discard(worker)
@@ -255,10 +255,10 @@ class ClusterStore(ReplicaStore):
                 known[leaf] = before[own]
         self._known[worker] = known
 
-    def seen(self, member: int | str) -> Model:
+    def member_model(self, member: int | str) -> Model:
         """Return a member's model; that of one which is missing is the root's."""
         if isinstance(member, str):
-            return super().seen(member)
+            return super().member_model(member)
         self._fetch({member: self._of_model})
         if member in self._missing:
             return self.model()
@@ -382,7 +382,7 @@ class ClusterPlayer(ReferencePlayer):
         """Make the first model."""
         super().open()
         traffic = self.store.traffic
-        self.traits = self.traits._replace(traffic=traffic, may_miss=True)
+        self.traits = self.traits._replace(traffic=traffic, may_be_unreachable=True)
         self.plays = {
             **self.plays,
             GatherReplicas: lambda e: self.store.gather(e.action),

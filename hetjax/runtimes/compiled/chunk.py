@@ -33,13 +33,13 @@ class PendingOutcome:
         self,
         rows: Sequence[np.ndarray],
         padded: int,
-        settle: Callable[[], object],
+        synchronize: Callable[[], object],
         *,
         steps: int,
     ):
         """`settle()` lets everything be played that was collected so far."""
         self._rows, self.padded = rows, padded
-        self._settle: Callable[[], object] | None = settle
+        self._settle: Callable[[], object] | None = synchronize
         self.steps = steps
         self.known = False
         self._mean, self._finite, self._losses = 0.0, True, None
@@ -122,12 +122,16 @@ class Chunk:
         }
 
     @classmethod
-    def restored(cls, saved: dict[str, Any], settle: Callable[[], object]) -> "Chunk":
-        """A chunk that was saved; `settle` as of a `PendingOutcome`."""
+    def restored(
+        cls, saved: dict[str, Any], synchronize: Callable[[], object]
+    ) -> "Chunk":
+        """A chunk that was saved; `synchronize` is that of a `PendingOutcome`."""
         chunk = cls()
         for name, value in saved.items():
             setattr(chunk, name, value)
-        chunk.outcomes = [PendingOutcome.restored(x, settle) for x in saved["outcomes"]]
+        chunk.outcomes = [
+            PendingOutcome.restored(x, synchronize) for x in saved["outcomes"]
+        ]
         return chunk
 
     def add_round(

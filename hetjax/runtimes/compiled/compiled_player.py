@@ -21,7 +21,7 @@ from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.programs.metrics import means_of
-from hetjax.engine.protocols import EvaluatedModel, NotFinite, Traits
+from hetjax.engine.protocols import EvaluatedModel, RoundNotFinite, Traits
 from hetjax.engine.replica_store import Model, busy_partner, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
 from hetjax.runtimes.compiled.chunk import Chunk, PendingOutcome
@@ -51,7 +51,7 @@ from hetjax.runtimes.compiled.tables import (
     places_of,
     tables_of,
 )
-from hetjax.runtimes.inline import lead_alone
+from hetjax.runtimes.inline import run_turns_alone
 from hetjax.strategies.types import Strategy
 
 STEPS = 512  # of a chunk
@@ -75,7 +75,7 @@ class CompiledPlayer:
 
     traits: Traits
     plays: dict[type, Callable[[Any], Any]]
-    lead = staticmethod(lead_alone)
+    run_turns = staticmethod(run_turns_alone)
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class CompiledPlayer:
         ] = []  # since it was last seen what came of them
         self._moved: set[int] = set()  # workers whose replicas merges have moved
         self._played = 0  # steps, since then
-        self.careful = False  # is each result known when it arrives?
-        self.sights = 0  # how often it was seen what came of everything
+        self.knows_in_time = False  # is each result known when it arrives?
+        self.times_known = 0  # how often it was seen what came of everything
 
     def open(self) -> None:
         """Make the first model."""
@@ -190,7 +190,7 @@ class CompiledPlayer:
         outcome = PendingOutcome(
             rows if self._parts.keeps else (),
             self._padded(rows),
-            self.settle,
+            self.synchronize,
             steps=len(rows),
         )
         chunk.add_round(worker, rows, r.first_step, float(r.learning_rate), outcome)
@@ -291,7 +291,7 @@ class CompiledPlayer:
             self.launch()
 
     def _measure(self, measure: tape.MeasureMembers) -> list[float]:
-        self.settle()
+        self.synchronize()
         action = measure.action
         models = [self._seen(m) for m in (*action.members, *action.partners)]
         return self.evaluator.of_members(models)
@@ -312,14 +312,14 @@ class CompiledPlayer:
         settles = bool(self._arrived) or self._merges_wait
         if not isinstance(batches, list) or len(batches) > TOGETHER:
             if settles:
-                self.settle()
+                self.synchronize()
             return self.evaluator.look(self)
         if settles:  # and the evaluation, before anything is waited for
             self.launch()
         with self._job.compilations.of("evaluate"):
             model, sums = self._evaluated(batches)
         if settles:
-            self.settle()
+            self.synchronize()
         before = time.perf_counter()
         sums = jax.device_get(sums)
         self.evaluator.seconds += time.perf_counter() - before
@@ -339,8 +339,8 @@ class CompiledPlayer:
 
     def flush(self) -> None:
         """See what came of everything, if that is due."""
-        if self.careful or self._played + len(self._chunk.rows) >= self._most:
-            self.settle()
+        if self.knows_in_time or self._played + len(self._chunk.rows) >= self._most:
+            self.synchronize()
 
     def launch(self) -> None:
         """Launch what was collected."""
@@ -390,17 +390,17 @@ class CompiledPlayer:
         kinds = list(self._kinds)
         return any(kinds[kind].what == "merge" for kind, *_ in self._chunk.merges)
 
-    def told(self, seen: EvaluatedModel, metrics: Any) -> Any:
+    def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Any:
         """What the policy is told of an evaluation."""
         del seen
         return metrics
 
-    def know(self) -> None:
+    def synchronize_if_needed(self) -> None:
         """Let what came of all rounds that arrived be known."""
         if self._arrived:
-            self.settle()
+            self.synchronize()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Play everything, and know what came of it.
 
         Errors: `NotFinite` if the run has to go back to its last mark.
@@ -408,12 +408,12 @@ class CompiledPlayer:
         self.launch()
         self._read_all()
         arrived, self._arrived, self._played = self._arrived, [], 0
-        self.sights += 1
+        self.times_known += 1
         checks = self._parts.checks
         for outcome in arrived:
             fine = np.isfinite(outcome.mean) and (outcome.finite or not checks)
-            if not fine and not self.careful:
-                raise NotFinite
+            if not fine and not self.knows_in_time:
+                raise RoundNotFinite
 
     def _read_all(self) -> None:
         """Read the numbers of all that was launched."""
@@ -465,7 +465,7 @@ class CompiledPlayer:
         self._held, self._chunk = mark.held, mark.chunk.copy()
         self._running, self._moved = dict(mark.running), set(mark.moved)
         self._launched, self._arrived, self._played = [], [], 0
-        self.careful = True
+        self.knows_in_time = True
 
     # -- models ------------------------------------------------------------------------
 
@@ -514,11 +514,11 @@ class CompiledPlayer:
         """Continue from what `save` returned."""
         held = tree.filled(self._held, saved["held"], "the replicas")
         self._held = jax.device_put(held, self._device)
-        self._chunk = Chunk.restored(saved["chunk"], self.settle)
+        self._chunk = Chunk.restored(saved["chunk"], self.synchronize)
         self._running = {
             k: self._chunk.outcomes[x]
             if isinstance(x, int)
-            else PendingOutcome.restored(x, self.settle)
+            else PendingOutcome.restored(x, self.synchronize)
             for k, x in saved["running"].items()
         }
         self._moved = saved["moved"]

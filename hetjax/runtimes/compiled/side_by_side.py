@@ -86,7 +86,7 @@ class SideBySidePlayer(CompiledPlayer):
 
     # -- what is told of all -----------------------------------------------------------
 
-    def told(self, seen: EvaluatedModel, metrics: Any) -> Unread:
+    def policy_metrics(self, seen: EvaluatedModel, metrics: Any) -> Unread:
         """Keep what was seen of every run, and their mean losses since then."""
         assert isinstance(seen, _SeenOfAll)
         losses = [_every(o.mean) for o in self._since if o.steps]
@@ -112,7 +112,7 @@ class SideBySidePlayer(CompiledPlayer):
 
     def models(self, *, visible: bool) -> list[Model]:
         """The model of each run: of the last evaluation if `visible`, or of now."""
-        self.settle()
+        self.synchronize()
         every = self._visible if visible else self._models()
         n = self.side.number
         return [jax.tree.map(lambda x, i=i: x[i], every) for i in range(n)]

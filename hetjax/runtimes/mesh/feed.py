@@ -21,8 +21,10 @@ class Feed:
         """Of one run."""
         self._layout, self._job = layout, job
         # this process's workers, in the order of its devices
-        slots = range(layout.slots)
-        self._mine = [d * layout.slots + s for d in layout.local for s in slots]
+        slots = range(layout.workers_per_device)
+        self._mine = [
+            d * layout.workers_per_device + s for d in layout.local for s in slots
+        ]
 
     def wave(self, assignments: dict[int, Assignment]) -> Superstep:
         """The wave of these rounds."""
@@ -39,7 +41,7 @@ class Feed:
         """The inputs of a wave's steps, of this process's devices."""
         found = [wave.assignments.get(k) for k in self._mine]
         rows = [a.rows if a else () for a in found]
-        shape = len(self._layout.local), self._layout.slots
+        shape = len(self._layout.local), self._layout.workers_per_device
         batches = make_uneven_batches(
             self._job.train, rows, wave.most, wave.bucket, shape
         )

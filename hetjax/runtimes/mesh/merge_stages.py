@@ -38,8 +38,10 @@ class Stage(NamedTuple):
     state: str  # the key of the nodes' states
     members: tuple[str, ...]  # keys of the member nodes' states; (): workers
     along_axis: bool
-    parts: tuple[tuple[int, ...], ...] | None  # of the axis; None: all devices merge
-    holds: tuple[int, ...] | None  # the member node that each device is below
+    axis_groups: (
+        tuple[tuple[int, ...], ...] | None
+    )  # of the axis; None: all devices merge
+    replicated_over: tuple[int, ...] | None  # the member node that each device is below
     whole: bool  # does every worker, or device, take part?
 
 
@@ -157,8 +159,10 @@ class StagePlanner:
             state=self._key(first.node),
             members=tuple(keys),
             along_axis=along,
-            parts=parts,
-            holds=tuple(self._nodes_above(nodes)) if along and nodes else None,
+            axis_groups=parts,
+            replicated_over=tuple(self._nodes_above(nodes))
+            if along and nodes
+            else None,
             whole=False,
         )
 
@@ -184,7 +188,7 @@ class StagePlanner:
             stage = stage._replace(whole=True)
             return _Outline(stage, numbers, table, where, present, of_all=True)
         names = self._member_names(stage)
-        slots = self._layout.slots if stage.holds is None else 1
+        slots = self._layout.workers_per_device if stage.replicated_over is None else 1
         table = np.zeros((devices, fields, len(names)), np.float32)
         table[:, _WORKER] = names
         present = np.zeros((devices, slots + 1), bool)
@@ -196,8 +200,8 @@ class StagePlanner:
                 if isinstance(member, int):
                     columns.append(member)
                     present[place[0], member % slots] = True
-                elif stage.holds is not None:
-                    columns.append(stage.holds[place[0]])
+                elif stage.replicated_over is not None:
+                    columns.append(stage.replicated_over[place[0]])
                     present[place, 0] = True
             # the node's state changes on all devices that know it
             know = self._devices(action.node) if stage.along_axis else range(devices)
@@ -211,9 +215,9 @@ class StagePlanner:
 
     def _member_names(self, stage: Stage) -> np.ndarray:
         """The numbers of all members along the axis, as in `WorkerStats.worker`."""
-        if stage.holds is None:
+        if stage.replicated_over is None:
             return np.arange(self._layout.num_workers)
-        return np.full(max(stage.holds) + 1, -1)
+        return np.full(max(stage.replicated_over) + 1, -1)
 
     def _nodes_above(self, some: Sequence[str]) -> list[int]:
         """For each device, the number of the node above it at the level of `some`.

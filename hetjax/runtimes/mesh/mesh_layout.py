@@ -21,12 +21,12 @@ class MeshLayout(NamedTuple):
     """
 
     devices: tuple[Any, ...]
-    slots: int
+    workers_per_device: int
 
     @property
     def num_workers(self) -> int:
         """The number of workers on all devices."""
-        return len(self.devices) * self.slots
+        return len(self.devices) * self.workers_per_device
 
     @property
     def mesh(self) -> Mesh:
@@ -84,13 +84,13 @@ class MeshLayout(NamedTuple):
 
     def place(self, worker: int) -> tuple[int, int]:
         """The (device, slot) of a worker."""
-        return divmod(worker, self.slots)
+        return divmod(worker, self.workers_per_device)
 
     def devices_of(self, workers: Iterable[int]) -> tuple[int, ...] | None:
         """The devices whose workers these are; None if they are not whole devices."""
         chosen = frozenset(workers)
-        devices = sorted({k // self.slots for k in chosen})
-        whole = len(devices) * self.slots == len(chosen)
+        devices = sorted({k // self.workers_per_device for k in chosen})
+        whole = len(devices) * self.workers_per_device == len(chosen)
         return tuple(devices) if whole else None
 
 

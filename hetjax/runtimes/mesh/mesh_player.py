@@ -17,7 +17,7 @@ from hetjax.engine.job import Job
 from hetjax.engine.protocols import Assignment, Plays, Traits
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import ROOT, Arrival, MergeOp
-from hetjax.runtimes.inline import lead_alone
+from hetjax.runtimes.inline import run_turns_alone
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 from hetjax.runtimes.mesh.mesh_clock import MeshClock
 from hetjax.runtimes.mesh.mesh_layout import first_part, on_device
@@ -30,7 +30,7 @@ class MeshPlayer:
 
     traits: Traits
     plays: Plays
-    lead = staticmethod(lead_alone)
+    run_turns = staticmethod(run_turns_alone)
 
     def __init__(
         self, strategy: Strategy, job: Job, waves: Supersteps, clock: MeshClock
@@ -51,14 +51,16 @@ class MeshPlayer:
         self._like = jax.eval_shape(lambda *model: model, *initial)
         self._waves.launches.begin(initial)
         resets = job.on_nan == "reset"
-        self.traits = Traits(tree.num_bytes(initial), merges_wait=True, settles=resets)
+        self.traits = Traits(
+            tree.num_bytes(initial), merges_wait=True, synchronizes=resets
+        )
         self.plays = {
             tape.BeginReplica: self._begin,
             tape.StartRound: self._start,
             Arrival: lambda arrival: self._waves.finish(arrival.worker),
             tape.MergeReplicas: self._merge,
             tape.EvaluateRoot: lambda e: self._evaluator.look(self),
-            tape.Synchronize: lambda settle: self._waves.settle(),
+            tape.Synchronize: lambda settle: self._waves.synchronize(),
         }
 
     # -- turns -------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class MeshPlayer:
 
     def save(self) -> dict[str, Any]:
         """Return the replicas and states of this process's devices."""
-        self._waves.settle()
+        self._waves.synchronize()
         root = on_device(first_part(self._waves.root_state()))
         return {
             "root": Leaves(jax.tree.leaves(root)),

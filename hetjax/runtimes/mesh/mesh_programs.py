@@ -64,7 +64,7 @@ def begin_program(algorithm: Algorithm, layout: MeshLayout) -> Callable:
     new_replica = algorithm.programs.replica(algorithm.local, algorithm.requires)
 
     def begin(*model: PyTree) -> tuple[Replicas, States]:
-        replicas = tuple(new_replica(*model) for _ in range(layout.slots))
+        replicas = tuple(new_replica(*model) for _ in range(layout.workers_per_device))
         states = {
             key: algorithm.merge_of(key).init(*tree.copies(model))
             for key, _ in algorithm.levels

@@ -41,15 +41,17 @@ def choose_step_mode(
     Only this process's devices are used. Returns (step mode, seconds of a wave without
     merges in each step mode that was tried).
     """
-    local = MeshLayout(tuple(layout.devices[i] for i in layout.local), layout.slots)
-    device, first = local.devices[0], layout.local[0] * layout.slots
+    local = MeshLayout(
+        tuple(layout.devices[i] for i in layout.local), layout.workers_per_device
+    )
+    device, first = local.devices[0], layout.local[0] * layout.workers_per_device
     steps = tuple(
         (rounds[k].local_steps, rounds[k].size) if k in rounds else (0, 1)
         for k in range(first, first + local.num_workers)
     )
     tried = candidates(
         max(number for number, _ in steps),
-        layout.slots,
+        layout.workers_per_device,
         step_mode_of_table(job, device.platform),
         is_small(job),
     )
@@ -64,7 +66,13 @@ def choose_step_mode(
             found[mode] += _seconds(waves, job, rows)
         return {mode: median(seconds) for mode, seconds in found.items()}
 
-    about = (len(local.devices), local.slots, steps, tried, algorithm.resets)
+    about = (
+        len(local.devices),
+        local.workers_per_device,
+        steps,
+        tried,
+        algorithm.resets,
+    )
     lowered = timer.lowered(device, max(size for _, size in steps)).as_text()
     seconds = measured_once(measure, lowered, f"mesh {about}", device)
     best = min(seconds, key=lambda mode: seconds[mode])

@@ -139,7 +139,7 @@ def mesh_runtime(
         **_shared(clock, layout),
         kept=kept,
         estimates_busy=True,
-        note=f"mesh of {len(layout.devices)} x {layout.slots} workers"
+        note=f"mesh of {len(layout.devices)} x {layout.workers_per_device} workers"
         + _gathered(algorithm, layout),
     )
 

@@ -49,14 +49,21 @@ def run_stage(
     if merge.required_metrics and MergeOp.PUSH in stage.op:
         measured = _accuracy(algorithm.programs, members, held_out)
         if stage.along_axis or not stage.members:
-            group = Group(tuple(measured), AXIS, stage.parts, stage.holds)
+            group = Group(
+                tuple(measured), AXIS, stage.axis_groups, stage.replicated_over
+            )
             measured = group.values(lambda x: x)
         stats = stats.at[_ACCURACY].set(measured)
         accuracy = [measured]
     if stage.op == MergeOp.FETCH:
         after, new = programs.fetch(merge)(state, members), state
     elif stage.along_axis or not stage.members:
-        along = over_axis(merge, AXIS, parts=stage.parts, holds=stage.holds)
+        along = over_axis(
+            merge,
+            AXIS,
+            axis_groups=stage.axis_groups,
+            replicated_over=stage.replicated_over,
+        )
         new, after = applied(
             along, state, members, WorkerStats.unpacked(stats), stage.op
         )
@@ -68,7 +75,7 @@ def run_stage(
         after = tuple(
             select(h, a, m) for h, a, m in zip(here, after, members, strict=True)
         )
-        if stage.parts:  # a device may be below a node that does not merge now
+        if stage.axis_groups:  # a device may be below a node that does not merge now
             new = select(merges, new, state)
     states = {**states, stage.state: new}
     if not stage.members:

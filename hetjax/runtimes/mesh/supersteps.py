@@ -171,7 +171,7 @@ class Supersteps:
 
     def _mode_of(self, wave: Superstep) -> str:
         unrolls = self._step_mode == "unrolled"
-        short = not unrolls or may_unroll(wave.most, self.layout.slots)
+        short = not unrolls or may_unroll(wave.most, self.layout.workers_per_device)
         return self._step_mode if short else self._longer
 
     def _without_reset(self, plan: MergeStages, wave: Superstep) -> MergeStages:
@@ -189,7 +189,7 @@ class Supersteps:
             stats.append(table)
         return plan._replace(stats=tuple(stats))
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Launch what there is, and wait until its numbers are known."""
         self.flush()
         self.wait()

@@ -69,7 +69,7 @@ class Deadlines:
         self._counts[worker] = 0
         self._limits[worker] *= 2
 
-    def forget(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Forget what was measured of a worker, which has another process now."""
         self._seen[worker].clear()
         self._counts[worker] = 0

@@ -412,7 +412,7 @@ class WallClock:
         worker, why, adopt = appeared
         adopt()
         self._rounds.silent.pop(worker, None)
-        self._rounds.deadlines.forget(worker)
+        self._rounds.deadlines.discard(worker)
         self._events.rejoin(Join(worker, self._time(), why))
 
     def _take_completion(self, completion: Completion) -> None:

@@ -48,7 +48,7 @@ class ThreadExecutor:
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
 
-    def lead(self, take_turns: TakeTurns) -> None:
+    def run_turns(self, take_turns: TakeTurns) -> None:
         """Take the turns that no worker's thread takes, until the run is over."""
         self._take_turns = take_turns
         try:
@@ -166,11 +166,11 @@ class ThreadExecutor:
     def outcome(self, worker: int) -> None:
         """Return None: an outcome is known when it arrives."""
 
-    def load(self, worker: int, outcome: RoundOutcome) -> None:
+    def restore_outcome(self, worker: int, outcome: RoundOutcome) -> None:
         """Take up an assignment that was saved with its outcome."""
         self._outcomes[worker] = outcome
 
-    def drop(self, worker: int) -> None:
+    def discard(self, worker: int) -> None:
         """Discard a worker's assignment; its thread ends after the current step."""
         self._pending = [a for a in self._pending if a.worker != worker]
         self._crew.threads.pop(worker, None)

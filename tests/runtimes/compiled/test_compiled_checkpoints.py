@@ -119,9 +119,9 @@ FIXED = {  # attributes of the player that do not change, or that a mark makes e
     *("_job", "_device", "_source", "_width", "_most", "evaluator", "look_at_all"),
     *("_places", "_parts", "_steps", "_initial", "traits", "plays"),
     *("_copies", "_everyone"),
-    *("_launched", "_arrived", "_played", "careful"),
+    *("_launched", "_arrived", "_played", "knows_in_time"),
     "_buckets",  # but for those that are known
-    "sights",  # no matter how many
+    "times_known",  # no matter how many
 }
 SAVED = {"_held", "_chunk", "_running", "_moved"}
 SHAPES = {"_kinds", "_single", "_lengths"}  # with the known buckets

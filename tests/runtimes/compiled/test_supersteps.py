@@ -262,7 +262,7 @@ class Both:
 
     def check(self):
         """Settle, and compare everything that can be seen now."""
-        self.player.settle()
+        self.player.synchronize()
         held, expected = self.player._held, self.expected
         assert held["states"] == expected.states
         busy = () if self.shared else expected.rounds

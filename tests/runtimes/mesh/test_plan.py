@@ -51,8 +51,8 @@ def asked(node, members, number=1.0, op=PUSH_FETCH):
 def test_a_merge_of_everybody_is_one_collective():
     plan = planner(FLAT).plan([asked(ROOT, range(8))])
     (stage,), (table,), (present,) = plan
-    assert (stage.along_axis, stage.whole, stage.parts) == (True, True, None)
-    assert (stage.members, stage.holds) == ((), None)
+    assert (stage.along_axis, stage.whole, stage.axis_groups) == (True, True, None)
+    assert (stage.members, stage.replicated_over) == ((), None)
     assert table.shape == (8, len(FIELDS), 8)
     assert present.all()
     for device in table:
@@ -73,13 +73,16 @@ def test_siblings_merge_in_one_stage_and_their_parent_in_the_next():
     merges = [asked("n0", range(3), 1), asked("n1", range(3, 8), 2)]
     plan = planner(tree(3, 5)).plan([*merges, asked(ROOT, ("n0", "n1"), 3)])
     below, root = plan.stages
-    assert below.parts == ((0, 1, 2), (3, 4, 5, 6, 7))
+    assert below.axis_groups == ((0, 1, 2), (3, 4, 5, 6, 7))
     assert (below.state, below.members, root.state) == ("level 0", (), "level 1")
     # each device has the numbers of its own node: the others are absent
     assert plan.stats[0][0][STEPS].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     assert plan.stats[0][7][STEPS].tolist() == [0, 0, 0, 2, 2, 2, 2, 2]
     assert plan.stats[0][:, NODE_STEPS, 0].tolist() == [100] * 3 + [200] * 5
-    assert (root.members, root.holds) == (("level 0",), (0, 0, 0, 1, 1, 1, 1, 1))
+    assert (root.members, root.replicated_over) == (
+        ("level 0",),
+        (0, 0, 0, 1, 1, 1, 1, 1),
+    )
     assert plan.stats[1].shape == (8, len(FIELDS), 2)
     assert plan.stats[1][5][STEPS].tolist() == [3, 3]
 
