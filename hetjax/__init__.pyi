@@ -31,7 +31,7 @@ from .api import (
 from .callbacks import STOP
 from .checkpoint.settings import Checkpoint
 from .data.batching import make_batch, make_buckets
-from .engine.tape import decisions
+from .engine.decisions import decisions
 from .replica import Replica
 from .report import Comparison, History, plot
 from .schedule import LearningRate

@@ -6,7 +6,7 @@ The machines of the tests of traces and fits.
 from hetjax.engine.examples import Examples
 from hetjax.engine.protocols import Traits
 from hetjax.engine.records.ledger import Ledger
-from hetjax.engine.tape import TapeWriter
+from hetjax.engine.writer import TapeWriter
 from hetjax.machine import (
     Cost,
     Event,

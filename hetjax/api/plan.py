@@ -21,9 +21,9 @@ from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
 from hetjax.data.dataset_checks import check_whole
+from hetjax.engine.decisions import decisions
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.placement import Device
-from hetjax.engine.tape import decisions
 from hetjax.machine import Arrival, Event, Machine, SimulatedClock
 from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.compiled.player_choice import compiled_bytes

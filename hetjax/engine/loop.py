@@ -33,6 +33,7 @@ from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
 from hetjax.engine.run_records import RunRecords
 from hetjax.engine.snapshots import Snapshots
+from hetjax.engine.writer import TapeWriter
 from hetjax.machine import (
     Arrival,
     Event,
@@ -419,7 +420,7 @@ def writer_of(
     policy: Policy,
     traits: Traits,
     stopped: Callable[[], object],
-) -> tape.TapeWriter:
+) -> TapeWriter:
     """The writer of a job's tape; `policy` decides, and `stopped` as of the writer."""
     workers = clock.workers
     examples = Examples(
@@ -429,7 +430,7 @@ def writer_of(
         job.schedule,
         nonzeros_counter(job.train),
     )
-    return tape.TapeWriter(
+    return TapeWriter(
         policy,
         clock,
         examples,

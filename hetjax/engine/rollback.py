@@ -14,7 +14,7 @@ import jax
 
 from hetjax.engine.protocols import PlaysAhead, RoundNotFinite
 from hetjax.engine.run_records import RunRecords
-from hetjax.engine.tape import TapeWriter
+from hetjax.engine.writer import TapeWriter
 
 
 class Rollback:

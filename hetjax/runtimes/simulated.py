@@ -7,12 +7,12 @@ from itertools import islice
 from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
+from hetjax.engine.decisions import written
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.protocols import Assignment, CheckpointSupport, Executor, Runtime
 from hetjax.engine.reference_player import ReferencePlayer
-from hetjax.engine.tape import written
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
 from hetjax.runtimes.compiled.player_choice import (

@@ -1,5 +1,6 @@
 """`plan`: what runs would take, against runs, hand counts and XLA's own numbers."""
 
+import importlib
 import math
 
 import jax
@@ -9,7 +10,9 @@ import optax
 import pytest
 
 import hetjax as hj
-from hetjax.api import plan as module
+
+# the attribute `plan` of the package is the function
+module = importlib.import_module("hetjax.api.plan")
 
 BATCH = 16
 

@@ -7,8 +7,9 @@ from policy_driver import ByHand, infos
 from recorded_runs import Counted, no_nonzeros
 
 from hetjax.engine import tape
-from hetjax.engine.protocols import EvaluatedModel
+from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.writer import TapeWriter
 from hetjax.machine import (
     ROOT,
     Arrival,
@@ -67,8 +68,8 @@ EVENTS = {
 def writer_of(policy, clock, *, num_bytes=0.0, examples=None, **settings):
     """A writer of this policy's decisions on a clock, with nothing to train."""
     topology = policy.topology(clock.workers)
-    traits = settings.pop("traits", tape.Traits(num_bytes))
-    return tape.TapeWriter(
+    traits = settings.pop("traits", Traits(num_bytes))
+    return TapeWriter(
         policy,
         clock,
         examples or Counted(no_nonzeros),

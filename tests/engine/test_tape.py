@@ -12,7 +12,8 @@ from policy_driver import machine, scripted
 from policy_table import NUM_WORKERS, TABLE
 from tape_laws import Counting, check, spelled, written
 
-from hetjax.engine.tape import MergeDone, MergesDone, decisions
+from hetjax.engine.decisions import decisions
+from hetjax.engine.tape import MergeDone, MergesDone
 from hetjax.machine import (
     Arrival,
     Cost,

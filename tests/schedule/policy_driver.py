@@ -9,7 +9,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import (
     Arrival,
     Cost,

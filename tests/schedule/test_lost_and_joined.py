@@ -8,7 +8,7 @@ from machines_with_faults import END, machines_with_faults
 from policy_driver import follow, infos, machine, timeline
 from policy_table import B_MAX, NUM_WORKERS, TABLE
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import (
     Arrival,
     Cost,

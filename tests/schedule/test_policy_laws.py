@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_table import B_MAX, B_MIN, EVERY, NUM_WORKERS, STALE, TABLE, Log, node_of
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
 from hetjax.schedule import ROOT, MergeOp
 

@@ -9,7 +9,7 @@ from identity_runs import train
 
 import hetjax
 from hetjax import local
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import (
     Cost,
     Link,

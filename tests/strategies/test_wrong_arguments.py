@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hetjax
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import SimulatedClock, preset
 
 VALUES = (float("nan"), float("inf"), -1, 0, 1.5, None, (1, 2), [], "x", "1", 10**30)

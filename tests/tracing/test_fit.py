@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_runs import HEADER, NUM_EXAMPLES, profiles, recorded
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import (
     Arrival,
     Cost,

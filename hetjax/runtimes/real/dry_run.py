@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import jax
 
 from hetjax.data.batching import bucket_of
+from hetjax.engine.decisions import written
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device, Placement
 from hetjax.engine.programs.metrics import mean_metrics
 from hetjax.engine.replica_store import ReplicaStore
-from hetjax.engine.tape import MergeReplicas, StartRound, written
+from hetjax.engine.tape import MergeReplicas, StartRound
 from hetjax.machine import (
     Cost,
     Link,

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from policy_driver import arrivals, follow, infos, machine, timeline
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import Cost, Link, LocalRound, Machine, Profile, SimulatedClock
 from hetjax.schedule import (
     MergeAction,

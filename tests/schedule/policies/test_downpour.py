@@ -3,7 +3,7 @@
 import pytest
 from policy_driver import ByHand, follow, infos, machine, spelled, timeline
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import Arrival, Join, Leave, Merged
 from hetjax.schedule import ROOT, MergeAction, MergeOp, asynchronous, downpour
 

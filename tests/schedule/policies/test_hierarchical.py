@@ -2,7 +2,7 @@
 
 from policy_driver import ByHand, follow, infos, machine, timeline
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.schedule import PUSH_FETCH, MergeOp, hierarchical, rounds
 
 WORKERS = infos(1.0, 3.0, 2.0)

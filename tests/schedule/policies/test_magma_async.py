@@ -5,7 +5,7 @@ import itertools
 import pytest
 from policy_driver import arrivals, follow, infos, machine, timeline
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import Arrival, EvaluationDue, Leave, LocalRound, SimulatedClock
 from hetjax.schedule import Actions, MergeAction, MergeOp, magma_async
 

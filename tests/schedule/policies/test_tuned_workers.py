@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from policy_driver import machine, timeline
 
-from hetjax.engine.tape import decisions
+from hetjax.engine.decisions import decisions
 from hetjax.machine import Arrival, Cost, Link, Machine, Profile, SimulatedClock
 from hetjax.schedule import one_per_device, rounds, tuned_workers
 

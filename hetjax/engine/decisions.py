@@ -1,0 +1,85 @@
+"""The tape of a run that nobody plays: what a policy decides, and when (host world)."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+import numpy as np
+
+from hetjax.engine.examples import Examples
+from hetjax.engine.protocols import Clock, Traits
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.tape import Tape
+from hetjax.engine.writer import TapeWriter
+from hetjax.machine.types import (
+    Event,
+    Slow,
+)
+from hetjax.sampling.types import Sampler
+from hetjax.schedule.types import Actions, Policy
+
+_EVENTS = frozenset(get_args(Event))
+
+
+def written(
+    policy: Policy,
+    clock: Clock,
+    *,
+    num_examples: int,
+    num_bytes: float = 0.0,
+    nonzeros: float = 0.0,
+    instants: Sequence[float] = (),
+) -> Tape:
+    """The tape of a run that nobody plays: see `decisions`."""
+    topology = policy.topology(clock.workers)
+    examples = Examples(
+        Sampler(lambda *job: None, lambda state, worker, n: (state, np.zeros(n, int))),
+        clock.workers,
+        num_examples,
+        0,
+        lambda rows: [int(nonzeros * len(r)) for r in rows],
+    )
+    return TapeWriter(
+        policy,
+        clock,
+        examples,
+        Ledger(clock.workers, topology),
+        topology,
+        num_examples=num_examples,
+        traits=Traits(num_bytes),
+        instants=instants,
+    ).write()
+
+
+def decisions(
+    policy: Policy,
+    clock: Clock,
+    *,
+    num_examples: int,
+    num_bytes: float = 0.0,
+    nonzeros: float = 0.0,
+    instants: Sequence[float] = (),
+) -> Iterator[tuple[Event | None, Actions]]:
+    """Each event of a run without a model, and what the policy decides then.
+
+    The first pair is (None, the initial actions). A pair comes before its actions are
+    carried out on the clock. `num_bytes` is the size of the model, `nonzeros` the
+    number of non-zeros per example, and `instants` [s] are those of evaluations, each a
+    Timer called "evaluate". A run ends when no event is pending any more; most never
+    end, so take as many pairs as you need.
+    """
+    tape = written(
+        policy,
+        clock,
+        num_examples=num_examples,
+        num_bytes=num_bytes,
+        nonzeros=nonzeros,
+        instants=instants,
+    )
+    event: Event | None = None
+    for entry in tape:
+        if isinstance(entry, Actions):
+            yield event, entry
+        elif isinstance(entry, Slow):  # the policy is not told
+            yield entry, Actions()
+        elif type(entry) in _EVENTS:
+            event = entry

@@ -1,0 +1,391 @@
+"""The writer of a tape: a policy and a clock decide what a run does (host world)."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hetjax.checkpointable import Checkpointable
+from hetjax.engine.examples import Examples
+from hetjax.engine.protocols import Clock, EvaluatedModel, Traits
+from hetjax.engine.records.ledger import Ledger
+from hetjax.engine.tape import (
+    EVALUATE,
+    BeginReplica,
+    DiscardReplica,
+    DiscardRound,
+    EndRun,
+    EvaluateRoot,
+    EvaluationDone,
+    GatherReplicas,
+    MeasureMembers,
+    MergeDone,
+    MergeReplicas,
+    MergesDone,
+    StartRound,
+    Synchronize,
+    Tape,
+    changes_root,
+)
+from hetjax.machine.topology import Topology
+from hetjax.machine.types import (
+    ROOT,
+    Arrival,
+    Evaluated,
+    EvaluationDue,
+    Event,
+    Join,
+    Leave,
+    LocalRound,
+    MergeAction,
+    Merged,
+    MergeOp,
+    MergeRequest,
+    Slow,
+    Stamps,
+    Timer,
+    moves_of,
+)
+from hetjax.schedule.action_checks import begin, react
+from hetjax.schedule.learning_rates import (
+    LearningRateLike,
+    Progress,
+    learning_rate_at,
+)
+from hetjax.schedule.types import Actions, Policy
+
+NOTHING = Actions()
+_FORWARD = 1 / 3  # seconds of a forward pass, as a share of a training step
+
+
+class TapeWriter(Checkpointable):
+    """Writes the tape of one run."""
+
+    changes = (
+        "ledger",
+        "examples",
+        "due",
+        "_state",
+        "_awaited",
+        "_last",
+        "_begun",
+        "_lost",
+        "_pending",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Clock,
+        examples: Examples,
+        ledger: Ledger,
+        topology: Topology,
+        *,
+        num_examples: int,
+        learning_rate: LearningRateLike = 0.0,
+        traits: Traits = Traits(),
+        instants: Sequence[float] = (),
+        num_held_out: int = 0,
+        stops_if_lost: bool = False,
+        stopped: Callable[[], object] = lambda: False,
+    ):
+        """`num_examples` of the training split, and `num_held_out` of it.
+
+        `instants` [s] of the evaluations rise. `stops_if_lost`: does the run end when a
+        worker is lost?
+        `stopped()` tells that it ends before the policy hears of the present event.
+        """
+        self._policy, self._clock, self._topology = policy, clock, topology
+        self.examples, self.ledger = examples, ledger
+        self._num_examples, self._num_held_out = num_examples, num_held_out
+        self._learning_rate, self._traits = learning_rate, traits
+        self._stops_if_lost = stops_if_lost
+        self._stopped = stopped
+        self.due = deque(instants)  # that are not evaluated yet
+        # (time, evaluation of the model that is visible until then)
+        self.held: deque[tuple[float, EvaluatedModel]] = deque()
+        self._begun: set[int] = set()  # workers that have a replica
+        self._state: Any = None  # the policy's
+        self._awaited = 0  # merges and timers of which the policy will be told
+        self._last: Event | None = None  # the last one that the policy was told
+        self._pending = Actions()  # decided, but not written yet but for its merges
+        # the workers that are known to be lost; a clock's roster may be ahead of this
+        self._lost = set(clock.roster.lost)
+
+    def write(self) -> Tape:
+        """The whole tape, until nothing is pending any more; most never end."""
+        yield from self.begin()
+        while (event := self._clock.next()) is not None:
+            yield from self.handle(event)
+
+    def begin(self) -> Tape:
+        """Write what the policy begins with."""
+        for instant in self.due:
+            self._clock.set_timer(EVALUATE, instant)
+        workers = self._clock.workers
+        self._state, actions = begin(self._policy, workers, self._num_examples)
+        yield from self._write(actions)
+
+    def resume(self) -> Tape:
+        """Write what the policy had decided when the run was saved."""
+        yield from self._go_on(self._pending)
+        self._pending = Actions()
+
+    # -- events ------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> Tape:
+        """Write an event, and what the policy decides then."""
+        result = yield event
+        if isinstance(event, Arrival):
+            self._take_in(event, result)
+        elif isinstance(event, Timer) and event.name == EVALUATE:
+            yield from self._evaluate(event.time)
+            return
+        elif isinstance(event, (Merged, Timer)):
+            self._awaited -= 1
+        elif isinstance(event, Join):
+            self._lost.discard(event.worker)
+        elif isinstance(event, Leave) and event.lost:
+            yield from self._lose(event)
+            return
+        elif isinstance(event, Slow):  # a policy only sees it in measured times
+            return
+        if not self._stopped():
+            yield from self._tell(event)
+
+    def _take_in(self, arrival: Arrival, result: Any) -> None:
+        """Book a round; nothing counts of one that is known not to be finite."""
+        if result is None:  # nobody plays
+            self.ledger.record_arrival(arrival, 0)
+            return
+        finite = not result.known or result.finite
+        self.ledger.record_arrival(arrival, result.padded, finite=finite)
+        if finite:
+            self.examples.arrived(arrival.worker, result)
+        else:
+            self.ledger.record_fetch(arrival.worker)
+
+    def _lose(self, leave: Leave) -> Tape:
+        """Drop a lost worker and what it did not merge.
+
+        If it was known to be lost, this Leave only adds the reason.
+        """
+        worker, clock = leave.worker, self._clock
+        name = clock.workers[worker].name
+        if worker not in self._lost:
+            self._lost.add(worker)
+            yield DiscardRound(worker)
+            self._lose_work(worker, leave.time)
+            yield from self._forget(worker)
+            if self._stops_if_lost:
+                yield EndRun(f"worker {name} was lost: {leave.why}")
+            if not self._stopped():  # else other rounds may still be merged
+                yield from self._tell(leave)
+        if not clock.roster.active and not clock.has_pending_joins:
+            yield EndRun(f"worker {name}, the last one, was lost: {leave.why}")
+
+    def _lose_work(self, worker: int, time: float) -> None:
+        """A worker's rounds since its last merge are lost."""
+        self.ledger.record_loss(worker, time)
+        self.examples.discard(worker)
+
+    def _tell(self, event: Event) -> Tape:
+        """Tell the policy of an event, and write its actions."""
+        if not isinstance(event, (EvaluationDue, Evaluated)):
+            self._last = event
+        self._state, actions = react(self._policy, self._state, event)
+        arrived = isinstance(event, Arrival)
+        if arrived or actions != NOTHING:
+            yield from self._write(actions, arrived=arrived)
+        else:  # of many merges nobody waits for the end
+            yield actions
+
+    # -- evaluations -------------------------------------------------------------------
+
+    def _evaluate(self, instant: float) -> Tape:
+        """Evaluate the model that is visible at this instant, the next one due."""
+        yield from self._tell(EvaluationDue(instant))
+        self.due.popleft()
+        while self.held and self.held[0][0] <= instant:
+            self.held.popleft()
+        seen = self.held[0][1] if self.held else (yield EvaluateRoot())
+        told = yield EvaluationDone(instant, seen)
+        if told is not None and self.due and not self._stopped():
+            yield from self._tell(Evaluated(told, instant))
+        yield from self._check_progress()
+
+    def _hold(self, visible: float) -> Tape:
+        """Keep the current evaluation for instants before a merge is `visible`."""
+        # instants before an earlier merge is visible see the evaluation kept for it
+        since = self.held[-1][0] if self.held else -math.inf
+        if self.due[0] < visible and any(since <= t < visible for t in self.due):
+            self.held.append((visible, (yield EvaluateRoot())))
+
+    def _check_progress(self) -> Tape:
+        """Stop a run in which no worker has a local round, or will ever get one."""
+        clock, roster = self._clock, self._clock.roster
+        if self._awaited or clock.has_pending_joins or roster.working:
+            return
+        if self._last is None:
+            since, what = 0.0, "when the run began"
+        else:
+            since, what = self._last.time, f"on {type(self._last).__name__}"
+        if roster.active:
+            yield EndRun(
+                f"no worker has a local round since {since:.6g} s: the policy returned "
+                f"no actions {what}"
+            )
+        elif not roster.lost:  # else one may come back; `_lose` sees to the end
+            yield EndRun(
+                f"no worker is active since {since:.6g} s: the policy stopped the last "
+                "one"
+            )
+
+    # -- actions -----------------------------------------------------------------------
+
+    def _write(self, actions: Actions, *, arrived: bool = False) -> Tape:
+        """Write what was decided: merges, which come before everything else."""
+        yield actions
+        for action in actions.merges:
+            yield from self._merge(action)
+            self._awaited += 1
+        if arrived:
+            self._pending = actions
+            yield MergesDone()
+            self._pending = Actions()
+        yield from self._go_on(actions)
+
+    def _go_on(self, actions: Actions) -> Tape:
+        """Write starts, local rounds, timers and stops."""
+        clock = self._clock
+        for worker in actions.start:
+            clock.start(worker)
+            if self.ledger.has_merged(worker):  # it starts from the center again
+                yield from self._forget(worker)
+        for worker, local_round in actions.dispatch:
+            yield from self._dispatch(worker, local_round)
+        for name, when in actions.timers:
+            if name == EVALUATE:
+                raise ValueError(f"the timer {name!r} is the loop's own: rename yours")
+            clock.set_timer(name, when)
+            self._awaited += 1
+        for worker in actions.stop:
+            clock.stop(worker)
+
+    def _dispatch(self, worker: int, local_round: LocalRound) -> Tape:
+        """Draw the examples of a round, and start it."""
+        local_round.check()
+        rows, nonzeros = self.examples.draw(worker, local_round)
+        rate = np.float32(self._rate() * local_round.lr_scale)
+        start = self._clock.dispatch(worker, local_round, nonzeros).start
+        if worker not in self._begun:
+            yield from self._begin(worker)
+        first = self.ledger.steps_of(worker)
+        self.ledger.record_dispatch(worker, local_round, start, float(rate))
+        yield StartRound(worker, local_round, rows, nonzeros, rate, first, start)
+
+    def _rate(self) -> float:
+        """The learning rate now, at the largest batch size."""
+        if isinstance(self._learning_rate, float):  # asked at every arrival
+            return self._learning_rate
+        examples, updates = self.ledger.examples, self.ledger.updates
+        epochs = examples / self._num_examples
+        progress = Progress(examples, epochs, updates, self._clock.now)
+        return learning_rate_at(self._learning_rate, progress)
+
+    def _begin(self, worker: int) -> Tape:
+        yield BeginReplica(worker)
+        self._begun.add(worker)
+        self.ledger.record_fetch(worker)
+
+    def _forget(self, worker: int) -> Tape:
+        if worker in self._begun:
+            self._begun.remove(worker)
+            yield DiscardReplica(worker)
+
+    # -- merges ------------------------------------------------------------------------
+
+    def _merge(self, action: MergeAction) -> Tape:
+        """Write one merge or fetch, at the times that the clock sets."""
+        asked_at, traits, ledger = self._clock.now, self._traits, self.ledger
+        members = (*action.members, *action.partners)
+        accuracy, seconds = None, 0.0
+        if traits.measured(action.node) and moves_of(action.op).pushes:
+            yield from self._begin_all(members)
+            accuracy = yield MeasureMembers(action)
+            seconds = self._seconds_to_measure(action)
+        below = self._topology.workers_below(action.members)
+        request = MergeRequest(action, traits.num_bytes, seconds, below)
+        visible, stamps, missing = self._clock.plan(request)
+        if action.op is MergeOp.STEP and action.node == ROOT:
+            self.held.clear()  # the new model is visible at once
+        elif self.due and changes_root(action):
+            yield from self._hold(visible)
+        if not self._begun.issuperset(members):  # a first copy must predate the merge
+            yield from self._begin_all(members)
+        if traits.synchronizes and any(isinstance(m, str) for m in action.members):
+            yield Synchronize()
+        if missing or traits.may_be_unreachable:
+            missing = yield from self._miss(action, missing)
+        stats = ledger.take_stats(
+            action,
+            share=self.examples.share(),
+            accuracy=accuracy,
+            learning_rate=self._rate(),
+        )
+        times = yield MergeReplicas(action, stats)
+        if stamps is None:
+            stamps = self._clock.merged(action, times)  # pyright: ignore
+        due = self.due[0] if self.due else visible
+        num_bytes = 0 if traits.traffic else int(traits.num_bytes)
+        ledger.record_models(action, num_bytes, visible, next_look=due)
+        yield MergeDone(action, traits.num_bytes, stamps, missing)
+        if not (action.blocking or traits.merges_wait):
+            stamps = Stamps(*[stamps.start] * 4)
+        for member in action.members:
+            if isinstance(member, int):
+                ledger.record_merge(member, asked_at, stamps)
+                self.examples.observe(member)
+
+    def _begin_all(self, members: Sequence[int | str]) -> Tape:
+        for member in members:
+            if isinstance(member, int) and member not in self._begun:
+                yield from self._begin(member)
+
+    def _miss(
+        self, action: MergeAction, missing: tuple[int, ...]
+    ) -> Generator[Any, Any, tuple[int, ...]]:
+        """Return the members that are out of reach, and drop what they did.
+
+        They take part like workers that have just begun from the root's model.
+        """
+        for worker in missing:
+            yield from self._forget(worker)
+            yield from self._begin(worker)
+        if self._traits.may_be_unreachable:
+            missing = tuple((yield GatherReplicas(action)))
+        for worker in missing:
+            self._lose_work(worker, self._clock.now)
+            self.ledger.record_fetch(worker)
+        return missing
+
+    def _seconds_to_measure(self, action: MergeAction) -> float:
+        """Seconds in which the members' models are evaluated on the held-out examples.
+
+        An evaluation costs a third of a training step. Either each worker evaluates its
+        own model at the same time, or the fastest worker evaluates all models one after
+        the other, whichever is sooner.
+        """
+        workers = [self._clock.workers[m] for m in action.members if isinstance(m, int)]
+        looks = [w.seconds(self._num_held_out) * _FORWARD for w in workers]
+        return min(max(looks), len(looks) * min(looks)) if looks else 0.0
+
+    # -- saved and resumed -------------------------------------------------------------
+
+    def load_for_others(self, saved: dict[str, Any]) -> None:
+        """Continue with other workers: the policy begins anew at the root's model."""
+        self.examples.load_for_others(saved["examples"])
+        self.ledger.load_for_others(saved["ledger"])
+        self.due = saved["due"]
