@@ -16,7 +16,7 @@ HOST = (
     "hetjax.machine",
     "hetjax.schedule",
     "hetjax.sampling",
-    "hetjax.engine.correction",
+    "hetjax.engine.capabilities",
     "hetjax.engine.examples",
     "hetjax.engine.protocols",
     "hetjax.engine.decisions",

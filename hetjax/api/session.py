@@ -45,6 +45,7 @@ from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import data_fingerprint, digest
+from hetjax.tracing.stored_tape import StoredTape
 from hetjax.tracing.trace import Recording
 
 
@@ -265,7 +266,7 @@ class Session:
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
-        saver, saved = (folder.keeper, folder.saved) if folder else (None, None)
+        manager, saved = (folder.keeper, folder.saved) if folder else (None, None)
         last = 0.0
 
         def advance(point: dict[str, float], *, ran: bool) -> None:
@@ -290,10 +291,20 @@ class Session:
             callbacks.begin(before)
             runtime = self.opened(strategy, job, kept=folder is not None)
             recording = runtime.recorder and runtime.recorder.recording
+            clock, policy = runtime.clock, None
+            if isinstance(clock, StoredTape):  # a replay decides as recorded
+                policy = clock.policy(strategy.policy)
             loop = Loop(
-                job.name, strategy, job, runtime, each, saver=saver, saved=saved
+                job.name,
+                strategy,
+                job,
+                runtime,
+                each,
+                policy=policy,
+                manager=manager,
+                saved=saved,
             )
-            with bar.following(lambda: runtime.clock.now):
+            with bar.following(lambda: clock.now):
                 history = loop.run()
             if recording is not None and history.error is None:
                 params = digest(history.params)
@@ -318,7 +329,7 @@ class Session:
         job.compilations.interrupted = lambda: ""
         if pressed():
             error = KeyboardInterrupt(pressed())
-            runtime.leave(error)
+            runtime.coordination.leave(error)
             runtime.player.close()
             if runtime.recorder is not None:
                 runtime.recorder.recording.close()

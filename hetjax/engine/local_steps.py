@@ -16,7 +16,7 @@ from hetjax.data.batching import Batch, make_batch, make_batches
 from hetjax.data.columns import row_bytes
 from hetjax.engine.job import Job
 from hetjax.engine.placement import Device
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.local import LocalUpdate
 from hetjax.replica import Replica, Requires
 from hetjax.strategies.types import Strategy

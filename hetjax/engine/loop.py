@@ -1,8 +1,8 @@
-"""The loop: take the next event, have the tape written, and have it played.
+"""The loop: take the next event, write the tape, play it, and record what happens.
 
-This is the one place that connects the host world and the device world: the writer of
-the tape (`hetjax.engine.tape`) on one side, and on the other those that it is for: the
-player, the records of the run, its checkpoints, and its recording on disk.
+This is the one place where the host world and the device world meet: the writer of the
+tape (`hetjax.engine.writer`) on one side; on the other the player, the records of the
+run, its checkpoints, and its trace.
 """
 
 import gc
@@ -18,16 +18,11 @@ from hetjax.checkpoint.checkpoint_manager import CheckpointManager
 from hetjax.checkpointable import Leaves
 from hetjax.data.batching import nonzeros_counter
 from hetjax.engine import tape
+from hetjax.engine.capabilities import PlaysAhead, RoundNotFinite
 from hetjax.engine.examples import Examples
 from hetjax.engine.interruption import INTERRUPTED, interruptible
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import (
-    Clock,
-    EvaluatedModel,
-    RoundNotFinite,
-    Runtime,
-    Traits,
-)
+from hetjax.engine.protocols import Clock, EvaluatedModel, Runtime, Traits
 from hetjax.engine.records.history import History
 from hetjax.engine.records.ledger import Ledger
 from hetjax.engine.rollback import Rollback
@@ -48,7 +43,7 @@ from hetjax.machine import (
 from hetjax.schedule.types import Actions, Policy
 from hetjax.strategies.types import Strategy
 
-LONG = 10.0  # [s] of evaluations of which a run says that they take long
+LONG = 10.0  # [s] of evaluations after which a run may warn that they take long
 
 
 class Loop:
@@ -62,39 +57,43 @@ class Loop:
         runtime: Runtime,
         on_eval: Callable[[dict[str, float]], str],
         *,
-        saver: CheckpointManager | None = None,
+        policy: Policy | None = None,
+        manager: CheckpointManager | None = None,
         saved: dict[str, Any] | None = None,
     ):
         """`on_eval` is called with each evaluation and returns why to stop, or "".
 
-        `saver` keeps cuts of the run; `saved` is one from which it continues.
+        `policy` decides in place of the strategy's. `manager` writes checkpoints of the
+        run; `saved` is the snapshot from which it continues.
         """
-        self._saver, self._saved = saver, saved
-        if runtime.kept is None and saver is not None:
+        self._manager, self._saved = manager, saved
+        if runtime.checkpoints is None and manager is not None:
             raise ValueError(
-                f"{name}: runs on this machine cannot be kept: leave out checkpoint"
+                f"{name}: runs on this machine cannot be checkpointed: leave out "
+                "checkpoint="
             )
+        self._policy = policy or strategy.policy
         self._name, self._strategy, self._job = name, strategy, job
         self._runtime, self._on_eval = runtime, on_eval
         self._clock, self._player = runtime.clock, runtime.player
         self._record = runtime.recorder.write if runtime.recorder else None
-        self._cuts: Snapshots | None = None
-        self._said_slow, self._began = False, time.perf_counter()
-        self._back: Rollback | None = None  # of a player for which the tape runs ahead
+        self._snapshots: Snapshots | None = None
+        self._warned, self._began = False, time.perf_counter()
+        self._rollback: Rollback | None = None  # for a player that plays ahead
 
     def run(self) -> History:
         """Train until the last instant, a stop, or Ctrl-C; return the history."""
         compilations, runtime = self._job.compilations, self._runtime
         began, compiled = time.perf_counter(), compilations.seconds  # before the run
-        kept = self._saver is not None
+        checkpointed = self._manager is not None
         with (
             compilations.counting(),
-            interruptible(kept=kept) as pressed,
+            interruptible(kept=checkpointed) as came,
             _little_garbage(),
         ):
             stuck: list[int] = []
-            in_step = True  # with the run's other processes, if there are any
-            self._interrupted = runtime.hear_interrupt(pressed)
+            in_step = True  # with the other processes of the run, if any
+            self._interrupted = runtime.coordination.interrupt(came)
             try:
                 self._open()
                 self._begin()
@@ -107,15 +106,15 @@ class Loop:
                 self._records.fail(error)
                 in_step = False
             except BaseException as error:
-                runtime.leave(error)
+                runtime.coordination.leave(error)
                 raise
             finally:
                 stuck = self._player.close()
             self._records.close(stuck)
             # too late for this run, but a comparison must stop, in all processes
-            came = runtime.shared(pressed()) if in_step else pressed()
-            if came:
-                self._records.history.signal = came
+            signal = runtime.coordination.share(came()) if in_step else came()
+            if signal:
+                self._records.history.signal = signal
         history = self._records.history
         compiled = compilations.seconds - compiled
         history.host_seconds = time.perf_counter() - began - compiled
@@ -123,22 +122,22 @@ class Loop:
         return history
 
     def _let_go(self) -> None:
-        """Break what refers to itself, so that all arrays of the run are freed now."""
-        self._heard, self._back, self._cuts = {}, None, None
+        """Break reference cycles, so that all arrays of the run are freed now."""
+        if self._snapshots is not None:
+            self._snapshots.close()
+        self._handlers, self._rollback, self._snapshots = {}, None, None
         self._player.plays = {}
-        if hasattr(self._player, "on_outcome"):
-            self._player.on_outcome = None
 
     def _has_results(self) -> bool:
-        """Is there an evaluation that an exception must not lose?"""
+        """Whether there is an evaluation that an exception must not lose."""
         records = getattr(self, "_records", None)
         return records is not None and bool(records.history.evals)
 
     def _open(self) -> None:
-        """Make the first model, the writer, the records, and what handles entries."""
+        """Make the first model, the writer, the records, and the handlers."""
         strategy, job, player = self._strategy, self._job, self._player
         player.open()
-        workers, policy = self._clock.workers, self._runtime.policy or strategy.policy
+        workers = self._clock.workers
         ledger = ledger_of(strategy, workers)
         self._records = records = RunRecords(
             self._name, strategy, job, self._runtime, ledger, self._on_eval
@@ -148,11 +147,11 @@ class Loop:
             job,
             self._clock,
             ledger,
-            policy=policy,
+            policy=self._policy,
             traits=player.traits,
             stopped=lambda: records.history.stopped,
         )
-        self._heard = {
+        self._handlers = {
             **dict.fromkeys((Actions, Merged, Timer), lambda entry: None),
             **player.plays,
             Arrival: self._arrived,
@@ -169,12 +168,17 @@ class Loop:
 
     def _begin(self) -> None:
         """Begin, or continue from what was saved."""
-        kept, saved = self._runtime.kept, self._saved
-        if self._saver is not None and kept is not None:
+        support, saved = self._runtime.checkpoints, self._saved
+        if self._manager is not None and support is not None:
             # a player that is ahead is saved between events
-            rests = self._strategy.policy.bulk_synchronous and not kept.whole
-            self._cuts = Snapshots(
-                self._saver, kept, self._player, self.save, rests=rests
+            rests = self._strategy.policy.bulk_synchronous and not support.whole
+            self._snapshots = Snapshots(
+                self._manager,
+                support,
+                self._player,
+                self.save,
+                rests=rests,
+                snapshot_due=self._runtime.coordination.snapshot_due,
             )
         begin = self._writer.begin
         if saved is not None and saved["run"]["machine"] == self._machine:
@@ -184,15 +188,15 @@ class Loop:
             self._load_for_others(saved["run"])
         if self._runtime.real:
             self._clock.begin()
-        self._hear(begin())
-        if self._runtime.ahead:
-            self._back = Rollback(
+        self._carry_out(begin())
+        if isinstance(self._player, PlaysAhead):
+            self._rollback = Rollback(
                 self._player, self._writer, self._clock, self._records
             )
 
     @property
     def _over(self) -> bool:
-        """Was the run stopped, or has it reached the last instant?"""
+        """Whether the run was stopped, or has reached the last instant."""
         return bool(self._records.history.stopped) or not self._writer.due
 
     def take_turns(self, yields: Callable[[], bool] = lambda: False) -> bool:
@@ -206,40 +210,40 @@ class Loop:
                 if not self._turn() or yields():
                     return not self._over
             except RoundNotFinite:
-                assert self._back is not None
-                self._back.undo()
+                assert self._rollback is not None
+                self._rollback.undo()
             except Exception:
-                if self._back is None or not self._back.has_to_go_back():
+                if self._rollback is None or not self._rollback.is_needed():
                     raise
-                self._back.undo()  # a round before it was not finite
+                self._rollback.undo()  # an earlier round was not finite
 
     def _turn(self) -> bool:
         """Handle an event; False if none is due, or the run is over."""
-        back = self._back
-        if not self._over and (back is None or back.is_here):
-            self._look_after_cuts()
+        rollback = self._rollback
+        if not self._over and (rollback is None or rollback.is_here):
+            self._take_snapshot_if_due()
         if not self._over and self._interrupted() and self._may_end():
             self._records.stop(INTERRUPTED)
         event = None if self._over else self._clock.next()
         if event is None:
-            if back is not None:
-                back.synchronize()
+            if rollback is not None:
+                rollback.synchronize()
             return False
         self._handle(event)
         self._player.flush()
-        if back is not None:
-            back.handled()
+        if rollback is not None:
+            rollback.handled()
         return True
 
     def _handle(self, event: Event) -> None:
         self._records.history.duration = event.time
-        self._hear(self._writer.handle(event))
+        self._carry_out(self._writer.handle(event))
 
     # -- what is written ---------------------------------------------------------------
 
-    def _hear(self, written: tape.Tape) -> None:
-        """Let everything that is written be played and recorded, and answer it."""
-        heard, record, answer = self._heard, self._record, None
+    def _carry_out(self, written: tape.Tape) -> None:
+        """Play and record all entries, and send the answers to the writer."""
+        handlers, record, answer = self._handlers, self._record, None
         try:
             while True:
                 try:
@@ -248,7 +252,7 @@ class Loop:
                     return
                 if record is not None:
                     record(entry)
-                answer = heard[type(entry)](entry)
+                answer = handlers[type(entry)](entry)
         finally:
             written.close()
 
@@ -263,26 +267,26 @@ class Loop:
 
     def _dropped(self, drop: tape.DiscardRound) -> None:
         self._player.plays[tape.DiscardRound](drop)
-        if self._cuts is not None:
-            self._cuts.lost(drop.worker)
+        if self._snapshots is not None:
+            self._snapshots.lost(drop.worker)
 
     def _look(self, look: tape.EvaluateRoot) -> EvaluatedModel:
-        """Evaluate while the clock stands still; the metrics are process 0's."""
+        """Evaluate while the clock stands still; process 0 decides on the metrics."""
         play = self._player.plays[tape.EvaluateRoot]
         if not self._runtime.real:
             seen = play(look)
             evaluator = getattr(self._player, "evaluator", None)
-            if evaluator is not None and not self._said_slow:
-                self._said_slow = self._say_slow(evaluator.seconds)
+            if evaluator is not None and not self._warned:
+                self._warned = self._warn_if_slow(evaluator.seconds)
             return seen
         with self._clock.paused():
             if self._runtime.recorder is not None:
                 self._runtime.recorder.flush()
             model, metrics = play(look)
-            return EvaluatedModel(model, self._runtime.shared(metrics))
+            return EvaluatedModel(model, self._runtime.coordination.share(metrics))
 
-    def _say_slow(self, evaluating: float) -> bool:
-        """Warn if evaluations take longer than the training; was it said?"""
+    def _warn_if_slow(self, evaluating: float) -> bool:
+        """Warn if evaluations take longer than training; return whether they do."""
         training = time.perf_counter() - self._began - evaluating
         if evaluating < max(LONG, training):
             return False
@@ -298,16 +302,16 @@ class Loop:
         return True
 
     def _point(self, point: tape.EvaluationDone) -> dict[str, float]:
-        """Record an evaluation, once the run does not go back behind it any more.
+        """Record an evaluation, after the run can no longer roll back behind it.
 
-        So `on_eval` is called with each evaluation once, and the run can be kept here.
+        So `on_eval` sees each evaluation once, and a snapshot may be taken here.
         """
-        if self._back is not None:
-            self._back.reach()
+        if self._rollback is not None:
+            self._rollback.reach()
         told = self._records.evaluate(point)
         return (
             told
-            if self._back is None
+            if self._rollback is None
             else self._player.policy_metrics(point.seen, told)
         )
 
@@ -318,16 +322,16 @@ class Loop:
     # -- checkpoints -------------------------------------------------------------------
 
     def _rest(self, rest: tape.MergesDone) -> None:
-        """Keep the run, if that is due now, and no round is in flight."""
-        if self._cuts is not None and self._back is None:
-            self._cuts.between_rounds(*self._progress)
+        """Take a snapshot if one is due and no round is in flight."""
+        if self._snapshots is not None and self._rollback is None:
+            self._snapshots.between_rounds(*self._progress)
 
-    def _look_after_cuts(self) -> None:
-        """Keep the run, if that is due now."""
-        if self._cuts is not None:
-            self._cuts.between_events(*self._progress)
-            if self._cuts.problem:
-                self._records.stop(self._cuts.problem)
+    def _take_snapshot_if_due(self) -> None:
+        """Take a snapshot if one is due."""
+        if self._snapshots is not None:
+            self._snapshots.between_events(*self._progress)
+            if self._snapshots.problem:
+                self._records.stop(self._snapshots.problem)
 
     @property
     def _progress(self) -> tuple[int, frozenset[int]]:
@@ -335,14 +339,14 @@ class Loop:
         return len(self._records.history.evals), self._clock.roster.working
 
     def _may_end(self) -> bool:
-        """Interrupted: is there a checkpoint of now, if the run has checkpoints?"""
-        if self._cuts is None:
+        """Whether an interrupted run may end: its last checkpoint is complete."""
+        if self._snapshots is None:
             return True
-        here = self._back is None or self._back.is_here
-        return here and self._cuts.is_done(*self._progress)
+        here = self._rollback is None or self._rollback.is_here
+        return here and self._snapshots.is_done(*self._progress)
 
     def save(self) -> dict[str, Any]:
-        """Return the run between two events, but for the rounds in flight."""
+        """Return the run between two events, without the rounds in flight."""
         if tape.Synchronize in self._player.plays:
             self._settle(tape.Synchronize())
         held = [
@@ -363,13 +367,13 @@ class Loop:
 
     @property
     def _machine(self) -> list[Any]:
-        """The workers' names, and the kind of machine: a cut fits only the same."""
-        assert self._runtime.kept is not None  # else there are no cuts
+        """The workers' names and the kind of machine, which a snapshot has to fit."""
+        assert self._runtime.checkpoints is not None  # else there are no snapshots
         names = [w.name for w in self._clock.workers]
-        return [names, self._runtime.kept.kind]
+        return [names, self._runtime.checkpoints.kind]
 
     def _load(self, saved: dict[str, Any]) -> None:
-        """Continue from a cut: what `save` returned, and the outcomes of rounds."""
+        """Continue from a snapshot: what `save` returned, and outcomes of rounds."""
         clock, player, run = self._clock, self._player, saved["run"]
         player.load(run["player"])
         self._writer.load(run["writer"])
@@ -382,14 +386,14 @@ class Loop:
         if self._runtime.recorder is not None:
             self._runtime.recorder.load(run["tape"], clock.now)
         for worker in sorted(clock.roster.working):
-            fields = saved.get(f"outcome {worker}")  # if the player has it not itself
+            fields = saved.get(f"outcome {worker}")  # None: the player has it
             if fields:
                 player.load_outcome(worker, fields)
             if self._runtime.real:
                 clock.resume_round(worker, fields and fields["arrival"])
 
     def _load_for_others(self, run: dict[str, Any]) -> None:
-        """Continue with other workers: the policy begins anew at the root's model."""
+        """Continue with other workers: the policy begins again at the root's model."""
         names, _ = run["machine"]
         self._player.load_root(run["player"]["root"])
         self._writer.load_for_others(run["writer"])
@@ -421,7 +425,7 @@ def writer_of(
     traits: Traits,
     stopped: Callable[[], object],
 ) -> TapeWriter:
-    """The writer of a job's tape; `policy` decides, and `stopped` as of the writer."""
+    """The writer of a job's tape; see `TapeWriter` for `policy` and `stopped`."""
     workers = clock.workers
     examples = Examples(
         strategy.sampler,
@@ -448,10 +452,10 @@ def writer_of(
 
 @contextmanager
 def _little_garbage() -> Iterator[None]:
-    """Let the garbage collector look at what a run makes alone, and seldom.
+    """Let the garbage collector run less often.
 
-    Else it goes through all objects of the process, some 100 ms, again and again: a
-    third of the host's time of a compiled run.
+    By default it visits all objects of the process, for some 100 ms, again and again:
+    a third of the host's time of a compiled run.
     """
     before = gc.get_threshold()
     gc.set_threshold(*map(max, before, (50_000, 50, 1_000)))

@@ -13,14 +13,8 @@ from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import (
-    Assignment,
-    Executor,
-    Plays,
-    RoundResult,
-    Store,
-    Traits,
-)
+from hetjax.engine.player_parts import Assignment, Executor, Store
+from hetjax.engine.protocols import Plays, RoundResult, Traits
 from hetjax.engine.replica_store import ReplicaStore
 from hetjax.machine.types import Arrival, MergeTimes, WorkerInfo
 from hetjax.strategies.types import Strategy

@@ -7,6 +7,7 @@ whether the run has to stop.
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,6 @@ import numpy as np
 from hetjax.checkpointable import Leaves
 from hetjax.data.finite import advice, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
-from hetjax.engine.correction import TimeMap
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
 from hetjax.engine.protocols import RoundResult, Runtime
@@ -50,8 +50,9 @@ class RunRecords:
         self._job, self._on_eval, self._ledger = job, on_eval, ledger
         self._workers, self._player = runtime.clock.workers, runtime.player
         self._traffic = runtime.player.traits.traffic or tuple
-        self._shared = runtime.shared
-        self._corrected, self._nodes_of = runtime.corrected, runtime.nodes
+        self._share = runtime.coordination.share
+        self._nodes_of = runtime.player.traits.nodes
+        self._time_map = runtime.player.traits.time_map
         self.losses = Losses()
         # the rows of rounds in flight, by worker; not saved: they only name rows that
         # are not finite
@@ -71,9 +72,9 @@ class RunRecords:
             real=runtime.real,
             step_modes=runtime.step_modes,
             trace=runtime.recorder and runtime.recorder.recording,
-            placement=runtime.note,
-            played=runtime.played,
-            estimates_busy=runtime.estimates_busy,
+            estimates_busy=self._time_map is not None,
+            placement=runtime.notes.get("placement", ""),
+            played=runtime.notes.get("played", ""),
         )
 
     def stop(self, reason: str) -> None:
@@ -173,7 +174,7 @@ class RunRecords:
             self.stop(self._why_not_finite(instant, metrics["loss"]))
         if not self.history.stopped and (why := self._asks_to_stop()):
             self.stop(f"stopped at {instant:.6g} s as asked: {why}")
-        self.history.stopped = self._shared(self.history.stopped)
+        self.history.stopped = self._share(self.history.stopped)
         return told
 
     def _bytes_moved(self) -> int:
@@ -249,7 +250,7 @@ class RunRecords:
         return {
             "losses": self.losses.save(),
             "best": best,
-            "corrected": None if self._corrected is None else self._corrected.save(),
+            "time_map": None if self._time_map is None else self._time_map.save(),
             "history": {
                 **{name: getattr(history, name) for name in history.growing},
                 "evals": list(map(dict, history.evals)),
@@ -259,8 +260,8 @@ class RunRecords:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned; the player and ledger are loaded."""
         self.losses.load(saved["losses"])
-        if self._corrected is not None:
-            self._corrected.load(saved["corrected"])
+        if self._time_map is not None:
+            self._time_map.load(saved["time_map"])
         self._load_history(saved)
 
     def load_for_others(self, saved: dict[str, Any], before: list[str]) -> None:
@@ -270,10 +271,9 @@ class RunRecords:
         """
         self.losses.load_for_others(saved["losses"])
         self._load_history(saved)
-        if saved["corrected"] is not None:
-            before_now = TimeMap()
-            before_now.load(saved["corrected"])
-            self._correct(before_now)
+        times = saved["time_map"]
+        if times is not None:  # the new machine's clock need not have such a map
+            self._correct(partial(np.interp, xp=times["planned"], fp=times["true"]))
         self.history.last_members = ()  # workers have other numbers now
         now, here = self.history.duration, [w.name for w in self._workers]
         changes = [(name, "left", "went on without it") for name in before]
@@ -283,13 +283,13 @@ class RunRecords:
                 event = WorkerEvent(now, name, what, f"the run {why}")
                 self.history.events.append(event)
 
-    def _correct(self, corrected: TimeMap) -> None:
-        """Replace planned times by what they turned out to be."""
+    def _correct(self, time_map: Callable[[Any], Any]) -> None:
+        """Replace planned times by true ones."""
         history = self.history
-        history.correct(corrected)
+        history.correct(time_map)
         if not history.ends_at_evaluation:
-            history.duration = float(corrected(np.array(history.duration)))
-        self._ledger.correct(corrected)
+            history.duration = float(time_map(np.array(history.duration)))
+        self._ledger.correct(time_map)
 
     def _load_history(self, saved: dict[str, Any]) -> None:
         for name in self.history.growing:
@@ -339,8 +339,8 @@ class RunRecords:
         if last:
             self._drop_unseen(history.duration)
         history.root_merges = len(history.merge_times)
-        if self._corrected is not None:
-            self._correct(self._corrected)
+        if self._time_map is not None:
+            self._correct(self._time_map)
         history.workers = self._ledger.close(history.duration)
         for worker, (came, went) in zip(history.workers, self._traffic(), strict=False):
             worker.bytes_received += came
@@ -355,7 +355,7 @@ class RunRecords:
             history.eval_examples = self._job.num_test
             # a look at all of it takes long: not after Ctrl-C or SIGTERM
             if history.error is None and history.stopped != INTERRUPTED:
-                history.at_end = self._shared(self._player.look_at_all(model))
+                history.at_end = self._share(self._player.look_at_all(model))
         counts = compilations.programs
         history.programs = dict(sorted(counts.items()))
         history.compilations = sum(counts.values())

@@ -1,83 +1,84 @@
-"""Cuts: a run between two events as one value, saved while the run goes on.
+"""Snapshots of a run that goes on: taken when they are due, completed as rounds arrive.
 
-A cut holds everything that decides how the run continues: the policy's state, the
+A snapshot holds everything that decides how the run continues: the policy's state, the
 sampler, the clock, the ledger, replicas and states, and the outcomes of the local
-rounds that are under way. Where these are computed at once (a simulated machine) the
-cut is complete at once. On real workers it is complete when each round that was under
-way has arrived: its outcome is what the worker sent before the cut and the loop takes
-in after it (Chandy and Lamport's snapshot of a distributed system, with arrivals in the
-place of messages). Whoever continues from the cut sees these rounds arrive, as the run
-did.
+rounds in flight. On a simulated machine these are computed at once, and the snapshot is
+complete at once. On real workers it is complete when each round in flight has arrived:
+as in Chandy and Lamport's snapshots of distributed systems, with arrivals in the place
+of messages. A run that continues from the snapshot sees these rounds arrive.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from hetjax.checkpoint.checkpoint_manager import CheckpointManager, Snapshot
-from hetjax.engine.protocols import CheckpointSupport, RoundResult, Unreachable
+from hetjax.engine.capabilities import CheckpointSupport, IsDue, Unreachable
+from hetjax.engine.protocols import RoundResult
 from hetjax.machine import Arrival
 
 
 class Snapshots:
-    """The cuts of one run: taken when they are due, completed as rounds arrive."""
+    """The snapshots of one run."""
 
     def __init__(
         self,
-        saver: CheckpointManager,
-        kept: CheckpointSupport,
+        manager: CheckpointManager,
+        support: CheckpointSupport,
         player: Any,
         save: Callable[[], dict[str, Any]],
         *,
         rests: bool,
+        snapshot_due: Callable[[IsDue], IsDue],
     ):
-        """`save()` is the run without the outcomes of the rounds in flight.
+        """`save()` returns the run without the outcomes of the rounds in flight.
 
-        `rests`: will there be moments in which no worker has a round?
+        `rests`: whether there will be moments in which no round is in flight.
         """
-        self._saver, self._player, self._at_rest = saver, player, kept.at_rest
-        self._prefers_rest = kept.at_rest or (rests and saver.prefers_rest)
-        self._whole = kept.whole
-        self._is_due = kept.hear_due(saver.is_due)
+        self._manager, self._player = manager, player
+        self._at_rest, self._whole = support.at_rest, support.whole
+        self._prefers_rest = support.at_rest or (rests and manager.prefers_rest)
+        self._is_due = snapshot_due(manager.is_due)
         self._save = save
-        if not (kept.at_rest or kept.whole):
+        self._hooked = not (support.at_rest or support.whole)
+        if self._hooked:
             player.on_outcome = self.arrived
         self._open: Snapshot | None = None
-        self._awaited: set[int] = set()  # workers whose rounds the open cut waits for
-        self._last = ""  # the cut before the run ends: "wanted", then "taken"
+        self._awaited: set[int] = set()  # workers whose rounds the open snapshot awaits
+        self._last = ""  # the snapshot before the run ends: "requested", then "taken"
 
     def between_events(self, evals: int, working: frozenset[int]) -> None:
-        """Take a cut if one is due; `working` workers have a round under way."""
+        """Take a snapshot if one is due; `working` workers have a round in flight."""
         if self._prefers_rest or self._open is not None:
             return
         if self._is_due(evals):
             self._take(evals, working)
 
     def between_rounds(self, evals: int, working: frozenset[int]) -> None:
-        """As `between_events`, before new rounds begin: does no worker have one?"""
+        """Like `between_events`, after merges and before new rounds begin."""
         if not self._prefers_rest or working or self._open is not None:
             return
-        if self._last == "wanted" or self._is_due(evals):
-            self._take(evals, working, wait=self._last == "wanted")
+        if self._last == "requested" or self._is_due(evals):
+            self._take(evals, working, wait=self._last == "requested")
 
     def is_done(self, evals: int, working: frozenset[int]) -> bool:
-        """The run is to end: is a last cut complete? Until then the run goes on."""
+        """Whether the last snapshot is complete; the first call requests it."""
         if not self._last:
-            self._last = "wanted"
+            self._last = "requested"
             if not self._at_rest:
                 self._take(evals, working, wait=True)
         return self._last == "taken" and self._open is None
 
     @property
     def problem(self) -> str:
-        """Why the run must end: a cut could not be kept."""
-        return self._saver.problem
+        """The reason to end the run if a snapshot could not be written, or ""."""
+        return self._manager.problem
 
     def _take(self, evals: int, working: frozenset[int], *, wait: bool = False) -> None:
-        """Take a cut now, unless the one before is still being written (or `wait`)."""
-        self._open = self._saver.begin(evals, wait=wait)
+        """Take a snapshot, unless (or, with `wait`, once) the last one is written."""
+        self._open = self._manager.begin(evals, wait=wait)
         if self._open is None:
             return
-        if self._last == "wanted":
+        if self._last == "requested":
             self._last = "taken"
         self._open.add("run", self._save())
         self._awaited = set() if self._whole else set(working)
@@ -88,11 +89,11 @@ class Snapshots:
         self._commit_if_complete()
 
     def arrived(self, arrival: Arrival, outcome: RoundResult) -> None:
-        """Add the outcome of a round that the open cut waits for, if it does."""
+        """Add the outcome of a round that the open snapshot awaits."""
         if self._open is not None and arrival.worker in self._awaited:
             try:
                 self._add(arrival.worker, arrival, outcome)
-            except Unreachable:  # it is lost as soon as it was there
+            except Unreachable:  # the worker was lost right after its arrival
                 self._awaited.discard(arrival.worker)
             self._commit_if_complete()
 
@@ -103,9 +104,14 @@ class Snapshots:
         self._awaited.discard(worker)
 
     def lost(self, worker: int) -> None:
-        """A worker was lost: whoever continues from the cut loses its round, too."""
+        """Await a lost worker's round no longer: a run that continues loses it, too."""
         self._awaited.discard(worker)
         self._commit_if_complete()
+
+    def close(self) -> None:
+        """Detach from the player."""
+        if self._hooked:
+            self._player.on_outcome = None
 
     def _commit_if_complete(self) -> None:
         if self._open is not None and not self._awaited:

@@ -11,7 +11,8 @@ from typing import Any
 
 from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Device
-from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.engine.player_parts import Assignment
+from hetjax.engine.protocols import TakeTurns
 
 FIRST = 3  # assignments that are timed to decide; one of them compiles
 LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread

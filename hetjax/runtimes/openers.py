@@ -38,9 +38,15 @@ def open_real(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
         )
     if why:
         opened = open_threads(machine, strategy, job)
-        return opened._replace(note=f"{opened.note}, since {why}")
+        return _noted(opened, f"since {why}")
     opened = open_mesh(machine, strategy, job)
-    return opened._replace(note=f"{opened.note}, since devices and rounds are alike")
+    return _noted(opened, "since devices and rounds are alike")
+
+
+def _noted(runtime: Runtime, why: str) -> Runtime:
+    """Add the reason of a placement to its note."""
+    placement = f"{runtime.notes['placement']}, {why}"
+    return runtime._replace(notes={**runtime.notes, "placement": placement})
 
 
 _OPENERS: dict[type, Any] = {

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import Assignment, Runtime
+from hetjax.engine.player_parts import Assignment
+from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.runtimes.devices import all_devices, default_device
 from hetjax.runtimes.inline import GroupedExecutor
@@ -39,7 +40,7 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
     player = ReferencePlayer(
         strategy, job, workers, GroupedExecutor(run, benches), placement
     )
-    return Runtime(tape, player, step_modes, policy=tape.policy(strategy.policy))
+    return Runtime(tape, player, step_modes)
 
 
 def missing_kinds(trace: Trace) -> list[str]:

@@ -7,11 +7,13 @@ from itertools import islice
 from typing import Any
 
 from hetjax.data.batching import nonzeros_per_example
+from hetjax.engine.capabilities import CheckpointSupport
 from hetjax.engine.decisions import written
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepRunner, StepSettings
 from hetjax.engine.placement import Device, Placement
-from hetjax.engine.protocols import Assignment, CheckpointSupport, Executor, Runtime
+from hetjax.engine.player_parts import Assignment, Executor
+from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.machine import Machine, SimulatedClock, WorkerInfo
 from hetjax.runtimes.compiled.compiled_player import CompiledPlayer
@@ -47,16 +49,15 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     begins = _foreseen(machine, strategy, job) if choice.compiled else []
     platform = devices[0].platform
     choice = reconsidered(choice, strategy, job, clock.workers, begins, platform)
-    note = f"on {', '.join(map(device_name, devices))}"
+    placed = f"on {', '.join(map(device_name, devices))}"
+    notes = {"placement": placed, "played": choice.said}
     if choice.compiled:
         player = _compiled(
             strategy, job, clock.workers, devices[0], on_device=choice.on_device
         )
         player.expect(begins)
-        kept = CheckpointSupport(KEPT[True], whole=True)
-        return Runtime(
-            clock, player, {}, ahead=True, note=note, kept=kept, played=choice.said
-        )
+        support = CheckpointSupport(KEPT[True], whole=True)
+        return Runtime(clock, player, {}, notes=notes, checkpoints=support)
     placement = _place(devices, len(clock.workers))
     step_mode = step_mode_of_table(job, devices[0].platform)
     executor = _executor(
@@ -68,8 +69,8 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     step_modes = {devices[0].device_kind: step_mode}
     player = ReferencePlayer(strategy, job, clock.workers, executor, placement)
-    kept = CheckpointSupport(KEPT[False])
-    return Runtime(clock, player, step_modes, note=note, kept=kept, played=choice.said)
+    support = CheckpointSupport(KEPT[False])
+    return Runtime(clock, player, step_modes, notes=notes, checkpoints=support)
 
 
 def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:

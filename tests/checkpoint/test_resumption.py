@@ -249,7 +249,7 @@ FIXED = {  # attributes of parts that do not change during a run
     },
 }
 # of the records of a run
-SAVED_OF_RECORDS = {"losses", "_best", "_corrected", "history"}
+SAVED_OF_RECORDS = {"losses", "_best", "_time_map", "history"}
 FIXED_OF_RECORDS = {
     *(
         "_job",
@@ -257,7 +257,7 @@ FIXED_OF_RECORDS = {
         "_ledger",
         "_workers",
         "_player",
-        "_shared",
+        "_share",
         "_nodes_of",
         "_traffic",
     ),

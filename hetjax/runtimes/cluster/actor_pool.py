@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.broadcast import Broadcast
 from hetjax.runtimes.cluster.node_slots import Resources, Slot, platform_of
 from hetjax.runtimes.cluster.remote_calls import HEALTH, Cluster, RemoteActor

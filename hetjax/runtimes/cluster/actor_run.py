@@ -14,7 +14,7 @@ import numpy as np
 
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import RoundOutcome, StepSettings
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.local import with_own_buffers
 from hetjax.merge.merge_traffic import Change
 from hetjax.replica import Replica

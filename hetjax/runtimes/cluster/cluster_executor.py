@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetjax.engine.capabilities import Unreachable
 from hetjax.engine.local_steps import RoundOutcome
+from hetjax.engine.player_parts import Assignment
 from hetjax.engine.programs.compilations import Compilations
-from hetjax.engine.protocols import Assignment, TakeTurns, Unreachable
+from hetjax.engine.protocols import TakeTurns
 from hetjax.runtimes.cluster.cluster_store import Arrived
 from hetjax.runtimes.cluster.messages import RoundCall, RoundReport
 from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor

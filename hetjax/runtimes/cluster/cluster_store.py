@@ -377,12 +377,14 @@ class ClusterPlayer(ReferencePlayer):
     """Plays a tape on a cluster: members may be out of reach, bytes are counted."""
 
     store: ClusterStore
+    nodes: Callable[[], Sequence[str]] = tuple  # of all workers, by now
 
     def open(self) -> None:
         """Make the first model."""
         super().open()
-        traffic = self.store.traffic
-        self.traits = self.traits._replace(traffic=traffic, may_be_unreachable=True)
+        self.traits = self.traits._replace(
+            traffic=self.store.traffic, nodes=self.nodes, may_be_unreachable=True
+        )
         self.plays = {
             **self.plays,
             GatherReplicas: lambda e: self.store.gather(e.action),

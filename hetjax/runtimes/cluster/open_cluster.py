@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from hetjax import tree
+from hetjax.engine.capabilities import CheckpointSupport, Unreachable
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import CheckpointSupport, Runtime, Unreachable
+from hetjax.engine.protocols import Runtime
 from hetjax.machine import WorkerInfo
 from hetjax.runtimes.cluster.cluster_executor import ClusterExecutor
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
@@ -83,15 +84,20 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
     by_worker = [step_modes[w.kind] for w in machine.workers]
     executor = ClusterExecutor(crew, clock, by_worker, job.compilations, recruiter)
     open_store = partial(ClusterStore, crew=crew, lose=lose)
+
+    def nodes() -> list[str]:
+        return [machine.pool.moved.get(w.name, w.node) for w in machine.workers]
+
+    player = ClusterPlayer(strategy, job, clock.workers, executor, TIMED, open_store)
+    player.nodes = nodes
     return Runtime(
         clock,
-        ClusterPlayer(strategy, job, clock.workers, executor, TIMED, open_store),
+        player,
         step_modes,
         real=True,
         recorder=recorder,
-        note=machine.described,
-        nodes=lambda: [machine.pool.moved.get(w.name, w.node) for w in machine.workers],
-        kept=CheckpointSupport("cluster"),
+        notes={"placement": machine.described},
+        checkpoints=CheckpointSupport("cluster"),
     )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
 from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode
 

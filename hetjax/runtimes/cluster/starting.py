@@ -1,6 +1,6 @@
 """A member that was started: when it is there, and on which device."""
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.messages import ActorDevice
 from hetjax.runtimes.cluster.node_slots import Slot, platform_of
 from hetjax.runtimes.cluster.remote_calls import HEALTH, RemoteActor

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.machine.faults import absent_at_first
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine, ClusterWorker
 from hetjax.runtimes.cluster.node_slots import Slot, room_for

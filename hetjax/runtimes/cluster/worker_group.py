@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.messages import ActorStatus
 from hetjax.runtimes.cluster.remote_calls import (
     HEALTH,

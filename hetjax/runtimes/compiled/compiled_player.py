@@ -18,10 +18,11 @@ from hetjax import tree
 from hetjax.checkpointable import Leaves
 from hetjax.data.batching import Batch, bucket_of, entries_of, make_batch
 from hetjax.engine import tape
+from hetjax.engine.capabilities import RoundNotFinite
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
 from hetjax.engine.programs.metrics import means_of
-from hetjax.engine.protocols import EvaluatedModel, RoundNotFinite, Traits
+from hetjax.engine.protocols import EvaluatedModel, Traits
 from hetjax.engine.replica_store import Model, busy_partner, counters
 from hetjax.machine import ROOT, Arrival, MergeAction, WorkerInfo
 from hetjax.runtimes.compiled.chunk import Chunk, PendingOutcome

@@ -7,7 +7,7 @@ import numpy as np
 
 from hetjax.data.uneven import common_bucket, make_uneven_batches
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.superstep import Superstep
 

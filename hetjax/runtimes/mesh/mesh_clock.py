@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from hetjax.checkpointable import Checkpointable
-from hetjax.engine.correction import TimeMap
 from hetjax.machine import (
     Arrival,
     Event,
@@ -35,6 +34,7 @@ from hetjax.machine import (
 from hetjax.machine.event_queue import check_members
 from hetjax.runtimes.mesh.rate_estimate import RateEstimate
 from hetjax.runtimes.mesh.superstep import ControlMessage, Superstep
+from hetjax.runtimes.mesh.time_map import TimeMap
 
 AT_ONCE = 16e-3  # [s] of waves that are launched as one program, if they are shorter
 MOST_AT_ONCE = 16  # waves of a launch, at most
@@ -92,13 +92,13 @@ class MeshClock(Checkpointable):
         self._is_due: Callable[[int], bool] = lambda evals: False
         self._evals = 0
         self._pressed: Callable[[], str] = lambda: ""  # the signal that came
-        self.corrected = TimeMap()  # of begins and ends of waves
+        self.time_map = TimeMap()  # of begins and ends of waves
 
     # -- time --------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Let time run, from 0 s or from where the run was cut."""
-        self._origin, self._paused = time.perf_counter() - self.corrected.end, 0.0
+        self._origin, self._paused = time.perf_counter() - self.time_map.end, 0.0
 
     def seconds(self) -> float:
         """The time by now [s]."""
@@ -123,7 +123,7 @@ class MeshClock(Checkpointable):
         """
         planned = [self._under_way.popleft() for _ in waves]
         if not planned:  # more merges of a wave that was launched in parts
-            self.corrected.end = done
+            self.time_map.end = done
             if word is None:
                 self._pace.done = done
             return
@@ -136,9 +136,9 @@ class MeshClock(Checkpointable):
             self._stops = self._stops or bool(word.interrupted)
             self._due = self._due or bool(word.due)
         # a gap before the launch counts for the wave behind it
-        each = (done - self.corrected.end) / seconds
+        each = (done - self.time_map.end) / seconds
         for p in planned:
-            self.corrected.add(p.start, p.end, each * p.seconds)
+            self.time_map.add(p.start, p.end, each * p.seconds)
         self._shortest = min(self._shortest, each * planned[0].seconds)
         # all processes have to launch the same waves together
         own = self._choose_at_once(self._shortest)
@@ -167,7 +167,7 @@ class MeshClock(Checkpointable):
 
     def _choose_at_once(self, seconds: float) -> int:
         """How many waves of so many seconds to launch at a time; chosen once."""
-        if self._at_once == 1 and self._several and self.corrected.intervals >= _LOOKS:
+        if self._at_once == 1 and self._several and self.time_map.intervals >= _LOOKS:
             number = max(1.0, min(MOST_AT_ONCE, AT_ONCE / seconds))
             self._at_once, self._several = 2 ** int(math.log2(number)), False
         return self._at_once
@@ -187,7 +187,7 @@ class MeshClock(Checkpointable):
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = self._last_end = self._pace.done = time
-        self.corrected.start_at(time)
+        self.time_map.start_at(time)
 
     # -- actions -----------------------------------------------------------------------
 

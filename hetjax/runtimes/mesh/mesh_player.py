@@ -14,7 +14,8 @@ from hetjax.checkpointable import Leaves
 from hetjax.engine import tape
 from hetjax.engine.evaluation import Evaluator
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment, Plays, Traits
+from hetjax.engine.player_parts import Assignment
+from hetjax.engine.protocols import Plays, Traits
 from hetjax.engine.replica_store import Model, counters
 from hetjax.machine import ROOT, Arrival, MergeOp
 from hetjax.runtimes.inline import run_turns_alone
@@ -52,7 +53,10 @@ class MeshPlayer:
         self._waves.launches.begin(initial)
         resets = job.on_nan == "reset"
         self.traits = Traits(
-            tree.num_bytes(initial), merges_wait=True, synchronizes=resets
+            tree.num_bytes(initial),
+            merges_wait=True,
+            synchronizes=resets,
+            time_map=self._clock.time_map,
         )
         self.plays = {
             tape.BeginReplica: self._begin,

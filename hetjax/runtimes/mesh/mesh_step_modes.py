@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.machine import LocalRound
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.merge_stages import StagePlanner

@@ -9,9 +9,10 @@ import jaxlib
 import numpy as np
 
 from hetjax import tree
+from hetjax.engine.capabilities import CheckpointSupport, Coordination
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
-from hetjax.engine.protocols import CheckpointSupport, Runtime
+from hetjax.engine.protocols import Runtime
 from hetjax.machine import WorkerInfo
 from hetjax.processes.agreement import blame, here, leave
 from hetjax.runtimes.mesh.algorithm import Algorithm
@@ -127,20 +128,17 @@ def mesh_runtime(
     several = fast and not algorithm.keeps and step_mode != "dispatch"
     clock = MeshClock(infos, several=several)
     waves.hear(clock)
-    kept = CheckpointSupport("mesh", at_rest=True)
-    if not layout.is_alone:
-        kept = kept._replace(hear_due=clock.hear_due)
     return Runtime(
         clock,
         MeshPlayer(strategy, job, waves, clock),
         {device.device_kind: step_mode},
         real=True,
-        corrected=clock.corrected,
-        **_shared(clock, layout),
-        kept=kept,
-        estimates_busy=True,
-        note=f"mesh of {len(layout.devices)} x {layout.workers_per_device} workers"
-        + _gathered(algorithm, layout),
+        coordination=_coordination(clock, layout),
+        notes={
+            "placement": f"mesh of {len(layout.devices)} x {layout.workers_per_device} "
+            f"workers{_gathered(algorithm, layout)}"
+        },
+        checkpoints=CheckpointSupport("mesh", at_rest=True),
     )
 
 
@@ -183,13 +181,12 @@ def _gathered(algorithm: Algorithm, layout: MeshLayout) -> str:
     )
 
 
-def _shared(clock: MeshClock, layout: MeshLayout) -> dict[str, Any]:
-    """What makes all processes do the same: process 0 decides."""
+def _coordination(clock: MeshClock, layout: MeshLayout) -> Coordination:
+    """How all processes do the same: process 0 decides."""
     if layout.is_alone:
-        return {}
+        return Coordination()
     share = partial(here().first, "evaluation", timeout=_LONG)
-    interrupt = clock.hear_interrupt
-    return {"shared": share, "hear_interrupt": interrupt, "leave": leave}
+    return Coordination(share, clock.hear_interrupt, clock.hear_due, leave)
 
 
 def _chosen(

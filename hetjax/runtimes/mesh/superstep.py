@@ -8,7 +8,7 @@ import numpy as np
 
 from hetjax.data.batching import Bucket
 from hetjax.engine.local_steps import LONGEST
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.merge_stages import RequestedMerge
 
 Numbers = dict[str, Any]

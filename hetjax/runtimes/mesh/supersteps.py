@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hetjax.data.batching import Bucket
 from hetjax.engine.job import Job
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.runtimes.mesh.algorithm import Algorithm
 from hetjax.runtimes.mesh.feed import Feed
 from hetjax.runtimes.mesh.in_flight import ProgramsInFlight

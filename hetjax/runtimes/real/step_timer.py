@@ -11,7 +11,7 @@ import numpy as np
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Device
-from hetjax.engine.protocols import Assignment
+from hetjax.engine.player_parts import Assignment
 from hetjax.replica import Replica
 
 SAMPLES = 8  # of a measurement, at least

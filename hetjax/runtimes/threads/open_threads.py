@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hetjax.engine.capabilities import CheckpointSupport
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepRunner, StepSettings
 from hetjax.engine.placement import Placement
-from hetjax.engine.protocols import CheckpointSupport, Runtime
+from hetjax.engine.protocols import Runtime
 from hetjax.engine.reference_player import ReferencePlayer
 from hetjax.runtimes.real.dry_run import (
     DryRun,
@@ -78,8 +79,8 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
         step_modes,
         real=True,
         recorder=recorder,
-        note="threads",
-        kept=CheckpointSupport("threads"),
+        notes={"placement": "threads"},
+        checkpoints=CheckpointSupport("threads"),
     )
 
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hetjax.engine.local_steps import RoundOutcome, StepRunner
-from hetjax.engine.protocols import Assignment, TakeTurns
+from hetjax.engine.player_parts import Assignment
+from hetjax.engine.protocols import TakeTurns
 from hetjax.runtimes.devices import device_name
 from hetjax.runtimes.inline import grouped
 from hetjax.runtimes.real.throttle import Cancelled, Throttle

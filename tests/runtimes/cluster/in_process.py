@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from hetjax.engine.protocols import Unreachable
+from hetjax.engine.capabilities import Unreachable
 from hetjax.runtimes.cluster.actor import WorkerActor
 from hetjax.runtimes.cluster.make_cluster import make_machine
 from hetjax.runtimes.cluster.remote_calls import HEALTH, REPLICA, STEPS, ClusterNode

@@ -45,7 +45,7 @@ class MeshMachine:
         clock, launches = runtime.clock, runtime.player._waves.launches
 
         def now():
-            return clock.corrected.end
+            return clock.time_map.end
 
         def on_done(done_waves, done, word):
             clock.learn(done_waves, now() + sum(w.most for w in done_waves), word)

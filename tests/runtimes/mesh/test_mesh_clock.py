@@ -105,8 +105,8 @@ def test_planned_times_are_corrected_to_true_ones():
     waves = FakeWaves(3.0, 6.0)
     clock = clock_of(waves, 1.0, 0.5)
     events = play(clock, waves, 2, STEP, STEP)
-    starts = clock.corrected(np.array([e.start for e in events]))
-    finishes = clock.corrected(np.array([e.finish for e in events]))
+    starts = clock.time_map(np.array([e.start for e in events]))
+    finishes = clock.time_map(np.array([e.finish for e in events]))
     np.testing.assert_allclose(starts, [0, 0, 3, 3])
     np.testing.assert_allclose(finishes, [3, 1.5, 9, 6])
 
@@ -117,7 +117,7 @@ def test_what_is_left_of_a_wave_is_not_busy():
     clock = clock_of(waves, 1.0, 0.5)
     events = play(clock, waves, 40, STEP, STEP)
     last = events[-2:]
-    busy = np.diff(clock.corrected(np.array([[e.start, e.finish] for e in last])))
+    busy = np.diff(clock.time_map(np.array([[e.start, e.finish] for e in last])))
     np.testing.assert_allclose(busy.ravel(), [1.0, 0.5], rtol=1e-4)
 
 
@@ -125,7 +125,7 @@ def test_workers_of_a_device_are_busy_while_it_makes_the_steps_of_all():
     waves = FakeWaves(*[5.0] * 40)
     clock = clock_of(waves, 1.0, 1.0, 0.5, devices=["d0", "d0", "d1"])
     events = play(clock, waves, 40, STEP, STEP, STEP)[-3:]
-    busy = np.diff(clock.corrected(np.array([[e.start, e.finish] for e in events])))
+    busy = np.diff(clock.time_map(np.array([[e.start, e.finish] for e in events])))
     np.testing.assert_allclose(busy.ravel(), [2.0, 2.0, 0.5], rtol=1e-4)
 
 
@@ -134,7 +134,7 @@ def test_a_plan_that_is_ahead_lets_the_devices_catch_up():
     waves = FakeWaves(*[1.0] * 5, *[5.0] * 3, *[1.0] * 60, ahead=1)
     clock = clock_of(waves, 1.0)
     play(clock, waves, 68, STEP)
-    assert clock._last_end == pytest.approx(clock.corrected.end, abs=0.1)
+    assert clock._last_end == pytest.approx(clock.time_map.end, abs=0.1)
 
 
 def test_waves_without_steps_tell_nothing_of_the_pace():

@@ -14,38 +14,38 @@ class TimeMap(Checkpointable):
     moved with it, in proportion.
     """
 
-    changes = ("_planned", "_true")
+    changes = ("planned", "true")
 
     def __init__(self):
         """Start at 0 s, which is 0 s."""
-        self._planned, self._true = array("d", [0.0]), array("d", [0.0])
+        self.planned, self.true = array("d", [0.0]), array("d", [0.0])
 
     def __call__(self, planned: np.ndarray) -> np.ndarray:
         """The true times of planned ones, of intervals that are known."""
-        return np.interp(planned, self._planned, self._true)
+        return np.interp(planned, self.planned, self.true)
 
     @property
     def intervals(self) -> int:
         """How many were added."""
-        return (len(self._true) - 1) // 2
+        return (len(self.true) - 1) // 2
 
     @property
     def end(self) -> float:
         """The true end of the last interval [s]."""
-        return self._true[-1]
+        return self.true[-1]
 
     @end.setter
     def end(self, true: float) -> None:
-        self._true[-1] = true
+        self.true[-1] = true
 
     def add(self, start: float, end: float, seconds: float) -> None:
         """Add an interval, which was planned; it took so many seconds.
 
         It followed the one before at once.
         """
-        self._planned.extend((start, end))
-        self._true.extend((self.end, self.end + seconds))
+        self.planned.extend((start, end))
+        self.true.extend((self.end, self.end + seconds))
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]; times before it are final."""
-        self._planned, self._true = array("d", [0.0, time]), array("d", [0.0, time])
+        self.planned, self.true = array("d", [0.0, time]), array("d", [0.0, time])
