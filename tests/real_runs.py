@@ -12,6 +12,7 @@ import numpy as np
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data import from_arrays
 from hetjax.machine import Arrival, Evaluated, Join, Leave, Merged, RunEnded
@@ -20,7 +21,7 @@ FEATURES, CLASSES = 6, 3
 AT_MOST = 60.0  # [s] of a run that ends when something has happened
 BETWEEN = 0.1  # [s] between its evaluations
 ENOUGH = "enough has happened"
-OF_BENCH = ("eval_examples", "on_nan", "on_lost_worker", "trace")
+OF_CONFIG = ("eval_examples", "on_nan", "on_lost_worker", "epochs", "target")
 
 
 def small_data(examples=60):
@@ -73,10 +74,10 @@ def real(
     if until:
         strategy = ending(strategy, until)
         seconds, num_evals = AT_MOST, round(AT_MOST / BETWEEN)
-    about = {k: options.pop(k) for k in OF_BENCH if k in options}
+    about = {k: options.pop(k) for k in OF_CONFIG if k in options}
     machine = machine or three_workers()
     session = Session(
-        task, data, machine, seconds=seconds, num_evals=num_evals, **about
+        task, data, machine, RunConfig(seconds=seconds, num_evals=num_evals, **about)
     )
     bar = ProgressBar(seconds, shown=False, real=True)
     name, seed = strategy.name, options.pop("seed", 0)

@@ -30,6 +30,7 @@ from experiments.benchmarks import local_sgd_peers as peers
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 FLAGS = flags.FLAGS
@@ -56,14 +57,14 @@ def hetjax_rounds(name: str, data: hj.data.Dataset) -> Callable[[], float]:
     strategy = hj.local_sgd(batch_size=b, learning_rate=0.01, local_steps=t)
     (info, *_) = machine.worker_infos(0.0)
     one = t * info.seconds(b)  # [s] of a round on the virtual clock
-    session = Session(task, data, machine, seconds=one, num_evals=1)
+    session = Session(task, data, machine, RunConfig(seconds=one, num_evals=1))
 
     def run(rounds: int) -> tuple[float, int]:
         """Return (seconds, number of merges)."""
-        session.instants = (0.0, rounds * one * 1.02)
         bar = ProgressBar(1.0, shown=False)
         began = time.perf_counter()
-        history = session.run("local_sgd", strategy, FLAGS.seed, bar)
+        lasting = session.lasting(rounds * one * 1.02)
+        history = lasting.run("local_sgd", strategy, FLAGS.seed, bar)
         jax.block_until_ready(history.params)
         return time.perf_counter() - began, history.merges
 

@@ -29,6 +29,7 @@ from experiments.benchmarks import local_sgd_peers
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 from hetjax.machine import Arrival, Machine, SimulatedClock
@@ -78,10 +79,12 @@ def session_of(machine: Machine, strategy: hj.Strategy) -> Session:
         task,
         data,
         machine,
-        seconds=seconds_of(machine, strategy, len(data.train)),
-        num_evals=1,
-        eval_examples=BATCH,
-        schedule_seed=0,
+        RunConfig(
+            seconds=seconds_of(machine, strategy, len(data.train)),
+            num_evals=1,
+            eval_examples=BATCH,
+            schedule_seed=0,
+        ),
     )
 
 

@@ -24,6 +24,7 @@ import hetjax as hj
 from experiments.common import bounds, scripts
 from experiments.common.bounds import bounded
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 FLAGS = flags.FLAGS
@@ -52,7 +53,9 @@ def main() -> None:
         batch_size=FLAGS.batch_size, learning_rate=1.0, preset="recommended"
     )
     machine = hj.machine.preset("v100x4-amazon670k")
-    session = Session(task, data, machine, seconds=FLAGS.seconds, num_evals=1)
+    session = Session(
+        task, data, machine, RunConfig(seconds=FLAGS.seconds, num_evals=1)
+    )
     bar = ProgressBar(2 * FLAGS.seconds, runs=2)
     first, second = (
         session.run("adaptive_sgd", strategy, FLAGS.seed, bar) for _ in range(2)

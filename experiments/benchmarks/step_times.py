@@ -9,6 +9,7 @@ import numpy as np
 
 import hetjax as hj
 from experiments.common import bounds
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepSettings
@@ -43,7 +44,7 @@ def job_of(
 ) -> Job:
     """Return the job of a real run of the strategy on one device."""
     machine = hj.local_machine([device])
-    return Session(task, data, machine, seconds=1.0, num_evals=1).job(
+    return Session(task, data, machine, RunConfig(seconds=1.0, num_evals=1)).job(
         "job", strategy, 0
     )
 

@@ -14,6 +14,7 @@ import jax
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 Contender = Callable[[float], Sequence[float]]
@@ -58,7 +59,7 @@ def by_hand(one_round: Callable[[int], Any], *, ahead: int = 0) -> Contender:
 
 def session(task: hj.Task, data: hj.data.Dataset, machine: Any) -> Session:
     """Runs that share their compiled programs."""
-    return Session(task, data, machine, seconds=1.0, num_evals=1)
+    return Session(task, data, machine, RunConfig(seconds=1.0, num_evals=1))
 
 
 def trained(session: Session, strategy: hj.Strategy) -> Contender:
@@ -72,12 +73,12 @@ def trained(session: Session, strategy: hj.Strategy) -> Contender:
     def run(seconds: float) -> Sequence[float]:
         nonlocal needed
         while True:
-            session.instants = (0.0, max(seconds, needed))
+            lasting = session.lasting(max(seconds, needed))
             bar = ProgressBar(1.0, shown=False)
-            history = session.run(strategy.name, strategy, 0, bar)
+            history = lasting.run(strategy.name, strategy, 0, bar)
             if len(history.merge_times) > FEWEST:
                 return history.merge_times
-            needed = 3 * session.instants[-1]
+            needed = 3 * lasting.config.seconds
             if needed > LONGEST:
                 raise ValueError(f"{strategy.name} does not merge")
 

@@ -49,6 +49,7 @@ from experiments.common.bounds import bounded, check_some_of
 from hetjax import tree
 from hetjax.api.plan import virtual_run, virtual_times
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 
@@ -252,9 +253,11 @@ def grid(setting: Setting, number: int) -> Measured:
         setting.task,
         setting.data,
         hj.machine.preset(setting.job.machine),
-        seconds=seconds,
-        num_evals=1,
-        eval_examples=BATCH,
+        RunConfig(
+            seconds=seconds,
+            num_evals=1,
+            eval_examples=BATCH,
+        ),
     )
     rates = np.geomspace(setting.job.rate / 3, setting.job.rate, number).tolist()
     runs = [

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax import tree
+from hetjax.api.argument_checks import check_seed, shown
 from hetjax.api.calibrate import calibrate
 from hetjax.api.plan import virtual_run
 from hetjax.api.progress import ProgressBar
-from hetjax.api.request_checks import check_advise
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
@@ -27,6 +28,7 @@ from hetjax.machine.types import ROOT
 from hetjax.metric_mode import score, worst
 from hetjax.report.table import Table, Tabular
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.openers import is_real_machine
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies import (
     adaptive_sgd,
@@ -177,12 +179,18 @@ def advise(
     Ctrl-C left no choice at all.
     """
     table = strategies or _default(batch_size, learning_rate)
-    check_advise(task, data, machine, table, seconds=seconds, target=target, seed=seed)
+    if not isinstance(machine, Machine) and not is_real_machine(machine):
+        raise ValueError(
+            f"machine is {shown(machine)}: pass a simulated machine, or a real one"
+        )
+    check_seed(seed)
+    config = RunConfig(seconds=seconds, num_evals=POINTS, target=target)
+    session = Session(task, data, machine, config)
+    session.check_strategies(table)
     if not isinstance(machine, Machine):  # it is calibrated first
         sizes = sorted({max(1, batch_size // k) for k in (1, 2, 4, 8)})
         machine = calibrate(task, data, machine, batch_sizes=sizes, progress=progress)
     check_calibration(machine, task)
-    session = Session(task, data, machine, seconds=seconds, num_evals=POINTS)
     nonzeros = nonzeros_per_example(data.train)
     sets = subsets or _by_speed(machine.worker_infos(nonzeros), batch_size)
     pairs = _pairs(sets, table)
@@ -195,7 +203,7 @@ def advise(
             choice = _simulate_choice(name, strategy, data, some, seconds, num_bytes)
             if target is not None:
                 history = session.at(some).run(
-                    f"{name} on {len(names)}", strategy, seed, bar, target=target
+                    f"{name} on {len(names)}", strategy, seed, bar
                 )
                 interrupted = history.interrupted
                 if interrupted:

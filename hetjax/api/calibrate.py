@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from hetjax import merge
 from hetjax.api.progress import step_bar
-from hetjax.api.request_checks import check_task_and_data
+from hetjax.api.strategy_checks import check_task_and_data
 from hetjax.api.train import train
 from hetjax.data.columns import stored_per_row
 from hetjax.data.dataset import Dataset

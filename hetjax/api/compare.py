@@ -12,15 +12,24 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.api.argument_checks import check_seconds, seeds_of
+from hetjax.api.argument_checks import (
+    check_callback,
+    check_choice,
+    check_folder,
+    check_learning_rates,
+    check_seconds,
+    check_target,
+    seeds_of,
+)
 from hetjax.api.progress import ProgressBar
-from hetjax.api.request_checks import check_compare
+from hetjax.api.run_config import RunConfig
+from hetjax.api.run_folder import RESUME
 from hetjax.api.runs_at_once import ComparedRun, run_all
 from hetjax.api.session import Session
 from hetjax.checkpoint.settings import EVERY, Checkpoint
 from hetjax.checkpointable import file_name
 from hetjax.data.dataset import Dataset
-from hetjax.data.held_out import split_off
+from hetjax.data.held_out import num_held_out, split_off
 from hetjax.engine.placement import Device
 from hetjax.engine.programs.sharing import key_of
 from hetjax.engine.records.history import History
@@ -29,6 +38,7 @@ from hetjax.metric_mode import score, worst
 from hetjax.processes.agreement import is_first
 from hetjax.report.comparison import Comparison
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.openers import check_placement
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.constant_prediction import constant_metric
@@ -104,48 +114,36 @@ def compare(
     """
     seeds = seeds_of(seeds)
     lasting = seconds_of(seconds, strategies, learning_rates)
-    check_compare(
-        task,
-        data,
-        machine,
-        strategies,
-        seconds=max(lasting.values(), default=seconds),
+    check_choice("tune", tune, TUNE)
+    check_learning_rates(learning_rates)
+    check_target(target)
+    check_folder("traces", traces)
+    check_folder("out", out)
+    check_choice("resume", resume, RESUME)
+    check_callback("on_history", on_history)
+    if resume == "must" and out is None:
+        raise ValueError('resume="must": pass out, the folder of the runs to continue')
+    _ = Checkpoint(out or ".", every=every)  # which checks `every`
+    keep = partial(_kept_in, out, every, resume)
+    config = RunConfig(
+        seconds=max(lasting.values(), default=1.0),  # none: an error says so below
         num_evals=num_evals,
         eval_examples=eval_examples,
         epochs=epochs,
-        target=target,
-        learning_rates=learning_rates,
-        tune=tune,
-        tunes=TUNE,
-        traces=traces,
-        devices=devices,
-        compiled=compiled,
-        data_on=data_on,
-        schedule_seed=schedule_seed,
-        on_history=on_history,
-        out=out,
-        every=every,
-        resume=resume,
-    )
-    if resume == "must" and out is None:
-        raise ValueError(
-            'resume="must": give out, the folder of the runs to go on with'
-        )
-    keep = partial(_kept_in, out, every, resume)
-    session = Session(
-        task,
-        data,
-        machine,
-        seconds=max(lasting.values()),
-        num_evals=num_evals,
-        eval_examples=eval_examples,
         devices=devices,
         compiled=compiled,
         data_on=data_on,
         schedule_seed=schedule_seed,
     )
+    session = Session(task, data, machine, config)
+    num_examples = len(data.train)
+    if len(learning_rates):
+        num_examples -= num_held_out(num_examples)
+    session.check_strategies(strategies, num_examples)
+    check_placement(machine, strategies, recorded=traces is not None)
+    _check_tunable(strategies, learning_rates)
     sessions = {name: session.lasting(time) for name, time in lasting.items()}
-    _check_kept(sessions, strategies, learning_rates, seeds, epochs, keep)
+    _check_kept(sessions, strategies, learning_rates, seeds, keep)
     repeated = len(seeds) + len(learning_rates)
     total, number = repeated * sum(lasting.values()), repeated * len(strategies)
     traces = traces if session.real and is_first() else None
@@ -166,8 +164,9 @@ def compare(
         families = _families(strategies, sessions)
         for some, names in [(s, n) for s in groups for n in families]:
             own = sessions[names[0]]
-            if traces:
-                own.trace = Path(traces) / f"{_of_run(names[0], some[0])}.jsonl"
+            trace = None
+            if traces:  # of one run at a time, since real ones are not played together
+                trace = Path(traces) / f"{_of_run(names[0], some[0])}.jsonl"
             # adding a strategy may change the rate that is best for all
             runs = [
                 ComparedRun(
@@ -176,7 +175,7 @@ def compare(
                 for name, s in ((name, strategies[name]) for name in names)
                 for seed in some
             ]
-            for found in run_all(own, runs, bar, epochs=epochs):
+            for found in run_all(own, runs, bar, trace=trace):
                 for history in found:
                     histories.append(history)
                     if on_history:
@@ -206,6 +205,19 @@ def compare(
         signal=signal,
         constant=constant_metric(task, data),
     )
+
+
+def _check_tunable(
+    strategies: Mapping[str, Strategy], learning_rates: Sequence[float]
+) -> None:
+    """Raise a ValueError for a strategy whose learning rate cannot be chosen."""
+    for name, strategy in strategies.items():
+        if len(learning_rates) and strategy.settings.get("learning_rate", 0) is None:
+            raise ValueError(
+                f"{name} has its learning rate in its optimizer, so that none of "
+                "learning_rates can be chosen: build the optimizer with learning rate 1"
+                " and pass the strategy learning_rate="
+            )
 
 
 def tune_rates(
@@ -283,7 +295,7 @@ def seconds_of(
     Errors: a ValueError for other names, or beside learning rates to choose from.
     """
     if not isinstance(strategies, Mapping):
-        return {}  # `check_compare` says what is wrong
+        return {}  # `Session.check_strategies` says what is wrong
     if not isinstance(seconds, Mapping):
         check_seconds(seconds)
         return dict.fromkeys(strategies, seconds)
@@ -307,7 +319,6 @@ def _check_kept(
     strategies: Mapping[str, Strategy],
     learning_rates: Sequence[float],
     seeds: Sequence[int],
-    epochs: float | None,
     keep: Keep,
 ) -> None:
     """Raise an OtherRun before any run begins, so that none is made in vain."""
@@ -315,7 +326,7 @@ def _check_kept(
         rated = [_at(strategy, learning_rate) for learning_rate in learning_rates]
         for each in rated or [strategy]:
             kept = keep(_rated(name, each) if rated else name, seed)
-            sessions[name].check_kept(name, each, seed, epochs=epochs, **kept)
+            sessions[name].check_kept(name, each, seed, **kept)
 
 
 def _families(
@@ -327,7 +338,7 @@ def _families(
         own = sessions[name]
         same = [part for part in PARTS if part != "learning_rate"]
         parts = [getattr(strategy, part) for part in same]
-        alike = key_of(tuple(parts)), own.instants
+        alike = key_of(tuple(parts)), own.config.instants
         if found and found[-1][0] == alike and not own.real:
             found[-1][1].append(name)
         else:

@@ -8,12 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hetjax.api.argument_checks import (
-    check_eval_examples,
-    check_num_evals,
-    check_seconds,
     check_seed,
 )
-from hetjax.api.request_checks import check_fits, check_strategy, check_task_and_data
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.checkpoint.description import checksum
 from hetjax.data.batching import make_batch
@@ -30,7 +27,7 @@ from hetjax.runtimes.compiled.run_function import played, rate_dtype
 from hetjax.runtimes.compiled.written_run import Written, write
 from hetjax.runtimes.devices import default_device
 from hetjax.strategies.types import Strategy
-from hetjax.tasks.task_checks import check_task, model_like
+from hetjax.tasks.task_checks import model_like
 from hetjax.tasks.types import Task
 from hetjax.tree import PyTree
 
@@ -295,32 +292,22 @@ def make_run(
     elif callable(strategy):
         make, strategy = strategy, strategy(**(settings or {}))
     name = getattr(strategy, "name", "strategy")
-    check_task_and_data(task, data)
     if not isinstance(machine, Machine):
         raise ValueError(
-            f"machine is a {type(machine).__name__}: give a simulated machine, such as "
+            f"machine is a {type(machine).__name__}: pass a simulated machine, such as "
             "hj.machine.preset('v100x3+k80')"
         )
-    check_strategy(name, strategy, len(data.train))
-    check_fits(name, strategy, task, data, machine)
-    check_seconds(seconds)
     check_seed(seed)
-    check_num_evals(num_evals)
-    check_eval_examples(eval_examples)
-    check_task(task, data, int(strategy.batch_size))
+    config = RunConfig(
+        seconds=seconds, num_evals=num_evals, eval_examples=eval_examples
+    )
+    session = Session(task, data, machine, config)
+    session.check_strategies({name: strategy})
     if device_bytes(data.train) is None:
         raise ValueError(
             f"{data.name}: the training split is not in memory, so that it cannot be "
             "on the device whole: use hj.train"
         )
-    session = Session(
-        task,
-        data,
-        machine,
-        seconds=seconds,
-        num_evals=num_evals,
-        eval_examples=eval_examples,
-    )
     check_uncoupled(session.programs, data)
     constant = isinstance(strategy.learning_rate, int | float)
     relative = {**strategy._asdict(), "learning_rate": 1.0} if constant else {}

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 
 from hetjax import tree
-from hetjax.api.argument_checks import check_epochs
+from hetjax.api.argument_checks import shown
 from hetjax.api.progress import step_bar, takes_bars
-from hetjax.api.request_checks import check_plan
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data.batching import nonzeros_per_example
 from hetjax.data.dataset import Dataset
@@ -124,12 +124,18 @@ def plan(
     they are of. `progress` shows how far it is, on standard error. Errors: a ValueError
     that names the argument.
     """
-    check_plan(task, data, machine, strategies)
     if epochs is None:
         raise ValueError("epochs=None: say how many passes over the data to plan for")
-    check_epochs(epochs)
+    if not isinstance(machine, Machine):
+        raise ValueError(
+            f"machine is {shown(machine)}: pass a simulated machine, whose virtual "
+            "time is planned; this host's time is planned beside it"
+        )
     check_whole("steps", steps, 3)
-    session = Session(task, data, machine, seconds=1.0, num_evals=1)
+    # seconds and evaluations of a run do not matter: none is made
+    config = RunConfig(seconds=1.0, num_evals=1, epochs=epochs, devices=devices)
+    session = Session(task, data, machine, config)
+    session.check_strategies(strategies)
     here = simulation_devices(devices)
     model = jax.eval_shape(task.init, jax.random.key(0))
     num_bytes = tree.num_bytes(model)

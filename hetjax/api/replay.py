@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 
 from hetjax.api.progress import ProgressBar
-from hetjax.api.request_checks import check_replay
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data.dataset import Dataset
 from hetjax.engine.records.history import History
@@ -50,22 +50,19 @@ def replay(
     if task is None or data is None:
         raise ValueError("replay: a trace file does not hold task and data: give both")
     strategy = strategy or recorded_strategy(recorded)
-    check_replay(task, data, strategy)
     instants = recorded.header["instants"]
-    session = Session(
-        task,
-        data,
-        recorded,
+    config = RunConfig(
         seconds=instants[-1],
-        num_evals=1,
-        instants=instants,
+        instants=tuple(instants),
         eval_examples=recorded.header.get("eval_examples"),
         on_nan=recorded.header["on_nan"],
         on_lost_worker=recorded.header["on_lost_worker"],
     )
+    session = Session(task, data, recorded, config)
+    name = recorded.header.get("name") or getattr(strategy, "name", "strategy")
+    session.check_strategies({name: strategy})
     bar = ProgressBar(instants[-1], shown=progress)
     try:
-        name = recorded.header.get("name", strategy.name)
         history = session.run(name, strategy, recorded.header["seed"], bar)
     finally:
         bar.close()

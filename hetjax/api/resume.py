@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hetjax.api.run_config import RunConfig
 from hetjax.api.run_folder import as_now, own_folder
 from hetjax.api.run_recipes import made_again
+from hetjax.api.session import Session
 from hetjax.api.train import train_as
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.checkpoint_folder import find
@@ -62,24 +64,26 @@ def resume(
     given = {"task": task, "data": data, "machine": machine, "strategy": strategy}
     parts: dict[str, Any] = made_again(folder, about["recipes"], given)
     try:
-        return train_as(
-            about["name"],
-            **parts,
+        config = RunConfig(
             seconds=about["seconds"],
-            seed=about["seed"],
             num_evals=about["num_evals"],
             eval_examples=about["eval_examples"],
             target=about["target"],
             epochs=about["epochs"],
-            on_eval=on_eval,
-            on_error=on_error,
             on_nan=about["on_nan"],
             on_lost_worker=about["on_lost_worker"],
-            trace=None,
             devices=devices,
             compiled=about["compiled"],
             data_on=about["data_on"],
             schedule_seed=None if about["real"] else about["schedule_seed"],
+        )
+        return train_as(
+            about["name"],
+            Session(parts["task"], parts["data"], parts["machine"], config),
+            parts["strategy"],
+            about["seed"],
+            on_eval=on_eval,
+            on_error=on_error,
             checkpoint=checkpoint,
             resume="must",
             progress=progress,

@@ -6,6 +6,7 @@ they are played side by side. What cannot be is run alone, one after the other.
 
 import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetjax.api.progress import ProgressBar
@@ -36,20 +37,20 @@ def run_all(
     runs: Sequence[ComparedRun],
     bar: ProgressBar,
     *,
-    epochs: float | None = None,
+    trace: Path | None = None,
 ) -> Iterator[list[History]]:
     """Yield the histories of runs that differ in learning rates and seeds alone.
 
     Those that are played together come at once, all others one by one.
     """
     for several in _groups(session, runs):
-        histories = _together(session, several, bar, epochs)
+        histories = _together(session, several, bar)
         if histories is not None:
             yield histories
             continue
         for run in several:
             name, strategy, seed, keep = run
-            yield [session.run(name, strategy, seed, bar, epochs=epochs, **keep)]
+            yield [session.run(name, strategy, seed, bar, trace=trace, **keep)]
 
 
 def _groups(session: Session, runs: Sequence[ComparedRun]) -> list[list[ComparedRun]]:
@@ -86,7 +87,7 @@ def _is_begun(run: ComparedRun) -> bool:
 
 
 def _together(
-    session: Session, runs: list[ComparedRun], bar: ProgressBar, epochs: float | None
+    session: Session, runs: list[ComparedRun], bar: ProgressBar
 ) -> list[History] | None:
     """The histories of runs that were played together; None: each has to run alone."""
     if len(runs) < 2:
@@ -103,7 +104,7 @@ def _together(
         side=side,
         keeps_best=any(run.keep for run in runs),
     )
-    history, player = _played(session, strategy, job, bar, epochs, len(runs))
+    history, player = _played(session, strategy, job, bar, len(runs))
     if history.error is not None:  # `Differs`, or raised again where it belongs
         return None
     models = player.models(visible=history.ends_at_evaluation)
@@ -111,10 +112,10 @@ def _together(
     for i, run in enumerate(runs):
         if player.failed[i]:  # it ends where it turned out so, with a reason
             name, own, seed, keep = run
-            histories.append(session.run(name, own, seed, bar, epochs=epochs, **keep))
+            histories.append(session.run(name, own, seed, bar, **keep))
             continue
         histories.append(_of_run(session, history, player, models[i], i, run))
-        _keep(session, histories[-1], run, epochs)
+        _keep(session, histories[-1], run)
     return histories
 
 
@@ -123,12 +124,12 @@ def _played(
     strategy: Strategy,
     job: Any,
     bar: ProgressBar,
-    epochs: float | None,
     number: int,
 ) -> tuple[History, SideBySidePlayer]:
     """The history of the first run, and the player that knows those of all."""
     runtime = session.opened(strategy, job)
     player, metric, last = runtime.player, session.programs.task.metric, 0.0
+    epochs = session.config.epochs
 
     def each(point: dict[str, float]) -> str:
         nonlocal last
@@ -175,14 +176,12 @@ def _of_run(
     return history
 
 
-def _keep(
-    session: Session, history: History, run: ComparedRun, epochs: float | None
-) -> None:
+def _keep(session: Session, history: History, run: ComparedRun) -> None:
     """Keep the end of a run in its folder, if it has one."""
     if not run.keep or not is_finished(history):
         return
     job = session.job(run.name, run.strategy, run.seed)
-    about = session.described(run.strategy, job, epochs=epochs)
+    about = session.described(run.strategy, job)
     with open_run_folder(run.keep["checkpoint"], run.keep["resume"], about) as folder:
         folder.keeper.finish(values_of(history))
         folder.keeper.join()

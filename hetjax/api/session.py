@@ -10,7 +10,7 @@ from typing import Any
 
 from hetjax.api.argument_checks import check_seed
 from hetjax.api.progress import ProgressBar
-from hetjax.api.request_checks import check_strategy
+from hetjax.api.run_config import RunConfig
 from hetjax.api.run_folder import (
     RunFolder,
     check_same,
@@ -20,6 +20,12 @@ from hetjax.api.run_folder import (
     open_run_folder,
     own_folder,
     values_of,
+)
+from hetjax.api.strategy_checks import (
+    check_fits,
+    check_strategies,
+    check_strategy,
+    check_task_and_data,
 )
 from hetjax.callbacks import Callbacks, OnEval
 from hetjax.checkpoint.checkpoint_folder import FoundCheckpoint, find
@@ -31,7 +37,6 @@ from hetjax.data.held_out import FEW, part_of, split_off
 from hetjax.engine.interruption import interruptible
 from hetjax.engine.job import Job
 from hetjax.engine.loop import Loop
-from hetjax.engine.placement import Device
 from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.programs.coupling import check_uncoupled
 from hetjax.engine.programs.metrics import evaluation_batches, numbers_per_example
@@ -43,6 +48,7 @@ from hetjax.processes.agreement import is_first
 from hetjax.runtimes.compiled.player_choice import as_before
 from hetjax.runtimes.openers import is_real_machine, open_runtime
 from hetjax.strategies.types import Strategy
+from hetjax.tasks.task_checks import check_task
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import data_fingerprint, digest
 from hetjax.tracing.stored_tape import StoredTape
@@ -52,53 +58,44 @@ from hetjax.tracing.trace import Recording
 class Session:
     """Runs strategies with seeds; programs that runs share are compiled once."""
 
-    def __init__(
-        self,
-        task: Task,
-        data: Dataset,
-        machine: Any,
-        *,
-        seconds: float,
-        num_evals: int,
-        eval_examples: int | None = None,
-        instants: Sequence[float] | None = None,
-        on_nan: str | None = None,
-        on_lost_worker: str = "continue",
-        trace: str | Path | None = None,
-        devices: Sequence[Device | str] | None = None,
-        compiled: bool | str = "auto",
-        data_on: str = "auto",
-        schedule_seed: int | None = None,
-    ):
-        """Evaluate at `instants` [s], or at 0 s and then `num_evals` times, evenly.
+    def __init__(self, task: Task, data: Dataset, machine: Any, config: RunConfig):
+        """Check the task, the data and the machine; the config has checked itself.
 
-        With `eval_examples`, on so many examples of the test split, and on all of it at
-        the end.
-
-        The arguments were checked by `hetjax.api.request_checks`.
+        With `eval_examples`, evaluations look at that many examples of the test split,
+        and the last model is also evaluated on the whole split.
         """
-        self._on_nan, self._on_lost_worker = on_nan, on_lost_worker
-        self.trace = trace  # file of the next real run's trace; None: a temporary one
-        self.data, self.machine = data, machine
-        self._devices = devices  # for simulated workers
-        self._compiled, self._data_on = compiled, data_on
-        self._schedule_seed = schedule_seed
+        check_task_and_data(task, data)
+        config.check_machine(machine)
+        self.data, self.machine, self.config = data, machine, config
         self._on_devices: dict[Any, Any] = {}
         self._splits: dict[Any, tuple[Split, Split]] = {}  # by data and seed
-        self.instants = tuple(instants or _evenly(seconds, num_evals))
         self.programs = programs_of(task)
         self._shapes = data.train  # the split whose shapes the buckets are made for
-        self._eval_examples = eval_examples
         self._tests = self._evaluated(data)
         self._about_data = _described_once(data)
 
+    def check_strategies(
+        self, strategies: Any, num_examples: int | None = None
+    ) -> None:
+        """Raise a ValueError unless these are strategies that fit everything else.
+
+        `num_examples` are left to train on, by default the whole training split.
+        """
+        task, data, machine = self.programs.task, self.data, self.machine
+        check_strategies(strategies, num_examples or len(data.train))
+        for name, strategy in strategies.items():
+            check_fits(name, strategy, task, data, machine)
+        # last: the task's functions are traced, which takes a moment
+        check_task(task, data, max(int(s.batch_size) for s in strategies.values()))
+
     @property
     def real(self) -> bool:
-        """Is the machine real, so that its seconds are wall-clock time?"""
+        """Whether the machine is real: its seconds are wall-clock time."""
         return is_real_machine(self.machine)
 
     def at(self, machine: Any) -> "Session":
         """Return the session with another machine; compiled programs are shared."""
+        self.config.check_machine(machine)
         other = copy.copy(self)
         other.machine = machine
         return other
@@ -106,16 +103,18 @@ class Session:
     def lasting(self, seconds: float) -> "Session":
         """Return the session with as many evaluations within other seconds."""
         other = copy.copy(self)
-        other.instants = _evenly(seconds, len(self.instants) - 1)
+        other.config = self.config.lasting(seconds)
         return other
 
     def on(self, data: Dataset) -> "Session":
-        """Return the session with other splits; batches keep their shapes.
+        """Return the session with other splits and without limits of its runs.
 
-        Of a large test split only the examples of evaluations are left.
+        Batches keep their shapes. Of a large test split only the examples of
+        evaluations are left.
         """
         other = copy.copy(self)
-        data = replace(data, test=part_of(data.test, self._eval_examples))
+        other.config = self.config.without_limits()
+        data = replace(data, test=part_of(data.test, self.config.eval_examples))
         other._splits = {}
         other.data, other._about_data = data, _described_once(data)
         other._tests = other._evaluated(data)
@@ -124,7 +123,7 @@ class Session:
     def _evaluated(self, data: Dataset) -> dict[str, Any]:
         """The fields of a job about evaluations on the test split."""
         batches = partial(self._batches, num_classes=data.num_classes)
-        part = part_of(data.test, self._eval_examples)
+        part = part_of(data.test, self.config.eval_examples)
         whole = [] if part is data.test else batches(data.test)
         return {
             "test": batches(part),
@@ -148,39 +147,32 @@ class Session:
         seed: int,
         bar: ProgressBar,
         *,
-        target: float | None = None,
-        epochs: float | None = None,
         on_eval: OnEval | Sequence[OnEval] | None = None,
         on_error: str = "raise",
+        trace: str | Path | None = None,
         checkpoint: Checkpoint | None = None,
         resume: str = "auto",
     ) -> History:
         """Run a strategy with a seed; the bar advances by the run's seconds.
 
         An exception that ends the run is raised with the history as its attribute
-        `history`, or (on_error="keep") stored in the history. With a checkpoint the
-        run is kept in its folder, and continued if one is there.
+        `history`, or (on_error="keep") stored in the history. A real run is recorded in
+        the file `trace`. With a checkpoint the run is saved in its folder, or continued
+        from what is there.
         """
         check_seed(seed)
         check_strategy(name, strategy, len(self.data.train))
         strategy = shared_parts(self.programs, strategy)
-        job = self.job(name, strategy, seed)
-        bar.begin(name, self.instants[-1])
-        run = partial(
-            self._run,
-            strategy=strategy,
-            bar=bar,
-            target=target,
-            epochs=epochs,
-            on_eval=on_eval,
-        )
+        job = self.job(name, strategy, seed)._replace(trace=trace)
+        bar.begin(name, self.config.instants[-1])
+        run = partial(self._run, strategy=strategy, bar=bar, on_eval=on_eval)
         if checkpoint is None:
             history = run(job)
         else:
-            about = self.described(strategy, job, target=target, epochs=epochs)
+            about = self.described(strategy, job)
             with open_run_folder(checkpoint, resume, about) as folder:
                 if folder.found is not None and folder.found.finished:
-                    bar.skip(self.instants[-1])
+                    bar.skip(self.config.instants[-1])
                     history = self._finished(folder.found, folder.trace, strategy)
                 else:
                     job = job._replace(
@@ -206,7 +198,6 @@ class Session:
         strategy: Strategy,
         seed: int,
         *,
-        epochs: float | None = None,
         checkpoint: Checkpoint | None = None,
         resume: str = "auto",
     ) -> None:
@@ -217,25 +208,24 @@ class Session:
         found = find(folder, about_alone=True)
         if found is not None:
             job = self.job(name, strategy, seed)
-            about = self.described(strategy, job, epochs=epochs)
+            about = self.described(strategy, job)
             check_same(folder, found.about, about)
 
     def schedule_of(self, seed: int) -> int:
         """The seed of the schedule of a run with this seed."""
-        return seed if self._schedule_seed is None else self._schedule_seed
+        given = self.config.schedule_seed
+        return seed if given is None else given
 
-    def described(
-        self,
-        strategy: Strategy,
-        job: Job,
-        *,
-        target: float | None = None,
-        epochs: float | None = None,
-    ) -> dict[str, Any]:
-        """What a run is made from; the data, which it reads whole, are read once."""
-        about = self._about_data()
+    def described(self, strategy: Strategy, job: Job) -> dict[str, Any]:
+        """Describe what a run is made from; all of the data are read, once."""
+        about, config = self._about_data(), self.config
         return describe_run(
-            strategy, job, self.machine, about, target=target, epochs=epochs
+            strategy,
+            job,
+            self.machine,
+            about,
+            target=config.target,
+            epochs=config.epochs,
         )
 
     def _finished(
@@ -257,12 +247,14 @@ class Session:
         *,
         strategy: Strategy,
         bar: ProgressBar,
-        target: float | None,
-        epochs: float | None,
         on_eval: OnEval | Sequence[OnEval] | None,
     ) -> History:
-        """Run a job, or go on with it, to its end, an interruption or an error."""
-        task = self.programs.task
+        """Run a job, from its beginning or a snapshot, until it ends or fails."""
+        task, target, epochs = (
+            self.programs.task,
+            self.config.target,
+            self.config.epochs,
+        )
         metric = task.metric
         callbacks = Callbacks(on_eval, writes=is_first())
         limit = math.inf if epochs is None else epochs * len(self.data.train)
@@ -316,7 +308,7 @@ class Session:
         history.error = history.error or failed
         # one that ended early still moves the bar by all of its seconds
         if not history.interrupted:
-            bar.skip(self.instants[-1] - last)
+            bar.skip(self.config.instants[-1] - last)
         return history
 
     def opened(self, strategy: Strategy, job: Job, *, kept: bool = False) -> Runtime:
@@ -345,7 +337,7 @@ class Session:
 
     def job(self, name: str, strategy: Strategy, seed: int) -> Job:
         """Return the job of one run: its data, batches, programs and settings."""
-        train, held = self.data.train, None
+        train, held, config = self.data.train, None, self.config
         if any(merge.required_metrics for merge in strategy.merges):
             train, held = self._split_off(self.schedule_of(seed))
         held_out = self._batches(held, self.data.num_classes) if held else []
@@ -359,28 +351,21 @@ class Session:
             **self._tests,
             held_out=held_out,
             num_held_out=len(held) if held else 0,
-            instants=self.instants,
+            instants=config.instants,
             seed=seed,
-            on_nan=self._on_nan or ("reset" if self.real else "stop"),
-            on_lost_worker=self._on_lost_worker,
-            trace=self.trace,
-            devices=self._devices,
-            compiled=self._compiled,
-            data_on=self._data_on,
+            on_nan=config.on_nan or ("reset" if self.real else "stop"),
+            on_lost_worker=config.on_lost_worker,
+            devices=config.devices,
+            compiled=config.compiled,
+            data_on=config.data_on,
             on_devices=self._on_devices,
-            schedule_seed=self._schedule_seed,
+            schedule_seed=config.schedule_seed,
         )
 
 
 def _described_once(data: Dataset) -> Callable[[], dict[str, Any]]:
     """Describes the data when it is first called; copies of a session share it."""
     return cache(lambda: data_fingerprint(data))
-
-
-def _evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
-    """The start, and so many instants until the end [s]."""
-    # rounding must not move the end: seconds * 3 / 3 may differ from seconds
-    return (*(seconds * k / num_evals for k in range(num_evals)), seconds)
 
 
 def _keep_end(history: History, keeper: CheckpointManager) -> None:

@@ -2,10 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from hetjax.api.argument_checks import (
+    check_callback,
+    check_choice,
+    check_path,
+    check_seed,
+)
 from hetjax.api.progress import ProgressBar
-from hetjax.api.request_checks import check_train
+from hetjax.api.run_config import RunConfig
+from hetjax.api.run_folder import RESUME
 from hetjax.api.session import Session
 from hetjax.callbacks import OnEval
 from hetjax.checkpoint.settings import EVERY, Checkpoint
@@ -14,9 +20,12 @@ from hetjax.engine.placement import Device
 from hetjax.engine.records.history import History
 from hetjax.machine import Machine
 from hetjax.runtimes.cluster.cluster_machine import ClusterMachine
+from hetjax.runtimes.openers import check_placement
 from hetjax.runtimes.threads.local_machine import LocalMachine
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
+
+ON_ERROR = ("raise", "keep")  # what to do with an exception of a callback
 
 
 def train(
@@ -109,27 +118,27 @@ def train(
     """
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint, every=every)
-    return train_as(
-        getattr(strategy, "name", "strategy"),
-        task,
-        data,
-        machine,
-        strategy,
+    config = RunConfig(
         seconds=seconds,
-        seed=seed,
         num_evals=num_evals,
         eval_examples=eval_examples,
         target=target,
         epochs=epochs,
-        on_eval=on_eval,
-        on_error=on_error,
         on_nan=on_nan,
         on_lost_worker=on_lost_worker,
-        trace=trace,
         devices=devices,
         compiled=compiled,
         data_on=data_on,
         schedule_seed=schedule_seed,
+    )
+    return train_as(
+        getattr(strategy, "name", "strategy"),
+        Session(task, data, machine, config),
+        strategy,
+        seed,
+        on_eval=on_eval,
+        on_error=on_error,
+        trace=trace,
         checkpoint=checkpoint,
         resume=resume,
         progress=progress,
@@ -138,30 +147,44 @@ def train(
 
 def train_as(
     name: str,
-    task: Task,
-    data: Dataset,
-    machine: Machine | LocalMachine | ClusterMachine,
+    session: Session,
     strategy: Strategy,
+    seed: int,
     *,
-    checkpoint: Checkpoint | None,
-    resume: str,
-    progress: bool,
-    **given: Any,
+    on_eval: OnEval | Sequence[OnEval] | None = None,
+    on_error: str = "raise",
+    trace: str | Path | None = None,
+    checkpoint: Checkpoint | None = None,
+    resume: str = "auto",
+    progress: bool = True,
 ) -> History:
-    """As `train`, for a run of this name in its history; `given` are its arguments."""
-    check_train(task, data, machine, strategy, **given, resume=resume)
+    """Like `train`, for a run with this name in its history."""
+    check_seed(seed)
+    check_callback("on_eval", on_eval, several=True)
+    check_choice("on_error", on_error, ON_ERROR)
+    check_choice("resume", resume, RESUME)
     if resume == "must" and checkpoint is None:
-        raise ValueError('resume="must": give the checkpoint to go on from')
-    of_run = ("seed", "target", "epochs", "on_eval", "on_error")
-    of_session = {k: v for k, v in given.items() if k not in of_run}
-    session = Session(task, data, machine, **of_session)
-    bar = ProgressBar(given["seconds"], shown=progress, real=session.real)
+        raise ValueError('resume="must": pass the checkpoint to continue from')
+    check_path("trace", trace)
+    if trace is not None and not session.real:
+        raise ValueError(
+            f"trace={str(trace)!r}: only real runs are recorded, not one on a "
+            "simulated machine, which runs again to the bit; its history.log lists "
+            "what happened"
+        )
+    session.check_strategies({name: strategy})
+    check_placement(session.machine, {name: strategy}, recorded=trace is not None)
+    seconds = session.config.seconds
+    bar = ProgressBar(seconds, shown=progress, real=session.real)
     try:
         return session.run(
             name,
             strategy,
-            bar=bar,
-            **{k: given[k] for k in of_run},
+            seed,
+            bar,
+            on_eval=on_eval,
+            on_error=on_error,
+            trace=trace,
             checkpoint=checkpoint,
             resume=resume,
         )

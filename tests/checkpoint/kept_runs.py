@@ -8,6 +8,7 @@ import json
 import jax
 import numpy as np
 
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.checkpoint.checkpoint_manager import Snapshot
 from hetjax.checkpoint.host_copies import Copies
@@ -62,7 +63,7 @@ def run(
         job,
         runtime,
         on_eval,
-        saver=saver,
+        manager=saver,
         saved=saved,
     )
     return loop.run()
@@ -71,7 +72,7 @@ def run(
 def session(task, data, machine, seconds, num_evals=10, **settings):
     """A session with few evaluations."""
     return Session(
-        task, data, machine, seconds=seconds, num_evals=num_evals, **settings
+        task, data, machine, RunConfig(seconds=seconds, num_evals=num_evals, **settings)
     )
 
 

@@ -22,6 +22,7 @@ from tiny_runs import (
 
 import hetjax as hj
 from hetjax import sparse as sparse_ops
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.programs.compilations import Compilations, FirstCalls
 from hetjax.engine.programs.task_programs import Programs
@@ -68,7 +69,9 @@ def run(session, strategy, seed=0):
 
 def session(problem=dense, seconds=30.0, **settings):
     return Session(
-        *problem(), machine(1.0, 1.5, 2.0), seconds=seconds, num_evals=2, **settings
+        *problem(),
+        machine(1.0, 1.5, 2.0),
+        RunConfig(seconds=seconds, num_evals=2, **settings),
     )
 
 

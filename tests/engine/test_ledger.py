@@ -18,6 +18,7 @@ from tiny_runs import (
 )
 
 import hetjax as hj
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.records.ledger import Ledger
 from hetjax.machine import (
@@ -181,7 +182,9 @@ def test_synchronous_strategies_are_never_stale(name):
 def session():
     """One session for all machines: the compiled programs do not depend on them."""
     task, data = counting_task(), counting_data()
-    return Session(task, data, machine(1.0), seconds=12.0, num_evals=3), strategies()
+    return Session(
+        task, data, machine(1.0), RunConfig(seconds=12.0, num_evals=3)
+    ), strategies()
 
 
 positive = st.floats(0.3, 3.0)

@@ -23,6 +23,7 @@ from tiny_runs import (
 )
 
 import hetjax as hj
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.data import from_arrays
 from hetjax.data.held_out import rows_apart
@@ -103,7 +104,7 @@ def test_the_last_instant_is_the_end(seconds, num_evals):
 def test_evaluations_never_change_the_run(name):
     unlike = machine(0.7, 1.1, link=0.9)
     task, data, bar = counting_task(), counting_data(), silent()
-    seldom = Session(task, data, unlike, seconds=9.0, num_evals=1)
+    seldom = Session(task, data, unlike, RunConfig(seconds=9.0, num_evals=1))
     often = copy.copy(seldom)  # with the same programs
     often.instants = tuple(9.0 * k / 40 for k in range(41))
     few, many = (one.run(name, STRATEGIES[name], 0, bar) for one in (seldom, often))

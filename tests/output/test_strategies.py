@@ -14,6 +14,7 @@ from zoo import make
 import hetjax as hj
 from hetjax import output
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.machine import preset
 from hetjax.tracing.fingerprint import digest
@@ -33,10 +34,12 @@ def session(layer, real=False):
     task = hj.classification(hj.models.sparse_mlp(hidden=4), DATA, output=LAYERS[layer])
     if not real:
         machine = preset("uniform:3", noise=0.0)
-        return Session(task, DATA, machine, seconds=0.03, num_evals=2)
+        return Session(task, DATA, machine, RunConfig(seconds=0.03, num_evals=2))
     names = ["cpu:0", "cpu:1", "cpu:2"]
     machine = hj.local_machine(names, slowdown=(1, 1, 2), step_mode="dispatch")
-    return Session(task, DATA, machine, seconds=60.0, num_evals=600)
+    return Session(
+        task, DATA, machine, RunConfig(seconds=60.0, num_evals=600, epochs=3)
+    )
 
 
 @functools.cache
@@ -67,10 +70,10 @@ def test_on_the_clock(name, layer):
 def test_on_threads(name, layer):
     """A recorded run is replayed to the same parameters."""
     here = session(layer, real=True)
-    history = here.run(name, make(name, 4), 0, BAR, epochs=3)
+    history = here.run(name, make(name, 4), 0, BAR)
     assert "as asked" in history.stopped
     trace = history.trace.load()
-    again = here.at(trace).run(name, make(name, 4), 0, BAR, epochs=3)
+    again = here.at(trace).run(name, make(name, 4), 0, BAR)
     assert digest(again.params) == trace.end["params"]
     chex.assert_trees_all_equal(again.params, history.params)
 
@@ -84,7 +87,7 @@ def test_every_worker_rebuilds_its_own_tables():
         output=output.slide(codes=1, tables=3, active=4, rebuild_every=10**6),
     )
     never = Session(
-        task, DATA, preset("uniform:3", noise=0.0), seconds=0.03, num_evals=2
+        task, DATA, preset("uniform:3", noise=0.0), RunConfig(seconds=0.03, num_evals=2)
     )
     strategy = make("local_sgd", 4)
     one, other = simulated("local_sgd", "slide"), never.run("never", strategy, 0, BAR)

@@ -7,6 +7,7 @@ from real_runs import DATA, TASK
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 EPOCHS = 5
@@ -59,9 +60,13 @@ def real(
     machine: Any, strategy: hj.Strategy, problem: Problem = DENSE, **settings: Any
 ) -> hj.History:
     """A real run that ends at the first evaluation behind EPOCHS epochs."""
-    session = Session(*problem, machine, seconds=60.0, num_evals=600, **settings)
+    session = Session(
+        *problem,
+        machine,
+        RunConfig(seconds=60.0, num_evals=600, epochs=EPOCHS, **settings),
+    )
     bar = ProgressBar(60.0, shown=False)
-    return session.run(strategy.name, strategy, 0, bar, epochs=EPOCHS)
+    return session.run(strategy.name, strategy, 0, bar)
 
 
 def simulated(

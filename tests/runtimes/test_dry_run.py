@@ -5,6 +5,7 @@ from quick import quick
 from real_runs import DATA, TASK, three_workers
 
 import hetjax as hj
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.placement import Placement
 from hetjax.machine import MergeOp
@@ -14,7 +15,7 @@ from hetjax.runtimes.real import dry_run
 @pytest.fixture(scope="module")
 def session():
     """A session whose programs all tests share."""
-    return Session(TASK, DATA, three_workers(), seconds=1.0, num_evals=1)
+    return Session(TASK, DATA, three_workers(), RunConfig(seconds=1.0, num_evals=1))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from real_runs import (
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.local_steps import StepRunner
 from hetjax.runtimes.real import step_mode_choice
@@ -66,15 +67,14 @@ def strategy(name, **changes):
 
 @pytest.fixture
 def session():
-    return Session(TASK, DATA, three_workers(), **SOON)
+    """Runs stop after some examples, however fast this machine is."""
+    return Session(TASK, DATA, three_workers(), RunConfig(**SOON, epochs=EPOCHS))
 
 
 @pytest.mark.parametrize("name", quick(hj.STRATEGIES, *CHOSEN))
 def test_a_real_run_is_replayed(name, session):
-    # stop after these examples, however fast this machine is
-    length = {"epochs": EPOCHS}
     bar = ProgressBar(1.0, shown=False)
-    history = session.run(name, strategy(name), 0, bar, **length)
+    history = session.run(name, strategy(name), 0, bar)
     assert "as asked" in history.stopped
     assert history.real
     assert history.merges > 3
@@ -90,7 +90,7 @@ def test_a_real_run_is_replayed(name, session):
         assert min(kinds) >= 0
     trace = history.trace.load()
     mute = undecided(strategy(name))
-    again = session.at(trace).run(name, mute, 0, bar, **length)
+    again = session.at(trace).run(name, mute, 0, bar)
     assert digest(again.params) == trace.end["params"]
     assert_same_run(again, history)
     assert not own_threads()

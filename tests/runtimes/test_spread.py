@@ -10,6 +10,7 @@ from real_runs import DATA, TASK
 from tiny_runs import nothing_compiled
 
 import hetjax as hj
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.engine.local_steps import RoundOutcome, StepRunner
 from hetjax.engine.player_parts import Assignment
@@ -105,7 +106,9 @@ def test_real_workers_are_not_spread():
 def placed(name, workers=4, devices=None):
     """Where a run with this many equal workers would place their replicas."""
     strategy, machine = hj.STRATEGIES[name](**SETTINGS), preset(f"uniform:{workers}")
-    session = Session(TASK, DATA, machine, seconds=0.1, num_evals=2, devices=devices)
+    session = Session(
+        TASK, DATA, machine, RunConfig(seconds=0.1, num_evals=2, devices=devices)
+    )
     runtime = open_runtime(machine, strategy, session.job(name, strategy, 0))
     runtime.player.close()
     return runtime.note

@@ -11,6 +11,7 @@ from tiny_problems import PROBLEMS, flat, three_workers
 
 from hetjax import merge
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.machine import Link, preset
 from hetjax.sampling import Sampler
@@ -30,7 +31,9 @@ def problem():
 def session():
     """One session for all runs: they share their compiled programs."""
     task, data = problem().task, problem().data
-    return Session(task, data, three_workers(), seconds=SECONDS, num_evals=POINTS)
+    return Session(
+        task, data, three_workers(), RunConfig(seconds=SECONDS, num_evals=POINTS)
+    )
 
 
 def train(strategy, machine, num_evals=POINTS):

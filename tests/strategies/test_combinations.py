@@ -9,6 +9,7 @@ from tiny_problems import ten_groups
 import hetjax
 from hetjax import local, merge, sampling, schedule
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile
 
@@ -32,7 +33,7 @@ def session():
     """An MLP 64-16-10 on ten groups; runs share their compiled programs."""
     data = ten_groups()
     task = hetjax.classification(hetjax.models.mlp(hidden=16), data)
-    return Session(task, data, unlike(), seconds=SECONDS, num_evals=4)
+    return Session(task, data, unlike(), RunConfig(seconds=SECONDS, num_evals=4))
 
 
 def train(strategy):

@@ -17,6 +17,7 @@ from zoo import zoo
 
 import hetjax
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 STRATEGIES = zoo(6)
@@ -32,7 +33,9 @@ def problem():
 def session():
     """One for all runs: they share their compiled programs."""
     task, data = problem().task, problem().data
-    return Session(task, data, three_workers(), seconds=SECONDS, num_evals=EVALS)
+    return Session(
+        task, data, three_workers(), RunConfig(seconds=SECONDS, num_evals=EVALS)
+    )
 
 
 def run(name, seed):

@@ -17,6 +17,7 @@ from zoo import SETTINGS, make
 
 import hetjax as hj
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.machine import ScriptedFault
 from hetjax.runtimes import inline, simulated
@@ -33,7 +34,7 @@ def session(problem, devices, on_nan="stop"):
     """One for all runs of a problem on these devices: they share their programs."""
     task, data = problem()
     options = {"seconds": SECONDS, "num_evals": EVALS, "on_nan": on_nan}
-    return Session(task, data, three_workers(), devices=devices, **options)
+    return Session(task, data, three_workers(), RunConfig(devices=devices, **options))
 
 
 @cache

@@ -8,6 +8,7 @@ import pytest
 from real_runs import DATA, TASK
 
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 from hetjax.machine import Cost, Link, Machine, Profile, WorkerInfo
 from hetjax.runtimes.mesh.mesh_layout import MeshLayout
@@ -68,9 +69,11 @@ def simulated_machine(workers=WORKERS, seconds=1.0):
 
 def run(machine, strategy, seconds, *, task=TASK, data=DATA, num_evals=1, **options):
     """A run as `hj.train` does it."""
-    settings = {k: options.pop(k) for k in ("on_nan",) if k in options}
+    settings = {
+        k: options.pop(k) for k in ("on_nan", "epochs", "target") if k in options
+    }
     session = Session(
-        task, data, machine, seconds=seconds, num_evals=num_evals, **settings
+        task, data, machine, RunConfig(seconds=seconds, num_evals=num_evals, **settings)
     )
     bar = ProgressBar(seconds, shown=False)
     return session.run(strategy.name, strategy, 0, bar, **options)

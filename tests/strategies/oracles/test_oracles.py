@@ -14,6 +14,7 @@ from tiny_problems import MACHINES, PROBLEMS, flat
 
 import hetjax
 from hetjax.api.progress import ProgressBar
+from hetjax.api.run_config import RunConfig
 from hetjax.api.session import Session
 
 SECONDS, POINTS, SEED = 0.07, 8, 3  # num_evals: a power of two, so k / 8 is exact
@@ -38,7 +39,7 @@ def session(name):
     """One session for all runs on a problem: they share their compiled programs."""
     machine = MACHINES["three"]()
     task, data = problem(name).task, problem(name).data
-    return Session(task, data, machine, seconds=SECONDS, num_evals=POINTS)
+    return Session(task, data, machine, RunConfig(seconds=SECONDS, num_evals=POINTS))
 
 
 def strategy_of(case):

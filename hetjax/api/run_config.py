@@ -1,0 +1,104 @@
+"""`RunConfig`: how the runs of a call are made, checked where it is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hetjax.api.argument_checks import (
+    check_choice,
+    check_epochs,
+    check_eval_examples,
+    check_num_evals,
+    check_seconds,
+    check_seed,
+    check_target,
+)
+from hetjax.engine.job import COMPILED, DATA_ON, ON_LOST_WORKER, ON_NAN
+from hetjax.engine.placement import Device
+from hetjax.machine import Machine
+from hetjax.runtimes.devices import simulation_devices
+from hetjax.runtimes.openers import check_machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The settings of runs besides their task, data, machine, strategies and seeds.
+
+    `train` says what each of them means. Errors: a ValueError that names the setting.
+    """
+
+    seconds: float
+    num_evals: int = 50
+    eval_examples: int | None = None
+    target: float | None = None
+    epochs: float | None = None
+    on_nan: str | None = None
+    on_lost_worker: str = "continue"
+    devices: Sequence[Device | str] | None = None
+    compiled: bool | str = "auto"
+    data_on: str = "auto"
+    schedule_seed: int | None = None
+    # of evaluations [s]; (): at 0 s, and then `num_evals` times, evenly
+    instants: tuple[float, ...] = ()
+
+    def __post_init__(self):
+        check_seconds(self.seconds)
+        check_num_evals(self.num_evals)
+        check_eval_examples(self.eval_examples)
+        check_target(self.target)
+        check_epochs(self.epochs)
+        check_choice("on_nan", self.on_nan, (None, *ON_NAN))
+        check_choice("on_lost_worker", self.on_lost_worker, ON_LOST_WORKER)
+        if not isinstance(self.compiled, bool):
+            choices = COMPILED if isinstance(self.compiled, str) else ()  # 1 == True
+            if self.compiled not in choices:
+                known = ", ".join(map(str, COMPILED))
+                raise ValueError(f"compiled={self.compiled!r}: choose one of {known}")
+        check_choice("data_on", self.data_on, DATA_ON)
+        if self.schedule_seed is not None:
+            check_seed(self.schedule_seed, "schedule_seed")
+        if not self.instants:
+            instants = evenly(self.seconds, self.num_evals)
+            object.__setattr__(self, "instants", instants)
+
+    def lasting(self, seconds: float) -> "RunConfig":
+        """Return the settings of runs of another length, with as many evaluations."""
+        return replace(self, seconds=seconds, instants=())
+
+    def without_limits(self) -> "RunConfig":
+        """Return the settings of runs that end at their last second alone."""
+        return replace(self, target=None, epochs=None)
+
+    def check_machine(self, machine: Any) -> None:
+        """Raise a ValueError unless this is a machine that the settings fit."""
+        check_machine(machine)
+        if isinstance(machine, Machine):
+            if self.devices is not None:
+                simulation_devices(self.devices)
+            return
+        if self.devices is not None:
+            raise ValueError(
+                f"devices={self.devices!r}: only simulated workers are spread over "
+                "devices; pass a real machine its own, as local_machine(devices)"
+            )
+        if self.compiled is True:
+            raise ValueError(
+                "compiled=True: only runs on a simulated machine are compiled: leave "
+                "it out"
+            )
+        if self.data_on != "auto":
+            raise ValueError(
+                f"data_on={self.data_on!r}: it says where a simulated machine has its "
+                "training data: leave it out"
+            )
+        if self.schedule_seed is not None:
+            raise ValueError(
+                f"schedule_seed={self.schedule_seed!r}: real machines have no schedule "
+                "of a seed: leave it out"
+            )
+
+
+def evenly(seconds: float, num_evals: int) -> tuple[float, ...]:
+    """Return the start, and `num_evals` instants until the end [s]."""
+    # rounding must not move the end: seconds * 3 / 3 may differ from seconds
+    return (*(seconds * k / num_evals for k in range(num_evals)), seconds)
