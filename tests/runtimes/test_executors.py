@@ -22,8 +22,11 @@ from hetjax.runtimes.inline import (
     grouped,
 )
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.device_workers import DeviceWorker, WorkerThreads
-from hetjax.runtimes.threads.thread_executor import ThreadExecutor
+from hetjax.runtimes.threads.thread_executor import (
+    DeviceWorker,
+    ThreadExecutor,
+    WorkerThreads,
+)
 
 
 def assignment(worker, local_steps=1, size=2):

@@ -25,8 +25,8 @@ from hetjax.runtimes.cluster.worker_group import WorkerGroup, answer
 from hetjax.runtimes.devices import default_device
 from hetjax.runtimes.real.deadlines import HICCUP
 from hetjax.runtimes.real.dry_run import DryRun, compile_merges, dry_run
+from hetjax.runtimes.real.step_mode_choice import chosen_before
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.open_threads import chosen_before
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder

@@ -7,17 +7,24 @@ device or version of JAX is measured again.
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import median
 
 import jax
 
 from hetjax.cache import cache_folder
+from hetjax.engine.job import Job
 from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.placement import Device
+from hetjax.runtimes.real.dry_run import DryRun
+from hetjax.runtimes.real.real_machine import RealMachine
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.step_modes import step_mode_of_table
+from hetjax.tracing.format import Line
+from hetjax.tracing.trace import Trace
 
 GAIN = 0.03  # by which a step mode must be faster than single dispatches
 
@@ -108,3 +115,51 @@ def _measured(
         )
         for step_mode in tried
     }
+
+
+def chosen_before(names: Sequence[str], job: Job, path: str | Path | None) -> Line:
+    """The header of the trace of a run that goes on with the same workers; else {}.
+
+    What was chosen by measuring stays, since it decides the last bits of the results:
+    the trace must replay as one run.
+    """
+    if not job.continues or path is None:
+        return {}
+    found = Trace.header_of(path)
+    before = [w["name"] for w in found.get("workers", [])]
+    return found if before == list(names) else {}
+
+
+def choose_step_modes(
+    machine: RealMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
+) -> dict[str, str]:
+    """Choose the step mode for each kind of device, for its most common round.
+
+    Those that were chosen `before` stay.
+    """
+    step_modes = {}
+    for kind in {w.kind for w in machine.workers}:
+        mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
+        shapes = sum((found.shapes[k] for k in mine), Counter())
+        learners = most_learners(machine, kind)
+        # a single step of a single worker has only one step mode
+        several = {
+            k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
+        }
+        if machine.step_mode or not several:
+            step_modes[kind] = machine.step_mode or "dispatch"
+            continue
+        if kind in before:
+            step_modes[kind] = before[kind]
+            continue
+        local_steps, size = max(several, key=lambda shape: several[shape])
+        device = machine.workers[mine[0]].device
+        step_modes[kind], _ = choose_step_mode(
+            timer, device, local_steps, size, learners
+        )
+    return step_modes
+
+
+def most_learners(machine: RealMachine, kind: str) -> int:
+    """The largest number of workers that share a device of this kind."""
+    return max(Counter(w.device for w in machine.workers if w.kind == kind).values())

@@ -11,7 +11,7 @@ from hetjax.engine.placement import Device
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.devices import all_devices, chosen_devices, device_name
-from hetjax.runtimes.real.real_workers import RealMachine
+from hetjax.runtimes.real.real_machine import RealMachine, slowdowns_of
 from hetjax.summaries import counted
 
 PLACEMENTS = ("threads", "mesh", "auto")
@@ -130,25 +130,3 @@ def _devices_for(placement: str) -> list[Device]:
     """The devices to choose from: a mesh may have those of several processes."""
     several = placement != "threads" and jax.process_count() > 1
     return jax.devices() if several else all_devices()
-
-
-def slowdowns_of(
-    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
-) -> list[float]:
-    """The slowdown of each worker; a ValueError if they do not fit the names."""
-    if isinstance(slowdown, Mapping):
-        unknown = set(slowdown) - set(names)
-        if unknown:
-            raise ValueError(
-                f"slowdown has unknown workers {', '.join(sorted(unknown))}: the "
-                f"workers are {', '.join(names)}"
-            )
-        return [float(slowdown.get(name, 1.0)) for name in names]
-    if isinstance(slowdown, int | float):
-        return [float(slowdown)] * len(names)
-    if len(slowdown) != len(names):
-        raise ValueError(
-            f"slowdown has {len(slowdown)} entries for {len(names)} workers: give one "
-            "number for all, one for each, or {name: number}"
-        )
-    return [float(s) for s in slowdown]

@@ -102,3 +102,25 @@ def check_step_mode(step_mode: str | None, known: Sequence[str]) -> None:
     """Raise a ValueError for a step mode that is not known."""
     if step_mode is not None and step_mode not in known:
         raise ValueError(f"step_mode={step_mode!r}: choose one of {', '.join(known)}")
+
+
+def slowdowns_of(
+    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
+) -> list[float]:
+    """The slowdown of each worker; a ValueError if they do not fit the names."""
+    if isinstance(slowdown, Mapping):
+        unknown = set(slowdown) - set(names)
+        if unknown:
+            raise ValueError(
+                f"slowdown has unknown workers {', '.join(sorted(unknown))}: the "
+                f"workers are {', '.join(names)}"
+            )
+        return [float(slowdown.get(name, 1.0)) for name in names]
+    if isinstance(slowdown, int | float):
+        return [float(slowdown)] * len(names)
+    if len(slowdown) != len(names):
+        raise ValueError(
+            f"slowdown has {len(slowdown)} entries for {len(names)} workers: give one "
+            "number for all, one for each, or {name: number}"
+        )
+    return [float(s) for s in slowdown]
