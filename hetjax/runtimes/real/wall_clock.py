@@ -33,11 +33,10 @@ from hetjax.machine.types import (
 )
 from hetjax.runtimes.real import interruptible_queue
 from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
 
-CUT_OFF = "its local round was cut off with the run"
-NEW_THREAD = "the run goes on, with a new thread"
 _LOOK_UP = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
 
 
@@ -51,23 +50,6 @@ class Completion(NamedTuple):
     taken: float | None = None  # when the thread took the round, before it compiled
     # [s] that count for its deadline, where more than the round itself was waited for
     waited: float | None = None
-
-
-class Vanished(NamedTuple):
-    """A worker was lost, whether or not it had a round."""
-
-    worker: int
-    why: str
-    again: bool = False  # is it said although the worker is lost already?
-
-
-class Appeared(NamedTuple):
-    """A worker that is not active, and can take rounds from now on."""
-
-    worker: int
-    why: str
-    # called when it joins: after the loss of what was there before, if it was there
-    adopt: Callable[[], None] = lambda: None
 
 
 class WallClock:
@@ -107,13 +89,9 @@ class WallClock:
         self._leader = threading.get_ident()
         self._wake = 0.0  # [s] until when the leader waits
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
-        # of a continued run: workers whose threads are new, which join again
-        self._returning: set[int] = set()
         self._events = EventQueue(self.workers, faults)
         self._rounds = RoundsInFlight(self.workers, is_compiling, allowance)
-        # what was told of workers before the loop has heard that they were lost: a
-        # Leave takes away what is pending of its worker, so these wait for it
-        self._later: dict[int, list[Vanished | Appeared]] = {}
+        self._membership = Membership(self._events, self._rounds, self._time)
         self._watch = Stopwatch(time.perf_counter())
 
     @property
@@ -124,7 +102,7 @@ class WallClock:
     @property
     def has_pending_joins(self) -> bool:
         """May an inactive worker still join?"""
-        returning = self._rounds.silent or self._returning
+        returning = self._rounds.silent or self._membership.has_returning
         if returning or self._events.has_scripted_joins:
             return True
         return self._may_appear() or self._events.has_join
@@ -153,8 +131,7 @@ class WallClock:
             self._factors[worker] = factor
             self._on_slow(worker, factor)
         for worker in saved["silent"]:  # its thread hung in another process
-            self._returning.add(worker)
-            self._events.rejoin(Join(worker, self.now, NEW_THREAD))
+            self._membership.rejoin(worker, self.now)
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
@@ -165,9 +142,7 @@ class WallClock:
         if arrival is not None:
             self._events.push(arrival.finish, arrival)
             return
-        self._returning.add(worker)
-        leave = Leave(worker, self.now, lost=True, why=CUT_OFF)
-        self._events.push(self.now, leave)
+        self._membership.cut_off(worker, self.now)
 
     def time_of(self, stamp: float) -> float:
         """The clock's time [s] of a stamp; pauses do not count."""
@@ -328,9 +303,9 @@ class WallClock:
             elif isinstance(event, Arrival):
                 self._rounds.end(event.worker)
             elif isinstance(event, Leave) and event.lost:
-                self._lose(event)
+                self._membership.lose(event)
             elif isinstance(event, Join):
-                self._returning.discard(event.worker)
+                self._membership.joined(event.worker)
             if event is not None:
                 return event
         return None
@@ -342,7 +317,7 @@ class WallClock:
         if fault.what == "kill" and silent:  # a late answer is ignored from now on
             del self._rounds.silent[worker]
             why = f"killed, {AS_SCRIPTED}"
-            return self._lose(Leave(worker, seconds, lost=True, why=why))
+            return self._membership.lose(Leave(worker, seconds, lost=True, why=why))
         if fault.what == "join" and silent:  # it joins when it answers
             self._events.pass_over(fault)
             return None
@@ -354,22 +329,12 @@ class WallClock:
             self._rounds.end(worker)
         return event
 
-    def _lose(self, leave: Leave) -> Leave:
-        """Drop the worker's round and its coming events."""
-        self._rounds.end(leave.worker)
-        leave = self._events.lose(leave)
-        if leave.worker in self._returning:
-            self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
-        for report in self._later.pop(leave.worker, ()):
-            self._take(report)
-        return leave
-
     def _miss(self, now: float) -> Event | None:
         """The Leave of a worker that has not answered by its deadline."""
         for worker in self._rounds.late(now):
             under_way = self._rounds.fall_silent(worker)
             why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
-            return self._lose(Leave(worker, now, lost=True, why=why))
+            return self._membership.lose(Leave(worker, now, lost=True, why=why))
         return None
 
     def _collect(self) -> None:
@@ -380,40 +345,8 @@ class WallClock:
     def _take(self, completion: Completion | Vanished | Appeared) -> None:
         if isinstance(completion, Completion):
             self._take_completion(completion)
-        elif isinstance(completion, Vanished):
-            self._take_loss(completion)
-        elif completion.worker not in self.roster.lost or self._events.has_leave(
-            completion.worker
-        ):
-            self._later.setdefault(completion.worker, []).append(completion)
         else:
-            self._adopt(completion)
-
-    def _take_loss(self, vanished: Vanished) -> None:
-        """Let a worker that is gone leave, unless that is known."""
-        worker, why, again = vanished
-        later = self._later.setdefault(worker, [])
-        later[:] = [r for r in later if isinstance(r, Vanished)]  # the rest is gone
-        if self._events.has_leave(worker):
-            if again:
-                later.append(vanished)
-            return
-        if worker in self.roster.lost and not again:
-            return
-        self._rounds.silent.pop(worker, None)
-        if worker in self._rounds.waited_for:  # its round will not be reported
-            self._rounds.waited_for[worker].reported = True
-        self._events.drop_arrivals(worker)  # nor arrive, if it was
-        time = self._time()
-        self._events.push(time, Leave(worker, time, True, why))
-
-    def _adopt(self, appeared: Appeared) -> None:
-        """Let a worker that appeared join."""
-        worker, why, adopt = appeared
-        adopt()
-        self._rounds.silent.pop(worker, None)
-        self._rounds.deadlines.discard(worker)
-        self._events.rejoin(Join(worker, self._time(), why))
+            self._membership.receive(completion)
 
     def _take_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
