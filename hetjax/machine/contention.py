@@ -16,7 +16,7 @@ from hetjax.machine.profile import Profile
 
 
 @dataclass
-class _Left:
+class _RemainingRound:
     """What is left of a local round: it computes, and then may rest."""
 
     computing: float  # [s] of computing left, if it computed alone
@@ -49,29 +49,29 @@ class Contention(Checkpointable):
     def __init__(self, workers: Sequence[Profile]):
         """Start with no worker computing."""
         self._workers = workers
-        self._left: dict[int, _Left] = {}
+        self._left: dict[int, _RemainingRound] = {}
         self._since = 0.0  # [s] the time for which `_left` is correct
 
     def begin(
         self, worker: int, seconds: float, now: float, local_steps: int = 1
     ) -> dict[int, float]:
         """Begin a round that takes `seconds` alone; return the new finish times."""
-        self._pass(now)
+        self._advance_to(now)
         profile = self._workers[worker]
         duty = profile.duty
         if profile.bursts or local_steps == 1:
-            self._left[worker] = _Left(seconds * duty, 1.0, (1 - duty) / duty)
+            self._left[worker] = _RemainingRound(seconds * duty, 1.0, (1 - duty) / duty)
         else:
-            self._left[worker] = _Left(seconds, duty, 0.0)
+            self._left[worker] = _RemainingRound(seconds, duty, 0.0)
         return self._finishes()
 
     def end(self, worker: int, now: float) -> dict[int, float]:
         """End a round, or cut it off; return the other workers' new finish times."""
-        self._pass(now)
+        self._advance_to(now)
         self._left.pop(worker, None)
         return self._finishes()
 
-    def _pass(self, now: float) -> None:
+    def _advance_to(self, now: float) -> None:
         """Reduce what is left of each round to its state at `now`."""
         self._advance(self._left, now - self._since)
         self._since = now
@@ -82,7 +82,9 @@ class Contention(Checkpointable):
         ends = self._advance(left, math.inf)
         return {k: self._since + ends[k] for k in left}
 
-    def _advance(self, left: dict[int, _Left], seconds: float) -> dict[int, float]:
+    def _advance(
+        self, left: dict[int, _RemainingRound], seconds: float
+    ) -> dict[int, float]:
         """Let at most `seconds` pass; return when each round was over."""
         ends = {k: 0.0 for k, mine in left.items() if mine.over}
         passed = 0.0
@@ -110,7 +112,7 @@ class Contention(Checkpointable):
                     ends[k] = passed
         return ends
 
-    def _slowness(self, left: dict[int, _Left], worker: int) -> float:
+    def _slowness(self, left: dict[int, _RemainingRound], worker: int) -> float:
         """c(u) of a worker."""
         others = sum(x.weight for k, x in left.items() if k != worker and x.computing)
         share = others / max(1, len(self._workers) - 1)

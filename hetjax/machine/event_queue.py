@@ -139,14 +139,14 @@ class EventQueue(Checkpointable):
         self.check_can_start(worker)
         self.roster = self.roster.dispatched((worker,))
 
-    def drop_arrivals(self, worker: int) -> None:
+    def discard_arrivals(self, worker: int) -> None:
         """Remove the pending arrivals of a worker: its work is gone."""
-        self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
+        self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
 
     def reschedule(self, arrivals: Sequence[Arrival]) -> None:
         """Replace the pending arrivals of these workers."""
         workers = {a.worker for a in arrivals}
-        self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] in workers))
+        self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] in workers))
         for arrival in arrivals:
             self.push(arrival.finish, arrival)
 
@@ -159,7 +159,7 @@ class EventQueue(Checkpointable):
             self.roster = self.roster.after(event)
         return time, event, rank == _BEGIN
 
-    def occur(self, fault: ScriptedFault, time: float) -> Event | None:
+    def apply_fault(self, fault: ScriptedFault, time: float) -> Event | None:
         """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._index[fault.worker]
         if fault.what == "slow":
@@ -174,21 +174,21 @@ class EventQueue(Checkpointable):
             return join
         return self.lose(Leave(worker, time, lost=True, why=f"killed, {AS_SCRIPTED}"))
 
-    def pass_over(self, fault: ScriptedFault) -> None:
+    def skip(self, fault: ScriptedFault) -> None:
         """Skip a scripted fault without applying it."""
         self._scripted_joins -= fault.what == "join"
 
     def lose(self, leave: Leave) -> Leave:
         """Mark a worker as lost; of its pending events only scripted faults remain."""
         self.roster = self.roster.after(leave)
-        self._keep(lambda e: not _is_of(e[3], leave.worker))
+        self._filter(lambda e: not _concerns(e[3], leave.worker))
         return leave
 
     def index_of(self, fault: ScriptedFault) -> int:
         """The index of a fault's worker."""
         return self._index[fault.worker]
 
-    def _keep(self, wanted) -> None:
+    def _filter(self, wanted) -> None:
         self._heap = [entry for entry in self._heap if wanted(entry)]
         heapq.heapify(self._heap)
 
@@ -230,6 +230,6 @@ def _check_at_rest(worker: int, workers: Sequence[WorkerInfo], roster: Roster) -
         )
 
 
-def _is_of(event: Event | ScriptedFault, worker: int) -> bool:
+def _concerns(event: Event | ScriptedFault, worker: int) -> bool:
     """Is this an event of the worker, other than a scripted fault?"""
     return isinstance(event, (Arrival, Join, Leave)) and event.worker == worker

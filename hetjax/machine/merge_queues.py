@@ -53,15 +53,15 @@ class MergeQueues(Checkpointable):
 
         `below` are the workers that are members or below a member node.
         """
-        everyone = (*action.members, *action.partners)
-        _check(action, everyone)
+        all_members = (*action.members, *action.partners)
+        _check(action, all_members)
         start = max(now, *map(self._member_free, action.members))
         node_free = self._nodes.get(action.node, 0.0)
         if action.transfers or action.blocking:
             start = max(start, node_free)
-        ints = [m for m in everyone if isinstance(m, int)]
-        senders = self._senders(everyone, ints)
-        alone = len(everyone) == 1
+        ints = [m for m in all_members if isinstance(m, int)]
+        senders = self._senders(all_members, ints)
+        alone = len(all_members) == 1
         if action.transfers and (senders > 1 or alone):  # else all are on one device
             key = self._common_link  # the link that connects all workers to the server
             if not alone or action.node != ROOT:
@@ -81,9 +81,9 @@ class MergeQueues(Checkpointable):
         """Seconds per byte between the workers' devices and the link, both ways."""
         return sum([self._machine.workers[k].per_byte for k in workers])
 
-    def _senders(self, everyone: tuple[int | str, ...], workers: list[int]) -> int:
+    def _senders(self, all_members: tuple[int | str, ...], workers: list[int]) -> int:
         """The number of models sent over the link: one per device and per node."""
-        nodes = sum([isinstance(m, str) for m in everyone])
+        nodes = sum([isinstance(m, str) for m in all_members])
         return len({self._workers[worker].device for worker in workers}) + nodes
 
     def _member_free(self, member: int | str) -> float:

@@ -19,7 +19,7 @@ from hetjax.machine.paper_machines import (
     WRN_BATCH,
 )
 from hetjax.machine.profile import Cost, Link, Profile
-from hetjax.machine.simulated_machine import MOST_WORKERS, Machine, check_num_workers
+from hetjax.machine.simulated_machine import MAX_WORKERS, Machine, check_num_workers
 
 # Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
 # the fastest (Adaptive SGD). Of the time of a batch of 256 examples 3/7 are the fixed
@@ -102,7 +102,7 @@ def _uniform(name: str) -> Machine:
     if len(number) > 18:  # Python itself refuses to parse very long numbers
         raise ValueError(
             f"uniform:{number[:18]}...: this many workers are too many, give at most "
-            f"{MOST_WORKERS:,}: each has a replica of the model"
+            f"{MAX_WORKERS:,}: each has a replica of the model"
         )
     check_num_workers(name, int(number))
     return _v100s((1.0,) * int(number))

@@ -191,7 +191,7 @@ class SimulatedClock(Checkpointable):
                 self._begin_contending(event)
                 continue
             if isinstance(event, ScriptedFault):
-                event = self._occur(event)
+                event = self._apply_fault(event)
             elif isinstance(event, Arrival) and self._contention:
                 self._merges.set_worker_free(event.worker, self.now)
                 self._replan(self._contention.end(event.worker, self.now))
@@ -199,11 +199,11 @@ class SimulatedClock(Checkpointable):
                 return event
         return None
 
-    def _occur(self, fault: ScriptedFault) -> Event | None:
+    def _apply_fault(self, fault: ScriptedFault) -> Event | None:
         """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._events.index_of(fault)
         was = self._events.roster
-        event = self._events.occur(fault, self.now)
+        event = self._events.apply_fault(fault, self.now)
         if isinstance(event, Slow):  # counts from the worker's next round on
             self._factors[worker] = event.factor
         elif isinstance(event, Join):

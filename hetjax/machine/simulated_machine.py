@@ -19,8 +19,8 @@ from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_see
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
 
-MOST_WORKERS = 100_000  # each has a replica of the model
-MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
+MAX_WORKERS = 100_000  # each has a replica of the model
+MAX_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Machine:
 
     def __post_init__(self):
         check_at_least_zero("noise", self.noise)
-        if self.noise > MOST_NOISE:
+        if self.noise > MAX_NOISE:
             raise ValueError(
-                f"noise must be at most {MOST_NOISE:g}, is {self.noise!r}: steps are "
+                f"noise must be at most {MAX_NOISE:g}, is {self.noise!r}: steps are "
                 "lognormal with mean one, and with more noise nearly all take no time"
             )
         check_seed(self.seed)
@@ -246,8 +246,8 @@ def check_chosen(chosen: Sequence[str], names: Sequence[str]) -> None:
 
 def check_num_workers(what: str, number: int) -> None:
     """Raise where there are more workers than memory can hold."""
-    if number > MOST_WORKERS:
+    if number > MAX_WORKERS:
         raise ValueError(
-            f"{what}: {number} workers are too many, give at most {MOST_WORKERS:,}: "
+            f"{what}: {number} workers are too many, give at most {MAX_WORKERS:,}: "
             "each has a replica of the model"
         )

@@ -31,8 +31,8 @@ class WorkerInfo(NamedTuple):
         return self.fixed + self.per_example * batch_size
 
 
-MOST_STEPS = 2**22  # of a round; each has an array of its rows
-MOST_ROWS = 2**27  # of a round: 1 GiB of row numbers
+MAX_STEPS = 2**22  # of a round; each has an array of its rows
+MAX_ROWS = 2**27  # of a round: 1 GiB of row numbers
 
 
 class LocalRound(NamedTuple):
@@ -55,11 +55,11 @@ class LocalRound(NamedTuple):
 
     def check(self) -> None:
         """Raise a ValueError for a round whose rows cannot be drawn at once."""
-        if self.local_steps > MOST_STEPS or self.examples > MOST_ROWS:
+        if self.local_steps > MAX_STEPS or self.examples > MAX_ROWS:
             raise ValueError(
                 f"a worker's round has {self.local_steps:,} local steps of {self.size} "
                 "examples: the rows of all its steps are drawn when it begins, so that "
-                f"it may have at most {MOST_STEPS:,} steps and {MOST_ROWS:,} rows; "
+                f"it may have at most {MAX_STEPS:,} steps and {MAX_ROWS:,} rows; "
                 "give fewer local_steps"
             )
 

@@ -13,8 +13,8 @@ from hetjax.engine.local_steps import RoundOutcome
 from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment, TakeTurns
 
-FIRST = 3  # assignments that are timed to decide; one of them compiles
-LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
+TIMED_ASSIGNMENTS = 3  # assignments that are timed to decide; one of them compiles
+SHORTEST_POOLED = 1e-3  # [s] shortest assignment for which it pays to wake a thread
 
 Result = Callable[[], RoundOutcome]  # which may have to be waited for
 
@@ -76,8 +76,8 @@ def run_turns_alone(take_turns: TakeTurns) -> None:
         raise RuntimeError("the clock has no more events, but the run is not over")
 
 
-def grouped(
-    assignments: Sequence[Assignment], benches: Sequence[tuple[str, float]]
+def group_assignments(
+    assignments: Sequence[Assignment], device_classes: Sequence[tuple[str, float]]
 ) -> list[list[Assignment]]:
     """Group assignments that one program can run: same bench, steps and batch size.
 
@@ -87,17 +87,17 @@ def grouped(
     groups: dict[tuple, list[Assignment]] = {}
     for a in assignments:
         shape = (len(a.rows), len(a.rows[0])) if a.rows else (a.worker,)
-        groups.setdefault((*benches[a.worker], shape), []).append(a)
+        groups.setdefault((*device_classes[a.worker], shape), []).append(a)
     return list(groups.values())
 
 
 class GroupedExecutor(InlineExecutor):
     """Runs the assignments of one turn of the loop in groups, as a real run does."""
 
-    def __init__(self, run: Any, benches: Sequence[tuple[str, float]]):
+    def __init__(self, run: Any, device_classes: Sequence[tuple[str, float]]):
         """`run(assignments) -> outcomes`; `benches` are those of all workers."""
         super().__init__(run)
-        self._benches = benches
+        self._device_classes = device_classes
         self._pending: list[Assignment] = []
 
     def start(self, assignment: Assignment) -> None:
@@ -111,7 +111,7 @@ class GroupedExecutor(InlineExecutor):
 
     def flush(self) -> None:
         """Run the assignments that were started in this turn."""
-        for group in grouped(self._pending, self._benches):
+        for group in group_assignments(self._pending, self._device_classes):
             for a, outcome in zip(group, self._run(group), strict=True):
                 self.restore_outcome(a.worker, outcome)
         self._pending = []
@@ -136,12 +136,12 @@ class PooledExecutor(InlineExecutor):
         """Run the assignment, or let a thread run it."""
         if not assignment.rows:  # nothing to compute, so its time tells nothing
             return super().begin(assignment)
-        if len(self._seconds) < FIRST:
+        if len(self._seconds) < TIMED_ASSIGNMENTS:
             began = time.perf_counter()
             outcome = self._run(assignment).wait()
             self._seconds.append(time.perf_counter() - began)
             return lambda: outcome
-        if min(self._seconds) < LONG:
+        if min(self._seconds) < SHORTEST_POOLED:
             return super().begin(assignment)
         return self._pool.submit(lambda: self._run(assignment).wait()).result
 

@@ -31,13 +31,13 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
         return [steps.run(a, step_mode, devices[k]) for a in group]
 
     slowdowns = trace.header["slowdowns"]
-    benches = list(zip([w.device for w in workers], slowdowns, strict=True))
+    device_classes = list(zip([w.device for w in workers], slowdowns, strict=True))
     # where merges ran on a device of no worker, its kind is noted
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     tape = StoredTape(trace)
     player = ReferencePlayer(
-        strategy, job, workers, GroupedExecutor(run, benches), placement
+        strategy, job, workers, GroupedExecutor(run, device_classes), placement
     )
     return Runtime(tape, player, step_modes, policy=tape.policy(strategy.policy))
 

@@ -31,7 +31,7 @@ from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
-FORESEEN = 1000  # entries of a tape, and more for each worker
+LOOKAHEAD = 1000  # entries of a tape, and more for each worker
 
 
 def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
@@ -44,7 +44,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     devices = _devices(strategy, job, clock.workers)
     choice = choose(strategy, job, len(clock.workers), devices)
-    begins = _foreseen(machine, strategy, job) if choice.compiled else []
+    begins = _lookahead(machine, strategy, job) if choice.compiled else []
     platform = devices[0].platform
     choice = reconsidered(choice, strategy, job, clock.workers, begins, platform)
     note = f"on {', '.join(map(device_name, devices))}"
@@ -72,7 +72,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     return Runtime(clock, player, step_modes, note=note, kept=kept, played=choice.said)
 
 
-def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
+def _lookahead(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
     """Return the beginning of the tape of a run that nobody plays."""
     clock, entries = SimulatedClock(machine, seed=job.schedule), []
     tape = written(
@@ -82,7 +82,7 @@ def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
         instants=job.instants,
     )
     with suppress(Exception):  # the run itself will tell
-        for entry in islice(tape, FORESEEN + 20 * len(clock.workers)):
+        for entry in islice(tape, LOOKAHEAD + 20 * len(clock.workers)):
             entries.append(entry)
             if clock.now > job.instants[-1]:
                 break

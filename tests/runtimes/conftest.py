@@ -17,7 +17,7 @@ def _short_preparation(monkeypatch):
         return
     from hetjax.runtimes.real.step_timer import StepTimer
 
-    monkeypatch.setattr(dry_run, "ENTRIES", ENTRIES)
+    monkeypatch.setattr(dry_run, "MAX_ENTRIES", ENTRIES)
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
 
 

@@ -23,7 +23,7 @@ from hetjax.machine import (
 )
 from hetjax.schedule import Actions, Policy, asynchronous, rounds
 from hetjax.schedule.policies.calibration_rounds import calibration_rounds
-from hetjax.tracing.fit import doubts, fit_machine
+from hetjax.tracing.fit import disturbances, fit_machine
 from hetjax.tracing.trace import Trace
 
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
@@ -71,9 +71,9 @@ def test_a_disturbed_calibration_says_what_is_odd():
     """Two equal devices 2.5 times apart, noise, and a poor fit; one that is slowed on
     purpose, or of another kind, is no doubt."""
     quiet = machine(Cost(0.5, 0.01), Cost(0.6, 0.01), noise=0.1)
-    assert doubts(quiet, 0.1) == []
+    assert disturbances(quiet, 0.1) == []
     noisy = machine(Cost(0.5, 0.01), Cost(1.25, 0.025), noise=0.38)
-    assert doubts(noisy, 0.3) == [
+    assert disturbances(noisy, 0.3) == [
         "the costs fit the rounds only to 30 %",
         "steps of one kind vary by 38 %",
         "w1 is 2.5 times as slow as w0, a device of its kind",
@@ -82,7 +82,7 @@ def test_a_disturbed_calibration_says_what_is_odd():
         one, other = noisy.workers
         other = dataclasses.replace(other, **changes)
         meant = dataclasses.replace(noisy, workers=(one, other), noise=0.0)
-        assert doubts(meant, 0.1) == []
+        assert disturbances(meant, 0.1) == []
 
 
 def test_a_link_that_takes_no_time_per_byte_says_so():

@@ -1,6 +1,6 @@
 """Measured rounds of a trace: how long they took, and which others computed."""
 
-from hetjax.tracing.measured_rounds import FIRST, measured_rounds
+from hetjax.tracing.measured_rounds import SKIPPED_ROUNDS, measured_rounds
 from hetjax.tracing.trace import Trace
 
 GIVEN = {
@@ -21,7 +21,9 @@ def lines_of(*spans):
     return lines
 
 
-WARM_UP = lines_of(*((k, k - 9.0, k - 8.0) for k in (0, 1) for _ in range(FIRST)))
+WARM_UP = lines_of(
+    *((k, k - 9.0, k - 8.0) for k in (0, 1) for _ in range(SKIPPED_ROUNDS))
+)
 
 
 def measured(*spans, slowdowns=(1.0, 1.0), bursts=(False,) * 3):

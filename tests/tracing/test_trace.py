@@ -39,7 +39,7 @@ from hetjax.schedule import (
     rounds,
 )
 from hetjax.tracing.recorder import Recorder
-from hetjax.tracing.trace import MANY, Trace
+from hetjax.tracing.trace import MAX_WAITING, Trace
 
 POLICIES = {
     "rounds": rounds(batch_size=8, local_steps=2),
@@ -217,10 +217,10 @@ def test_the_file_is_up_to_date_when_it_is_asked_for(tmp_path):
 def test_many_lines_are_written_unasked(tmp_path):
     path = tmp_path / "t.jsonl"
     recorder = Recorder(machine(1.0).worker_infos(0.0), HEADER, path)
-    for _ in range(MANY // 2):
+    for _ in range(MAX_WAITING // 2):
         recorder.write(started(0))
         recorder.write(Arrival(0, LocalRound(1, 8), 0.0, 1.0))
-    assert len(Trace.load(path).lines) >= MANY - 1
+    assert len(Trace.load(path).lines) >= MAX_WAITING - 1
 
 
 def test_without_a_path_it_can_be_saved(tmp_path):

@@ -34,9 +34,9 @@ from hetjax.machine import (
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 
-ENTRIES = 100_000  # of the tape of a dry run, at most
-SECONDS = 1.0  # wall-clock time of a dry run, at most
-EVALUATED = 100  # evaluations, a step apart, before which the policy may merge
+MAX_ENTRIES = 100_000  # of the tape of a dry run, at most
+MAX_SECONDS = 1.0  # wall-clock time of a dry run, at most
+EVALUATIONS = 100  # evaluations, a step apart, before which the policy may merge
 NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
 
 Shape = tuple[int, int]  # steps, batch size
@@ -69,7 +69,7 @@ def dry_run(
     found, began = DryRun([Counter() for _ in infos]), time.perf_counter()
     step = max(i.seconds(strategy.batch_size) for i in infos)
     clock = SimulatedClock(machine, seed=0)
-    instants = [k * step for k in range(1, EVALUATED)]
+    instants = [k * step for k in range(1, EVALUATIONS)]
     tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
     try:
         for number, entry in enumerate(tape):
@@ -78,8 +78,8 @@ def dry_run(
                 found.shapes[entry.worker][shape] += 1
             elif isinstance(entry, MergeReplicas):
                 found.merges.setdefault(_kind(entry.action), entry)
-            over = clock.now > seconds or number > ENTRIES
-            if over or time.perf_counter() - began > SECONDS:
+            over = clock.now > seconds or number > MAX_ENTRIES
+            if over or time.perf_counter() - began > MAX_SECONDS:
                 break
     except RunEnded:
         found.complete = True
@@ -116,7 +116,7 @@ def compile_steps(
 
     def run(item: tuple) -> None:
         (device, local_steps, _), (step_mode, size) = item
-        timer.once(
+        timer.run_once(
             timer.replica(device), timer.rows(local_steps, size), device, step_mode
         )
         if step_mode == "vmapped":  # a group may have fewer workers than the device

@@ -39,14 +39,14 @@ def measure_costs(
     return costs
 
 
-def fixed_share(size: int, seconds: float, small: int, of_small: float) -> float:
+def fixed_share(size: int, seconds: float, small: int, small_seconds: float) -> float:
     """The share of a step's seconds that does not depend on its examples.
 
     It is found from steps of two sizes; with only one, it is 0.
     """
     if small == size:
         return 0.0
-    slope = (seconds - of_small) / (size - small)
+    slope = (seconds - small_seconds) / (size - small)
     return min(max(1 - slope * size / seconds, 0.0), 1.0)  # noise must not be negative
 
 

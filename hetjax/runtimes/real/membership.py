@@ -101,10 +101,10 @@ class Membership:
             return
         if worker in self._events.roster.lost and not again:
             return
-        self._rounds.silent.pop(worker, None)
-        if worker in self._rounds.waited_for:  # its round will not be reported
-            self._rounds.waited_for[worker].reported = True
-        self._events.drop_arrivals(worker)  # of a round that was reported before
+        self._rounds.unresponsive.pop(worker, None)
+        if worker in self._rounds.awaited:  # its round will not be reported
+            self._rounds.awaited[worker].reported = True
+        self._events.discard_arrivals(worker)  # of a round that was reported before
         time = self._time()
         self._events.push(time, Leave(worker, time, True, why))
 
@@ -112,6 +112,6 @@ class Membership:
         """Let a worker that appeared join."""
         worker, why, adopt = appeared
         adopt()
-        self._rounds.silent.pop(worker, None)
+        self._rounds.unresponsive.pop(worker, None)
         self._rounds.deadlines.discard(worker)
         self._events.rejoin(Join(worker, self._time(), why))

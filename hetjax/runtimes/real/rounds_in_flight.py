@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetjax.machine.types import LocalRound, WorkerInfo
-from hetjax.runtimes.real.deadlines import HICCUP, Deadlines
+from hetjax.runtimes.real.deadlines import ALLOWANCE, Deadlines
 
 
 @dataclass
@@ -16,7 +16,7 @@ class RoundInFlight:
     deadline: float
     stamp: float  # of `time.perf_counter`, when the round was dispatched
     reported: bool = False  # it is done or failed, and its event is in the queue
-    given_up: bool = False  # a pause waited for it until its deadline
+    abandoned: bool = False  # a pause waited for it until its deadline
 
 
 class RoundsInFlight:
@@ -30,13 +30,13 @@ class RoundsInFlight:
         self,
         workers: Sequence[WorkerInfo],
         is_compiling: Callable[[int], bool],
-        allowance: float = HICCUP,
+        allowance: float = ALLOWANCE,
     ):
         """Nobody has a round; a worker that compiles is given more time."""
         self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
         self._rounds: dict[int, RoundInFlight] = {}
-        self.silent: dict[int, RoundInFlight] = {}
+        self.unresponsive: dict[int, RoundInFlight] = {}
 
     def begin(
         self, worker: int, local_round: LocalRound, start: float, stamp: float
@@ -49,33 +49,33 @@ class RoundsInFlight:
         """A worker's round is over, or of no interest any more."""
         self._rounds.pop(worker, None)
 
-    def fall_silent(self, worker: int) -> RoundInFlight:
+    def mark_unresponsive(self, worker: int) -> RoundInFlight:
         """A worker missed its deadline: its round is kept among the silent ones."""
-        self.silent[worker] = self._rounds.pop(worker)
-        return self.silent[worker]
+        self.unresponsive[worker] = self._rounds.pop(worker)
+        return self.unresponsive[worker]
 
-    def give_up(self, worker: int) -> None:
+    def abandon(self, worker: int) -> None:
         """A pause waited for a worker until its deadline, in vain."""
-        self._rounds[worker].given_up = True
+        self._rounds[worker].abandoned = True
 
     def of(self, worker: int) -> RoundInFlight | None:
         """The round that a worker has, waited for or silent."""
-        return self.silent.get(worker) or self._rounds.get(worker)
+        return self.unresponsive.get(worker) or self._rounds.get(worker)
 
     @property
-    def waited_for(self) -> dict[int, RoundInFlight]:
+    def awaited(self) -> dict[int, RoundInFlight]:
         """Rounds by worker that have not been reported."""
         return {k: r for k, r in self._rounds.items() if not r.reported}
 
-    def late(self, now: float) -> list[int]:
+    def overdue(self, now: float) -> list[int]:
         """Workers past their deadlines; one that compiles has its deadline moved."""
         late = []
-        for worker, under_way in self.waited_for.items():
-            if under_way.deadline > now and not under_way.given_up:
+        for worker, under_way in self.awaited.items():
+            if under_way.deadline > now and not under_way.abandoned:
                 continue
             if self._is_compiling(worker):
                 under_way.deadline = now + (under_way.deadline - under_way.start)
-                under_way.given_up = False
+                under_way.abandoned = False
                 continue
             late.append(worker)
         return late
@@ -83,13 +83,13 @@ class RoundsInFlight:
     @property
     def first_deadline(self) -> float:
         """The earliest deadline [s] of a round that is waited for; inf without one."""
-        deadlines = (r.deadline for r in self.waited_for.values())
+        deadlines = (r.deadline for r in self.awaited.values())
         return min(deadlines, default=float("inf"))
 
     def seconds_left(self, now: float) -> float:
         """Seconds from `now` until all rounds are usually done."""
         ends = [
             r.start + self.deadlines.usual(k, r.local_round)
-            for k, r in self.waited_for.items()
+            for k, r in self.awaited.items()
         ]
         return max(0.0, max(ends, default=0.0) - now)

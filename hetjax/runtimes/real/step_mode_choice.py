@@ -26,7 +26,7 @@ from hetjax.runtimes.step_modes import step_mode_of_table
 from hetjax.tracing.format import Line
 from hetjax.tracing.trace import Trace
 
-GAIN = 0.03  # by which a step mode must be faster than single dispatches
+MIN_GAIN = 0.03  # by which a step mode must be faster than single dispatches
 
 
 def choose_step_mode(
@@ -41,13 +41,13 @@ def choose_step_mode(
     if len(tried) < 2:
         return "dispatch", {}
     seconds = measured_once(
-        lambda: _measured(timer, device, local_steps, size, learners, tried),
+        lambda: _measure(timer, device, local_steps, size, learners, tried),
         timer.lowered(device, size).as_text(),
         f"{local_steps} steps, {learners} learners",
         device,
     )
     best = min(seconds, key=lambda step_mode: seconds[step_mode])
-    worth = seconds[best] < (1 - GAIN) * seconds["dispatch"]
+    worth = seconds[best] < (1 - MIN_GAIN) * seconds["dispatch"]
     return best if worth else "dispatch", seconds
 
 
@@ -90,7 +90,7 @@ def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
     ]
 
 
-def _measured(
+def _measure(
     timer: StepTimer,
     device: Device,
     local_steps: int,
@@ -141,7 +141,7 @@ def choose_step_modes(
     for kind in {w.kind for w in machine.workers}:
         mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
         shapes = sum((found.shapes[k] for k in mine), Counter())
-        learners = most_learners(machine, kind)
+        learners = most_per_device(machine, kind)
         # a single step of a single worker has only one step mode
         several = {
             k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
@@ -160,6 +160,6 @@ def choose_step_modes(
     return step_modes
 
 
-def most_learners(machine: RealMachine, kind: str) -> int:
+def most_per_device(machine: RealMachine, kind: str) -> int:
     """The largest number of workers that share a device of this kind."""
     return max(Counter(w.device for w in machine.workers if w.kind == kind).values())

@@ -14,8 +14,8 @@ from hetjax.engine.placement import Device
 from hetjax.engine.protocols import Assignment
 from hetjax.replica import Replica
 
-SAMPLES = 8  # of a measurement, at least
-SECONDS = 0.05  # of a measurement, at least
+MIN_SAMPLES = 8  # of a measurement, at least
+MIN_SECONDS = 0.05  # of a measurement, at least
 
 
 class StepTimer:
@@ -50,7 +50,7 @@ class StepTimer:
         """Return the lowered program of one step."""
         return self.steps.lowered(self.arguments(device, size))
 
-    def once(
+    def run_once(
         self,
         replica: Replica,
         rows: Sequence[np.ndarray],
@@ -70,21 +70,21 @@ class StepTimer:
         *,
         local_steps: int = 1,
         step_mode: str = "dispatch",
-        samples: int = SAMPLES,
-        shortest: float = SECONDS,
+        samples: int = MIN_SAMPLES,
+        shortest: float = MIN_SECONDS,
     ) -> list[float]:
         """Measure the seconds of one step of `size` examples.
 
         Each sample runs `local_steps` steps. Programs are compiled before.
         """
-        replica, _ = self.once(
+        replica, _ = self.run_once(
             self.replica(device), self.rows(local_steps, size), device, step_mode
         )
         found: list[float] = []
         total = 0.0
         while len(found) < samples or total < shortest:
             rows = self.rows(local_steps, size)
-            replica, seconds = self.once(replica, rows, device, step_mode)
+            replica, seconds = self.run_once(replica, rows, device, step_mode)
             found.append(seconds / local_steps)
             total += seconds
         return found
@@ -106,13 +106,13 @@ class StepTimer:
 
         def run_alone(k: int) -> None:
             rows = self.rows(local_steps, size)
-            replicas[k], _ = self.once(replicas[k], rows, device, step_mode)
+            replicas[k], _ = self.run_once(replicas[k], rows, device, step_mode)
 
         found: list[float] = []
         with ThreadPoolExecutor(learners) as pool:
             while (
-                len(found) <= SAMPLES
-                or sum(found[1:]) * learners * local_steps < SECONDS
+                len(found) <= MIN_SAMPLES
+                or sum(found[1:]) * learners * local_steps < MIN_SECONDS
             ):
                 began = time.perf_counter()
                 if step_mode == "vmapped":

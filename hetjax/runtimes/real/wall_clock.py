@@ -32,12 +32,12 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.runtimes.real import interruptible_queue
-from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.deadlines import ALLOWANCE
 from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
 
-_LOOK_UP = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
+_LONGEST_WAIT = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
 
 
 class Completion(NamedTuple):
@@ -47,7 +47,7 @@ class Completion(NamedTuple):
     began: float
     finished: float
     failure: str = ""  # the traceback of an exception
-    taken: float | None = None  # when the thread took the round, before it compiled
+    received: float | None = None  # when the thread took the round, before it compiled
     # [s] that count for its deadline, where more than the round itself was waited for
     waited: float | None = None
 
@@ -69,7 +69,7 @@ class WallClock:
         on_slow: Callable[[int, float], None] = lambda worker, factor: None,
         is_compiling: Callable[[int], bool] = lambda worker: False,
         may_appear: Callable[[], bool] = lambda: False,
-        allowance: float = HICCUP,
+        allowance: float = ALLOWANCE,
     ):
         """`on_slow(worker, factor)` carries out a scripted slowdown.
 
@@ -80,19 +80,19 @@ class WallClock:
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow, self._may_appear = on_slow, may_appear
-        self._completions: interruptible_queue.InterruptibleQueue[
+        self._reports: interruptible_queue.InterruptibleQueue[
             Completion | Vanished | Appeared
         ] = interruptible_queue.InterruptibleQueue()
-        self._calls: interruptible_queue.InterruptibleQueue[None] = (
+        self._wake_calls: interruptible_queue.InterruptibleQueue[None] = (
             interruptible_queue.InterruptibleQueue()
         )
         self._leader = threading.get_ident()
-        self._wake = 0.0  # [s] until when the leader waits
+        self._wait_until = 0.0  # [s] until when the leader waits
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
         self._events = EventQueue(self.workers, faults)
         self._rounds = RoundsInFlight(self.workers, is_compiling, allowance)
         self._membership = Membership(self._events, self._rounds, self._time)
-        self._watch = Stopwatch(time.perf_counter())
+        self._stopwatch = Stopwatch(time.perf_counter())
 
     @property
     def roster(self) -> Roster:
@@ -102,14 +102,14 @@ class WallClock:
     @property
     def has_pending_joins(self) -> bool:
         """May an inactive worker still join?"""
-        returning = self._rounds.silent or self._membership.has_returning
+        returning = self._rounds.unresponsive or self._membership.has_returning
         if returning or self._events.has_scripted_joins:
             return True
         return self._may_appear() or self._events.has_join
 
     def begin(self) -> None:
         """Time runs from now on."""
-        self._watch = Stopwatch(time.perf_counter() - self.now)
+        self._stopwatch = Stopwatch(time.perf_counter() - self.now)
         self._leader = threading.get_ident()
 
     def save(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class WallClock:
             "now": self.now,  # not the time by now: the disk may have been waited for
             # rounds that are done arrive in the continued run with their outcomes
             "events": self._events.save_without_arrivals(),
-            "silent": sorted(self._rounds.silent),
+            "silent": sorted(self._rounds.unresponsive),
             "factors": self._factors,
         }
 
@@ -146,7 +146,7 @@ class WallClock:
 
     def time_of(self, stamp: float) -> float:
         """The clock's time [s] of a stamp; pauses do not count."""
-        return self._watch.time_of(stamp)
+        return self._stopwatch.time_of(stamp)
 
     def _time(self) -> float:
         return self.time_of(time.perf_counter())
@@ -174,7 +174,7 @@ class WallClock:
         stamps, compiling = times
         if compiling > 0:
             since = max(stamps.gathered, stamps.merged - compiling)
-            self._watch.add_pause(since, stamps.merged)
+            self._stopwatch.add_pause(since, stamps.merged)
         done = Stamps(*map(self.time_of, stamps))
         merged = Merged(action.node, done.finish, action.members, action.op)
         self._events.push(done.finish, merged)
@@ -202,7 +202,7 @@ class WallClock:
         try:
             yield
         finally:
-            self._watch.add_pause(paused, time.perf_counter())
+            self._stopwatch.add_pause(paused, time.perf_counter())
 
     def _await_all(self) -> None:
         """Collect completions until every round is done or past its deadline.
@@ -212,30 +212,30 @@ class WallClock:
         """
         self._collect()
         while True:
-            late = self._rounds.late(self._time())
-            waited_for = self._rounds.waited_for
+            late = self._rounds.overdue(self._time())
+            waited_for = self._rounds.awaited
             waiting = [r for k, r in waited_for.items() if k not in late]
             if not waiting:
                 break
             left = max(r.deadline for r in waiting) - self._time()
             with suppress(interruptible_queue.Empty):
-                left = min(max(left, 0.0), _LOOK_UP)
-                self._take(self._completions.get(timeout=left))
+                left = min(max(left, 0.0), _LONGEST_WAIT)
+                self._receive(self._reports.get(timeout=left))
         for worker in late:
-            self._rounds.give_up(worker)
+            self._rounds.abandon(worker)
 
     # -- threads and their leader --------------------------------------------------
 
     def completed(self, completion: Completion) -> None:
         """A worker's thread reports; called from that thread."""
-        self._completions.put(completion)
+        self._reports.put(completion)
 
     def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
         """A worker is lost; called from any thread.
 
         `again`: it is said (with the reason) also where the worker is lost already.
         """
-        self._completions.put(Vanished(worker, why, again))
+        self._reports.put(Vanished(worker, why, again))
 
     def appeared(
         self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
@@ -244,34 +244,36 @@ class WallClock:
 
         `adopt()` is called when it joins, on the thread that asks for events.
         """
-        self._completions.put(Appeared(worker, why, adopt))
+        self._reports.put(Appeared(worker, why, adopt))
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the rounds under way are usually done."""
         self._collect()
         return self._rounds.seconds_left(self._time())
 
     @property
-    def has_news(self) -> bool:
+    def has_reports(self) -> bool:
         """Is there a report that `next` has not looked at?"""
-        return not self._completions.empty()
+        return not self._reports.empty()
 
     def wait(self) -> None:
         """The leader waits for a call, until something is due, or for a moment."""
         with suppress(interruptible_queue.Empty):
-            self._calls.get(timeout=max(0.0, self._wake - self._time()))
+            self._wake_calls.get(timeout=max(0.0, self._wait_until - self._time()))
 
-    def call(self, urgent: bool = False) -> None:
+    def wake_leader(self, urgent: bool = False) -> None:
         """A follower wakes the leader, if something is due before its `wait` ends."""
-        if urgent or self._events.next_time < self._wake:
-            self._wake = -math.inf  # one call is enough
-            self._calls.put(None)
+        if urgent or self._events.next_time < self._wait_until:
+            self._wait_until = -math.inf  # one call is enough
+            self._wake_calls.put(None)
 
-    def rest(self) -> None:
+    def prepare_wait(self) -> None:
         """The leader, before `wait`, settles until when it waits."""
-        until = self._time() + _LOOK_UP
-        self._wake = min(until, self._events.next_time, self._rounds.first_deadline)
+        until = self._time() + _LONGEST_WAIT
+        self._wait_until = min(
+            until, self._events.next_time, self._rounds.first_deadline
+        )
 
     # -- what happened ---------------------------------------------------------------
 
@@ -286,20 +288,20 @@ class WallClock:
         event = None
         now = self._time()
         if self._rounds.first_deadline <= min(now, self._events.next_time):
-            event = self._miss(now)
-        event = event or self._due() or self._miss(self._time())
+            event = self._lose_overdue(now)
+        event = event or self._next_due() or self._lose_overdue(self._time())
         if event is not None:
             self.now = max(self.now, event.time)
         return event
 
-    def _due(self) -> Event | None:
+    def _next_due(self) -> Event | None:
         """The first event of the queue, if its time has come."""
         while self._events.next_time <= self._time():
             if self._events.next_is_timer and threading.get_ident() != self._leader:
                 return None
             seconds, event, _ = self._events.pop()
             if isinstance(event, ScriptedFault):
-                event = self._occur(event, seconds)
+                event = self._apply_fault(event, seconds)
             elif isinstance(event, Arrival):
                 self._rounds.end(event.worker)
             elif isinstance(event, Leave) and event.lost:
@@ -310,18 +312,18 @@ class WallClock:
                 return event
         return None
 
-    def _occur(self, fault: ScriptedFault, seconds: float) -> Event | None:
+    def _apply_fault(self, fault: ScriptedFault, seconds: float) -> Event | None:
         """The event that a scripted fault leads to, if any."""
         worker = self._events.index_of(fault)
-        silent = worker in self._rounds.silent
+        silent = worker in self._rounds.unresponsive
         if fault.what == "kill" and silent:  # a late answer is ignored from now on
-            del self._rounds.silent[worker]
+            del self._rounds.unresponsive[worker]
             why = f"killed, {AS_SCRIPTED}"
             return self._membership.lose(Leave(worker, seconds, lost=True, why=why))
         if fault.what == "join" and silent:  # it joins when it answers
-            self._events.pass_over(fault)
+            self._events.skip(fault)
             return None
-        event = self._events.occur(fault, seconds)
+        event = self._events.apply_fault(fault, seconds)
         if isinstance(event, Slow):
             self._factors[worker] = event.factor
             self._on_slow(worker, event.factor)
@@ -329,29 +331,29 @@ class WallClock:
             self._rounds.end(worker)
         return event
 
-    def _miss(self, now: float) -> Event | None:
+    def _lose_overdue(self, now: float) -> Event | None:
         """The Leave of a worker that has not answered by its deadline."""
-        for worker in self._rounds.late(now):
-            under_way = self._rounds.fall_silent(worker)
+        for worker in self._rounds.overdue(now):
+            under_way = self._rounds.mark_unresponsive(worker)
             why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
             return self._membership.lose(Leave(worker, now, lost=True, why=why))
         return None
 
     def _collect(self) -> None:
         """Move all reports into the queue of events."""
-        while not self._completions.empty():
-            self._take(self._completions.get())
+        while not self._reports.empty():
+            self._receive(self._reports.get())
 
-    def _take(self, completion: Completion | Vanished | Appeared) -> None:
+    def _receive(self, completion: Completion | Vanished | Appeared) -> None:
         if isinstance(completion, Completion):
-            self._take_completion(completion)
+            self._receive_completion(completion)
         else:
             self._membership.receive(completion)
 
-    def _take_completion(self, completion: Completion) -> None:
+    def _receive_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
         under_way = self._rounds.of(worker)
-        taken = completion.began if completion.taken is None else completion.taken
+        taken = completion.began if completion.received is None else completion.received
         # else it was killed meanwhile, and may have a new round by now
         if under_way is None or taken < under_way.stamp or under_way.reported:
             return
@@ -359,12 +361,12 @@ class WallClock:
         # a round that ends within a pause takes its time all the same
         finished = began + completion.finished - completion.began
         deadlines = self._rounds.deadlines
-        if worker in self._rounds.silent:
-            del self._rounds.silent[worker]
+        if worker in self._rounds.unresponsive:
+            del self._rounds.unresponsive[worker]
             if failure:  # it is lost already; this tells why
                 self._events.push(finished, Leave(worker, finished, True, failure))
                 return
-            deadlines.doubled(worker)
+            deadlines.double(worker)
             why = f"answered after {completion.finished - under_way.stamp:.3g} s"
             self._events.rejoin(Join(worker, finished, why))
             return

@@ -47,7 +47,7 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
     by_worker = [step_modes[w.kind] for w in machine.workers]
     compile_steps(timer, job, devices, by_worker, found)
     compile_merges(strategy, job, infos, placement, found)
-    crew = WorkerThreads(
+    worker_threads = WorkerThreads(
         [
             DeviceWorker(w.name, w.device, w.slowdown, step_mode)
             for w, step_mode in zip(machine.workers, by_worker, strict=True)
@@ -57,15 +57,15 @@ def open_threads(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime
     clock = WallClock(
         infos,
         faults=machine.faults,
-        on_slow=crew.slow,
-        is_compiling=crew.is_compiling,
+        on_slow=worker_threads.slow,
+        is_compiling=worker_threads.is_compiling,
     )
     slowdowns = [worker.slowdown for worker in machine.workers]
     about = header(strategy, job, step_modes, fastest, slowdowns)
     recorder = Recorder(infos, about, path, continues=job.continues)
     # a trace file does not hold these, but `replay` in the same process can use them
     recorder.recording.context = (job.programs.task, job.data, strategy)
-    executor = ThreadExecutor(StepRunner(settings, job), crew, clock)
+    executor = ThreadExecutor(StepRunner(settings, job), worker_threads, clock)
     return Runtime(
         clock,
         ReferencePlayer(strategy, job, infos, executor, placement),

@@ -22,7 +22,7 @@ def session():
 )
 def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
     """Several speeds of the workers give several orders of arrival."""
-    monkeypatch.setattr(dry_run, "ENTRIES", 1500)
+    monkeypatch.setattr(dry_run, "MAX_ENTRIES", 1500)
     more = {"mega_batch": 20} if name == "adaptive_sgd" else {}
     strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **more)
     job = session.job(name, strategy, 0)

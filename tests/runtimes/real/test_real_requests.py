@@ -315,7 +315,7 @@ def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
             "path='no/folder/m.json': there is no folder no/folder",
         ),
-        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: give the trace of"),
+        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: pass the trace of"),
     ],
 )
 def test_runs_that_cannot_be_measured_or_replayed(call, message):
@@ -326,5 +326,5 @@ def test_runs_that_cannot_be_measured_or_replayed(call, message):
 def test_a_binary_file_is_not_a_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"t\.jsonl: this is not a text file, so"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: not a trace, as it is not a text file"):
         hj.replay(path, TASK, DATA)

@@ -152,9 +152,9 @@ def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
     """The second run reads the step mode from the disk, and the trace names it."""
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     measured = []
-    inner = step_mode_choice._measured
+    inner = step_mode_choice._measure
     monkeypatch.setattr(
-        step_mode_choice, "_measured", lambda *a: measured.append(a[1:]) or inner(*a)
+        step_mode_choice, "_measure", lambda *a: measured.append(a[1:]) or inner(*a)
     )
     histories = [
         real(strategy("fed_acc"), three_workers(step_mode=None), until=[merged])

@@ -80,7 +80,7 @@ def test_without_events_it_returns_now_and_then(world):
     c.set_timer("far", 8.0)
     assert c.next() is None
     assert world.now == 0.0
-    c.rest()
+    c.prepare_wait()
     c.wait()
     assert world.now == pytest.approx(0.1)
 
