@@ -1,4 +1,4 @@
-"""Replay of a recorded run: its trace is the tape, on the same kinds of device."""
+"""Replay a recorded run: its trace is the tape, on the same kinds of device."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
 
     slowdowns = trace.header["slowdowns"]
     device_classes = list(zip([w.device for w in workers], slowdowns, strict=True))
-    # where merges ran on a device of no worker, its kind is noted
+    # the header notes a kind if merges ran on a device without workers
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     tape = StoredTape(trace)
@@ -43,6 +43,6 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
 
 
 def missing_kinds(trace: Trace) -> list[str]:
-    """Kinds of device that occur in the trace but not in this process."""
+    """Return the kinds of device in the trace that this process lacks."""
     here = {d.device_kind for d in all_devices()}
     return sorted({w.kind for w in trace.workers} - here)

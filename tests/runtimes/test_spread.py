@@ -66,7 +66,7 @@ def test_named_devices_in_their_order(host):
 
 
 def test_devices_of_several_kinds(host):
-    message = r"devices='cuda' are of the kinds A and B: give devices of one kind"
+    message = r"devices='cuda' are of the kinds A and B: all devices must be of one"
     with pytest.raises(ValueError, match=message):
         simulation_devices("cuda")
 
@@ -74,9 +74,9 @@ def test_devices_of_several_kinds(host):
 ERRORS = [
     (["cpu:9"], "there is no device 'cpu:9'; there are: .*cpu:0, cpu:1"),
     (["cpu:0", 3], "there is no device 3; there are: .*cpu:0, cpu:1"),
-    (["cpu:0", "cpu"], "give every device once"),
-    ([], r"devices=\[\]: give at least one device, or None"),
-    (3, "devices=3: give a list of devices, or their names"),
+    (["cpu:0", "cpu"], "pass every device once"),
+    ([], r"devices=\[\]: pass at least one device, or None"),
+    (3, "devices=3: pass a list of devices, or their names"),
 ]
 RUN = {"seconds": 0.1, "num_evals": 2, "progress": False}
 SETTINGS = {"batch_size": 8, "learning_rate": 0.1}

@@ -137,7 +137,7 @@ def _other_version(lines):
         (r", line 1: damaged: instants is \[\"x\"\], not", _changed(0, instants=["x"])),
         (r", line 1: damaged: instants is \[Infinity\]", _changed(0, instants=[INF])),
         (r", line 1: damaged: instants is \[10000", _changed(0, instants=[10**400])),
-        (r", line 1: damaged: instants are not increasing", _changed(0, instants=[1.0, 0.5])),
+        (r", line 1: damaged: instants are not", _changed(0, instants=[1.0, 0.5])),
         (
             r", line 1: damaged: eval_examples is \[1.5\]",
             _changed(0, eval_examples=[1.5]),

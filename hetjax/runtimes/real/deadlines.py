@@ -1,7 +1,7 @@
-"""How long to wait for a worker: a deadline from its own measured times (host world).
+"""Deadlines of local rounds, from each worker's own measured times (host world).
 
-There is no timeout to tune. The deadline of a worker whose times hardly vary has a
-lower bound, so that the worker is not lost when the host is slow for a moment.
+There is no timeout to tune. A lower bound keeps a worker whose times hardly vary from
+being lost when the host is slow for a moment.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from hetjax.machine.types import LocalRound, WorkerInfo
 
 DEVIATIONS = 8.0  # median deviations above the median
 LEAST_FACTOR = 5.0  # times the median, at least
-ALLOWANCE = 1.0  # [s] on top, for delays that a busy host may cause at any time
+ALLOWANCE = 1.0  # [s] on top, for the delays of a busy host
 UNMEASURED_FACTOR = (
     20.0  # times the expected seconds, for a worker with few measured rounds
 )
@@ -33,7 +33,7 @@ class Deadlines:
     def __init__(self, workers: Sequence[WorkerInfo], allowance: float = ALLOWANCE):
         """Start without measurements: only the expected seconds of the infos count.
 
-        `allowance` [s] is what every round may take besides: 1 s above.
+        `allowance` [s] is added to the deadline of every round: the 1 s above.
         """
         self._allowance = allowance
         self._workers = workers
@@ -42,7 +42,7 @@ class Deadlines:
         self._limits = [UNMEASURED_FACTOR] * len(workers)  # times the expected seconds
 
     def expected(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round is expected to take."""
+        """Return the seconds that a local round is expected to take."""
         return local_round.seconds + local_round.local_steps * self._workers[
             worker
         ].seconds(local_round.size)
@@ -61,15 +61,15 @@ class Deadlines:
             self._limits[worker] = self._limit(self._ratios[worker])
 
     def usual(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round usually takes."""
+        """Return the seconds that a local round usually takes."""
         return median(self._ratios[worker] or [1.0]) * self.expected(
             worker, local_round
         )
 
     def double(self, worker: int) -> None:
-        """Double the deadline of a worker that answered after it.
+        """Double the deadline of a worker that answered too late.
 
-        The worker is slower than its earlier rounds suggested. They are discarded, and
+        The worker is slower than its earlier rounds suggest. They are discarded, and
         the doubled limit holds until enough new rounds are measured.
         """
         self._ratios[worker].clear()
@@ -77,13 +77,13 @@ class Deadlines:
         self._limits[worker] *= 2
 
     def discard(self, worker: int) -> None:
-        """Forget what was measured of a worker, which has another process now."""
+        """Discard the measurements of a worker, which has a new process."""
         self._ratios[worker].clear()
         self._counts[worker] = 0
         self._limits[worker] = UNMEASURED_FACTOR
 
     def allowed(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round may take before its worker counts as lost."""
+        """Return the seconds that a round may take before its worker counts as lost."""
         return (
             self._limits[worker] * self.expected(worker, local_round) + self._allowance
         )

@@ -13,8 +13,8 @@ def measure_costs(
 ) -> dict[str, tuple[float, float]]:
     """Measure (fixed, per example) seconds of a step by worker.
 
-    Each device is measured at `batch_size`. The fixed share is measured with a second
-    batch size, on the first device of each kind.
+    Each device is measured at `batch_size`, and the first device of each kind also at a
+    smaller batch size, which determines the fixed share.
     """
     devices = dict.fromkeys(w.device for w in machine.workers)
     kinds = {w.kind: w.device for w in reversed(machine.workers)}
@@ -40,16 +40,16 @@ def measure_costs(
 
 
 def fixed_share(size: int, seconds: float, small: int, small_seconds: float) -> float:
-    """The share of a step's seconds that does not depend on its examples.
+    """Return the share of a step's seconds that does not depend on its examples.
 
-    It is found from steps of two sizes; with only one, it is 0.
+    It is computed from steps of two sizes; with only one size it is 0.
     """
     if small == size:
         return 0.0
     slope = (seconds - small_seconds) / (size - small)
-    return min(max(1 - slope * size / seconds, 0.0), 1.0)  # noise must not be negative
+    return min(max(1 - slope * size / seconds, 0.0), 1.0)  # noise may exceed both
 
 
 def first_quartile(seconds: list[float]) -> float:
-    """The usual time of a step: a busy host makes steps slower but never faster."""
+    """Return a step's typical time: a busy host makes steps slower, never faster."""
     return float(np.quantile(seconds, 0.25))

@@ -43,7 +43,7 @@ class Membership:
     ):
         """`time()` is the clock's time [s]."""
         self._events, self._rounds, self._time = events, rounds, time
-        # workers of a continued run whose threads are new: they join again
+        # workers of a continued run that have new threads and will join again
         self._returning: set[int] = set()
         # reports by worker that wait for its pending loss: a Leave removes the pending
         # events of its worker

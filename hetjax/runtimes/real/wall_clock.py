@@ -1,9 +1,9 @@
-"""The real clock: events of workers that compute in threads of their own (host world).
+"""The wall clock: events of real workers, each with a thread of its own (host world).
 
-Threads report what they completed, with time stamps of their own, and take turns at
-asking for the next event. The leader is the thread that began the run: it waits while
-no other thread takes turns, and it alone receives timers. The clock can be paused, for
-evaluations: what completes meanwhile is delivered at its time, as without the pause.
+Threads report completed rounds with their own time stamps, and take turns asking for
+the next event. The leader is the thread that began the run: it waits while no other
+thread takes turns, and it alone receives timers. The clock can be paused for
+evaluations: rounds that complete during a pause are delivered at their own times.
 """
 
 import math
@@ -37,18 +37,18 @@ from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
 
-_LONGEST_WAIT = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
+_LONGEST_WAIT = 0.1  # [s] of `wait`, so that the caller sees Ctrl-C
 
 
 class Completion(NamedTuple):
-    """What a worker's thread reports; stamps are those of `time.perf_counter`."""
+    """The report of a worker's thread; stamps are those of `time.perf_counter`."""
 
     worker: int
     began: float
     finished: float
     failure: str = ""  # the traceback of an exception
-    received: float | None = None  # when the thread took the round, before it compiled
-    # [s] that count for its deadline, where more than the round itself was waited for
+    received: float | None = None  # by the thread, before it compiled
+    # [s] that count for its deadline, if more than the round itself was awaited
     waited: float | None = None
 
 
@@ -56,9 +56,9 @@ class WallClock:
     """The clock of one run on real workers; `begin` sets it to 0 s.
 
     A worker whose thread fails, or does not answer by its deadline (see `Deadlines`),
-    leaves: Leave(lost=True). A worker that answers late joins again, and the result of
-    that round is dropped. A worker that fails while it is silent leaves a second time,
-    with the reason.
+    leaves: Leave(lost=True). A worker that answers after its deadline joins again, and
+    the result of that round is discarded. An unresponsive worker that fails leaves a
+    second time, with the reason.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class WallClock:
     ):
         """`on_slow(worker, factor)` carries out a scripted slowdown.
 
-        `is_compiling(worker)` tells that its deadline must wait for a compilation.
-        `may_appear()`: may a worker still come, of which `appeared` will tell?
-        `allowance` [s] is added to all deadlines.
+        `is_compiling(worker)` is whether its deadline must wait for a compilation.
+        `may_appear()` is whether `appeared` may still report a worker. `allowance` [s]
+        is added to all deadlines.
         """
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
@@ -87,7 +87,7 @@ class WallClock:
             interruptible_queue.InterruptibleQueue()
         )
         self._leader = threading.get_ident()
-        self._wait_until = 0.0  # [s] until when the leader waits
+        self._wait_until = 0.0  # [s] at which the leader's wait ends
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
         self._events = EventQueue(self.workers, faults)
         self._rounds = RoundsInFlight(self.workers, is_compiling, allowance)
@@ -101,23 +101,23 @@ class WallClock:
 
     @property
     def has_pending_joins(self) -> bool:
-        """May an inactive worker still join?"""
+        """Whether an inactive worker may still join."""
         returning = self._rounds.unresponsive or self._membership.has_returning
         if returning or self._events.has_scripted_joins:
             return True
         return self._may_appear() or self._events.has_join
 
     def begin(self) -> None:
-        """Time runs from now on."""
+        """Start the clock."""
         self._stopwatch = Stopwatch(time.perf_counter() - self.now)
         self._leader = threading.get_ident()
 
     def save(self) -> dict[str, Any]:
-        """Return the time, the events, and whose answers are still awaited."""
+        """Return the time, the events, and the workers whose answers are awaited."""
         self._collect()
         return {
-            "now": self.now,  # not the time by now: the disk may have been waited for
-            # rounds that are done arrive in the continued run with their outcomes
+            "now": self.now,  # `_time()` may include waiting for the disk
+            # completed rounds arrive in the continued run with their outcomes
             "events": self._events.save_without_arrivals(),
             "silent": sorted(self._rounds.unresponsive),
             "factors": self._factors,
@@ -130,7 +130,7 @@ class WallClock:
         for worker, factor in saved["factors"].items():
             self._factors[worker] = factor
             self._on_slow(worker, factor)
-        for worker in saved["silent"]:  # its thread hung in another process
+        for worker in saved["silent"]:  # its thread hung in the earlier process
             self._membership.rejoin(worker, self.now)
 
     def start_at(self, time: float) -> None:
@@ -138,26 +138,26 @@ class WallClock:
         self.now = time
 
     def resume_round(self, worker: int, arrival: Arrival | None) -> None:
-        """Let a round that was in flight arrive, or lose it."""
+        """Let a round that was in flight arrive, or lose it without an arrival."""
         if arrival is not None:
             self._events.push(arrival.finish, arrival)
             return
         self._membership.cut_off(worker, self.now)
 
     def time_of(self, stamp: float) -> float:
-        """The clock's time [s] of a stamp; pauses do not count."""
+        """Return the clock's time [s] at a stamp; pauses do not count."""
         return self._stopwatch.time_of(stamp)
 
     def _time(self) -> float:
         return self.time_of(time.perf_counter())
 
-    # -- what the loop asks for --------------------------------------------------
+    # -- requests of the loop ----------------------------------------------------
 
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """The worker has the round from now on; when it will arrive is unknown."""
-        del nonzeros  # a real device takes what it takes
+        """Begin a worker's round; the time of its arrival is unknown."""
+        del nonzeros  # the time is measured
         self._events.dispatch(worker)
         stamp = time.perf_counter()
         start = self.time_of(stamp)
@@ -165,12 +165,12 @@ class WallClock:
         return Arrival(worker, local_round, start, math.inf)
 
     def plan(self, merge: MergeRequest) -> PlannedMerge:
-        """A merge takes place now; how long it takes is measured."""
+        """Plan a merge for now; its duration is measured."""
         check_members(merge.action, self.workers, self.roster)
         return PlannedMerge(self.now)
 
     def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
-        """Return the times of a merge; seconds of compilation do not count."""
+        """Return the times of a merge; seconds of compiling do not count."""
         stamps, compiling = times
         if compiling > 0:
             since = max(stamps.gathered, stamps.merged - compiling)
@@ -181,22 +181,22 @@ class WallClock:
         return done
 
     def start(self, worker: int) -> None:
-        """The worker takes part from now on: a Join follows."""
+        """Make a worker active from now on; a Join follows."""
         self._events.start(worker, self._time())
 
     def stop(self, worker: int) -> None:
-        """The worker finishes its round and gets no more: a Leave follows."""
+        """Make a worker inactive after its current round; a Leave follows."""
         self._events.stop(worker, self._time())
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer at `time` [s], or at once where that is past."""
+        """Request a Timer at `time` [s], or at once if that is past."""
         if not 0 <= time < math.inf:  # also refuses NaN
             raise ValueError(f"timer {name!r} at {time} s: give a finite time")
         self._events.set_timer(name, time)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time stands still within the block, once all rounds under way are done."""
+        """Stop time within the block, and wait for all rounds in flight first."""
         paused = time.perf_counter()
         self._await_all()
         try:
@@ -207,40 +207,40 @@ class WallClock:
     def _await_all(self) -> None:
         """Collect completions until every round is done or past its deadline.
 
-        Late workers are given up: the clock stands still from before the wait on, so
-        their deadlines lie in its future, and the next pause would wait for them again.
+        Overdue workers are abandoned: the clock stops before this wait, so that their
+        deadlines lie in its future and the next pause would wait for them again.
         """
         self._collect()
         while True:
-            late = self._rounds.overdue(self._time())
+            overdue = self._rounds.overdue(self._time())
             waited_for = self._rounds.awaited
-            waiting = [r for k, r in waited_for.items() if k not in late]
+            waiting = [r for k, r in waited_for.items() if k not in overdue]
             if not waiting:
                 break
             left = max(r.deadline for r in waiting) - self._time()
             with suppress(interruptible_queue.Empty):
                 left = min(max(left, 0.0), _LONGEST_WAIT)
                 self._receive(self._reports.get(timeout=left))
-        for worker in late:
+        for worker in overdue:
             self._rounds.abandon(worker)
 
     # -- threads and their leader --------------------------------------------------
 
     def completed(self, completion: Completion) -> None:
-        """A worker's thread reports; called from that thread."""
+        """Report a worker's completed round; called from its thread."""
         self._reports.put(completion)
 
     def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
-        """A worker is lost; called from any thread.
+        """Report that a worker is lost; called from any thread.
 
-        `again`: it is said (with the reason) also where the worker is lost already.
+        With `again`, a worker that is lost already leaves once more, with this reason.
         """
         self._reports.put(Vanished(worker, why, again))
 
     def appeared(
         self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
     ) -> None:
-        """A worker that is lost can take rounds again; called from any thread.
+        """Report that a lost worker can take rounds again; called from any thread.
 
         `adopt()` is called when it joins, on the thread that asks for events.
         """
@@ -248,41 +248,41 @@ class WallClock:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the rounds under way are usually done."""
+        """Seconds until the rounds in flight are usually done."""
         self._collect()
         return self._rounds.seconds_left(self._time())
 
     @property
     def has_reports(self) -> bool:
-        """Is there a report that `next` has not looked at?"""
+        """Whether there is a report that `next` has not handled."""
         return not self._reports.empty()
 
     def wait(self) -> None:
-        """The leader waits for a call, until something is due, or for a moment."""
+        """Let the leader wait for a call, for an event that is due, or for a moment."""
         with suppress(interruptible_queue.Empty):
             self._wake_calls.get(timeout=max(0.0, self._wait_until - self._time()))
 
     def wake_leader(self, urgent: bool = False) -> None:
-        """A follower wakes the leader, if something is due before its `wait` ends."""
+        """Wake the leader if an event is due before its `wait` ends."""
         if urgent or self._events.next_time < self._wait_until:
-            self._wait_until = -math.inf  # one call is enough
+            self._wait_until = -math.inf  # one call suffices
             self._wake_calls.put(None)
 
     def prepare_wait(self) -> None:
-        """The leader, before `wait`, settles until when it waits."""
+        """Set the time at which the leader's next `wait` ends."""
         until = self._time() + _LONGEST_WAIT
         self._wait_until = min(
             until, self._events.next_time, self._rounds.first_deadline
         )
 
-    # -- what happened ---------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------
 
     def next(self) -> Event | None:
-        """The earliest event whose time has come; None if there is none now.
+        """Return the earliest event that is due; None without one.
 
-        A deadline that passed before that event comes first: otherwise a silent worker
-        would never be missed while other workers always have an event due. Only the
-        leader gets timers, and what comes after one: a timer may lead to an evaluation.
+        A deadline that passed before that event comes first: otherwise an overdue
+        worker would go unnoticed while other workers always have an event due. Only the
+        leader gets timers and the events after them: a timer may cause an evaluation.
         """
         self._collect()
         event = None
@@ -295,7 +295,7 @@ class WallClock:
         return event
 
     def _next_due(self) -> Event | None:
-        """The first event of the queue, if its time has come."""
+        """Return the first event of the queue, if it is due."""
         while self._events.next_time <= self._time():
             if self._events.next_is_timer and threading.get_ident() != self._leader:
                 return None
@@ -313,14 +313,14 @@ class WallClock:
         return None
 
     def _apply_fault(self, fault: ScriptedFault, seconds: float) -> Event | None:
-        """The event that a scripted fault leads to, if any."""
+        """Apply a scripted fault and return its event, if any."""
         worker = self._events.index_of(fault)
-        silent = worker in self._rounds.unresponsive
-        if fault.what == "kill" and silent:  # a late answer is ignored from now on
+        unresponsive = worker in self._rounds.unresponsive
+        if fault.what == "kill" and unresponsive:  # its answer will be ignored
             del self._rounds.unresponsive[worker]
             why = f"killed, {AS_SCRIPTED}"
             return self._membership.lose(Leave(worker, seconds, lost=True, why=why))
-        if fault.what == "join" and silent:  # it joins when it answers
+        if fault.what == "join" and unresponsive:  # it joins when it answers
             self._events.skip(fault)
             return None
         event = self._events.apply_fault(fault, seconds)
@@ -332,10 +332,10 @@ class WallClock:
         return event
 
     def _lose_overdue(self, now: float) -> Event | None:
-        """The Leave of a worker that has not answered by its deadline."""
+        """Return the Leave of an overdue worker, if there is one."""
         for worker in self._rounds.overdue(now):
-            under_way = self._rounds.mark_unresponsive(worker)
-            why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
+            round_ = self._rounds.mark_unresponsive(worker)
+            why = f"no answer for {time.perf_counter() - round_.stamp:.3g} s"
             return self._membership.lose(Leave(worker, now, lost=True, why=why))
         return None
 
@@ -352,29 +352,29 @@ class WallClock:
 
     def _receive_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
-        under_way = self._rounds.of(worker)
+        round_ = self._rounds.of(worker)
         taken = completion.began if completion.received is None else completion.received
-        # else it was killed meanwhile, and may have a new round by now
-        if under_way is None or taken < under_way.stamp or under_way.reported:
+        # otherwise it was killed in the meantime, and may have a new round
+        if round_ is None or taken < round_.stamp or round_.reported:
             return
         began = self.time_of(completion.began)
-        # a round that ends within a pause takes its time all the same
+        # a pause does not shorten a round that ends within it
         finished = began + completion.finished - completion.began
         deadlines = self._rounds.deadlines
         if worker in self._rounds.unresponsive:
             del self._rounds.unresponsive[worker]
-            if failure:  # it is lost already; this tells why
+            if failure:  # it is lost already: report the reason
                 self._events.push(finished, Leave(worker, finished, True, failure))
                 return
             deadlines.double(worker)
-            why = f"answered after {completion.finished - under_way.stamp:.3g} s"
+            why = f"answered after {completion.finished - round_.stamp:.3g} s"
             self._events.rejoin(Join(worker, finished, why))
             return
         waited = completion.waited
         waited = finished - began if waited is None else waited
-        deadlines.observe(worker, under_way.local_round, waited)
-        under_way.reported = True
-        event = Arrival(worker, under_way.local_round, began, finished)
+        deadlines.observe(worker, round_.local_round, waited)
+        round_.reported = True
+        event = Arrival(worker, round_.local_round, began, finished)
         if failure:
             event = Leave(worker, finished, True, failure)
         self._events.push(finished, event)

@@ -1,4 +1,4 @@
-"""Preparation of a real run: measure and compile before the clock starts."""
+"""Prepare a run on threads: measure and compile before the clock starts."""
 
 from hetjax.engine.job import Job
 from hetjax.engine.local_steps import StepRunner, StepSettings

@@ -20,7 +20,7 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
     [
         (["cpu:9"], {}, "no device 'cpu:9'; there are: .*cpu:0, cpu:1"),
         (["tpu"], {}, "no device 'tpu'"),
-        (["cpu:0", "cpu:0"], {}, "give every device once"),
+        (["cpu:0", "cpu:0"], {}, "pass every device once"),
         ([], {}, "at least one worker"),
         (["cpu:0"], {"workers_per_device": 0}, "workers_per_device=0"),
         (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5 of cpu:0"),
@@ -326,5 +326,5 @@ def test_runs_that_cannot_be_measured_or_replayed(call, message):
 def test_a_binary_file_is_not_a_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"t\.jsonl: not a trace, as it is not a text file"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: not a trace, as it is not"):
         hj.replay(path, TASK, DATA)
