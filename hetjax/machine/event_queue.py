@@ -1,8 +1,8 @@
 """Pending events in order, shared by the simulated and the wall clock (host world).
 
 The queue is a heap by time; events at the same time are ordered by kind, then by worker
-or by the order of insertion. It keeps the `Roster`, carries out the machine's scripted
-faults, and drops the pending events of a lost worker.
+or by the order of insertion. It maintains the `Roster`, applies the machine's scripted
+faults, and removes the pending events of lost workers.
 """
 
 import heapq
@@ -25,8 +25,8 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 
-# The order of events at the same time: the result of a merge is visible to a worker
-# that arrives at that time, and a timer sees everything that happened.
+# The order of simultaneous events: an arriving worker sees the result of a merge that
+# is done at the same time, and a timer sees everything.
 _BEGIN, _MERGED, _MEMBERSHIP, _ARRIVAL, _TIMER = range(-1, 4)
 _RANKS: dict[type, int] = {
     Merged: _MERGED,
@@ -60,16 +60,16 @@ class EventQueue(Checkpointable):
 
     @property
     def has_scripted_joins(self) -> bool:
-        """Does a scripted fault let a worker join later?"""
+        """Whether a scripted fault lets a worker join later."""
         return self._scripted_joins > 0
 
     @property
     def has_join(self) -> bool:
-        """Is a worker about to join?"""
+        """Whether a Join is pending."""
         return any(isinstance(entry[3], Join) for entry in self._heap)
 
     def has_leave(self, worker: int) -> bool:
-        """Is a worker about to be lost?"""
+        """Whether the loss of a worker is pending."""
         events = (entry[3] for entry in self._heap)
         return any(
             isinstance(e, Leave) and e.worker == worker and e.lost for e in events
@@ -77,16 +77,16 @@ class EventQueue(Checkpointable):
 
     @property
     def next_time(self) -> float:
-        """The time of the first event; inf if there is none."""
+        """The time of the first event; inf without one."""
         return self._heap[0][0] if self._heap else math.inf
 
     @property
     def next_is_timer(self) -> bool:
-        """Is the first event a timer?"""
+        """Whether the first event is a timer."""
         return bool(self._heap) and self._heap[0][1] == _TIMER
 
     def save_without_arrivals(self) -> dict[str, Any]:
-        """As `save`, but without the arrivals that are pending."""
+        """Return the state as `save` does, without the pending arrivals."""
         rest = [e for e in self._heap if not isinstance(e[3], Arrival)]
         heapq.heapify(rest)
         return {**self.save(), "_heap": rest}
@@ -140,7 +140,7 @@ class EventQueue(Checkpointable):
         self.roster = self.roster.dispatched((worker,))
 
     def discard_arrivals(self, worker: int) -> None:
-        """Remove the pending arrivals of a worker: its work is gone."""
+        """Remove the pending arrivals of a worker whose work is lost."""
         self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
 
     def reschedule(self, arrivals: Sequence[Arrival]) -> None:
@@ -153,7 +153,7 @@ class EventQueue(Checkpointable):
     # -- taking events ---------------------------------------------------------
 
     def pop(self) -> tuple[float, Event | ScriptedFault, bool]:
-        """Remove the first event: (time, event, is it the begin of a round?)."""
+        """Remove the first event: (time, event, whether it is the begin of a round)."""
         time, rank, _, event = heapq.heappop(self._heap)
         if isinstance(event, Arrival) and rank == _ARRIVAL:
             self.roster = self.roster.after(event)
@@ -185,11 +185,11 @@ class EventQueue(Checkpointable):
         return leave
 
     def index_of(self, fault: ScriptedFault) -> int:
-        """The index of a fault's worker."""
+        """Return the index of a fault's worker."""
         return self._index[fault.worker]
 
-    def _filter(self, wanted) -> None:
-        self._heap = [entry for entry in self._heap if wanted(entry)]
+    def _filter(self, keep) -> None:
+        self._heap = [entry for entry in self._heap if keep(entry)]
         heapq.heapify(self._heap)
 
     # -- checks ----------------------------------------------------------------
@@ -205,7 +205,7 @@ class EventQueue(Checkpointable):
 def check_members(
     action: MergeAction, workers: Sequence[WorkerInfo], roster: Roster
 ) -> None:
-    """Raise a ValueError unless the workers that merge are there, and at rest."""
+    """Raise a ValueError unless the merging workers exist and are at rest."""
     if not action.members:
         raise ValueError("a merge needs at least one member")
     for worker in action.members:
@@ -231,5 +231,5 @@ def _check_at_rest(worker: int, workers: Sequence[WorkerInfo], roster: Roster) -
 
 
 def _concerns(event: Event | ScriptedFault, worker: int) -> bool:
-    """Is this an event of the worker, other than a scripted fault?"""
+    """Whether this is an event of the worker, other than a scripted fault."""
     return isinstance(event, (Arrival, Join, Leave)) and event.worker == worker
