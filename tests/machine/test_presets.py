@@ -1,4 +1,4 @@
-"""Machine presets: the numbers of the papers, and unknown names."""
+"""Machine presets: the papers' numbers, and unknown names."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Costs, drift, links and machines: numbers by hand, and every refusal."""
+"""Costs, drift, links and machines: manual calculations, and every error."""
 
 import dataclasses
 import math

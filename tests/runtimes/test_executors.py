@@ -1,4 +1,4 @@
-"""Where assignments run: it changes the time that they take, and nothing else."""
+"""Executors: where assignments run changes their time, and nothing else."""
 
 import queue
 import threading

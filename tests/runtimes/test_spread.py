@@ -1,4 +1,4 @@
-"""Which devices simulated workers are spread over, and what compiles side by side."""
+"""Simulated workers on several devices: placement and concurrent compilation."""
 
 import threading
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from hetjax.runtimes.openers import open_runtime
 
 
 class Fake(NamedTuple):
-    """What is read of a JAX device."""
+    """The attributes of a JAX device that are read."""
 
     device_kind: str
     id: int

@@ -61,7 +61,7 @@ FAULTS = (
 
 
 def undecided(policy):
-    """The policy, which must not be asked: a trace says what was decided."""
+    """The policy, which a replay must not call: decisions come from the trace."""
 
     def never(*given):
         raise AssertionError("a replay asked the policy")
@@ -117,7 +117,7 @@ def test_timers_and_membership_are_replayed():
 
 
 def test_a_worker_is_started_amid_merges_and_rounds():
-    """What is started comes first in a trace, and last among the actions."""
+    """Started workers come first in a trace, and last among the actions."""
     step = LocalRound(1, 8)
     policy = scripted(
         Actions(dispatch=((0, step),), stop=(1,)),
@@ -291,7 +291,7 @@ def version_2():
 
 
 def test_a_trace_of_version_2_replays_the_run():
-    """The policy decides again: not all of its decisions are in the trace."""
+    """The policy decides again: the trace lacks some of its decisions."""
     policy, trace = POLICIES["partners"], version_2()
     run, now = recorded(policy, OF_VERSION_2, count=13)
     assert replayed(policy, trace) == [*run, ("as asked", None)]

@@ -1,4 +1,4 @@
-"""Error messages for damaged traces, and for runs unlike the recorded one."""
+"""Error messages for damaged traces, and for runs that differ from the recorded one."""
 
 import json
 
@@ -51,7 +51,7 @@ def _changed(index, **fields):
 
 
 def _last(what):
-    """A last line that says this."""
+    """A last line with this content."""
     return lambda lines: _set(lines, -1, json.dumps({"end": what}))
 
 
@@ -321,7 +321,7 @@ THRICE = Actions(merges=(MergeAction((0,)),), dispatch=((0, STEP),))
     ],
 )
 def test_a_merge_that_the_run_cannot_have_is_refused(fields, message):
-    """Its policy is not asked, which would not have decided so."""
+    """A replay ignores its policy, which would have decided differently."""
     policy = scripted(Actions(dispatch=((0, STEP), (1, STEP))), THRICE)
     _, trace = recorded(policy, TWO, count=3)
     (merged,) = (line for line in trace.lines if "merge" in line)

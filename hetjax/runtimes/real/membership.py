@@ -11,8 +11,8 @@ from hetjax.machine.event_queue import EventQueue
 from hetjax.machine.types import Join, Leave
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 
-CUT_OFF = "its local round was cut off with the run"
-NEW_THREAD = "the run goes on, with a new thread"
+CUT_OFF = "its local round was interrupted with the run"
+NEW_THREAD = "the run continues with a new thread"
 
 
 class Vanished(NamedTuple):

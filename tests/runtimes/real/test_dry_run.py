@@ -43,7 +43,7 @@ def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
 
 
 def test_merges_of_an_evaluation_are_among_them(session):
-    """MagmaDNN's master merges its steps when the model is to be looked at."""
+    """MagmaDNN's master merges its steps before an evaluation."""
     strategy = hj.magma_async_sgd(batch_size=4, learning_rate=0.05)
     infos = session.machine.infos(
         {w.name: (1e-4, 1e-5) for w in session.machine.workers}

@@ -124,7 +124,7 @@ def test_a_file_that_is_not_a_trace(recorded):
 
 
 def test_a_strategy_with_other_settings_is_refused(recorded):
-    """Its policy is not asked, which would decide otherwise."""
+    """A replay ignores its policy, which would decide differently."""
     with pytest.raises(ValueError, match="with another local_steps: 2, not 3"):
         hj.replay(recorded, TASK, DATA, rounds(local_steps=3), progress=False)
 
@@ -256,7 +256,7 @@ def test_ctrl_c_ends_a_calibration():
 
 
 def test_a_strategy_of_many_is_not_ranked_on_one_worker():
-    """Nor sequential SGD on several; if nothing is left, an error says so."""
+    """Nor sequential SGD on several workers; without any candidate an error says so."""
     advised = partial(hj.advise, TASK, DATA, hj.machine.preset("v100x2"), seconds=0.1)
     alone = hj.sequential_sgd(batch_size=4, learning_rate=0.1)
     advice = advised(strategies={"alone": alone, "rounds": rounds()})

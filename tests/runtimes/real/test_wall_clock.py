@@ -177,7 +177,7 @@ def test_a_pause_does_not_wait_for_arrived_workers(world):
 
 
 def test_a_pause_does_not_wait_for_a_silent_worker(world):
-    """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway.
+    """A step of 1 s may take 20 * 1 + 1 s: after that the pause begins regardless.
 
     The worker is lost after the pause, although the clock is back at 0 s; otherwise
     the next pause would wait as long.
