@@ -213,11 +213,11 @@ class WallClock:
         self._collect()
         while True:
             overdue = self._rounds.overdue(self._time())
-            waited_for = self._rounds.awaited
-            waiting = [r for k, r in waited_for.items() if k not in overdue]
-            if not waiting:
+            awaited = self._rounds.awaited.items()
+            awaited = [r for k, r in awaited if k not in overdue]
+            if not awaited:
                 break
-            left = max(r.deadline for r in waiting) - self._time()
+            left = max(r.deadline for r in awaited) - self._time()
             with suppress(interruptible_queue.Empty):
                 left = min(max(left, 0.0), _LONGEST_WAIT)
                 self._receive(self._reports.get(timeout=left))
@@ -344,18 +344,19 @@ class WallClock:
         while not self._reports.empty():
             self._receive(self._reports.get())
 
-    def _receive(self, completion: Completion | Vanished | Appeared) -> None:
-        if isinstance(completion, Completion):
-            self._receive_completion(completion)
+    def _receive(self, report: Completion | Vanished | Appeared) -> None:
+        if isinstance(report, Completion):
+            self._receive_completion(report)
         else:
-            self._membership.receive(completion)
+            self._membership.receive(report)
 
     def _receive_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
         round_ = self._rounds.of(worker)
-        taken = completion.began if completion.received is None else completion.received
+        received = completion.received
+        received = completion.began if received is None else received
         # otherwise it was killed in the meantime, and may have a new round
-        if round_ is None or taken < round_.stamp or round_.reported:
+        if round_ is None or received < round_.stamp or round_.reported:
             return
         began = self.time_of(completion.began)
         # a pause does not shorten a round that ends within it
