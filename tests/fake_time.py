@@ -50,7 +50,7 @@ class World:
             event = clock.next()
             if event is not None:
                 return event
-            clock.rest()
+            clock.prepare_wait()
             clock.wait()
         return None
 

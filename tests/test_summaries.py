@@ -50,6 +50,6 @@ def test_html_is_escaped():
 
 
 def test_an_error_that_shows_an_object_is_one_line():
-    with pytest.raises(ValueError, match="machine is .*give a Machine") as caught:
+    with pytest.raises(ValueError, match="machine is .*pass a Machine") as caught:
         hj.train(TASK, DATA, TASK, SHOWN["sma"][0], seconds=1.0)
     assert "\n" not in str(caught.value)

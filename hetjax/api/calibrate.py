@@ -27,7 +27,7 @@ from hetjax.schedule.types import Policy
 from hetjax.strategies.types import Strategy
 from hetjax.tasks.types import Task
 from hetjax.tracing.fingerprint import model_text
-from hetjax.tracing.fit import Fit, doubts, fit_machine
+from hetjax.tracing.fit import Fit, disturbances, fit_machine
 
 MOST_STEPS = 1000  # of a round; enough to see that costs are proportional to steps
 MOST_ROUNDS = 100_000  # of each worker; they take a day, and all are kept in memory
@@ -115,7 +115,7 @@ def calibrate(
     if history.stopped != DONE:
         raise ValueError(f"the calibration did not end: {history.stopped}")
     found = fit_machine(history.trace.load(), "calibrated")
-    if disturbed := doubts(found.machine, found.error):
+    if disturbed := disturbances(found.machine, found.error):
         warnings.warn(
             f"a noisy calibration: {'; '.join(disturbed)}; stop other programs, or "
             "raise repeats, and calibrate again",

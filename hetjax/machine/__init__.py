@@ -1,6 +1,6 @@
-"""Machines: how long things take (host world, no JAX).
+"""Machines and their clocks: the times of rounds and merges (host world, no JAX).
 
-Start with `machine.py` for simulated machines and `simulated_clock.py` for their clock.
+Start with `simulated_machine.py` and its clock, `simulated_clock.py`.
 """
 
 from hetjax.machine.faults import ScriptedFault

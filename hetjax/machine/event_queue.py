@@ -1,8 +1,8 @@
 """Pending events in order, shared by the simulated and the wall clock (host world).
 
 The queue is a heap by time; events at the same time are ordered by kind, then by worker
-or by the order of insertion. It keeps the `Roster`, carries out the machine's scripted
-faults, and drops the pending events of a lost worker.
+or by the order of insertion. It maintains the `Roster`, applies the machine's scripted
+faults, and removes the pending events of lost workers.
 """
 
 import heapq
@@ -25,8 +25,8 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 
-# The order of events at the same time: the result of a merge is visible to a worker
-# that arrives at that time, and a timer sees everything that happened.
+# The order of simultaneous events: an arriving worker sees the result of a merge that
+# is done at the same time, and a timer sees everything.
 _BEGIN, _MERGED, _MEMBERSHIP, _ARRIVAL, _TIMER = range(-1, 4)
 _RANKS: dict[type, int] = {
     Merged: _MERGED,
@@ -60,16 +60,16 @@ class EventQueue(Checkpointable):
 
     @property
     def has_scripted_joins(self) -> bool:
-        """Does a scripted fault let a worker join later?"""
+        """Whether a scripted fault lets a worker join later."""
         return self._scripted_joins > 0
 
     @property
     def has_join(self) -> bool:
-        """Is a worker about to join?"""
+        """Whether a Join is pending."""
         return any(isinstance(entry[3], Join) for entry in self._heap)
 
     def has_leave(self, worker: int) -> bool:
-        """Is a worker about to be lost?"""
+        """Whether the loss of a worker is pending."""
         events = (entry[3] for entry in self._heap)
         return any(
             isinstance(e, Leave) and e.worker == worker and e.lost for e in events
@@ -77,16 +77,16 @@ class EventQueue(Checkpointable):
 
     @property
     def next_time(self) -> float:
-        """The time of the first event; inf if there is none."""
+        """The time of the first event; inf without one."""
         return self._heap[0][0] if self._heap else math.inf
 
     @property
     def next_is_timer(self) -> bool:
-        """Is the first event a timer?"""
+        """Whether the first event is a timer."""
         return bool(self._heap) and self._heap[0][1] == _TIMER
 
     def save_without_arrivals(self) -> dict[str, Any]:
-        """As `save`, but without the arrivals that are pending."""
+        """Return the state as `save` does, without the pending arrivals."""
         rest = [e for e in self._heap if not isinstance(e[3], Arrival)]
         heapq.heapify(rest)
         return {**self.save(), "_heap": rest}
@@ -139,27 +139,27 @@ class EventQueue(Checkpointable):
         self.check_can_start(worker)
         self.roster = self.roster.dispatched((worker,))
 
-    def drop_arrivals(self, worker: int) -> None:
-        """Remove the pending arrivals of a worker: its work is gone."""
-        self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
+    def discard_arrivals(self, worker: int) -> None:
+        """Remove the pending arrivals of a worker whose work is lost."""
+        self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] == worker))
 
     def reschedule(self, arrivals: Sequence[Arrival]) -> None:
         """Replace the pending arrivals of these workers."""
         workers = {a.worker for a in arrivals}
-        self._keep(lambda e: not (e[1] == _ARRIVAL and e[2] in workers))
+        self._filter(lambda e: not (e[1] == _ARRIVAL and e[2] in workers))
         for arrival in arrivals:
             self.push(arrival.finish, arrival)
 
     # -- taking events ---------------------------------------------------------
 
     def pop(self) -> tuple[float, Event | ScriptedFault, bool]:
-        """Remove the first event: (time, event, is it the begin of a round?)."""
+        """Remove the first event: (time, event, whether it is the begin of a round)."""
         time, rank, _, event = heapq.heappop(self._heap)
         if isinstance(event, Arrival) and rank == _ARRIVAL:
             self.roster = self.roster.after(event)
         return time, event, rank == _BEGIN
 
-    def occur(self, fault: ScriptedFault, time: float) -> Event | None:
+    def apply_fault(self, fault: ScriptedFault, time: float) -> Event | None:
         """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._index[fault.worker]
         if fault.what == "slow":
@@ -174,22 +174,22 @@ class EventQueue(Checkpointable):
             return join
         return self.lose(Leave(worker, time, lost=True, why=f"killed, {AS_SCRIPTED}"))
 
-    def pass_over(self, fault: ScriptedFault) -> None:
+    def skip(self, fault: ScriptedFault) -> None:
         """Skip a scripted fault without applying it."""
         self._scripted_joins -= fault.what == "join"
 
     def lose(self, leave: Leave) -> Leave:
         """Mark a worker as lost; of its pending events only scripted faults remain."""
         self.roster = self.roster.after(leave)
-        self._keep(lambda e: not _is_of(e[3], leave.worker))
+        self._filter(lambda e: not _concerns(e[3], leave.worker))
         return leave
 
     def index_of(self, fault: ScriptedFault) -> int:
-        """The index of a fault's worker."""
+        """Return the index of a fault's worker."""
         return self._index[fault.worker]
 
-    def _keep(self, wanted) -> None:
-        self._heap = [entry for entry in self._heap if wanted(entry)]
+    def _filter(self, keep) -> None:
+        self._heap = [entry for entry in self._heap if keep(entry)]
         heapq.heapify(self._heap)
 
     # -- checks ----------------------------------------------------------------
@@ -205,7 +205,7 @@ class EventQueue(Checkpointable):
 def check_members(
     action: MergeAction, workers: Sequence[WorkerInfo], roster: Roster
 ) -> None:
-    """Raise a ValueError unless the workers that merge are there, and at rest."""
+    """Raise a ValueError unless the merging workers exist and are at rest."""
     if not action.members:
         raise ValueError("a merge needs at least one member")
     for worker in action.members:
@@ -230,6 +230,6 @@ def _check_at_rest(worker: int, workers: Sequence[WorkerInfo], roster: Roster) -
         )
 
 
-def _is_of(event: Event | ScriptedFault, worker: int) -> bool:
-    """Is this an event of the worker, other than a scripted fault?"""
+def _concerns(event: Event | ScriptedFault, worker: int) -> bool:
+    """Whether this is an event of the worker, other than a scripted fault."""
     return isinstance(event, (Arrival, Join, Leave)) and event.worker == worker

@@ -1,4 +1,4 @@
-"""Scripted faults: what happens to workers of a machine, and when."""
+"""Scripted faults: workers that are killed, slow down or join at fixed times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ AS_SCRIPTED = "as scripted"  # the reason of a worker event that a script caused
 
 @dataclass(frozen=True)
 class ScriptedFault:
-    """A fault that happens to a worker at a fixed time of the run.
+    """A fault of a worker at a fixed time of the run.
 
-    "kill": the worker is lost, and so are its updates that were not merged. "slow": its
-    steps take `factor` times as long from then on; a factor of 1 ends that. "join": it
-    takes part from then on; a worker that was not killed before is inactive until then.
+    "kill": the worker is lost, together with its unmerged updates. "slow": its steps
+    take `factor` times as long from then on; a factor of 1 ends that. "join": it takes
+    part from then on; a worker that was not killed before is inactive until then.
     """
 
     seconds: float
@@ -32,7 +32,7 @@ class ScriptedFault:
 
 
 def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:
-    """Names of the workers whose first fault other than "slow" is to join."""
+    """Return the names of workers whose first fault other than "slow" is "join"."""
     first: dict[str, str] = {}
     for fault in sorted(faults, key=lambda f: f.seconds):
         if fault.what != "slow":
@@ -41,7 +41,7 @@ def absent_at_first(faults: Sequence[ScriptedFault]) -> set[str]:
 
 
 def check_faults(faults: Sequence[ScriptedFault], names: Sequence[str]) -> None:
-    """Raise for a fault of an unknown worker, or a run that begins without workers."""
+    """Raise for a fault of an unknown worker, or if no worker is active at first."""
     for fault in faults:
         if fault.worker not in names:
             known = ", ".join(names[:8])
@@ -51,5 +51,6 @@ def check_faults(faults: Sequence[ScriptedFault], names: Sequence[str]) -> None:
             )
     if absent_at_first(faults) >= set(names):
         raise ValueError(
-            "no worker is active when the run begins: one must not join later"
+            "no worker is active when the run begins: at least one must not have a "
+            '"join" as its first fault'
         )

@@ -1,4 +1,4 @@
-"""Nested frozen dataclasses to JSON text and back, with errors that name the place.
+"""Nested frozen dataclasses as JSON text; errors name the place in the file.
 
 The type hints of the dataclasses are the format: a field without a default is required,
 an unknown field is an error, and nothing is converted silently.
@@ -29,7 +29,7 @@ def to_json(record: Any) -> str:
 
 
 def read_json(kind: Any, path: str | Path) -> Any:
-    """Read the dataclass `kind` from a file; a ValueError names the file and place."""
+    """Read the dataclass `kind` from a file; errors name the file and place."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         data = json.loads(text, object_pairs_hook=_without_repeats)
@@ -41,7 +41,7 @@ def read_json(kind: Any, path: str | Path) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict; an error for a key that appears twice."""
+    """Return a JSON object as a dict; raise for a key that appears twice."""
     record = dict(pairs)
     if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -69,7 +69,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 
 
 def _decode_scalar(kind: type, value: Any, where: str) -> Any:
-    """Decode a scalar; an integer may stand for a float, a boolean for no number."""
+    """Decode a scalar; an integer is also a float, a boolean is not a number."""
     accepted = (int, float) if kind is float else kind
     right = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
     _expect(right, _SCALARS[kind], value, where)

@@ -1,6 +1,6 @@
-"""When merges take place on a simulated machine: links and nodes are queues (host).
+"""Times of merges on a simulated machine: links and nodes are queues (host world).
 
-A merge occupies its link and later merges wait for it; otherwise a parameter server
+A merge occupies its link, and later merges wait for it; otherwise a parameter server
 would cost nothing at any scale.
 """
 
@@ -14,7 +14,7 @@ from hetjax.machine.types import ROOT, MergeAction, WorkerInfo
 
 
 class Transfer(NamedTuple):
-    """The time [s] in which a merge occupies its link."""
+    """The time [s] during which a merge occupies its link."""
 
     start: float
     finish: float
@@ -31,10 +31,10 @@ class MergeQueues(Checkpointable):
         self._common_link = machine.link_of(range(len(workers)))
         self._links: dict[str, float] = {}  # [s] by key of the machine's links
         self._nodes: dict[str, float] = {}  # [s]
-        self._free = [0.0] * len(workers)  # [s] when each worker may start
+        self._free = [0.0] * len(workers)  # [s] at which each worker may start
 
     def worker_free(self, worker: int) -> float:
-        """The time at which a worker may start its next round [s]."""
+        """Return the time at which a worker may start its next round [s]."""
         return self._free[worker]
 
     def set_worker_free(self, worker: int, time: float) -> None:
@@ -49,19 +49,19 @@ class MergeQueues(Checkpointable):
         seconds: float,
         now: float,
     ) -> Transfer:
-        """Queue a merge, as `SimulatedClock.merge` describes it.
+        """Queue a merge, as described by `SimulatedClock.merge`.
 
         `below` are the workers that are members or below a member node.
         """
-        everyone = (*action.members, *action.partners)
-        _check(action, everyone)
+        all_members = (*action.members, *action.partners)
+        _check(action, all_members)
         start = max(now, *map(self._member_free, action.members))
         node_free = self._nodes.get(action.node, 0.0)
         if action.transfers or action.blocking:
             start = max(start, node_free)
-        ints = [m for m in everyone if isinstance(m, int)]
-        senders = self._senders(everyone, ints)
-        alone = len(everyone) == 1
+        ints = [m for m in all_members if isinstance(m, int)]
+        senders = self._senders(all_members, ints)
+        alone = len(all_members) == 1
         if action.transfers and (senders > 1 or alone):  # else all are on one device
             key = self._common_link  # the link that connects all workers to the server
             if not alone or action.node != ROOT:
@@ -78,12 +78,12 @@ class MergeQueues(Checkpointable):
         return Transfer(start, finish)
 
     def _per_byte(self, workers: list[int]) -> float:
-        """Seconds per byte between the workers' devices and the link, both ways."""
+        """Return the seconds per byte from the workers to the link and back."""
         return sum([self._machine.workers[k].per_byte for k in workers])
 
-    def _senders(self, everyone: tuple[int | str, ...], workers: list[int]) -> int:
-        """The number of models sent over the link: one per device and per node."""
-        nodes = sum([isinstance(m, str) for m in everyone])
+    def _senders(self, all_members: tuple[int | str, ...], workers: list[int]) -> int:
+        """Return the number of models sent over the link: one per device and node."""
+        nodes = sum([isinstance(m, str) for m in all_members])
         return len({self._workers[worker].device for worker in workers}) + nodes
 
     def _member_free(self, member: int | str) -> float:
@@ -104,4 +104,4 @@ def _check(action: MergeAction, everyone: tuple[int | str, ...]) -> None:
     if len(everyone) > 1 and len(set(everyone)) < len(everyone):
         raise ValueError(f"the merge of {everyone} names a member twice")
     if not 0 <= action.transfers < math.inf:
-        raise ValueError(f"a merge of {action.transfers} transfers: give 0, 1 or 2")
+        raise ValueError(f"a merge has {action.transfers} transfers: pass 0, 1 or 2")

@@ -1,8 +1,8 @@
 """The papers' machines with the step times of their own models, for `presets`.
 
-Each name is a machine's and a model's: "rtx4090+epyc7543-resnet20". Where a paper
-states times, they are used, or derived as its comment says; the others are estimates
-from the multiplications of a model, and say so.
+Names are those of a machine and a model: "rtx4090+epyc7543-resnet20". Times that a
+paper states are used, or derived as the comment says; other times are estimated from
+the multiplications of a model, and marked as such.
 """
 
 from hetjax.machine.profile import Cost, Link, Profile
@@ -12,14 +12,14 @@ from hetjax.machine.simulated_machine import Machine
 
 # Seconds of a WRN-28 batch of 128 images, as published: the preset rtx4090+epyc7543
 RTX4090_SECONDS, EPYC7543_SECONDS, WRN_BATCH = 0.1940, 6.5230, 128
-# Seconds of a batch on the GPU, on the CPU, and of a synchronisation, from Table 7's
+# Seconds of a batch on the GPU, on the CPU, and of a synchronization, from Table 7's
 # wall-clock times with the fewest epochs: with N / (2 b) iterations per epoch,
 #   sync: t_cpu + c;   balanced: t_cpu + c / 32;   biased: t_gpu + c / 32
 TABLE7 = {
     "resnet20": (64, 0.03342, 0.09732, 0.1081),  # CIFAR-10
     "wrn16": (32, 0.3949, 9.618, 0.1673),  # Flowers102, at 224 pixels
-    # CIFAR-100; the published 0.1940 and 6.5230 leave its sync run without a
-    # synchronisation, and make the biased run 2 % longer
+    # CIFAR-100; with the published 0.1940 and 6.5230 the sync run would have no time
+    # for synchronization, and the biased run would be 2 % longer
     "wrn28": (128, 0.1901, 6.509, 0.1972),
 }
 # Not published: the GPU's and the CPU's rates of multiplications with WRN-28-10 (5.25e9
@@ -29,10 +29,10 @@ ESTIMATED = {"vit": 6 * 17.6e9, "distilbert": 6 * 11.5e9}
 
 # --- CROSSBOW: one or eight Titan X (Pascal) on PCIe ----------------------------------
 
-# ResNet-32 with batches of 64 on eight GPUs: images/s without synchronisation, and with
+# ResNet-32 with batches of 64 on eight GPUs: images/s without synchronization, and with
 # one in every step (Figure 16)
 TITAN_X_RATE, TITAN_X_SYNC_RATE, RESNET32_BATCH = 18_500 / 8, 15_500 / 8, 64
-# of a step with one learner; TensorFlow's utilisation of a GPU at this batch is 68 %
+# of a step with one learner; TensorFlow's utilization of a GPU at this batch is 68 %
 RESNET32_FIXED = 0.32
 # Throughput of a GPU with 1, 2, ... learners: 1.4 with 4 on one GPU (Figure 12); the
 # points between are ours
@@ -62,7 +62,7 @@ NVLINK = Link(latency=10e-6, bandwidth=40e9)  # assumed: two NVLink 1.0 per pair
 def gpus_and_cpus(
     gpus: int, cpus: int, batch: int, seconds: tuple[float, float], link: Link = PCIE
 ) -> Machine:
-    """RTX 4090s and EPYC 7543s that take so many seconds for a batch."""
+    """Return RTX 4090s and EPYC 7543s that take these `seconds` for a batch."""
 
     def workers(number: int, name: str, time: float) -> list[Profile]:
         cost = Cost(0.0, time / batch)
@@ -75,11 +75,11 @@ def gpus_and_cpus(
 
 
 def _biased(gpus: int, cpus: int, model: str) -> Machine:
-    """The machine with a model's step times."""
+    """Return the machine of Biased Local SGD with a model's step times."""
     if model in TABLE7:
         batch, gpu, cpu, sync = TABLE7[model]
-        # a ring of n takes 2 (n - 1) L; transfers are within the measured time, which
-        # is taken to be the same for more workers
+        # a ring of n takes 2 (n - 1) L; the measured time includes transfers, and is
+        # assumed to be the same for more workers
         link = Link(latency=sync / (2 * (gpus + cpus - 1)), bandwidth=1e30)
         return gpus_and_cpus(gpus, cpus, batch, (gpu, cpu), link)
     share = ESTIMATED[model] / WRN_FLOPS
@@ -88,7 +88,7 @@ def _biased(gpus: int, cpus: int, model: str) -> Machine:
 
 
 def _titan_x(gpus: int, model: str) -> Machine:
-    """Equal GPUs; a merge of ResNet-32 on eight takes what its rates say."""
+    """Return equal GPUs; published rates determine a merge of ResNet-32 on eight."""
     link, curve = PCIE, ()
     if model == "resnet32":
         step = RESNET32_BATCH / TITAN_X_RATE
@@ -112,7 +112,7 @@ def _titan_x(gpus: int, model: str) -> Machine:
 
 
 def _minsky(model: str) -> Machine:
-    """32 nodes of four P100s with a model's step time."""
+    """Return 32 nodes of four P100s with a model's step time."""
     cost = Cost(LAUNCHES, 6 * MINSKY_MULTIPLICATIONS[model] / P100_FLOPS)
     nodes = [f"node{index:02d}" for index in range(32)]
     workers = tuple(
@@ -124,7 +124,7 @@ def _minsky(model: str) -> Machine:
 
 
 def build(name: str) -> Machine | None:
-    """The machine of that name without noise, or None if it is none of `NAMES`."""
+    """Return the named machine without noise; None if it is not one of `NAMES`."""
     machine, _, model = name.rpartition("-")
     if name not in NAMES:
         return None

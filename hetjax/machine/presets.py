@@ -1,8 +1,8 @@
-"""Machines by name, so that experiments on one of them need no file.
+"""Machines by name, so that experiments need no machine file.
 
 Only the ratios between workers come from measurements in papers. The costs of a step on
-a V100 and the links are assumptions of the right order of magnitude. For a machine of
-your own, build a `Machine` or edit a file that `Machine.save` wrote.
+a V100 and the links are assumptions of the right order of magnitude. For a custom
+machine, build a `Machine` or edit a file that `Machine.save` wrote.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from hetjax.machine.paper_machines import (
     WRN_BATCH,
 )
 from hetjax.machine.profile import Cost, Link, Profile
-from hetjax.machine.simulated_machine import MOST_WORKERS, Machine, check_num_workers
+from hetjax.machine.simulated_machine import MAX_WORKERS, Machine, check_num_workers
 
 # Four V100 cards of one server are not equally fast: the slowest takes 32 % longer than
 # the fastest (Adaptive SGD). Of the time of a batch of 256 examples 3/7 are the fixed
@@ -40,8 +40,8 @@ SLIDE_COST = Cost(fixed=0.0, per_example=92e-6 / 3.5)
 
 # Peak float32 speed of a V100 over a P100, both SXM2: 15.7 / 10.6 TFLOP/s.
 P100_FACTOR = 1.48
-# The same of one of the two GPUs on a K80 card: 15.7 / (8.74 / 2) TFLOP/s. All of a
-# step is taken to be slower by that, its fixed cost, too.
+# The same ratio for one of the two GPUs on a K80 card: 15.7 / (8.74 / 2) TFLOP/s. The
+# whole step, with its fixed cost, is assumed to be slower by this factor.
 K80_FACTOR = 3.59
 
 INFINIBAND = Link(latency=3e-6, bandwidth=12e9)  # assumed: EDR, 100 Gbit/s
@@ -73,13 +73,13 @@ def _gpu_and_cpu() -> Machine:
 
 
 def _with_old_card() -> Machine:
-    """Three equal V100s of 2017, and one of the two GPUs of a K80 of 2014."""
+    """Return three equal V100s of 2017, and one of the two GPUs of a K80 of 2014."""
     old = Profile("gpu3", "k80", V100_COST, factor=K80_FACTOR)
     return Machine("", (*_v100s((1.0,) * 3).workers, old), {"": PCIE})
 
 
 def _minsky(num_nodes: int, gpus_per_node: int) -> Machine:
-    """IBM Minsky servers: P100 cards, NVLink within a node, InfiniBand between."""
+    """Return IBM Minsky servers: P100s, NVLink within and InfiniBand between nodes."""
     nodes = [f"node{index:02d}" for index in range(num_nodes)]
     workers = tuple(
         Profile(
@@ -101,8 +101,8 @@ def _uniform(name: str) -> Machine:
     number = number.lstrip("0")
     if len(number) > 18:  # Python itself refuses to parse very long numbers
         raise ValueError(
-            f"uniform:{number[:18]}...: this many workers are too many, give at most "
-            f"{MOST_WORKERS:,}: each has a replica of the model"
+            f"uniform:{number[:18]}...: this many workers are too many, use at most "
+            f"{MAX_WORKERS:,}: each has a replica of the model"
         )
     check_num_workers(name, int(number))
     return _v100s((1.0,) * int(number))
@@ -125,7 +125,7 @@ _BUILDERS = {
     "minsky32x4": lambda: _minsky(32, 4),
 }
 
-# ..., and N equal workers
+# "uniform:N" has N equal workers
 PRESETS = (*_BUILDERS, *paper_machines.NAMES, "uniform:N")
 
 
@@ -162,11 +162,11 @@ def like_amazon670k(
     seed: int = 0,
     noise: float = DEFAULT_NOISE,
 ) -> Machine:
-    """A machine of Adaptive SGD's own setting, scaled to a model and batch in hand.
+    """Scale a machine of Adaptive SGD's own setting to another model and batch size.
 
-    `name` is one of the presets that end in "-amazon670k", on which a step of 1024
-    examples and a merge of 412 MB take what they take there; here a step of
-    `batch_size` examples (b_max) and a merge of `num_bytes` do.
+    `name` is one of the presets that end in "-amazon670k". On the scaled machine a step
+    of `batch_size` examples (b_max) and a merge of `num_bytes` take as long as a step
+    of 1024 examples and a merge of 412 MB take on the preset.
 
     >>> small = like_amazon670k("v100x4-amazon670k", batch_size=8, num_bytes=1e6)
     >>> round(small.workers[0].cost.seconds(8), 5)
@@ -177,7 +177,7 @@ def like_amazon670k(
     for argument, value in (("batch_size", batch_size), ("num_bytes", num_bytes)):
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:
-            raise ValueError(f"{argument}={value!r}: give a finite number above 0")
+            raise ValueError(f"{argument}={value!r}: pass a finite number above 0")
     machine = preset(name, seed=seed, noise=noise)
     workers = tuple(
         dataclasses.replace(
@@ -209,7 +209,7 @@ def load_machine(
     is_file = str(name_or_path).endswith(".json")
     if is_file and not Path(name_or_path).exists():
         raise FileNotFoundError(
-            f"there is no file {str(name_or_path)!r}: give a preset's name "
+            f"there is no file {str(name_or_path)!r}: pass a preset's name "
             f"({', '.join(PRESETS)}), or a file that `calibrate` wrote"
         )
     machine = Machine.load(name_or_path) if is_file else preset(str(name_or_path))

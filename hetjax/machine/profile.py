@@ -1,7 +1,6 @@
-"""What a simulated machine is made of: workers with a cost of a step, and links.
+"""The parts of a simulated machine: workers, the costs of their steps, and links.
 
-Everything here is frozen, compares by value, and is checked when it is built; times
-are seconds.
+All of them are frozen, compare by value, and are checked when built; times are seconds.
 """
 
 import math
@@ -16,7 +15,7 @@ TOPOLOGIES = ("ring", "tree", "central")
 class Cost:
     """Seconds of one step: fixed + per_example * b + per_nonzero * nonzeros.
 
-    A local round of several steps takes `per_round` seconds on top.
+    Every local round takes another `per_round` seconds.
     """
 
     fixed: float  # [s] of every step: kernel launches, the update of the parameters
@@ -31,18 +30,18 @@ class Cost:
         check_at_least_zero("per_round", self.per_round)
         if self.fixed + self.per_example + self.per_nonzero == 0:
             raise ValueError(
-                "a Cost of nothing but zeros would keep the clock from moving; "
-                "give fixed or per_example a small positive value"
+                "a Cost of zeros only would stop the clock; "
+                "set fixed or per_example to a small positive value"
             )
 
     def seconds(self, batch_size: float, nonzeros: float = 0.0) -> float:
-        """Seconds of one step on `batch_size` examples with so many non-zeros."""
+        """Return the seconds of a step of `batch_size` examples with `nonzeros`."""
         return self.fixed + self.per_example * batch_size + self.per_nonzero * nonzeros
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A speed that changes slowly: at the time t, seconds are multiplied by
+    """A slowly changing speed: at time t, seconds are multiplied by
 
     1 + amplitude * sin(2 pi (t / period + phase)),    0 <= amplitude < 1.
     """
@@ -62,7 +61,7 @@ class Drift:
         _check_finite("phase", self.phase)
 
     def at(self, time: float) -> float:
-        """The multiplier at `time` [s]."""
+        """Return the multiplier at `time` [s]."""
         angle = 2 * math.pi * (time / self.period + self.phase)
         return 1 + self.amplitude * math.sin(angle)
 
@@ -78,13 +77,13 @@ class Profile:
     factor: float = 1.0  # multiplies the cost: 1.32 is 32 % slower
     place: tuple[str, ...] = ()  # path from the machine's root, as ("node03",)
     drift: Drift | None = None
-    device: str = ""  # the device it shares with other workers; "": its own
+    device: str = ""  # that it shares with other workers; "": its own
     curve: tuple[float, ...] = ()  # the device's throughput with 1, 2, ... workers
-    contention: float = 1.0  # its steps take this many times longer while all compute
+    contention: float = 1.0  # its steps take this many times as long while all compute
     duty: float = 1.0  # share of a step in which it computes; it sleeps for the rest
-    bursts: bool = False  # does it sleep after a local round, not after each step?
+    bursts: bool = False  # whether it sleeps after a local round, not after each step
     per_byte: float = 0.0  # [s/byte] to send a model to the link and back
-    latency: float = 0.0  # [s] before it begins a round that it was given
+    latency: float = 0.0  # [s] from the dispatch of a round to its begin
 
     def __post_init__(self):
         for name, kind in {"name": str, "kind": str, "cost": Cost}.items():
@@ -113,9 +112,9 @@ class Profile:
             )
 
     def slowdown(self, workers: int) -> float:
-        """How much longer a step takes while m workers share the device: m / curve(m).
+        """Return the factor on a step while m workers share the device: m / curve(m).
 
-        The curve is flat beyond its end; without one the throughput stays 1.
+        The curve is flat beyond its end; without a curve the throughput stays 1.
         """
         if workers <= 1:
             return 1.0
@@ -123,14 +122,14 @@ class Profile:
         return workers / curve[min(workers, len(curve)) - 1]
 
     def seconds(self, batch_size: float, nonzeros: float, time: float) -> float:
-        """Seconds, without noise, of a step that starts at `time`."""
+        """Return the seconds, without noise, of a step that starts at `time`."""
         seconds = self.factor * self.cost.seconds(batch_size, nonzeros)
         return seconds if self.drift is None else seconds * self.drift.at(time)
 
 
-@dataclass(frozen=True, kw_only=True)  # swapped numbers would make a machine, too
+@dataclass(frozen=True, kw_only=True)  # swapped numbers would pass the checks
 class Link:
-    """The connection of the workers below one place, and the seconds of a merge.
+    """The connection of the workers below a place, and the seconds of a merge.
 
     A merge of n devices whose models have S bytes, over a link of latency L [s] and
     bandwidth B [bytes/s], takes
@@ -139,8 +138,8 @@ class Link:
         tree       2 ceil(log2 n) (L + S / B)
         central    2 L + 2 n S / B
 
-    seconds for both transfers, to the merge and back; one transfer takes half of it.
-    A single device sends to a server and fetches from it: 2 (L + S / B), whatever the
+    seconds for both transfers, to the merge and back; one transfer takes half as long.
+    A single device sends to a server and fetches from it: 2 (L + S / B) for every
     topology.
     """
 
@@ -156,7 +155,7 @@ class Link:
             raise ValueError(f"unknown topology {self.topology!r}; known: {known}")
 
     def seconds(self, members: int, num_bytes: float) -> float:
-        """Seconds of a merge of this many members with `num_bytes` each."""
+        """Return the seconds of a merge of `members` members with `num_bytes` each."""
         if members < 1:
             raise ValueError(f"a merge needs at least one member, not {members}")
         check_at_least_zero("num_bytes", num_bytes)

@@ -1,7 +1,7 @@
-"""Which workers are active, working or lost, and how events change that (host world).
+"""The roster: the active, working and lost workers of a run (host world).
 
-Clocks, policies and the loop all use a `Roster`, so that they never disagree about a
-worker that was killed or stopped, or that rejoined.
+Clocks, policies and the loop all use a `Roster`, so that they agree about workers that
+were killed or stopped, or that joined again.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ class Roster(NamedTuple):
     being active. A worker that is lost, or has not joined yet, cannot be started.
     """
 
-    active: frozenset[int] = frozenset()  # workers that may be given local rounds
-    working: frozenset[int] = frozenset()  # workers that have a local round in flight
+    active: frozenset[int] = frozenset()  # workers that may get local rounds
+    working: frozenset[int] = frozenset()  # workers with a local round in flight
     lost: frozenset[int] = frozenset()  # workers that cannot be started
 
     @classmethod
     def of(cls, infos: Iterable[WorkerInfo]) -> "Roster":
-        """Return the roster at the start; workers that are not present join later."""
+        """Return the roster at the start; absent workers may join later."""
         infos = tuple(infos)
         return cls(
             active=frozenset(w.index for w in infos if w.present),
@@ -38,7 +38,7 @@ class Roster(NamedTuple):
         )
 
     def dispatched(self, workers: Iterable[int]) -> "Roster":
-        """Return the roster after these workers were given a local round."""
+        """Return the roster after these workers were given local rounds."""
         return Roster(self.active, self.working.union(workers), self.lost)
 
     def after(self, event: Event) -> "Roster":

@@ -1,4 +1,4 @@
-"""The virtual clock: when rounds arrive and merges are done on a simulated machine.
+"""The virtual clock: the times of rounds and merges on a simulated machine.
 
 The duration of a local round follows from its worker's profile and noise; merges queue
 for their links. Events come from an `EventQueue`; time jumps from one to the next.
@@ -35,13 +35,13 @@ from hetjax.machine.types import (
 
 
 class SimulatedClock(Checkpointable):
-    """The clock of one run on `machine`; starts at 0 s.
+    """The clock of a run on `machine`; it starts at 0 s.
 
     Events at the same time come in this order: Merged (by order of merging), Join and
     Leave, Arrival (by worker), Timer (by order of setting). Each worker has its own
-    noise, drawn from (machine.seed, seed, worker), so it does not depend on the other
-    workers. Workers are active at the start, unless a scripted fault lets them join
-    later; `stop` and `start` change that.
+    noise, drawn from (machine.seed, seed, worker), independent of the other workers.
+    Workers are active at the start, unless a scripted fault lets them join later;
+    `stop` and `start` change that.
     """
 
     changes = (
@@ -70,7 +70,7 @@ class SimulatedClock(Checkpointable):
         self._merges = MergeQueues(machine, self.workers)
         contend = any(worker.contention > 1 for worker in machine.workers)
         self._contention: Any = Contention(machine.workers) if contend else None
-        self._plans: dict[int, Arrival] = {}  # of working workers, if they contend
+        self._plans: dict[int, Arrival] = {}  # of working workers, if workers contend
         # the number of active workers on each device
         active = self._events.roster.active
         self._sharing = Counter(self.workers[k].device for k in active)
@@ -78,12 +78,12 @@ class SimulatedClock(Checkpointable):
 
     @property
     def has_pending_joins(self) -> bool:
-        """May a worker that is not active still join?"""
+        """Whether an inactive worker may still join."""
         return self._events.has_scripted_joins
 
     @property
     def roster(self) -> Roster:
-        """Which workers are active, working, or lost."""
+        """The active, working and lost workers."""
         return self._events.roster
 
     # -- actions -----------------------------------------------------------------
@@ -91,22 +91,22 @@ class SimulatedClock(Checkpointable):
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """Start a local round as soon as its worker is free; return its arrival.
+        """Start a local round when its worker is free; return its arrival.
 
             start = max(now, its last merge's finish) + latency
             finish = start + round.seconds + factor * per_round + m / curve(m) * sum of
                 factor * drift(t) * (fixed + per_example * b + per_nonzero * nz) * noise
 
         The sum is over the steps, where t is the start of the step, nz its entry of
-        `nonzeros` (one number per step), and m the number of workers that the device
-        has now. Where workers contend (`Profile.contention`), the round finishes later
-        while other workers compute.
+        `nonzeros` (one number per step), and m the number of active workers of the
+        device. With contention (`Profile.contention`), other workers that compute
+        delay the finish.
         """
         self._events.check_can_start(worker)
         steps = local_round.local_steps
         if len(nonzeros) != steps:
             raise ValueError(
-                f"a round of {steps} steps needs as many numbers of non-zeros, "
+                f"a round of {steps} steps needs {steps} numbers of non-zeros, "
                 f"not {len(nonzeros)}"
             )
         if min(nonzeros, default=0) < 0:
@@ -138,13 +138,13 @@ class SimulatedClock(Checkpointable):
     ) -> Transfer:
         """Schedule a merge of the members' models, `num_bytes` each, at the node.
 
-        The deepest link that all the members share is a queue: the merge starts when
-        the link is free, the node's previous merge is done and every member is free;
-        it does not wait for partners. It takes `seconds` of the members' own time, and
+        The deepest link that all members share is a queue: the merge starts when the
+        link is free, the node's previous merge is done and every member is free; it
+        does not wait for partners. It takes `seconds` of the members' own time, plus
         the link's time for the action's transfers. The members are free again at its
         finish, or at its start if it is not blocking. A merge that neither blocks nor
         needs a link does not wait for the node, as it only concerns models that the
-        members have already. `below` are the workers that are members or below a
+        members already have. `below` are the workers that are members or below a
         member node.
         """
         check_members(action, self.workers, self.roster)
@@ -162,17 +162,17 @@ class SimulatedClock(Checkpointable):
         return PlannedMerge(finish, Stamps(start, start, finish, finish))
 
     def start(self, worker: int) -> None:
-        """Make a worker active from now on; its Join is a coming event."""
+        """Make a worker active from now on; a Join follows."""
         self._events.start(worker, self.now)
         self._sharing[self.workers[worker].device] += 1
 
     def stop(self, worker: int) -> None:
-        """Make a worker inactive after its current round; a Leave is a coming event."""
+        """Make a worker inactive after its current round; a Leave follows."""
         self._events.stop(worker, self.now)
         self._sharing[self.workers[worker].device] -= 1
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer event at `time` [s], which must not be in the past."""
+        """Request a Timer event at `time` [s], which must not be in the past."""
         if not self.now <= time < math.inf:  # also refuses NaN
             raise ValueError(f"timer {name!r} at {time} s, but it is {self.now} s now")
         self._events.set_timer(name, time)
@@ -184,14 +184,14 @@ class SimulatedClock(Checkpointable):
     # -- events --------------------------------------------------------------------
 
     def next(self) -> Event | None:
-        """Move on to the earliest event; None when nothing is pending."""
+        """Advance to the earliest event and return it; None if none is pending."""
         while self._events.next_time < math.inf:
             self.now, event, begins = self._events.pop()
             if begins:
                 self._begin_contending(event)
                 continue
             if isinstance(event, ScriptedFault):
-                event = self._occur(event)
+                event = self._apply_fault(event)
             elif isinstance(event, Arrival) and self._contention:
                 self._merges.set_worker_free(event.worker, self.now)
                 self._replan(self._contention.end(event.worker, self.now))
@@ -199,11 +199,11 @@ class SimulatedClock(Checkpointable):
                 return event
         return None
 
-    def _occur(self, fault: ScriptedFault) -> Event | None:
+    def _apply_fault(self, fault: ScriptedFault) -> Event | None:
         """Apply a scripted fault and return its event; None if it changes nothing."""
         worker = self._events.index_of(fault)
         was = self._events.roster
-        event = self._events.occur(fault, self.now)
+        event = self._events.apply_fault(fault, self.now)
         if isinstance(event, Slow):  # counts from the worker's next round on
             self._factors[worker] = event.factor
         elif isinstance(event, Join):
@@ -216,7 +216,7 @@ class SimulatedClock(Checkpointable):
         return event
 
     def _begin_contending(self, planned: Any) -> None:
-        """Begin a round of a worker that contends with others; replan all arrivals."""
+        """Begin a round of a worker with contention; replan all arrivals."""
         alone = planned.finish - planned.start
         self._plans[planned.worker] = planned
         steps = planned.local_round.local_steps
@@ -231,7 +231,7 @@ class SimulatedClock(Checkpointable):
     def _step_seconds(
         self, worker: int, size: int, nonzeros: int, time: float
     ) -> float:
-        """Seconds of one step that starts at `time`, with noise."""
+        """Return the seconds of a step that starts at `time`, with noise."""
         seconds = self._machine.workers[worker].seconds(size, nonzeros, time)
         seconds *= self._factors[worker]
         sigma = self._machine.noise

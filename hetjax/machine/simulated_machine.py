@@ -1,6 +1,6 @@
 """A simulated machine: workers, links, noise and scripted faults, checked when built.
 
-`Machine.save` and `Machine.load` keep a machine in a JSON file.
+`Machine.save` and `Machine.load` use JSON files.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ from hetjax.machine.profile import Link, Profile, check_at_least_zero, check_see
 from hetjax.machine.types import WorkerInfo
 from hetjax.summaries import counted, html_of, two_lines
 
-MOST_WORKERS = 100_000  # each has a replica of the model
-MOST_NOISE = 3.0  # half of all steps then take a hundredth of the expected seconds
+MAX_WORKERS = 100_000  # each has a replica of the model
+MAX_NOISE = 3.0  # half of all steps then take at most a hundredth of the mean
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a machine was calibrated with, and how well its costs fit."""
+    """The source of a calibrated machine, and the errors of its fit."""
 
     model: str  # paths, shapes and dtypes of the parameters
     data: str
     batch_sizes: tuple[int, ...]
     error: float  # median |fitted / measured - 1| over the local rounds
     worst: float  # the 90th percentile
-    local_rounds: int  # how many were measured
+    local_rounds: int  # number that was measured
     versions: str
 
 
@@ -41,8 +41,8 @@ class Machine:
     """Workers, the links between them, and the noise of their steps.
 
     The keys of `links` are places, joined by "/"; "" is the root, which every machine
-    has. A step's seconds are multiplied by exp(noise * z - noise^2 / 2), where z is a
-    standard normal number: lognormal with mean one.
+    has. A step's seconds are multiplied by exp(noise * z - noise^2 / 2) with a standard
+    normal z: lognormal with mean one.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Machine:
     links: dict[str, Link]
     noise: float = 0.0
     seed: int = 0
-    faults: tuple[ScriptedFault, ...] = ()  # what happens to workers, and when
+    faults: tuple[ScriptedFault, ...] = ()
     calibration: Calibration | None = None  # of a measured machine
 
     def __post_init__(self):
         check_at_least_zero("noise", self.noise)
-        if self.noise > MOST_NOISE:
+        if self.noise > MAX_NOISE:
             raise ValueError(
-                f"noise must be at most {MOST_NOISE:g}, is {self.noise!r}: steps are "
+                f"noise must be at most {MAX_NOISE:g}, is {self.noise!r}: steps are "
                 "lognormal with mean one, and with more noise nearly all take no time"
             )
         check_seed(self.seed)
@@ -89,7 +89,7 @@ class Machine:
         )
 
     def worker_infos(self, nonzeros_per_example: float) -> tuple[WorkerInfo, ...]:
-        """What policies know: expected seconds, without drift and noise."""
+        """Return the workers as policies see them: without drift and noise."""
         check_at_least_zero("nonzeros_per_example", nonzeros_per_example)
         absent = absent_at_first(self.faults)
         infos = (
@@ -99,11 +99,11 @@ class Machine:
         return tuple(i._replace(present=i.name not in absent) for i in infos)
 
     def link_of(self, members: Sequence[int]) -> str:
-        """The key of the deepest link with all the members below its place."""
+        """Return the key of the deepest link whose place has all members below it."""
         if not members:
             raise ValueError("a merge needs at least one member")
         places = [self.workers[member].place for member in members]
-        # a prefix that the smallest and the largest share, all places share
+        # all places share the common prefix of the smallest and the largest place
         place = _common_prefix(min(places), max(places))
         while "/".join(place) not in self.links:  # ends at "", the root
             place = place[:-1]
@@ -112,16 +112,16 @@ class Machine:
     def with_workers_per_device(
         self, number: int, curve: Sequence[float] | None = None
     ) -> "Machine":
-        """The same devices with `number` workers on each of them.
+        """Return the same devices with `number` workers on each.
 
         `curve` is a device's throughput with 1, 2, ... workers relative to one worker,
-        by default the curve that it has; it is flat beyond its end, and without any the
-        workers share the speed of one.
-        Transfers between workers of one device take no time.
+        by default the device's own curve. It is flat beyond its end; without a curve
+        the workers share the speed of one. Transfers between workers of one device take
+        no time.
         """
         if not isinstance(number, numbers.Integral) or number < 1:
             raise ValueError(
-                f"with_workers_per_device({number!r}): give a whole number, at least 1"
+                f"with_workers_per_device({number!r}): pass a whole number, at least 1"
             )
         check_num_workers("with_workers_per_device", number * len(self.workers))
         workers = tuple(
@@ -137,7 +137,7 @@ class Machine:
         return dataclasses.replace(self, workers=workers)
 
     def subset(self, names: Sequence[str]) -> "Machine":
-        """The same machine with these workers only, and with less contention.
+        """Return the machine with these workers only, and with less contention.
 
         contention' = 1 + (contention - 1) (n' - 1) / (n - 1) for n' of n workers.
         """
@@ -161,15 +161,15 @@ class Machine:
         )
 
     def device_of(self, worker: int) -> str:
-        """The name of a worker's device."""
+        """Return the name of a worker's device."""
         return self.workers[worker].device or self.workers[worker].name
 
     def without_noise(self) -> "Machine":
-        """The same machine whose steps take exactly the expected seconds."""
+        """Return the machine without noise, whose steps take the expected seconds."""
         return dataclasses.replace(self, noise=0.0)
 
     def record(self) -> dict[str, Any]:
-        """The machine as a nested dict, for results.json."""
+        """Return the machine as a nested dict, for results.json."""
         return dataclasses.asdict(self)
 
     def save(self, path: str | Path) -> None:
@@ -180,7 +180,7 @@ class Machine:
 
     @classmethod
     def load(cls, path: str | Path) -> "Machine":
-        """Read a machine from a JSON file that `save`, or a person, wrote."""
+        """Read a machine from a JSON file, written by `save` or manually."""
         return read_json(cls, path)
 
     def _check_workers(self) -> None:
@@ -196,14 +196,14 @@ class Machine:
 
     def _check_links(self) -> None:
         if "" not in self.links:
-            raise ValueError('links has no root link: give one with the key ""')
+            raise ValueError('links has no root link: add one with the key ""')
         places = {
             "/".join(worker.place[:depth])
             for worker in self.workers
             for depth in range(len(worker.place) + 1)
         }
         for key in self.links:
-            if key not in places:  # most likely misspelt: no merge would use it
+            if key not in places:  # probably misspelled: no merge would use it
                 known = ", ".join(repr(place) for place in sorted(places)[:8])
                 raise ValueError(
                     f"no worker is below the link {key!r}; places are: {known}"
@@ -225,7 +225,7 @@ def _worker_info(index: int, worker: Profile, nonzeros_per_example: float):
 
 
 def _bandwidth(link: Link) -> str:
-    if link.bandwidth >= 1e15:  # such as of a fit, which charges bytes to the workers
+    if link.bandwidth >= 1e15:  # of a fit, which charges bytes to the workers
         return "of any bandwidth"
     return f"{link.bandwidth / 1e9:.3g} GB/s"
 
@@ -245,9 +245,9 @@ def check_chosen(chosen: Sequence[str], names: Sequence[str]) -> None:
 
 
 def check_num_workers(what: str, number: int) -> None:
-    """Raise where there are more workers than memory can hold."""
-    if number > MOST_WORKERS:
+    """Raise for more workers than memory can hold."""
+    if number > MAX_WORKERS:
         raise ValueError(
-            f"{what}: {number} workers are too many, give at most {MOST_WORKERS:,}: "
+            f"{what}: {number} workers are too many, use at most {MAX_WORKERS:,}: "
             "each has a replica of the model"
         )

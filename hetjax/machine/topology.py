@@ -9,7 +9,7 @@ from hetjax.machine.types import ROOT, WorkerInfo
 class Node(NamedTuple):
     """A node of the tree."""
 
-    children: tuple[int | str, ...]  # workers, or the nodes right below it
+    children: tuple[int | str, ...]  # workers, or the nodes directly below it
     level: int  # 0 merges workers, 1 merges such nodes, ...
     workers: frozenset[int]  # all workers below it
 
@@ -20,7 +20,7 @@ class Topology(NamedTuple):
     nodes: Mapping[str, Node]
 
     def node(self, name: str) -> Node:
-        """Return a node; raise a ValueError for a name that is not in the tree."""
+        """Return a node; raise a ValueError for an unknown name."""
         if name not in self.nodes:
             raise ValueError(
                 f"there is no node {name!r}: the policy's topology has "
@@ -29,18 +29,18 @@ class Topology(NamedTuple):
         return self.nodes[name]
 
     def level(self, name: str) -> int:
-        """The height of a node: 0 merges workers, 1 merges such nodes, ..."""
+        """Return the height of a node: 0 merges workers, 1 merges such nodes, ..."""
         return self.node(name).level
 
     def merge_level(self, name: str, merges: int) -> int:
-        """Which of so many merges, from the lowest level up, a node has.
+        """Return which of `merges` merges, from the lowest level up, a node uses.
 
-        The root has the last one.
+        The root uses the last one.
         """
         return merges - 1 if name == ROOT else min(self.level(name), merges - 1)
 
     def workers_of(self, member: int | str) -> frozenset[int]:
-        """The worker that a member is, or all workers below a member node."""
+        """Return all workers below a member node; of a worker, the worker itself."""
         return (
             frozenset({member})
             if isinstance(member, int)
@@ -48,7 +48,7 @@ class Topology(NamedTuple):
         )
 
     def workers_below(self, members: Iterable[int | str]) -> tuple[int, ...]:
-        """The workers of all these members (see `workers_of`), member by member."""
+        """Return the workers of all members (see `workers_of`), member by member."""
         members = tuple(members)
         if all(isinstance(m, int) for m in members):  # the most frequent case
             return members  # pyright: ignore[reportReturnType]

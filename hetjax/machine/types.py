@@ -1,4 +1,4 @@
-"""Local rounds, merges, events, and what a policy knows of a worker (host, no JAX).
+"""Local rounds, merges, events, and a policy's view of a worker (host, no JAX).
 
 Machines, policies and the loop exchange values of these types. Times are seconds since
 the start of the run; workers are numbered from 0.
@@ -15,7 +15,7 @@ ROOT = "root"  # the node whose model is the run's model
 
 
 class WorkerInfo(NamedTuple):
-    """A worker as a policy sees it at the start, before anything was measured."""
+    """A worker as a policy sees it at the start, before measurements."""
 
     index: int
     name: str
@@ -24,28 +24,28 @@ class WorkerInfo(NamedTuple):
     fixed: float  # [s] expected seconds of a step without examples
     per_example: float  # [s/example], with the data's mean number of non-zeros
     device: str = ""  # workers of one device share its speed; "": a device of its own
-    present: bool = True  # when the run begins; a worker that is not may join later
+    present: bool = True  # when the run begins; an absent worker may join later
 
     def seconds(self, batch_size: float) -> float:
-        """Expected seconds of one step on `batch_size` examples, without noise."""
+        """Return the expected seconds of a step of `batch_size` examples."""
         return self.fixed + self.per_example * batch_size
 
 
-MOST_STEPS = 2**22  # of a round; each has an array of its rows
-MOST_ROWS = 2**27  # of a round: 1 GiB of row numbers
+MAX_STEPS = 2**22  # of a round; each step has an array of rows
+MAX_ROWS = 2**27  # of a round: 1 GiB of row numbers
 
 
 class LocalRound(NamedTuple):
-    """What a worker does between two reports: local steps of `size` examples each."""
+    """A worker's work between two reports: local steps of `size` examples each."""
 
     local_steps: int  # 0 is a timed fetch, which uses no examples
     batch_size: float  # [examples] real-valued; `size` is rounded
     lr_scale: float = 1.0  # factor on the schedule's learning rate
-    seconds: float = 0.0  # [s] before the steps, for a timed copy of the model
+    seconds: float = 0.0  # [s] before the steps, of a timed copy of the model
 
     @property
     def size(self) -> int:
-        """The batch size that is dispatched [examples], at least 1."""
+        """The dispatched batch size [examples], at least 1."""
         return max(1, int(round(self.batch_size)))
 
     @property
@@ -55,17 +55,17 @@ class LocalRound(NamedTuple):
 
     def check(self) -> None:
         """Raise a ValueError for a round whose rows cannot be drawn at once."""
-        if self.local_steps > MOST_STEPS or self.examples > MOST_ROWS:
+        if self.local_steps > MAX_STEPS or self.examples > MAX_ROWS:
             raise ValueError(
                 f"a worker's round has {self.local_steps:,} local steps of {self.size} "
-                "examples: the rows of all its steps are drawn when it begins, so that "
-                f"it may have at most {MOST_STEPS:,} steps and {MOST_ROWS:,} rows; "
-                "give fewer local_steps"
+                "examples: the rows of all its steps are drawn when it begins, so it "
+                f"may have at most {MAX_STEPS:,} steps and {MAX_ROWS:,} rows; "
+                "use fewer local_steps"
             )
 
 
 class MergeOp(enum.Flag):
-    """What happens in a merge: a combination of these flags.
+    """The operations of a merge: a combination of these flags.
 
     >>> MergeOp.PUSH in PUSH_FETCH, MergeOp.DELIVER in PUSH_FETCH
     (True, False)
@@ -81,8 +81,8 @@ class MergeOp(enum.Flag):
     CLEAR = enum.auto()  # the node's sum of gradients starts again from zero
     FORGET = enum.auto()  # the members' last gradients count as not in the node's sum
 
-    # each operation is one object, and every merge looks some up in tables: Enum's own
-    # hash is a function in Python
+    # each operation is a single object, looked up in tables at every merge: Enum's own
+    # hash is a slow Python function
     __hash__ = object.__hash__
 
 
@@ -90,7 +90,7 @@ PUSH_FETCH = MergeOp.PUSH | MergeOp.FETCH  # the usual merge
 
 
 class Moves(NamedTuple):
-    """What an operation moves; to ask a Flag takes longer, and each merge asks."""
+    """The transfers of an operation, cached because testing a Flag is slow."""
 
     pushes: bool
     fetches: bool
@@ -100,7 +100,7 @@ class Moves(NamedTuple):
 
 @functools.cache
 def moves_of(op: MergeOp) -> Moves:
-    """What an operation moves."""
+    """Return the transfers of an operation."""
     flags = (MergeOp.PUSH, MergeOp.FETCH, MergeOp.REQUEST, MergeOp.DELIVER)
     return Moves(*(flag in op for flag in flags))
 
@@ -108,21 +108,21 @@ def moves_of(op: MergeOp) -> Moves:
 class MergeAction(NamedTuple):
     """Merge the replicas of `members` into the state of `node`.
 
-    A Merge says which operations it supports; the loop itself does FETCH alone.
+    A Merge declares the operations that it supports; the loop itself does FETCH alone.
     """
 
     members: tuple[int | str, ...]  # workers at rest, and nodes below this one
     node: str = ROOT
     op: MergeOp = PUSH_FETCH  # static under jit
-    blocking: bool = True  # do the members wait until the merge is done?
-    partners: tuple[int, ...] = ()  # workers that take part but never wait
+    blocking: bool = True  # whether the members wait until the merge is done
+    partners: tuple[int, ...] = ()  # workers that take part without waiting
     transfers: int = 2  # of the model over the link: there and back; 0 needs no link
     # steps since the last merge of a node that makes its own steps; else None
     server_steps: int | None = None
 
 
 class Arrival(NamedTuple):
-    """A worker reports back: it computed `local_round` from `start` to `finish`."""
+    """A worker reports that it computed `local_round` from `start` to `finish`."""
 
     worker: int
     local_round: LocalRound
@@ -131,12 +131,12 @@ class Arrival(NamedTuple):
 
     @property
     def time(self) -> float:
-        """The time at which the policy is told."""
+        """The time at which the policy receives the event."""
         return self.finish
 
 
 class Merged(NamedTuple):
-    """A merge at a node is done and its result is visible."""
+    """A merge at a node is done, and its result is visible."""
 
     node: str
     time: float
@@ -145,7 +145,7 @@ class Merged(NamedTuple):
 
 
 class EvaluationDue(NamedTuple):
-    """The model is about to be evaluated; a policy may ask for merges before that."""
+    """The model is about to be evaluated; a policy may request merges first."""
 
     time: float
 
@@ -158,7 +158,7 @@ class Evaluated(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """A time of which the policy asked to be told."""
+    """A time at which the policy requested an event."""
 
     name: str
     time: float
@@ -167,8 +167,8 @@ class Timer(NamedTuple):
 class Leave(NamedTuple):
     """A worker becomes inactive.
 
-    A worker that was stopped finishes its local round. A worker that is `lost` (killed,
-    failed or silent) does not: its round never arrives, and nothing of it is merged.
+    A stopped worker finishes its local round. A worker that is `lost` (killed, failed
+    or unresponsive) does not: its round never arrives, and nothing of it is merged.
     """
 
     worker: int
@@ -188,7 +188,7 @@ class Join(NamedTuple):
 class Slow(NamedTuple):
     """A scripted fault: a worker's steps take `factor` times as long from now on.
 
-    The event only goes to the history; a policy sees the slowdown in measured times.
+    Only the history records it; a policy sees the slowdown in measured times.
     """
 
     worker: int
@@ -200,7 +200,7 @@ Event = Arrival | Merged | EvaluationDue | Evaluated | Timer | Leave | Join | Sl
 
 
 class Stamps(NamedTuple):
-    """The times of the parts of a merge [s]."""
+    """The times of the stages of a merge [s]."""
 
     start: float
     gathered: float  # the members' models are on the node's device
@@ -209,32 +209,32 @@ class Stamps(NamedTuple):
 
 
 class MergeTimes(NamedTuple):
-    """The stamps of a merge that was measured, and the seconds of compiling within."""
+    """The stamps of a measured merge, and its seconds of compiling."""
 
     stamps: Stamps  # of `time.perf_counter`
     compiling: float = 0.0
 
 
 class MergeRequest(NamedTuple):
-    """A merge, with everything that its time depends on."""
+    """A merge, with everything that determines its duration."""
 
     action: MergeAction
     num_bytes: float  # of a member's model
-    seconds: float  # [s] of the members' own time, as for evaluating held-out data
-    below: tuple[int, ...]  # the workers that are members or below a member node
+    seconds: float  # [s] of the members' own time, such as to evaluate held-out data
+    below: tuple[int, ...]  # workers that are members or below a member node
 
 
 class PlannedMerge(NamedTuple):
-    """When a merge takes place, as a clock knows before it is carried out."""
+    """The times of a merge that a clock knows before it is carried out."""
 
-    visible: float  # [s] from which the node's new model is seen
-    stamps: Stamps | None = None  # None: they are measured when it is carried out
-    # members that could not be reached, in the run that is replayed: they are absent
+    visible: float  # [s] from which the node's new model is visible
+    stamps: Stamps | None = None  # None: measured when it is carried out
+    # unreachable members in the replayed run: they are absent
     missing: tuple[int, ...] = ()
 
 
 class RunEnded(Exception):
-    """Raised by a clock or policy that has come to its end; the message says why."""
+    """Raised by a clock or policy that has ended; the message is the reason."""
 
 
 def per_worker(name: str, value: float | Sequence[float], n: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The devices of this process: their names, and those that a user chose."""
+"""The devices of this process, by name or as chosen by the user."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def all_devices() -> list[Device]:
 
 
 def default_device() -> Device:
-    """Return the device that JAX uses if none is named."""
+    """Return the device that JAX uses by default."""
     (device,) = jax.device_put(np.zeros(())).devices()
     return device
 
@@ -29,14 +29,14 @@ def device_name(device: Device) -> str:
 def chosen_devices(
     devices: Sequence[Device | str], known: Sequence[Device] | None = None
 ) -> list[Device]:
-    """Return the devices; each is one of JAX's, a name, or a platform's name.
+    """Return the devices; each is a JAX device, or the name of a device or platform.
 
     `known` are those to choose from, by default all of this process. Errors: ValueError
-    for a device that does not exist, or is given twice.
+    for a device that does not exist or is repeated.
     """
     known = all_devices() if known is None else known
     if not isinstance(devices, Sequence):
-        raise ValueError(f"devices={devices!r}: give a list of devices, or their names")
+        raise ValueError(f"devices={devices!r}: pass a list of devices, or their names")
     chosen: list[Device] = []
     for device in [devices] if isinstance(devices, str) else devices:
         found = _named(device, known) if isinstance(device, str) else [device]
@@ -45,16 +45,16 @@ def chosen_devices(
             raise ValueError(f"there is no device {device!r}; there are: {names}")
         chosen += found
     if len(set(chosen)) < len(chosen):
-        raise ValueError(f"devices={devices}: give every device once")
+        raise ValueError(f"devices={devices}: pass every device once")
     return chosen
 
 
 def simulation_devices(devices: Sequence[Device | str] | None) -> tuple[Device, ...]:
     """Return the devices of one kind over which simulated workers are spread.
 
-    By default these are JAX's default device and all others of its kind. A CPU is an
-    exception, as its devices share the cores, and so is a device that the user chose
-    with `jax.default_device`: each is used alone.
+    By default these are JAX's default device and all others of its kind. A CPU device
+    is used alone, as CPU devices share the cores, and so is a device that the user
+    chose with `jax.default_device`.
 
     Errors: ValueError as in `chosen_devices`, or for devices of several kinds.
     """
@@ -71,18 +71,18 @@ def simulation_devices(devices: Sequence[Device | str] | None) -> tuple[Device, 
 def _of_one_kind(devices: Sequence[Device | str]) -> tuple[Device, ...]:
     chosen = chosen_devices(devices)
     if not chosen:
-        raise ValueError(f"devices={devices!r}: give at least one device, or None")
+        raise ValueError(f"devices={devices!r}: pass at least one device, or None")
     kinds = dict.fromkeys(d.device_kind for d in chosen)
     if len(kinds) > 1:
         raise ValueError(
-            f"devices={devices!r} are of the kinds {' and '.join(kinds)}: give devices "
-            "of one kind, as others compute other bits"
+            f"devices={devices!r} are of the kinds {' and '.join(kinds)}: all devices "
+            "must be of one kind, as results differ bitwise between kinds"
         )
     return tuple(chosen)
 
 
 def _named(name: str, known: Sequence[Device]) -> list[Device]:
-    """One device by name, or all of a platform; JAX calls CUDA and ROCm "gpu"."""
+    """Return the named device, or all of a platform; CUDA and ROCm are "gpu" in JAX."""
     platform, colon, number = name.partition(":")
     platform = "gpu" if platform in ("cuda", "rocm") else platform
     return [

@@ -1,7 +1,6 @@
-"""Executors that run steps on the caller's thread, or on a few threads of the host.
+"""Executors that run steps on the caller's thread, or on a few host threads.
 
-They serve the virtual clock: the outcome of an assignment does not depend on when it
-runs.
+They serve the virtual clock, where outcomes do not depend on when assignments run.
 """
 
 import time
@@ -14,16 +13,16 @@ from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
 from hetjax.engine.protocols import TakeTurns
 
-FIRST = 3  # assignments that are timed to decide; one of them compiles
-LONG = 1e-3  # [s] shortest assignment for which it pays to wake a thread
+TIMED_ASSIGNMENTS = 3  # assignments that are timed to decide; the first compiles
+SHORTEST_POOLED = 1e-3  # [s] shortest assignment that is worth waking a thread
 
-Result = Callable[[], RoundOutcome]  # which may have to be waited for
+Result = Callable[[], RoundOutcome]  # may block until the outcome is known
 
 
 class InlineExecutor:
     """Runs an assignment when it starts, on the caller's thread.
 
-    JAX only enqueues the steps, so that the host goes on while they run.
+    JAX only enqueues the steps, so that the host continues while they run.
     """
 
     def __init__(self, run: Any):
@@ -48,26 +47,26 @@ class InlineExecutor:
         return lambda: outcome
 
     def finish(self, worker: int) -> RoundOutcome:
-        """Return the outcome; raise what was raised on another thread.
+        """Return the outcome; reraise an exception of another thread.
 
         Its arrays may not be computed yet.
         """
         return self._results.pop(worker)()
 
     def discard(self, worker: int) -> None:
-        """Forget an outcome."""
+        """Discard an outcome."""
         self._results.pop(worker, None)
 
     def outcome(self, worker: int) -> RoundOutcome:
-        """Return the outcome of a worker's assignment, which stays."""
+        """Return the outcome of a worker's assignment without removing it."""
         return self._results[worker]()
 
     def restore_outcome(self, worker: int, outcome: RoundOutcome) -> None:
-        """Take up an assignment that was saved with its outcome."""
+        """Restore an assignment that was saved with its outcome."""
         self._results[worker] = lambda: outcome
 
     def close(self) -> list[int]:
-        """Do nothing: no thread has to end."""
+        """Do nothing: there are no threads to end."""
         return []
 
 
@@ -77,54 +76,54 @@ def run_turns_alone(take_turns: TakeTurns) -> None:
         raise RuntimeError("the clock has no more events, but the run is not over")
 
 
-def grouped(
-    assignments: Sequence[Assignment], benches: Sequence[tuple[str, float]]
+def group_assignments(
+    assignments: Sequence[Assignment], device_classes: Sequence[tuple[str, float]]
 ) -> list[list[Assignment]]:
-    """Group assignments that one program can run: same bench, steps and batch size.
+    """Group assignments that one program can run.
 
-    A worker's bench is its (device, slowdown): a worker that waits after each step must
-    not delay workers with another slowdown.
+    These have the same device class, steps and batch size. A worker's device class is
+    its (device, slowdown): a worker that waits after each step must not delay workers
+    with another slowdown.
     """
     groups: dict[tuple, list[Assignment]] = {}
     for a in assignments:
         shape = (len(a.rows), len(a.rows[0])) if a.rows else (a.worker,)
-        groups.setdefault((*benches[a.worker], shape), []).append(a)
+        groups.setdefault((*device_classes[a.worker], shape), []).append(a)
     return list(groups.values())
 
 
 class GroupedExecutor(InlineExecutor):
-    """Runs the assignments of one turn of the loop in groups, as a real run does."""
+    """Runs the assignments of a turn of the loop in groups, as a real run does."""
 
-    def __init__(self, run: Any, benches: Sequence[tuple[str, float]]):
-        """`run(assignments) -> outcomes`; `benches` are those of all workers."""
+    def __init__(self, run: Any, device_classes: Sequence[tuple[str, float]]):
+        """`run(assignments) -> outcomes`; `device_classes` has one for each worker."""
         super().__init__(run)
-        self._benches = benches
+        self._device_classes = device_classes
         self._pending: list[Assignment] = []
 
     def start(self, assignment: Assignment) -> None:
-        """Keep the assignment until the end of the turn."""
+        """Defer the assignment to the end of the turn."""
         self._pending.append(assignment)
 
     def discard(self, worker: int) -> None:
-        """Forget a worker's assignment and outcome."""
+        """Discard a worker's assignment and outcome."""
         self._pending = [a for a in self._pending if a.worker != worker]
         super().discard(worker)
 
     def flush(self) -> None:
         """Run the assignments that were started in this turn."""
-        for group in grouped(self._pending, self._benches):
+        for group in group_assignments(self._pending, self._device_classes):
             for a, outcome in zip(group, self._run(group), strict=True):
                 self.restore_outcome(a.worker, outcome)
         self._pending = []
 
 
 class PooledExecutor(InlineExecutor):
-    """Runs long assignments on threads of the host, several at the same time.
+    """Runs long assignments on several host threads at the same time.
 
-    It serves CPUs, as a single program seldom keeps all cores busy. Short assignments
-    stay on the caller's thread, as waking another thread takes as long. The first few
-    assignments are timed to decide. The outcome of an assignment does not depend on
-    where or when it runs.
+    It serves CPUs, where a single program seldom keeps all cores busy. Short
+    assignments stay on the caller's thread, as waking another thread takes equally
+    long. The first few assignments are timed to decide.
     """
 
     def __init__(self, run: Any, threads: int):
@@ -134,15 +133,15 @@ class PooledExecutor(InlineExecutor):
         self._seconds: list[float] = []  # of the first assignments
 
     def begin(self, assignment: Assignment) -> Result:
-        """Run the assignment, or let a thread run it."""
-        if not assignment.rows:  # nothing to compute, so its time tells nothing
+        """Run the assignment, or submit it to the pool."""
+        if not assignment.rows:  # nothing to compute or to time
             return super().begin(assignment)
-        if len(self._seconds) < FIRST:
+        if len(self._seconds) < TIMED_ASSIGNMENTS:
             began = time.perf_counter()
             outcome = self._run(assignment).wait()
             self._seconds.append(time.perf_counter() - began)
             return lambda: outcome
-        if min(self._seconds) < LONG:
+        if min(self._seconds) < SHORTEST_POOLED:
             return super().begin(assignment)
         return self._pool.submit(lambda: self._run(assignment).wait()).result
 
@@ -156,14 +155,14 @@ Shape = tuple[int, int]  # steps of a local round, and the batch size of its fir
 
 
 class SpreadExecutor(InlineExecutor):
-    """Runs the first assignments of each shape itself, and hands on all others.
+    """Runs the first assignments of each shape itself, and passes on all others.
 
-    It serves several devices of the host, for each of which a program is compiled: one
-    after the other, eight devices would take eight times as long as one. The very first
-    one runs on the caller's thread: where a compiler measures which kernel is fastest,
-    the other devices then find its choice and compute the same bits. On each of those,
-    the first one runs on the device's own thread, and so does what the device gets in
-    the meantime.
+    It serves several devices of the host, each of which compiles its own program: one
+    after the other, eight devices would take eight times as long as one. The first
+    assignment of a shape runs on the caller's thread: where the compiler measures which
+    kernel is fastest, the other devices then find its choice and compute the same bits.
+    On every other device, the first assignment of the shape, and those that follow
+    while it runs, run on a thread of that device.
     """
 
     def __init__(
@@ -172,14 +171,13 @@ class SpreadExecutor(InlineExecutor):
         devices: Sequence[Device],
         others: InlineExecutor,
     ):
-        """`devices` are those of all workers; `others` runs what is compiled."""
+        """`devices` has one for each worker; `others` runs compiled programs."""
         super().__init__(run)
         self._devices, self._others = devices, others
         self._threads = {d: ThreadPoolExecutor(1, f"hetjax {d}") for d in set(devices)}
-        self._latest: dict[
-            Device, Future[RoundOutcome]
-        ] = {}  # of the device's own thread
-        self._seen: dict[Shape, set[Device]] = {}  # devices that compile, or have
+        # the latest assignment of each device's own thread
+        self._latest: dict[Device, Future[RoundOutcome]] = {}
+        self._seen: dict[Shape, set[Device]] = {}  # devices that began to compile
 
     def begin(self, assignment: Assignment) -> Result:
         """Run the assignment here, on its device's own thread, or with `others`."""
@@ -197,7 +195,7 @@ class SpreadExecutor(InlineExecutor):
         return self._latest[device].result
 
     def _is_idle(self, device: Device) -> bool:
-        """Has the device's own thread done all its work?"""
+        """Whether the device's own thread has finished all its work."""
         return device not in self._latest or self._latest[device].done()
 
     def close(self) -> list[int]:

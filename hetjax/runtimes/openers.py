@@ -1,4 +1,4 @@
-"""The runtime of a machine, by its type.
+"""Open the runtime of a machine by the machine's type.
 
 A custom machine is any object with a method `open_runtime(strategy, job)` that returns
 a `hetjax.engine.protocols.Runtime`.
@@ -33,7 +33,7 @@ def open_real(machine: LocalMachine, strategy: Strategy, job: Job) -> Runtime:
     why = misfit(machine, strategy, recorded=job.trace is not None)
     if why and jax.process_count() > 1:
         raise ValueError(
-            f"{job.name} cannot be placed on the mesh of all processes: {why}; take "
+            f"{job.name} cannot be placed on the mesh of all processes: {why}; use "
             "another strategy, or one process"
         )
     if why:
@@ -62,9 +62,9 @@ def open_runtime(machine: Any, strategy: Strategy, job: Job) -> Runtime:
 
     Errors: ValueError for a strategy, data or settings that do not fit the machine.
     """
-    own = getattr(machine, "open_runtime", None)
-    if own is not None:
-        return own(strategy, job)
+    custom = getattr(machine, "open_runtime", None)
+    if custom is not None:
+        return custom(strategy, job)
     return _OPENERS[type(machine)](machine, strategy, job)
 
 
@@ -73,7 +73,7 @@ def check_machine(machine: Any) -> None:
     if type(machine) not in _OPENERS and not hasattr(machine, "open_runtime"):
         shown = repr(machine).partition("\n")[0]
         raise ValueError(
-            f"machine is {shown}: give a Machine, such as machine.preset(...), or "
+            f"machine is {shown}: pass a Machine, such as machine.preset(...), or "
             "local_machine()"
         )
 
@@ -88,5 +88,5 @@ def check_placement(
 
 
 def is_real_machine(machine: Any) -> bool:
-    """Are the machine's seconds wall-clock time?"""
+    """Whether the machine's seconds are wall-clock time."""
     return bool(getattr(machine, "real", False))

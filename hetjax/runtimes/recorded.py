@@ -1,4 +1,4 @@
-"""Replay of a recorded run: its trace is the tape, on the same kinds of device."""
+"""Replay a recorded run: its trace is the tape, on the same kinds of device."""
 
 from collections.abc import Sequence
 
@@ -32,18 +32,18 @@ def open_recorded(trace: Trace, strategy: Strategy, job: Job) -> Runtime:
         return [steps.run(a, step_mode, devices[k]) for a in group]
 
     slowdowns = trace.header["slowdowns"]
-    benches = list(zip([w.device for w in workers], slowdowns, strict=True))
-    # where merges ran on a device of no worker, its kind is noted
+    device_classes = list(zip([w.device for w in workers], slowdowns, strict=True))
+    # the header notes a kind if merges ran on a device without workers
     nodes_kind = trace.header.get("nodes_kind", workers[trace.header["nodes"]].kind)
     placement = Placement(devices, by_kind.get(nodes_kind, default_device()))
     tape = StoredTape(trace)
     player = ReferencePlayer(
-        strategy, job, workers, GroupedExecutor(run, benches), placement
+        strategy, job, workers, GroupedExecutor(run, device_classes), placement
     )
     return Runtime(tape, player, step_modes)
 
 
 def missing_kinds(trace: Trace) -> list[str]:
-    """Kinds of device that occur in the trace but not in this process."""
+    """Return the kinds of device in the trace that this process lacks."""
     here = {d.device_kind for d in all_devices()}
     return sorted({w.kind for w in trace.workers} - here)

@@ -1,4 +1,4 @@
-"""A simulated machine: the virtual clock, and steps on devices of this host."""
+"""Open a simulated machine: the virtual clock, and steps on devices of this host."""
 
 import os
 from contextlib import suppress
@@ -33,7 +33,7 @@ from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import check_calibration
 
-FORESEEN = 1000  # entries of a tape, and more for each worker
+LOOKAHEAD = 1000  # entries of a tape, plus 20 for each worker
 
 
 def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
@@ -46,7 +46,7 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     )
     devices = _devices(strategy, job, clock.workers)
     choice = choose(strategy, job, len(clock.workers), devices)
-    begins = _foreseen(machine, strategy, job) if choice.compiled else []
+    begins = _lookahead(machine, strategy, job) if choice.compiled else []
     platform = devices[0].platform
     choice = reconsidered(choice, strategy, job, clock.workers, begins, platform)
     placed = f"on {', '.join(map(device_name, devices))}"
@@ -73,8 +73,8 @@ def open_simulated(machine: Machine, strategy: Strategy, job: Job) -> Runtime:
     return Runtime(clock, player, step_modes, notes=notes, checkpoints=support)
 
 
-def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
-    """Return the beginning of the tape of a run that nobody plays."""
+def _lookahead(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
+    """Write the beginning of the run's tape in advance."""
     clock, entries = SimulatedClock(machine, seed=job.schedule), []
     tape = written(
         strategy.policy,
@@ -82,8 +82,8 @@ def _foreseen(machine: Machine, strategy: Strategy, job: Job) -> list[Any]:
         num_examples=len(job.train),
         instants=job.instants,
     )
-    with suppress(Exception):  # the run itself will tell
-        for entry in islice(tape, FORESEEN + 20 * len(clock.workers)):
+    with suppress(Exception):  # the run itself will raise it
+        for entry in islice(tape, LOOKAHEAD + 20 * len(clock.workers)):
             entries.append(entry)
             if clock.now > job.instants[-1]:
                 break
@@ -120,8 +120,8 @@ def _devices(
 ) -> tuple[Device, ...]:
     """Return the devices over which the workers are spread.
 
-    Unless the user names them, only one is used if a single worker computes: several
-    would only add moves.
+    Unless the user names them, a single computing worker uses only one device: several
+    would only add transfers.
     """
     devices = simulation_devices(job.devices)[: len(workers)]
     if job.devices is not None or len(devices) == 1:
@@ -160,6 +160,6 @@ def _executor(
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,7 +1,7 @@
 """The step mode of K local steps on the virtual clock, from a fixed table.
 
-A table makes results the same bit for bit everywhere. On real devices the step mode is
-chosen by a measurement (`hetjax.runtimes.real.step_mode_choice`).
+With a table, results are the same bit for bit everywhere. On real devices a measurement
+chooses the step mode (`hetjax.runtimes.real.step_mode_choice`).
 """
 
 import math
@@ -15,7 +15,7 @@ from hetjax import tree
 from hetjax.data.batching import make_batch
 from hetjax.engine.job import Job
 
-SMALL = 150  # most primitives of a loss that is worth unrolling
+SMALL = 150  # primitives of the largest loss that is worth unrolling
 
 
 def step_mode_of_table(job: Job, platform: str) -> str:
@@ -32,19 +32,19 @@ def step_mode_of_table(job: Job, platform: str) -> str:
 
 
 def loops_are_fast(job: Job, platform: str) -> bool:
-    """Do steps lose nothing inside a loop? On a CPU convolutions do."""
+    """Whether steps are as fast inside a loop: on a CPU convolutions are not."""
     return step_mode_of_table(job, platform) == "fused"
 
 
 def is_small(job: Job) -> bool:
-    """Is the model small enough to be unrolled?"""
+    """Whether the model is small enough to be unrolled."""
     return len(_names(job)) <= SMALL
 
 
 def flops_per_example(job: Job) -> float:
-    """Operations in the products and convolutions of the loss of an example.
+    """Return the operations in the products and convolutions of an example's loss.
 
-    At least those of a product with every parameter, once.
+    They are at least those of one product with every parameter.
     """
     programs = job.programs
 
@@ -57,9 +57,10 @@ def flops_per_example(job: Job) -> float:
 
 
 def step_bytes(job: Job) -> float:
-    """About the bytes that a step computes for each example, with its gradient.
+    """Return about the bytes that a step computes for each example.
 
-    All that the loss of an example computes, and as much again for its gradient.
+    These are all values that the loss of an example computes, twice: its gradient
+    computes equally many.
     """
 
     def counted() -> float:
@@ -84,7 +85,7 @@ def _products(jaxpr: Any) -> float:
 
 
 def _operations(equation: Any) -> float:
-    """Of one product or convolution: two for each pair of numbers."""
+    """Return two operations for each product of two numbers in an equation."""
     name, out = equation.primitive.name, equation.outvars[0].aval
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
@@ -98,7 +99,7 @@ def _operations(equation: Any) -> float:
 
 
 def _names(job: Job) -> list[str]:
-    """The names of all primitives of the loss."""
+    """Return the names of all primitives of the loss."""
     return job.programs.once(
         "primitives of the loss",
         lambda: [e.primitive.name for e in _equations(_loss_of(job).jaxpr)],

@@ -22,7 +22,7 @@ from hetjax.machine import Machine
 from hetjax.strategies import STRATEGIES
 from hetjax.strategies.types import PARTS, Strategy
 from hetjax.tasks.types import Task
-from hetjax.tracing.format import cut
+from hetjax.tracing.format import shortened
 from hetjax.tracing.trace import Recording, Trace
 
 
@@ -33,7 +33,7 @@ def header(
     nodes: int,
     slowdowns: list[float],
 ) -> dict[str, Any]:
-    """Return the header of a trace; merges run on the device of the worker `nodes`."""
+    """Return a trace's header; merges run on the device of worker number `nodes`."""
     return {
         "strategy": strategy.name,
         "name": job.name,
@@ -62,36 +62,37 @@ def digest(params: Any) -> str:
 
 
 def as_trace(trace: Trace | Recording | str | Path) -> Trace:
-    """Return the trace of a recording, or in a file, or a trace as it is."""
+    """Return a trace, the trace of a recording, or the trace in a file."""
     if isinstance(trace, Recording):
         trace = trace.load()
     if not isinstance(trace, Trace | str | Path):
         raise ValueError(
-            f"{trace!r} is not a trace: give the trace of a real run's history, or a "
-            "file (a run on a mesh has none)"
+            f"{trace!r} is not a trace: pass the trace of a real run's history, or the "
+            "path of a file (a run on a mesh has no trace)"
         )
     found = trace if isinstance(trace, Trace) else Trace.load(trace)
     if "begins" in found.header:
         raise ValueError(
-            f"{found.name} begins at {found.header['begins']:.6g} s, where the run was "
-            "continued with other workers, or without its file: it cannot be replayed"
+            f"{found.name} cannot be replayed: it begins at "
+            f"{found.header['begins']:.6g} s, where the run was continued with other "
+            "workers, or without its trace file"
         )
     return found
 
 
 def recorded_strategy(trace: Trace) -> Strategy:
-    """Make the strategy of a trace again, from its recorded settings."""
+    """Rebuild the strategy of a trace from its recorded settings."""
     name, given = trace.header["strategy"], trace.header.get("settings", {})
     try:
         return strategy_of(name, given)
     except ValueError as error:
         raise ValueError(
-            f"of the trace, {error}: give the strategy to replay"
+            f"the trace's strategy cannot be rebuilt: {error}; pass it to `replay`"
         ) from None
 
 
 def strategy_of(name: str, given: dict[str, Any]) -> Strategy:
-    """Make a strategy by the name of its factory and its settings, from JSON data.
+    """Build a strategy from the name of its factory and its settings, as JSON data.
 
     Errors: ValueError for an unknown name, or for settings that are functions.
     """
@@ -114,7 +115,7 @@ def _tuples(value: Any) -> Any:
 def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> None:
     """Raise a ValueError if these are not the recorded ones.
 
-    Of a strategy whose parts were replaced these are not compared: the parameters are.
+    Replaced parts of a strategy are not compared: a replay compares the parameters.
     """
     before = trace.header.get("settings", {})
     both = {k: v for k, v in strategy.settings.items() if k in before}
@@ -129,13 +130,13 @@ def check_same(trace: Trace, strategy: Strategy, task: Task, data: Dataset) -> N
     for name, (recorded, value) in found.items():
         if recorded != value:
             raise ValueError(
-                f"the trace was recorded with another {name}: {cut(str(recorded))}, "
-                f"not {cut(str(value))}"
+                f"the trace was recorded with another {name}: "
+                f"{shortened(str(recorded))}, not {shortened(str(value))}"
             )
 
 
 def model_shapes(task: Task) -> list[list[Any]]:
-    """Path, shape and dtype of every parameter."""
+    """Return the path, shape and dtype of every parameter."""
     params, _ = jax.eval_shape(task.init, jax.random.key(0))
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return [
@@ -163,7 +164,7 @@ def check_calibration(machine: Machine, task: Task) -> None:
 
 
 def data_fingerprint(data: Dataset) -> dict[str, Any]:
-    """Sizes of a data set, and a checksum of each of its arrays."""
+    """Return the sizes of a data set and a checksum of each of its arrays."""
     return {
         "train_examples": len(data.train),
         "test_examples": len(data.test),
@@ -178,7 +179,7 @@ def data_fingerprint(data: Dataset) -> dict[str, Any]:
 
 
 def checksum(array: Any) -> int:
-    """Of all of an array, or of a sample of the rows of one that is not in memory."""
+    """Return the checksum of an array, or of sampled rows if it is not in memory."""
     if not in_memory(array):
         parts = (sampled_rows(array),)
     elif sp.issparse(array):

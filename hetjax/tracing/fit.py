@@ -1,8 +1,8 @@
 """A simulated machine fitted to the trace of a real run: costs, noise, contention.
 
-The same fit serves a calibration, whose trace has every kind of local round alone and
-side by side, and any other recorded run, which has less: costs that its rounds do not
-determine are then extrapolated from those that they do.
+The same fit serves calibrations and other recorded runs. A calibration's trace has
+every kind of local round, alone and side by side. Other runs have fewer kinds: costs
+that their rounds do not determine are extrapolated from the others.
 """
 
 import math
@@ -16,17 +16,19 @@ import numpy as np
 from hetjax.machine.faults import AS_SCRIPTED, ScriptedFault
 from hetjax.machine.profile import Cost, Link, Profile
 from hetjax.machine.simulated_machine import Machine
-from hetjax.tracing.measured_rounds import Measured, bursts_of, measured_rounds
+from hetjax.tracing.measured_rounds import MeasuredRound, bursts_of, measured_rounds
 from hetjax.tracing.trace import Trace
 
-ALONE = 0.1  # a round counts as alone if the other workers compute less of its time
-TOGETHER = 0.5  # and as side by side above this share of the largest share seen
-_ENDLESS = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
-# what a quiet machine stays below: the median error, the noise, and the ratio of the
-# seconds of equal devices, for a step of so many examples
-POOR, NOISY, APART, EXAMPLES = 0.25, 0.2, 1.5, 32
-_BESIDES = ("start", "evaluation")  # kinds of lines between a merge and a dispatch
-ITERATIONS = 4  # of least squares: weights are one over the seconds fitted before
+# A round is alone if the other workers compute for less than the share ALONE of it, and
+# side by side if for more than the fraction TOGETHER of the largest share
+ALONE = 0.1
+TOGETHER = 0.5
+_UNLIMITED = 1e18  # [bytes/s] of a link whose bytes are charged to the workers
+# Above these, the machine was disturbed: the fit's median error, the noise, and the
+# ratio of the seconds of equal devices for a step of EXAMPLES examples
+MAX_ERROR, MAX_NOISE, MAX_RATIO, EXAMPLES = 0.25, 0.2, 1.5, 32
+_BETWEEN = ("start", "evaluation")  # kinds of lines between a merge and a dispatch
+ITERATIONS = 4  # of least squares, with weights from the previous iteration
 
 
 class Fit(NamedTuple):
@@ -37,7 +39,7 @@ class Fit(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The median."""
+        """The median error."""
         return median(self.errors)
 
     @property
@@ -47,25 +49,25 @@ class Fit(NamedTuple):
 
 
 def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
-    """The simulated machine on which a run takes as long as the recorded one.
+    """Fit a simulated machine on which a run takes as long as the recorded one.
 
     For every worker, by non-negative least squares of relative errors over its rounds:
 
         seconds = per_round + steps fixed + examples per_example + nonzeros per_nonzero
 
     The fit uses the rounds that ran alone, if there are enough; the rounds side by side
-    then give the worker's contention. The noise is the spread of a step's residuals.
-    A worker's latency is the usual time from a dispatch to the begin of its round. The
-    link and the seconds per byte of every worker are fitted to the gaps between the
-    last arrival before a merge and the dispatch of its members' next rounds. Scripted
-    faults are scripted again; other failures are not part of the machine. Workers that
-    share a device slow each other down by their contention only.
+    then determine the worker's contention. The noise is the spread of a step's
+    residuals. A worker's latency is the median time from a dispatch to the begin of its
+    round. The link and the seconds per byte of every worker are fitted to the gaps
+    between the last arrival before a merge and the dispatch of its members' next
+    rounds. Scripted faults are copied to the machine; other failures are not. Workers
+    that share a device slow each other down by their contention only.
     """
     workers, slowdowns = trace.workers, trace.header["slowdowns"]
     learners = Counter(info.device for info in workers)
     bursts = bursts_of(trace)
     local_rounds = measured_rounds(trace, slowdowns, bursts)
-    link, ways = _ways(trace)
+    link, ways = _transfer_costs(trace)
     latencies = _latencies(trace)
     profiles, errors, spreads = [], [], []
     for info, slowdown, way in zip(workers, slowdowns, ways, strict=True):
@@ -100,15 +102,15 @@ def fit_machine(trace: Trace, name: str = "recorded") -> Fit:
     return Fit(machine, tuple(errors) or (math.nan,))
 
 
-def doubts(machine: Machine, error: float) -> list[str]:
-    """What says that a fitted machine was disturbed while it was measured.
+def disturbances(machine: Machine, error: float) -> list[str]:
+    """Return signs that a machine was disturbed while it was measured.
 
     `error` is the fit's median error.
     """
     found = []
-    if error > POOR:
+    if error > MAX_ERROR:
         found.append(f"the costs fit the rounds only to {100 * error:.0f} %")
-    if machine.noise > NOISY:
+    if machine.noise > MAX_NOISE:
         found.append(f"steps of one kind vary by {100 * machine.noise:.0f} %")
     alike: dict[tuple[str, float], dict[str, float]] = {}
     for w in machine.workers:
@@ -119,7 +121,7 @@ def doubts(machine: Machine, error: float) -> list[str]:
             min(times, key=lambda k: times[k]),
             max(times, key=lambda k: times[k]),
         )
-        if times[high] > APART * times[low]:
+        if times[high] > MAX_RATIO * times[low]:
             ratio = times[high] / times[low]
             found.append(
                 f"{high} is {ratio:.2g} times as slow as {low}, a device of its kind"
@@ -128,7 +130,7 @@ def doubts(machine: Machine, error: float) -> list[str]:
 
 
 def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
-    """The scripted faults that happened in the recorded run."""
+    """Return the scripted faults that happened in the recorded run."""
     found, whats = [], {"leave": "kill", "join": "join", "slow": "slow"}
     for line in trace.lines:
         kind = next(iter(line))
@@ -138,10 +140,10 @@ def _faults(trace: Trace) -> tuple[ScriptedFault, ...]:
     return tuple(found)
 
 
-def _cost(local_rounds: Sequence[Measured]) -> Cost | None:
-    """The cost that fits best; None for a worker without rounds."""
+def _cost(local_rounds: Sequence[MeasuredRound]) -> Cost | None:
+    """Return the cost that fits best; None for a worker without rounds."""
     alone = [w for w in local_rounds if w.share < ALONE]
-    # without rounds alone: their seconds beside other workers
+    # without rounds alone, fit the rounds beside other workers
     chosen = alone if len(alone) >= 4 else local_rounds
     if not chosen:
         return None
@@ -166,14 +168,16 @@ def _cost(local_rounds: Sequence[Measured]) -> Cost | None:
     )
 
 
-def _contention(local_rounds: Sequence[Measured], cost: Cost, workers: int) -> float:
-    """How many times longer rounds take while all other workers compute.
+def _contention(
+    local_rounds: Sequence[MeasuredRound], cost: Cost, workers: int
+) -> float:
+    """Return how many times longer rounds take while all other workers compute.
 
-    A ratio of sums: short rounds, which leave cores to other workers, contend less, and
-    weigh less.
+    It is a ratio of sums, in which short rounds weigh less: they leave cores to other
+    workers and contend less.
     """
     alone = [w for w in local_rounds if w.share < ALONE]
-    # beside a worker that is slowed on purpose it is less than one
+    # beside a deliberately slowed worker the largest share is below 1
     most = max((w.share for w in local_rounds), default=0.0)
     beside = [w for w in local_rounds if w.share > max(ALONE, TOGETHER * most)]
     if workers < 2 or len(alone) < 4 or not beside:
@@ -184,7 +188,7 @@ def _contention(local_rounds: Sequence[Measured], cost: Cost, workers: int) -> f
     return max(1.0, 1 + more / shared)
 
 
-def _seconds(cost: Cost, contention: float, w: Measured) -> float:
+def _seconds(cost: Cost, contention: float, w: MeasuredRound) -> float:
     alone = (
         cost.per_round
         + w.local_steps * cost.fixed
@@ -195,9 +199,9 @@ def _seconds(cost: Cost, contention: float, w: Measured) -> float:
 
 
 def _spread_of_a_step(
-    ratios: Sequence[float], local_rounds: Sequence[Measured]
+    ratios: Sequence[float], local_rounds: Sequence[MeasuredRound]
 ) -> list:
-    """The lognormal noise of one step, from the rounds with the fewest steps."""
+    """Return the lognormal noise of one step, from the rounds with the fewest steps."""
     fewest = min((w.local_steps for w in local_rounds), default=0)
     logs = [
         math.log(r)
@@ -208,15 +212,16 @@ def _spread_of_a_step(
 
 
 def _spread(values: Sequence[float]) -> float:
-    """A robust standard deviation: single outliers do not change it."""
+    """Return a robust standard deviation, which single outliers do not change."""
     middle = median(values)
     return 1.4826 * median(abs(v - middle) for v in values)
 
 
-def _ways(trace: Trace) -> tuple[Link, list[float]]:
-    """The link, and each worker's seconds per byte of a transfer to it and back.
+def _transfer_costs(trace: Trace) -> tuple[Link, list[float]]:
+    """Return the link, and each worker's seconds per byte of a round trip over it.
 
-    By non-negative least squares over the gaps around merges of the members M:
+    They are fitted by non-negative least squares to the gaps around merges of the
+    members M:
 
         gap = 2 latency + bytes sum_{i in M} per_byte_i
     """
@@ -227,7 +232,7 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
     sizes = [line["bytes"] for line in trace.lines if "merge" in line and line["bytes"]]
     size = median(sizes) if sizes else 1.0
     if not gaps:
-        return Link(latency=0.0, bandwidth=_ENDLESS, topology="central"), [
+        return Link(latency=0.0, bandwidth=_UNLIMITED, topology="central"), [
             0.0
         ] * workers
     rows = np.array(
@@ -235,13 +240,13 @@ def _ways(trace: Trace) -> tuple[Link, list[float]]:
     )
     typical = np.array([median(g) for g in gaps.values()])
     latency, *seconds = _least_squares(rows, typical)
-    return Link(latency=float(latency), bandwidth=_ENDLESS, topology="central"), [
+    return Link(latency=float(latency), bandwidth=_UNLIMITED, topology="central"), [
         float(s) / size for s in seconds
     ]
 
 
 def _latencies(trace: Trace) -> list[float]:
-    """The median seconds of every worker from a dispatch to the begin of its round."""
+    """Return each worker's median seconds from a dispatch to the begin of its round."""
     given: dict[int, float] = {}
     found: list[list[float]] = [[] for _ in trace.workers]
     for line in trace.lines:
@@ -254,17 +259,17 @@ def _latencies(trace: Trace) -> list[float]:
 
 
 def _least_squares(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The non-negative x [C] for which `rows` [R, C] @ x is closest to `values`."""
-    from scipy.optimize import nnls  # here, as it takes a tenth of a second to import
+    """Return the non-negative x [C] for which rows [R, C] @ x is closest to values."""
+    from scipy.optimize import nnls  # imported late, as this takes 0.1 s
 
     return nnls(rows, values)[0]
 
 
 def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
-    """(members, seconds from their last arrival to the dispatch after the merge)."""
+    """Return (members, seconds from their last arrival to the next dispatch)."""
     arrived: dict[int, float] = {}
     merge: tuple[tuple[int, ...], float] | None = None  # before the next dispatch
-    # by dispatched worker: the merge before, and when it was dispatched
+    # by dispatched worker: the merge before, and the time of the dispatch
     follows: dict[int, tuple[tuple[tuple[int, ...], float], float]] = {}
     found: dict[tuple[tuple[int, ...], float], list[float]] = {}
     for line in trace.lines:
@@ -275,7 +280,7 @@ def _gaps(trace: Trace) -> list[tuple[tuple[int, ...], float]]:
         elif "dispatch" in line:
             if merge:
                 follows[line["dispatch"]] = merge, line["start"]
-        elif next(iter(line)) not in _BESIDES:
+        elif next(iter(line)) not in _BETWEEN:
             merge = None
         if "arrival" in line:
             k = line["arrival"]

@@ -1,7 +1,6 @@
 """The format of a trace: the fields of its lines, and checks of a file's lines.
 
-Errors name the file and the line, and have a length that can be read, whatever the file
-holds.
+Errors name the file and the line, and quote damaged content in a readable length.
 """
 
 import json
@@ -14,7 +13,7 @@ from hetjax.machine.types import MergeOp, Stamps
 
 VERSION = 3  # of the format
 READ = (2, VERSION)  # versions that are read
-# the fields of a line by its kind: the first field has the name of the kind
+# the fields of a line by kind: the name of the first field is the kind
 _FIELDS: dict[str, dict[str, Any]] = {
     "dispatch": {
         "dispatch": int,
@@ -39,7 +38,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "leave": {"leave": int, "time": float, "lost": bool, "why": str},
     "join": {"join": int, "time": float, "why": str},
     "slow": {"slow": int, "time": float, "factor": float},
-    # a worker that was stopped takes part again; a point of the history
+    # "start": a stopped worker takes part again; "evaluation": a point of the history
     "start": {"start": int},
     "evaluation": {"evaluation": float},
     # from here on, the run was continued from a checkpoint
@@ -48,8 +47,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 _SINCE_3: dict[str, dict[str, Any]] = {
     "merge": {"blocking": bool, "transfers": int, "server_steps": int | None}
 }
-# fields that a line has only where there is something to say: members of a merge that
-# could not be reached
+# fields that are left out where they are empty: the unreachable members of a merge
 _OPTIONAL: dict[str, dict[str, Any]] = {"merge": {"missing": list[int]}}
 _OF_WORKERS = ("dispatch", "arrival", "leave", "join", "slow", "start")
 _HEADER: dict[str, Any] = {
@@ -104,8 +102,8 @@ Line = dict[str, Any]
 
 
 def _damaged(place: str, what: str) -> ValueError:
-    """An error of a length that can be read, whatever the file holds."""
-    return ValueError(f"{place}: damaged: {cut(what)}")
+    """Return an error of readable length, whatever the file contains."""
+    return ValueError(f"{place}: damaged: {shortened(what)}")
 
 
 def check_header(name: str, header: Line) -> None:
@@ -118,8 +116,8 @@ def check_header(name: str, header: Line) -> None:
         )
     if header["trace"] not in READ:
         raise ValueError(
-            f"{place}: a trace of version {_text(header['trace'])}; this hetjax reads "
-            f"versions {' and '.join(map(str, READ))}"
+            f"{place}: a trace of version {_text(header['trace'])}; this version of "
+            f"hetjax reads versions {' and '.join(map(str, READ))}"
         )
     given = {k: v for k, v in _MORE_HEADER.items() if k in header}
     _check_fields(place, header, _HEADER | given)
@@ -141,11 +139,11 @@ def check_header(name: str, header: Line) -> None:
             f"worker {nodes}, {len(instants)} instants do not fit together",
         )
     if instants[0] < 0 or sorted(instants) != instants:
-        raise _damaged(place, "instants are not in the order of time, from 0 s on")
+        raise _damaged(place, "instants are not increasing from 0 s on")
 
 
 def end_of(place: str, line: Line) -> Line:
-    """What the last line says; a ValueError if that is damaged."""
+    """Return the content of the last line; raise a ValueError if it is damaged."""
     end = line["end"]
     _check_fields(place, line, {"end": dict})
     _check_fields(place, end, {k: v for k, v in _END.items() if k in end}, "end: ")
@@ -155,7 +153,7 @@ def end_of(place: str, line: Line) -> Line:
 def check_lines(name: str, lines: Sequence[tuple[int, Line]], header: Line) -> None:
     """Raise a ValueError for a line of unknown kind, or with wrong fields."""
     workers = len(header["workers"])
-    # the beginning of a run may be lost, and each may have a round from before
+    # without the beginning of a run, each worker may have an earlier round in flight
     given = set(range(workers)) if "begins" in header else set()
     for number, line in lines:
         place = f"{name}, line {number}"
@@ -205,7 +203,7 @@ def _check_fields(
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Is a value of JSON of this type? Numbers are finite."""
+    """Whether a JSON value has this type; numbers must be finite."""
     if isinstance(value, bool):
         return kind is bool
     if kind is float:
@@ -219,20 +217,20 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """JSON of a value, of a length that can be read."""
+    """Return the JSON text of a value, in a readable length."""
     try:
-        return cut(json.dumps(value), 80)
+        return shortened(json.dumps(value), 80)
     except (RecursionError, ValueError):  # or a number of too many digits
         return f"a {type(value).__name__} that is too large"
 
 
-def cut(text: str, most: int = 300) -> str:
-    """The text, without its end where it is longer than `most` characters."""
+def shortened(text: str, most: int = 300) -> str:
+    """Return the text, or its beginning where it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def parse(name: str, file: TextIO) -> Iterator[tuple[int, Line]]:
-    """Yield every line with its number, without half a line at the end."""
+    """Yield every line with its number, except for half a line at the end."""
     for number, text in enumerate(file, 1):
         try:
             line = json.loads(text)

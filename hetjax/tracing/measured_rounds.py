@@ -1,4 +1,4 @@
-"""The local rounds of a recorded run: their seconds, and the load beside them."""
+"""The local rounds of a recorded run: their seconds, and the load during each."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -7,17 +7,17 @@ import numpy as np
 
 from hetjax.tracing.trace import Trace
 
-FIRST = 2  # rounds of a worker that are left out: caches and pages are cold
+SKIPPED_ROUNDS = 2  # the first rounds of every worker, in which caches are cold
 
 
-class Measured(NamedTuple):
+class MeasuredRound(NamedTuple):
     """A local round that was measured."""
 
     worker: int
     local_steps: int
     examples: int
     nonzeros: int
-    seconds: float  # without the sleeping of a worker that is slowed on purpose
+    seconds: float  # without the sleep of a deliberately slowed worker
     share: float  # mean share of the round in which the other workers computed
 
 
@@ -34,27 +34,33 @@ class _Span(NamedTuple):
     line: dict
     until: float
     weight: float
-    slowdown: float  # on purpose: by its machine and by scripted faults
+    slowdown: float  # deliberate: by its machine and by scripted faults
 
 
 def measured_rounds(
     trace: Trace, slowdowns: Sequence[float], bursts: Sequence[bool]
-) -> list[Measured]:
-    """Every local round that arrived, but the first ones of each worker."""
+) -> list[MeasuredRound]:
+    """Return every local round that arrived, except for each worker's first ones."""
     seen = [0] * len(slowdowns)
     found = []
     spans = list(_spans(trace, slowdowns, bursts))
     busy = _Busy(spans, len(slowdowns))
     for k, start, finish, local_round, until, _, slowdown in spans:
         seen[k] += 1
-        if not local_round["local_steps"] or finish <= start or seen[k] <= FIRST:
+        if (
+            not local_round["local_steps"]
+            or finish <= start
+            or seen[k] <= SKIPPED_ROUNDS
+        ):
             continue
         examples = local_round["local_steps"] * max(1, round(local_round["batch_size"]))
         seconds = (finish - start - local_round["seconds"]) / slowdown
         share = busy.others(k, start, until)
         nonzeros = local_round["nonzeros"]
         found.append(
-            Measured(k, local_round["local_steps"], examples, nonzeros, seconds, share)
+            MeasuredRound(
+                k, local_round["local_steps"], examples, nonzeros, seconds, share
+            )
         )
     return found
 
@@ -65,7 +71,7 @@ def _spans(
     given: dict[int, dict] = {}
     slowdowns = list(slowdowns)
     for line in trace.lines:
-        if "slow" in line:  # amid a round, which then has no single speed: left out
+        if "slow" in line:  # during a round, which then has no single speed: skip it
             k = line["slow"]
             slowdowns[k] = trace.header["slowdowns"][k] * line["factor"]
             given.pop(k, None)
@@ -82,13 +88,13 @@ def _spans(
 
 
 def bursts_of(trace: Trace) -> list[bool]:
-    """Whether each worker sleeps after a whole round: if its steps are one program."""
+    """Whether each worker sleeps after a whole round, as its steps are one program."""
     step_modes = trace.header["step_modes"]
     return [step_modes.get(w.kind, "dispatch") != "dispatch" for w in trace.workers]
 
 
 class _Busy:
-    """Seconds that each worker had computed at a time, weighted, for looking up."""
+    """A lookup of the weighted seconds that each worker had computed by some time."""
 
     def __init__(self, spans: Sequence[_Span], workers: int):
         self._edges, self._totals = [], []
@@ -102,7 +108,7 @@ class _Busy:
             self._totals.append(np.cumsum(done))
 
     def others(self, worker: int, start: float, until: float) -> float:
-        """Mean share of [start, until] in which the other workers computed."""
+        """Return the mean share of [start, until] that the other workers computed."""
         n = len(self._edges)
         if n < 2:
             return 0.0

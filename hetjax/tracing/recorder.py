@@ -1,4 +1,4 @@
-"""Recording: the tape of a run on disk, as lines of a trace."""
+"""Recording: write the tape of a run to disk as the lines of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -34,7 +34,7 @@ _NAMES: dict[type, str] = {kind: name for name, kind in _EVENTS.items()}
 
 @lru_cache  # written at every merge
 def op_text(op: MergeOp) -> str:
-    """Return a merge's operation as written in a trace, such as PUSH|FETCH."""
+    """Return a merge's operation as a trace writes it, such as PUSH|FETCH."""
     return "|".join(flag.name or "" for flag in op)
 
 
@@ -57,7 +57,7 @@ class Recorder:
         *,
         continues: bool = False,
     ):
-        """Write the first line, unless the file `continues` where `load` says."""
+        """Write the first line, unless the file `continues`: `load` then says where."""
         self.recording = Recording(path, continues=continues)
         described = [info._asdict() for info in workers]
         self._first = {"trace": VERSION, **header, "workers": described}
@@ -65,14 +65,14 @@ class Recorder:
             self.recording.write(self._first)
 
     def write(self, entry: Any) -> None:
-        """Write an entry of the tape, if it is one of those that a trace has."""
+        """Write an entry of the tape, if a trace has lines for its kind."""
         lines_of = _LINES.get(type(entry))
         if lines_of is not None:
             for line in lines_of(entry):
                 self.recording.write(line)
 
     def flush(self) -> None:
-        """Write what waits to the file."""
+        """Write all buffered lines to the file."""
         self.recording.flush()
 
     def save(self) -> int:
@@ -80,15 +80,15 @@ class Recorder:
         return self.recording.length
 
     def load(self, length: int, now: float) -> None:
-        """Continue the file where a run was cut, at `now` [s]."""
-        if self.recording.cut(length, self._first):
+        """Continue the file of a run that was interrupted at `now` [s]."""
+        if self.recording.truncate(length, self._first):
             self.recording.write({"cut": now})
-        else:  # what was recorded before is lost, or does not fit what follows
+        else:  # the earlier lines are lost, or belong to another run
             self._begin_at(now)
 
     def start_at(self, time: float) -> None:
-        """Begin the file anew at `time` [s]: the workers are others."""
-        self.recording.cut(0)
+        """Start a new file at `time` [s], as the workers have changed."""
+        self.recording.truncate(0)
         self._begin_at(time)
 
     def _begin_at(self, time: float) -> None:
@@ -97,7 +97,7 @@ class Recorder:
 
 
 def _of_actions(actions: Actions) -> Iterator[Line]:
-    """Of actions, those which are seen in no other line."""
+    """Yield lines for those actions that have no other line."""
     for worker in actions.start:
         yield {"start": worker}
 
@@ -120,7 +120,7 @@ def _of_arrival(event: Arrival) -> Iterator[Line]:
 
 
 def _of_event(event: Any) -> Iterator[Line]:
-    """The kind of event replaces the name of its first field."""
+    """Yield the line of an event; the event's kind replaces the first field's name."""
     names = (_NAMES[type(event)], *event._fields[1:])
     values = [op_text(v) if isinstance(v, MergeOp) else v for v in event]
     yield dict(zip(names, values, strict=True))
@@ -137,7 +137,7 @@ _LINES: dict[type, Callable[[Any], Iterator[Line]]] = {
 
 
 def action_of(line: Line) -> MergeAction:
-    """Return the action of a merge's line."""
+    """Return the action that a merge's line records."""
     found = {name: line.get(name) for name in MergeAction._fields}
     found |= {"node": line["merge"], "op": _op(line["op"])}
     members, partners = tuple(line["members"]), tuple(line["partners"])

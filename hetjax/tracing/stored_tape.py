@@ -1,4 +1,4 @@
-"""The tape of a recorded run, for replays: its times and its decisions (host world)."""
+"""The tape of a recorded run, for replays: its times and decisions (host world)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from hetjax.machine import (
     Stamps,
 )
 from hetjax.schedule.types import Actions, Policy
-from hetjax.tracing.format import Line, cut
+from hetjax.tracing.format import Line, shortened
 from hetjax.tracing.recorder import action_of, event_of, op_text
 from hetjax.tracing.trace import Trace
 
 
 class StoredTape:
-    """The clock of a trace, and the policy that decides as it says.
+    """The clock of a replay, and a policy that repeats the recorded decisions.
 
-    The same events come at the same times, and the same actions take as long.
+    The same events come at the same times, and the same actions take equally long.
     """
 
     has_pending_joins = True  # joins are in the trace
@@ -36,7 +36,7 @@ class StoredTape:
         self.workers = trace.workers
         self.now = 0.0
         self.roster = Roster.of(self.workers)
-        # where a run was continued, nothing happened; the header is line 1
+        # a "cut" line only says where a run was continued; the header is line 1
         numbered = [(n, x) for n, x in enumerate(trace.lines, 2) if "cut" not in x]
         self._lines = [line for _, line in numbered]
         self._numbers = [*(n for n, _ in numbered), len(trace.lines) + 2]
@@ -45,9 +45,10 @@ class StoredTape:
         self._nodes: Mapping[str, Node] = {}  # of the recorded policy
 
     def policy(self, recorded: Policy) -> Policy:
-        """What decides in a replay, in place of the strategy's `recorded` policy.
+        """Return the policy of a replay, which replaces the strategy's `recorded` one.
 
-        A trace of version 2 does not hold all of an action: the policy decides again.
+        A trace of version 2 does not hold complete actions, so the strategy's policy
+        decides again.
         """
         if self._trace.header["trace"] < 3:
             return recorded
@@ -58,7 +59,7 @@ class StoredTape:
         )
 
     def _react(self, event: Event) -> Actions:
-        """The actions that follow an event."""
+        """Return the actions that follow an event."""
         if isinstance(event, EvaluationDue):
             self._line()  # the run may have ended before this evaluation
         elif isinstance(event, Evaluated):
@@ -66,10 +67,10 @@ class StoredTape:
         return self._actions()
 
     def _actions(self) -> Actions:
-        """The actions from here to the next event, or to the evaluation.
+        """Return the actions up to the next event or evaluation.
 
-        Merges and rounds are taken when they are carried out; what is started has no
-        other line, and comes first.
+        Their merges and rounds are consumed when they are carried out. Workers that are
+        started come first and have no other line.
         """
         start: list[int] = []
         while self._next_is("start"):
@@ -89,7 +90,7 @@ class StoredTape:
         )
 
     def _merge(self, position: int) -> MergeAction:
-        """The merge of a line, at a node and of nodes that there are."""
+        """Return the merge of a line; raise unless its nodes exist."""
         action = action_of(self._lines[position])
         for name in (action.node, *action.members):
             if isinstance(name, str) and name not in self._nodes:
@@ -151,7 +152,7 @@ class StoredTape:
         return event
 
     def _check_at_rest(self, members: Sequence[int | str]) -> None:
-        """Raise a ValueError if the last line is of a worker amid a round."""
+        """Raise a ValueError if one of these workers has a round in flight."""
         for worker in members:
             if worker in self.roster.working:
                 raise self._differs(f"worker {worker} has a round in flight")
@@ -171,22 +172,22 @@ class StoredTape:
         """Return the next line, which must be of this kind, and move on."""
         line = self._line()
         if _kind(line) != kind:
-            raise self._differs(f"the run goes on with a {kind}", at=self._position)
+            raise self._differs(f"the run continues with a {kind}", at=self._position)
         self._position += 1
         return line
 
     def _differs(self, what: str, *, at: int | None = None) -> ValueError:
-        """The error for a line (the last one) unlike what happens in the replay."""
+        """Return the error for a line (the last one) that the replay contradicts."""
         number = self._numbers[self._position - 1 if at is None else at]
         return ValueError(
-            f"{self._trace.name}, line {number}: {cut(what)} here, which the trace "
-            "does not say: it is damaged, or the strategy, its settings, the data or "
-            "the seed differ from the recorded ones"
+            f"{self._trace.name}, line {number}: {shortened(what)} here, but "
+            "the trace says otherwise: it is damaged, or the strategy, its settings, "
+            "the data or the seed differ from the recorded ones"
         )
 
 
 def _kind(line: Line) -> str:
-    """The kind of a line, which is the name of its first field."""
+    """Return the kind of a line: the name of its first field."""
     return next(iter(line))
 
 

@@ -1,9 +1,8 @@
 """Traces: the actions and events of a run, as JSON lines.
 
-The first line describes the run. Then follows, in the order of the run, one line for
-every local round, merge and event; the last line says how the run ended. A trace is
-enough to run the same strategy again, bit for bit the same, and to fit a simulated
-machine.
+The first line describes the run. One line follows for every local round, merge and
+event, in the order of the run; the last line says how the run ended. From a trace the
+same strategy can be replayed, bit for bit, and a simulated machine can be fitted.
 """
 
 import json
@@ -21,12 +20,12 @@ from hetjax.checkpointable import before_of
 from hetjax.machine.types import WorkerInfo
 from hetjax.tracing.format import Line, check_header, check_lines, end_of, parse
 
-MANY = 5_000  # lines that may wait for a pause before they are written
+MAX_WAITING = 5_000  # buffered lines at which the buffer is written
 
 
 @dataclass
 class Trace:
-    """A recorded run: `header`, `lines`, and the content of the last line in `end`."""
+    """A recorded run: `header`, `lines`, and the content of its last line in `end`."""
 
     header: Line
     lines: list[Line] = field(default_factory=list)
@@ -51,15 +50,15 @@ class Trace:
     def load(cls, path: str | Path) -> "Trace":
         """Read a trace; a ValueError names the file and the damaged line.
 
-        The trace of a run that was cut off (without a last line, or with half of one)
-        is read as far as it goes.
+        The trace of a run that was interrupted (without a last line, or with half of
+        one) is read up to its last whole line.
         """
         with Path(path).open(encoding="utf-8") as file:
             return cls.read(file, str(path))
 
     @staticmethod
     def header_of(path: str | Path) -> Line:
-        """The first line of a trace that may be cut off; {} if it is not whole."""
+        """Return the first line of a trace file; {} if it is missing or damaged."""
         try:
             with Path(path).open(encoding="utf-8") as file:
                 found = json.loads(file.readline())
@@ -70,15 +69,15 @@ class Trace:
 
     @classmethod
     def read(cls, file: TextIO, name: str) -> "Trace":
-        """Read an open file, which is called `name` in errors."""
+        """Read an open file; errors call it `name`."""
         try:
             numbered = list(parse(name, file))
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name}: this is not a text file, so not a trace: {error}"
+                f"{name}: not a trace, as it is not a text file: {error}"
             ) from error
         if not numbered:
-            raise ValueError(f"{name}: the file is empty, so not a trace")
+            raise ValueError(f"{name}: not a trace, as the file is empty")
         (_, header), *lines = numbered
         check_header(name, header)
         end: Line = {}
@@ -93,11 +92,11 @@ class Recording:
     """A trace that is being written, to a given file or a temporary one.
 
     The temporary file is deleted together with this object. A full disk does not end
-    the run: it is a warning, and the trace is no longer written.
+    the run: it causes a warning, and nothing more is written.
     """
 
     def __init__(self, path: str | Path | None = None, *, continues: bool = False):
-        """Open the file; with `continues`, what is in it stays until `cut`."""
+        """Open the file; with `continues`, its content stays until `truncate`."""
         if path is None:
             number, temporary = tempfile.mkstemp(".jsonl", "hetjax-trace-")
             os.close(number)
@@ -106,7 +105,7 @@ class Recording:
         else:
             self._path, self._name = Path(path), str(path)
         self._waiting: list[Line] = []
-        self._problem = ""  # why it is not written any more
+        self._problem = ""  # why nothing more is written
         # (task, data, strategy) of the run, which the file does not hold
         self.context: Any = None
         if not (continues and self._path.exists()):
@@ -115,15 +114,15 @@ class Recording:
 
     @property
     def length(self) -> int:
-        """The length of the file [bytes], with all lines so far; 0: some are lost."""
+        """The file's length [bytes] with all lines; 0 if some could not be written."""
         self.flush()
         return 0 if self._problem else self._file.tell()
 
-    def cut(self, length: int, header: Line | None = None) -> bool:
-        """Go on after so many bytes; return False, with an empty file, without them.
+    def truncate(self, length: int, header: Line | None = None) -> bool:
+        """Keep the first `length` bytes and return True, or start an empty file.
 
-        With `header`, they must begin with it, but for workers, which are measured. A
-        file that was not emptied on purpose is moved aside, see `before_of`.
+        With `header`, the file must begin with it, except for the workers, whose costs
+        are measured. A file that does not fit is moved aside (see `before_of`).
         """
         whole = self._path.stat().st_size >= length > 0
         if whole and header is not None:
@@ -139,9 +138,9 @@ class Recording:
         return whole
 
     def load(self) -> Trace:
-        """Read the trace; a ValueError if it could not be written."""
+        """Read the trace; raise a ValueError if it could not be written."""
         if self._problem:
-            raise ValueError(f"{self._name} is not whole: {self._problem}")
+            raise ValueError(f"{self._name} is incomplete: {self._problem}")
         if not self._file.closed:
             self.flush()
         with self._path.open(encoding="utf-8") as file:
@@ -152,13 +151,13 @@ class Recording:
         self.load().save(path)
 
     def write(self, line: Line) -> None:
-        """Append a line; it is written to the file later, together with others."""
+        """Append a line to the buffer."""
         self._waiting.append(line)
-        if len(self._waiting) >= MANY:
+        if len(self._waiting) >= MAX_WAITING:
             self.flush()
 
     def flush(self) -> None:
-        """Write all waiting lines to the file, if it can be written."""
+        """Write all buffered lines to the file, if it can be written."""
         waiting, self._waiting = self._waiting, []
         if self._problem:
             return
@@ -168,8 +167,8 @@ class Recording:
         except OSError as error:
             self._problem = str(error)
             warnings.warn(
-                f"{self._name} could not be written: {error}; the run goes on without "
-                "its trace",
+                f"{self._name} could not be written: {error}; the run continues "
+                "without its trace",
                 stacklevel=2,
             )
 
@@ -178,8 +177,8 @@ class Recording:
         self.write({"end": what})
 
     def close(self) -> None:
-        """Write all waiting lines and close the file."""
+        """Write all buffered lines and close the file."""
         if not self._file.closed:
             self.flush()
-            with suppress(OSError):  # of what could not be written before
+            with suppress(OSError):  # of lines that could not be written before
                 self._file.close()

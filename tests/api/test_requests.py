@@ -83,7 +83,7 @@ BOTH = [
         {"data": replace(DATA, test=Split(np.zeros((3, 2)), DATA.test.y))},
         r"is \[1\] for each example, x of the test split is \[2\]: they must agree",
     ),
-    ({"machine": "v100x4"}, "machine is 'v100x4': give a Machine, such as"),
+    ({"machine": "v100x4"}, "machine is 'v100x4': pass a Machine, such as"),
     ({"seconds": "1"}, "seconds='1': give a finite number above 0"),
     ({"seconds": None}, "seconds=None"),
     ({"seconds": True}, "seconds=True"),

@@ -20,7 +20,7 @@ from zoo import zoo
 import hetjax as hj
 from hetjax.checkpoint import checkpoint_manager
 from hetjax.machine import Cost, Link, Machine, Profile
-from hetjax.runtimes.real import wall_clock
+from hetjax.runtimes.real import step_mode_choice, wall_clock
 from hetjax.runtimes.threads import open_threads
 from hetjax.tracing import trace
 from hetjax.tracing.trace import Trace
@@ -110,7 +110,7 @@ def test_what_was_measured_stays_as_it_was_chosen(tmp_path, monkeypatch):
     """Another step mode has other last bits, and the trace names one."""
     modes = iter(["fused", "unrolled"])
     monkeypatch.setattr(
-        open_threads, "choose_step_mode", lambda *given: (next(modes), {})
+        step_mode_choice, "choose_step_mode", lambda *given: (next(modes), {})
     )
     first = train(tmp_path, "local_sgd", stop_at=4)
     last = train(tmp_path, "local_sgd")
@@ -148,12 +148,14 @@ def test_a_full_disk_loses_the_trace_and_not_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(trace.Recording, "__init__", fill)
     with pytest.warns(UserWarning, match="trace.jsonl could not be written: .*space"):
         first = train(tmp_path, "easgd", stop_at=4)
-    with pytest.raises(ValueError, match=r"trace.jsonl is not whole: .*No space left"):
+    with pytest.raises(ValueError, match=r"trace.jsonl is incomplete: .*No space left"):
         first.trace.load()
     monkeypatch.undo()
     last = train(tmp_path, "easgd")
     check_one_history(first, last)
-    with pytest.raises(ValueError, match="without its file: it cannot be replayed"):
+    with pytest.raises(
+        ValueError, match="cannot be replayed: .* without its trace file"
+    ):
         hj.replay(last.trace, problem().task, problem().data, progress=False)
 
 

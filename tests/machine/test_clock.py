@@ -286,8 +286,8 @@ def with_a_round_in_flight():
         ("names a member twice", lambda c: merge(c, "root", (0, 0), 8)),
         ("at least one member", lambda c: merge(c, "root", (), 8)),
         ("num_bytes must be at least 0", lambda c: merge(c, "root", (0,), -8)),
-        ("2 steps needs as many", lambda c: c.dispatch(0, LocalRound(2, 2.0), (0,))),
-        ("-1 steps needs as many", lambda c: c.dispatch(0, LocalRound(-1, 2.0), ())),
+        ("2 steps needs 2 numbers", lambda c: c.dispatch(0, LocalRound(2, 2.0), (0,))),
+        ("-1 steps needs -1 numbers", lambda c: c.dispatch(0, LocalRound(-1, 2.0), ())),
         (
             "cannot have -3 non-zeros",
             lambda c: c.dispatch(0, LocalRound(1, 2.0), (-3,)),

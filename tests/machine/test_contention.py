@@ -1,4 +1,4 @@
-"""Workers that slow each other down: computed by hand; laws."""
+"""Workers that slow each other down: manual calculations, and laws."""
 
 import dataclasses
 import itertools

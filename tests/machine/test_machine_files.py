@@ -1,4 +1,4 @@
-"""A machine in a JSON file: it is loaded as it was saved, and damage is named."""
+"""Machines in JSON files: loading returns what was saved; errors name damage."""
 
 import json
 

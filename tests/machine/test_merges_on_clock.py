@@ -216,7 +216,7 @@ def test_the_members_own_seconds_are_added():
 
 @pytest.mark.parametrize("transfers", [-1, float("nan"), float("inf")])
 def test_invalid_transfers(transfers):
-    with pytest.raises(ValueError, match="give 0, 1 or 2"):
+    with pytest.raises(ValueError, match="pass 0, 1 or 2"):
         merge(clock((), ()), (0, 1), transfers=transfers)
 
 

@@ -1,4 +1,4 @@
-"""Machine presets: the numbers of the papers, and unknown names."""
+"""Machine presets: the papers' numbers, and unknown names."""
 
 import math
 
@@ -72,9 +72,9 @@ def test_slide_is_a_cpu_that_is_scaled_too():
         ({"name": "v100x4"}, "'v100x4' cannot be scaled; these can: v100x4-amazon"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"num_bytes": -1.0}, "num_bytes=-1.0"),
-        ({"batch_size": "8"}, "batch_size='8': give a finite number"),
-        ({"batch_size": math.inf}, "batch_size=inf: give a finite number"),
-        ({"num_bytes": True}, "num_bytes=True: give a finite number"),
+        ({"batch_size": "8"}, "batch_size='8': pass a finite number"),
+        ({"batch_size": math.inf}, "batch_size=inf: pass a finite number"),
+        ({"num_bytes": True}, "num_bytes=True: pass a finite number"),
     ],
     ids=["name", "batch size", "bytes", "text", "infinite", "no number"],
 )
@@ -134,7 +134,7 @@ def test_uniform_needs_a_number(number):
 
 @pytest.mark.parametrize("number", ["100001", "100000000000", "1" * 18, "1" * 5000])
 def test_uniform_has_a_bound(number):
-    message = "workers.* too many.*, give at most 100,000: each has a replica"
+    message = "workers.* too many.*, use at most 100,000: each has a replica"
     with pytest.raises(ValueError, match=message) as caught:
         preset(f"uniform:{number}")
     assert len(str(caught.value)) < 200

@@ -1,4 +1,4 @@
-"""Costs, drift, links and machines: numbers by hand, and every refusal."""
+"""Costs, drift, links and machines: manual calculations, and every error."""
 
 import dataclasses
 import math
@@ -149,7 +149,7 @@ def test_invalid_numbers(field, build, bad):
         ("amplitude must be below 1, is 1.0", lambda: Drift(amplitude=1.0)),
         ("name must be a str, is 5", lambda: Profile(5, "cpu", Cost(1.0, 0.0))),
         ("cost must be a Cost, is 1.0", lambda: Profile("a", "cpu", 1.0)),
-        ("nothing but zeros", lambda: Cost(0.0, 0.0)),
+        ("a Cost of zeros only", lambda: Cost(0.0, 0.0)),
         ("seed must be a whole number", lambda: machine(seed=1.0)),
         (
             "unknown topology 'star'; known: ring, tree",
@@ -173,7 +173,7 @@ def test_invalid_numbers(field, build, bad):
             lambda: machine().with_workers_per_device(200_001),
         ),
         (
-            r"with_workers_per_device\(1.5\): give a whole number, at least 1",
+            r"with_workers_per_device\(1.5\): pass a whole number, at least 1",
             lambda: machine().with_workers_per_device(1.5),
         ),
         ("at least one member", lambda: machine().link_of(())),

@@ -1,4 +1,4 @@
-"""The roster: which workers are active, busy or lost, by rules and by a model."""
+"""The roster of active, busy and lost workers: rules, and a model."""
 
 import pytest
 from hypothesis import given, settings
@@ -72,7 +72,7 @@ def test_dispatched_workers_are_busy():
 
 
 class Truth:
-    """A model of the roster that keeps the state of each worker separately."""
+    """A model of the roster with a separate state for each worker."""
 
     def __init__(self, present):
         self.active = list(present)

@@ -149,7 +149,7 @@ def test_old_files_have_no_devices(tmp_path):
     ("message", "build"),
     [
         (
-            r"with_workers_per_device\(0\): give a whole number",
+            r"with_workers_per_device\(0\): pass a whole number",
             lambda m: m.with_workers_per_device(0),
         ),
         ("curve must begin with 1", lambda m: m.with_workers_per_device(2, (1.1, 1.3))),

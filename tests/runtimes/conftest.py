@@ -1,4 +1,4 @@
-"""Real runs of tests begin at once, and none of their workers is missed by mistake."""
+"""Real runs of tests begin at once, and lose no worker to a busy machine."""
 
 import sys
 from collections import Counter
@@ -17,7 +17,7 @@ def _short_preparation(monkeypatch):
         return
     from hetjax.runtimes.real.step_timer import StepTimer
 
-    monkeypatch.setattr(dry_run, "ENTRIES", ENTRIES)
+    monkeypatch.setattr(dry_run, "MAX_ENTRIES", ENTRIES)
     monkeypatch.setitem(StepTimer.seconds.__kwdefaults__, "shortest", 0.0)
 
 
@@ -30,9 +30,9 @@ class Patience:
 
 @pytest.fixture
 def patient(monkeypatch):
-    """No worker is missed, however busy the machine is, but in `strict` rounds.
+    """No worker is lost to a busy machine, except in `strict` rounds.
 
-    The deadlines of those are as always.
+    These have their usual deadlines.
     """
     from hetjax.runtimes.real.deadlines import Deadlines
 

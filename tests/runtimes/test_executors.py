@@ -1,4 +1,4 @@
-"""Where assignments run: it changes the time that they take, and nothing else."""
+"""Executors: where assignments run changes their time, and nothing else."""
 
 import queue
 import threading
@@ -15,15 +15,18 @@ from hetjax.engine.programs.compilations import Compilations
 from hetjax.machine import preset
 from hetjax.runtimes import inline, simulated
 from hetjax.runtimes.inline import (
-    FIRST,
+    TIMED_ASSIGNMENTS,
     Assignment,
     PooledExecutor,
     RoundOutcome,
-    grouped,
+    group_assignments,
 )
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.device_workers import DeviceWorker, WorkerThreads
-from hetjax.runtimes.threads.thread_executor import ThreadExecutor
+from hetjax.runtimes.threads.thread_executor import (
+    DeviceWorker,
+    ThreadExecutor,
+    WorkerThreads,
+)
 
 
 def assignment(worker, local_steps=1, size=2):
@@ -46,7 +49,7 @@ def pool():
 
 
 def slowly(a):
-    time.sleep(2 * inline.LONG)
+    time.sleep(2 * inline.SHORTEST_POOLED)
     return RoundOutcome(a.replica, [], np.zeros(()), threading.get_ident())
 
 
@@ -61,16 +64,16 @@ def play(one, local_rounds):
 
 def test_the_first_rounds_show_that_rounds_are_long(pool):
     here = threading.get_ident()
-    threads = play(pool(slowly), FIRST + 3)
-    assert threads[:FIRST] == [here] * FIRST
-    assert here not in threads[FIRST:]
+    threads = play(pool(slowly), TIMED_ASSIGNMENTS + 3)
+    assert threads[:TIMED_ASSIGNMENTS] == [here] * TIMED_ASSIGNMENTS
+    assert here not in threads[TIMED_ASSIGNMENTS:]
 
 
 def test_short_rounds_stay_on_the_caller_s_thread(pool):
     def run(a):
         return RoundOutcome(a.replica, [], np.zeros(()), threading.get_ident())
 
-    assert set(play(pool(run), FIRST + 3)) == {threading.get_ident()}
+    assert set(play(pool(run), TIMED_ASSIGNMENTS + 3)) == {threading.get_ident()}
 
 
 def test_long_rounds_run_at_the_same_time(pool):
@@ -83,7 +86,7 @@ def test_long_rounds_run_at_the_same_time(pool):
         return slowly(a)
 
     one = pool(run)
-    play(one, FIRST)
+    play(one, TIMED_ASSIGNMENTS)
     for k in (1, 2):
         one.start(assignment(k))
     assert [one.finish(k).replica for k in (2, 1)] == [2.0, 1.0]
@@ -96,7 +99,7 @@ def test_an_error_of_a_thread_is_raised_where_its_outcome_is_fetched(pool):
         return slowly(a)
 
     one = pool(run)
-    play(one, FIRST)
+    play(one, TIMED_ASSIGNMENTS)
     one.start(assignment(1))
     with pytest.raises(ZeroDivisionError):
         one.finish(1)
@@ -104,7 +107,7 @@ def test_an_error_of_a_thread_is_raised_where_its_outcome_is_fetched(pool):
 
 def test_a_dropped_assignment_does_not_block_the_next_one(pool):
     one = pool(slowly)
-    play(one, FIRST)
+    play(one, TIMED_ASSIGNMENTS)
     one.start(assignment(1))
     one.discard(1)
     one.start(assignment(1))
@@ -115,7 +118,7 @@ def test_a_dropped_assignment_does_not_block_the_next_one(pool):
 def test_a_run_on_several_threads_has_the_same_bits(name, monkeypatch):
     """On the virtual clock; every round counts as a long one."""
     strategy = hj.STRATEGIES[name](learning_rate=0.1, batch_size=8)
-    monkeypatch.setattr(inline, "LONG", 0.0)
+    monkeypatch.setattr(inline, "SHORTEST_POOLED", 0.0)
     found = []
     for cores in (1, 4):
         monkeypatch.setattr(simulated, "cores", lambda cores=cores: cores)
@@ -142,7 +145,9 @@ def test_one_program_runs_rounds_of_one_device_and_shape():
         assignment(8, 2),  # slowed on purpose
     ]
     workers = [("b" if k == 2 else "a", 3.0 if k == 8 else 1.0) for k in range(9)]
-    groups = [[a.worker for a in group] for group in grouped(local_rounds, workers)]
+    groups = [
+        [a.worker for a in group] for group in group_assignments(local_rounds, workers)
+    ]
     assert groups == [[0, 1, 7], [2], [3], [4], [5], [6], [8]]
 
 
@@ -165,8 +170,8 @@ class TwoRounds:
         self.clock.completed = self.reports.put
         device_worker = DeviceWorker("cpu:0", jax.devices()[0], 1.0, "dispatch")
         steps = Immediate()
-        crew = WorkerThreads([device_worker], steps.compilations)
-        self.threads = ThreadExecutor(steps, crew, self.clock)
+        worker_threads = WorkerThreads([device_worker], steps.compilations)
+        self.threads = ThreadExecutor(steps, worker_threads, self.clock)
 
     def take_turns(self, yields):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Replays of real runs: a trace says what was decided, and the policy is not asked."""
+"""Replays of real runs: decisions come from the trace, not from the policy."""
 
 import pytest
 from quick import quick
@@ -41,7 +41,7 @@ def kinds(trace):
 
 
 def own(react, local_round=STEP):
-    """A strategy with a policy of its own, which begins with a round of each worker."""
+    """A strategy with a custom policy, which begins with a round of each worker."""
     given = tuple((k, local_round) for k in ALL)
     policy = Policy(lambda infos, n: (frozenset(), Actions(dispatch=given)), react)
     return hj.Strategy(
@@ -79,7 +79,7 @@ def test_workers_that_are_stopped_and_started():
 
 
 def test_merges_before_an_evaluation():
-    """The center steps before it is looked at."""
+    """The center makes its steps before an evaluation."""
     strategy = make("magma_async_sgd", 4)
     last = [evaluated, merged, evaluated, merged, evaluated]
     history = real(strategy, until=last)
@@ -124,7 +124,7 @@ def test_a_run_that_a_policy_ends_before_an_evaluation():
 
 
 def test_the_policy_decides_again_in_a_trace_of_version_2():
-    """It has neither all of a merge, nor evaluations, nor what is started."""
+    """It lacks evaluations, started workers, and some fields of merges."""
     strategy = rounds()
     history = real(strategy, until=[*3 * [merged], evaluated])
     trace = history.trace.load()

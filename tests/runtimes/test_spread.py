@@ -1,4 +1,4 @@
-"""Which devices simulated workers are spread over, and what compiles side by side."""
+"""Simulated workers on several devices: placement and concurrent compilation."""
 
 import threading
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from hetjax.runtimes.openers import open_runtime
 
 
 class Fake(NamedTuple):
-    """What is read of a JAX device."""
+    """The attributes of a JAX device that are read."""
 
     device_kind: str
     id: int
@@ -67,7 +67,7 @@ def test_named_devices_in_their_order(host):
 
 
 def test_devices_of_several_kinds(host):
-    message = r"devices='cuda' are of the kinds A and B: give devices of one kind"
+    message = r"devices='cuda' are of the kinds A and B: all devices must be of one"
     with pytest.raises(ValueError, match=message):
         simulation_devices("cuda")
 
@@ -75,9 +75,9 @@ def test_devices_of_several_kinds(host):
 ERRORS = [
     (["cpu:9"], "there is no device 'cpu:9'; there are: .*cpu:0, cpu:1"),
     (["cpu:0", 3], "there is no device 3; there are: .*cpu:0, cpu:1"),
-    (["cpu:0", "cpu"], "give every device once"),
-    ([], r"devices=\[\]: give at least one device, or None"),
-    (3, "devices=3: give a list of devices, or their names"),
+    (["cpu:0", "cpu"], "pass every device once"),
+    ([], r"devices=\[\]: pass at least one device, or None"),
+    (3, "devices=3: pass a list of devices, or their names"),
 ]
 RUN = {"seconds": 0.1, "num_evals": 2, "progress": False}
 SETTINGS = {"batch_size": 8, "learning_rate": 0.1}

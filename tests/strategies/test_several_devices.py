@@ -158,7 +158,9 @@ def test_replicas_that_are_reset(name):
 def test_step_modes_on_the_callers_thread_and_on_several(mode, cores, monkeypatch):
     monkeypatch.setattr(simulated, "step_mode_of_table", lambda *_: mode)
     monkeypatch.setattr(simulated, "cores", lambda: cores)
-    monkeypatch.setattr(inline, "LONG", 0.0)  # every round counts as a long one
+    monkeypatch.setattr(
+        inline, "SHORTEST_POOLED", 0.0
+    )  # every round counts as a long one
     on_one_and_on_three(make("local_sgd", 6), three_workers())
 
 

@@ -244,5 +244,5 @@ def test_invalid_workers(message, changes):
 def test_invalid_costs():
     with pytest.raises(ValueError, match="per_round must be at least 0, is -1"):
         Cost(1.0, 0.0, per_round=-1.0)
-    with pytest.raises(ValueError, match="nothing but zeros"):
+    with pytest.raises(ValueError, match="a Cost of zeros only"):
         Cost(0.0, 0.0, per_round=1.0)  # a step would take no time

@@ -1,4 +1,4 @@
-"""Fits: the trace of a simulated machine gives back that machine."""
+"""Fits: the machine of a trace is the one that was simulated."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ from hetjax.machine import (
 )
 from hetjax.schedule import Actions, Policy, asynchronous, rounds
 from hetjax.schedule.policies.calibration_rounds import calibration_rounds
-from hetjax.tracing.fit import doubts, fit_machine
+from hetjax.tracing.fit import disturbances, fit_machine
 from hetjax.tracing.trace import Trace
 
 PROBES = calibration_rounds(batch_sizes=(16, 32, 64), local_steps=(1, 8), repeats=5)
@@ -71,9 +71,9 @@ def test_a_disturbed_calibration_says_what_is_odd():
     """Two equal devices 2.5 times apart, noise, and a poor fit; one that is slowed on
     purpose, or of another kind, is no doubt."""
     quiet = machine(Cost(0.5, 0.01), Cost(0.6, 0.01), noise=0.1)
-    assert doubts(quiet, 0.1) == []
+    assert disturbances(quiet, 0.1) == []
     noisy = machine(Cost(0.5, 0.01), Cost(1.25, 0.025), noise=0.38)
-    assert doubts(noisy, 0.3) == [
+    assert disturbances(noisy, 0.3) == [
         "the costs fit the rounds only to 30 %",
         "steps of one kind vary by 38 %",
         "w1 is 2.5 times as slow as w0, a device of its kind",
@@ -82,7 +82,7 @@ def test_a_disturbed_calibration_says_what_is_odd():
         one, other = noisy.workers
         other = dataclasses.replace(other, **changes)
         meant = dataclasses.replace(noisy, workers=(one, other), noise=0.0)
-        assert doubts(meant, 0.1) == []
+        assert disturbances(meant, 0.1) == []
 
 
 def test_a_link_that_takes_no_time_per_byte_says_so():
@@ -272,7 +272,7 @@ def test_the_same_run_takes_as_long_on_the_fitted_machine(policy, latency, conte
 
 
 def test_a_worker_without_rounds_keeps_its_expected_cost():
-    """Worker 1 gets nothing to do, so it has too few rounds to be measured."""
+    """Worker 1 gets no rounds, so it has too few to be measured."""
     costs = Cost(0.5, 0.01), Cost(0.25, 0.125)
     found = fitted(machine(*costs), in_turn((0,), rounds=9)).machine
     assert found.workers[1].cost == costs[1]
@@ -324,7 +324,7 @@ def test_the_fitted_machine_keeps_the_script():
 
 
 def test_learners_of_a_device_still_share_it():
-    """Only their contention says how slow they are together."""
+    """Only their contention determines how slow they are together."""
     workers = profiles(Cost(0.1, 0.01), Cost(0.1, 0.01), contention=1.5)
     workers = tuple(
         dataclasses.replace(w, device="gpu:0", curve=(1.0, 2.0)) for w in workers
@@ -338,7 +338,7 @@ def test_learners_of_a_device_still_share_it():
 
 
 def test_latency_before_rounds_is_fitted_apart_from_merges():
-    """Rounds that begin late, as over a network: the link is not charged for that."""
+    """Rounds that begin with a delay, as over a network, which is not the link's."""
     plain = machine(Cost(1.0, 0.01), Cost(1.0, 0.01))
     latencies = (0.25, 0.5)
     late = dataclasses.replace(
@@ -362,7 +362,7 @@ def test_latency_before_rounds_is_fitted_apart_from_merges():
 
 
 def test_traces_of_both_versions_give_the_same_machine():
-    """One without the fields and lines that version 2 does not have."""
+    """A trace without the fields and lines that version 2 lacks."""
     m = machine(Cost(1.0, 0.01), Cost(1.5, 0.02), noise=0.1)
     _, trace = recorded(rounds(batch_size=8, local_steps=2), m, count=40)
     new = {"blocking", "transfers", "server_steps"}

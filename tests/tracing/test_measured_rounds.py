@@ -1,6 +1,6 @@
-"""Measured rounds of a trace: how long they took, and which others computed."""
+"""Measured rounds of a trace: their seconds, and the load during each."""
 
-from hetjax.tracing.measured_rounds import FIRST, measured_rounds
+from hetjax.tracing.measured_rounds import SKIPPED_ROUNDS, measured_rounds
 from hetjax.tracing.trace import Trace
 
 GIVEN = {
@@ -21,7 +21,9 @@ def lines_of(*spans):
     return lines
 
 
-WARM_UP = lines_of(*((k, k - 9.0, k - 8.0) for k in (0, 1) for _ in range(FIRST)))
+WARM_UP = lines_of(
+    *((k, k - 9.0, k - 8.0) for k in (0, 1) for _ in range(SKIPPED_ROUNDS))
+)
 
 
 def measured(*spans, slowdowns=(1.0, 1.0), bursts=(False,) * 3):
@@ -42,7 +44,7 @@ def test_a_round_is_measured_with_its_share_of_company():
 
 
 def test_a_resting_worker_is_less_company():
-    """Worker 1 is slowed down on purpose: it computes for one of its two seconds."""
+    """Worker 1 is deliberately slowed down: it computes for one of its two seconds."""
     local_rounds = measured((1, 1.0, 3.0), (0, 0.0, 4.0), slowdowns=(1.0, 2.0))
     expected = [(1.75 / 2, 1.0), (3.75, 0.5 / 2)]
     assert [(w.seconds, w.share) for w in local_rounds] == expected
@@ -74,7 +76,7 @@ def test_rounds_without_steps_are_not_measured():
 
 
 def test_a_round_that_never_arrived_is_not_measured():
-    """Worker 0 is lost in its first round; the end of the run cuts off its third."""
+    """Worker 0 is lost in its first round; the end of the run interrupts its third."""
     lost = {"dispatch": 0, "start": 1.0, **GIVEN}
     trace = Trace({}, [*WARM_UP, lost, *lines_of((0, 5.0, 6.0)), lost])
     assert [w.seconds for w in measured_rounds(trace, (1.0, 1.0), (False, False))] == [

@@ -39,7 +39,7 @@ from hetjax.schedule import (
     rounds,
 )
 from hetjax.tracing.recorder import Recorder
-from hetjax.tracing.trace import MANY, Trace
+from hetjax.tracing.trace import MAX_WAITING, Trace
 
 POLICIES = {
     "rounds": rounds(batch_size=8, local_steps=2),
@@ -61,7 +61,7 @@ FAULTS = (
 
 
 def undecided(policy):
-    """The policy, which must not be asked: a trace says what was decided."""
+    """The policy, which a replay must not call: decisions come from the trace."""
 
     def never(*given):
         raise AssertionError("a replay asked the policy")
@@ -117,7 +117,7 @@ def test_timers_and_membership_are_replayed():
 
 
 def test_a_worker_is_started_amid_merges_and_rounds():
-    """What is started comes first in a trace, and last among the actions."""
+    """Started workers come first in a trace, and last among the actions."""
     step = LocalRound(1, 8)
     policy = scripted(
         Actions(dispatch=((0, step),), stop=(1,)),
@@ -217,10 +217,10 @@ def test_the_file_is_up_to_date_when_it_is_asked_for(tmp_path):
 def test_many_lines_are_written_unasked(tmp_path):
     path = tmp_path / "t.jsonl"
     recorder = Recorder(machine(1.0).worker_infos(0.0), HEADER, path)
-    for _ in range(MANY // 2):
+    for _ in range(MAX_WAITING // 2):
         recorder.write(started(0))
         recorder.write(Arrival(0, LocalRound(1, 8), 0.0, 1.0))
-    assert len(Trace.load(path).lines) >= MANY - 1
+    assert len(Trace.load(path).lines) >= MAX_WAITING - 1
 
 
 def test_without_a_path_it_can_be_saved(tmp_path):
@@ -291,7 +291,7 @@ def version_2():
 
 
 def test_a_trace_of_version_2_replays_the_run():
-    """The policy decides again: not all of its decisions are in the trace."""
+    """The policy decides again: the trace lacks some of its decisions."""
     policy, trace = POLICIES["partners"], version_2()
     run, now = recorded(policy, OF_VERSION_2, count=13)
     assert replayed(policy, trace) == [*run, ("as asked", None)]

@@ -1,4 +1,4 @@
-"""Error messages for damaged traces, and for runs unlike the recorded one."""
+"""Error messages for damaged traces, and for runs that differ from the recorded one."""
 
 import json
 
@@ -51,7 +51,7 @@ def _changed(index, **fields):
 
 
 def _last(what):
-    """A last line that says this."""
+    """A last line with this content."""
     return lambda lines: _set(lines, -1, json.dumps({"end": what}))
 
 
@@ -105,7 +105,7 @@ def _other_version(lines):
             lambda ls: ls.pop(0),
         ),
         (r", line 1: a trace of version 4; .* versions 2 and 3", _other_version),
-        (r": the file is empty", lambda ls: ls.clear()),
+        (r": not a trace, as the file is empty", lambda ls: ls.clear()),
         (r", line 1: damaged: 2 workers, 1 slowdowns", _changed(0, slowdowns=[1.0])),
         (r", line 1: damaged: .* 0 instants do not", _changed(0, instants=[])),
         (r", line 1: damaged: .* nodes at worker 7", _changed(0, nodes=7)),
@@ -137,7 +137,7 @@ def _other_version(lines):
         (r", line 1: damaged: instants is \[\"x\"\], not", _changed(0, instants=["x"])),
         (r", line 1: damaged: instants is \[Infinity\]", _changed(0, instants=[INF])),
         (r", line 1: damaged: instants is \[10000", _changed(0, instants=[10**400])),
-        (r", line 1: damaged: instants are not in", _changed(0, instants=[1.0, 0.5])),
+        (r", line 1: damaged: instants are not", _changed(0, instants=[1.0, 0.5])),
         (
             r", line 1: damaged: eval_examples is \[1.5\]",
             _changed(0, eval_examples=[1.5]),
@@ -265,9 +265,9 @@ def merge(clock, *members, **changes):
         ),
         (GIVEN, r"batch_size=8.5", lambda c: give(c, 0, LocalRound(1, 8.5))),
         (GIVEN, r"lr_scale=0.5", lambda c: give(c, 0, LocalRound(1, 8, 0.5))),
-        (GIVEN, "the run goes on with a merge", lambda c: merge(c, 0, 1)),
+        (GIVEN, "the run continues with a merge", lambda c: merge(c, 0, 1)),
         (GIVEN, "the run waits for an event", lambda c: c.next()),
-        (MERGED, "the run goes on with a dispatch", lambda c: give(c, 0, STEP)),
+        (MERGED, "the run continues with a dispatch", lambda c: give(c, 0, STEP)),
         (MERGED, r"\(1, 0\) merge at 'root'", lambda c: merge(c, 1, 0)),
         (MERGED, r"\(0, 1\) merge at 'a'", lambda c: merge(c, 0, 1, node="a")),
         (MERGED, r"\(PUSH\|FETCH, with", lambda c: merge(c, 0, 1, op=PUSH_FETCH)),
@@ -321,7 +321,7 @@ THRICE = Actions(merges=(MergeAction((0,)),), dispatch=((0, STEP),))
     ],
 )
 def test_a_merge_that_the_run_cannot_have_is_refused(fields, message):
-    """Its policy is not asked, which would not have decided so."""
+    """A replay ignores its policy, which would have decided differently."""
     policy = scripted(Actions(dispatch=((0, STEP), (1, STEP))), THRICE)
     _, trace = recorded(policy, TWO, count=3)
     (merged,) = (line for line in trace.lines if "merge" in line)

@@ -20,10 +20,10 @@ from hetjax.merge.merge_traffic import Change
 from hetjax.replica import Replica
 from hetjax.runtimes.cluster.messages import RoundCall, RoundReport, RunSettings
 from hetjax.runtimes.real.dry_run import DryRun, Shape, compile_steps
+from hetjax.runtimes.real.measured_costs import first_quartile, fixed_share
 from hetjax.runtimes.real.step_mode_choice import choose_step_mode
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.real.throttle import Cancelled, Throttle
-from hetjax.runtimes.threads.open_threads import first_quartile, fixed_share
 
 
 class ActorRun:

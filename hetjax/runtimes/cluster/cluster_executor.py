@@ -67,7 +67,7 @@ class ClusterExecutor:
         """Take all turns on the caller's thread."""
         self._recruiter.begin(self._clock.roster.lost)
         while take_turns(lambda: False):
-            self._clock.rest()
+            self._clock.prepare_wait()
             self._clock.wait()
 
     def start(self, assignment: Assignment) -> None:
@@ -121,7 +121,7 @@ class ClusterExecutor:
         self._clock.completed(
             Completion(worker, began, finished, failure, call.taken, waited)
         )
-        self._clock.call(urgent=True)
+        self._clock.wake_leader(urgent=True)
 
     def flush(self) -> None:
         """Do nothing: `start` has begun every round."""
@@ -153,7 +153,7 @@ class ClusterExecutor:
         for call in self._calls.values():
             if not call.report.done():
                 self._crew.call(call.worker, "cancel", call.number, queue=HEALTH)
-        wait([call.report for call in calls], timeout=self._clock.left + END)
+        wait([call.report for call in calls], timeout=self._clock.seconds_left + END)
         stuck = {call.worker for call in calls if not call.report.done()}
         self._calls, self._left = {}, []
         self._recruiter.remove(stuck)  # they would make the next run wait

@@ -8,7 +8,7 @@ from hetjax.engine.local_steps import ALONE
 from hetjax.machine import ScriptedFault
 from hetjax.machine.types import WorkerInfo
 from hetjax.runtimes.cluster.actor_pool import ActorPool
-from hetjax.runtimes.real.real_workers import RealMachine
+from hetjax.runtimes.real.real_machine import RealMachine
 from hetjax.summaries import counted
 
 

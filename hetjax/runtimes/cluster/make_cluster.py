@@ -18,8 +18,11 @@ from hetjax.runtimes.cluster.node_slots import (
 )
 from hetjax.runtimes.cluster.remote_calls import Cluster
 from hetjax.runtimes.cluster.starting import about_of
-from hetjax.runtimes.real.real_workers import check_slowdown, check_step_mode
-from hetjax.runtimes.threads.local_machine import slowdowns_of
+from hetjax.runtimes.real.real_machine import (
+    check_slowdown,
+    check_step_mode,
+    slowdowns_of,
+)
 
 _machines = itertools.count(1)
 

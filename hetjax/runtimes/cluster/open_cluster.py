@@ -24,10 +24,10 @@ from hetjax.runtimes.cluster.remote_calls import STEPS, RemoteActor
 from hetjax.runtimes.cluster.supervisor import Supervisor
 from hetjax.runtimes.cluster.worker_group import WorkerGroup, answer
 from hetjax.runtimes.devices import default_device
-from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.deadlines import ALLOWANCE
 from hetjax.runtimes.real.dry_run import DryRun, compile_merges, dry_run
+from hetjax.runtimes.real.step_mode_choice import chosen_before
 from hetjax.runtimes.real.wall_clock import WallClock
-from hetjax.runtimes.threads.open_threads import chosen_before
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header
 from hetjax.tracing.recorder import Recorder
@@ -58,7 +58,7 @@ def open_cluster(machine: ClusterMachine, strategy: Strategy, job: Job) -> Runti
         on_slow=crew.slow,
         is_compiling=crew.is_compiling,
         may_appear=lambda: recruiter.may_appear,
-        allowance=HICCUP + prepared.num_bytes * len(names) / SLOWEST,
+        allowance=ALLOWANCE + prepared.num_bytes * len(names) / SLOWEST,
     )
     recruiter = Supervisor(
         machine,

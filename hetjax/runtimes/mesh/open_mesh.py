@@ -23,10 +23,10 @@ from hetjax.runtimes.mesh.mesh_layout import MeshLayout
 from hetjax.runtimes.mesh.mesh_player import MeshPlayer
 from hetjax.runtimes.mesh.mesh_step_modes import choose_step_mode
 from hetjax.runtimes.mesh.supersteps import Supersteps
+from hetjax.runtimes.real.measured_costs import measure_costs
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.step_modes import loops_are_fast
 from hetjax.runtimes.threads.local_machine import LocalMachine
-from hetjax.runtimes.threads.open_threads import measure_costs
 from hetjax.schedule.action_checks import begin
 from hetjax.strategies.types import Strategy
 from hetjax.tracing.fingerprint import header

@@ -1,1 +1,1 @@
-"""What all runs on real devices share: the wall clock, deadlines, measured costs."""
+"""The shared parts of all runs on real devices: wall clock, measurements, dry run."""

@@ -1,7 +1,7 @@
-"""How long to wait for a worker: a deadline from its own measured times (host world).
+"""Deadlines of local rounds, from each worker's own measured times (host world).
 
-There is no timeout to tune. The deadline of a worker whose times hardly vary has a
-lower bound, so that the worker is not lost when the host is slow for a moment.
+There is no timeout to tune. A lower bound keeps a worker whose times hardly vary from
+being lost when the host is slow for a moment.
 """
 
 from collections import deque
@@ -11,12 +11,14 @@ from statistics import median
 from hetjax.machine.types import LocalRound, WorkerInfo
 
 DEVIATIONS = 8.0  # median deviations above the median
-FLOOR = 5.0  # times the median, at least
-HICCUP = 1.0  # [s] on top, for delays that a busy host may cause at any time
-UNKNOWN = 20.0  # times the expected seconds, for a worker with few measured rounds
-ENOUGH = 5  # measured rounds before a worker's own times are used
-RECENT = 50  # latest rounds that count
-EVERY = 10  # rounds after which a worker's limit is computed again
+LEAST_FACTOR = 5.0  # times the median, at least
+ALLOWANCE = 1.0  # [s] on top, for the delays of a busy host
+UNMEASURED_FACTOR = (
+    20.0  # times the expected seconds, for a worker with few measured rounds
+)
+ENOUGH_ROUNDS = 5  # measured rounds before a worker's own times are used
+RECENT_ROUNDS = 50  # latest rounds that count
+UPDATE_EVERY = 10  # rounds after which a worker's limit is computed again
 
 
 class Deadlines:
@@ -28,19 +30,19 @@ class Deadlines:
         s max(median(x) + 8 median |x - median(x)|, 5 median(x)) + 1 s
     """
 
-    def __init__(self, workers: Sequence[WorkerInfo], allowance: float = HICCUP):
+    def __init__(self, workers: Sequence[WorkerInfo], allowance: float = ALLOWANCE):
         """Start without measurements: only the expected seconds of the infos count.
 
-        `allowance` [s] is what every round may take besides: 1 s above.
+        `allowance` [s] is added to the deadline of every round: the 1 s above.
         """
         self._allowance = allowance
         self._workers = workers
-        self._seen = [deque[float](maxlen=RECENT) for _ in workers]
+        self._ratios = [deque[float](maxlen=RECENT_ROUNDS) for _ in workers]
         self._counts = [0] * len(workers)
-        self._limits = [UNKNOWN] * len(workers)  # times the expected seconds
+        self._limits = [UNMEASURED_FACTOR] * len(workers)  # times the expected seconds
 
     def expected(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round is expected to take."""
+        """Return the seconds that a local round is expected to take."""
         return local_round.seconds + local_round.local_steps * self._workers[
             worker
         ].seconds(local_round.size)
@@ -50,40 +52,45 @@ class Deadlines:
         expected = self.expected(worker, local_round)
         if expected <= 0:
             return
-        self._seen[worker].append(seconds / expected)
+        self._ratios[worker].append(seconds / expected)
         self._counts[worker] += 1
-        if self._counts[worker] < ENOUGH or self._counts[worker] % EVERY == ENOUGH:
-            self._limits[worker] = self._limit(self._seen[worker])
+        if (
+            self._counts[worker] < ENOUGH_ROUNDS
+            or self._counts[worker] % UPDATE_EVERY == ENOUGH_ROUNDS
+        ):
+            self._limits[worker] = self._limit(self._ratios[worker])
 
     def usual(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round usually takes."""
-        return median(self._seen[worker] or [1.0]) * self.expected(worker, local_round)
+        """Return the seconds that a local round usually takes."""
+        return median(self._ratios[worker] or [1.0]) * self.expected(
+            worker, local_round
+        )
 
-    def doubled(self, worker: int) -> None:
-        """Double the deadline of a worker that answered after it.
+    def double(self, worker: int) -> None:
+        """Double the deadline of a worker that answered too late.
 
-        The worker is slower than its earlier rounds suggested. They are discarded, and
+        The worker is slower than its earlier rounds suggest. They are discarded, and
         the doubled limit holds until enough new rounds are measured.
         """
-        self._seen[worker].clear()
+        self._ratios[worker].clear()
         self._counts[worker] = 0
         self._limits[worker] *= 2
 
     def discard(self, worker: int) -> None:
-        """Forget what was measured of a worker, which has another process now."""
-        self._seen[worker].clear()
+        """Discard the measurements of a worker, which has a new process."""
+        self._ratios[worker].clear()
         self._counts[worker] = 0
-        self._limits[worker] = UNKNOWN
+        self._limits[worker] = UNMEASURED_FACTOR
 
     def allowed(self, worker: int, local_round: LocalRound) -> float:
-        """Seconds that a local round may take before its worker counts as lost."""
+        """Return the seconds that a round may take before its worker counts as lost."""
         return (
             self._limits[worker] * self.expected(worker, local_round) + self._allowance
         )
 
     def _limit(self, seen: Sequence[float]) -> float:
-        if len(seen) < ENOUGH:
-            return UNKNOWN * max([1.0, *seen])
+        if len(seen) < ENOUGH_ROUNDS:
+            return UNMEASURED_FACTOR * max([1.0, *seen])
         middle = median(seen)
         deviation = median(abs(x - middle) for x in seen)
-        return max(middle + DEVIATIONS * deviation, FLOOR * middle)
+        return max(middle + DEVIATIONS * deviation, LEAST_FACTOR * middle)

@@ -1,9 +1,9 @@
 """Dry runs: predict the shapes that a run will need, and compile them in advance.
 
-The tape is written for a noisy machine that is as fast as the real workers were just
-measured to be. Every shape of local round and every kind of merge that occurs is run
-once, on throw-away replicas. Programs that the real run needs besides are compiled when
-they occur: no worker is charged for that, but the clock runs on while steps compile.
+The tape is written for a noisy simulated machine with the measured speeds of the real
+workers. Every shape of local round and every kind of merge on it is run once, on
+temporary replicas. Other programs of the real run are compiled when they are first
+needed: no worker is charged for that, but the clock runs on while steps compile.
 """
 
 import time
@@ -35,21 +35,21 @@ from hetjax.machine import (
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.strategies.types import Strategy
 
-ENTRIES = 100_000  # of the tape of a dry run, at most
-SECONDS = 1.0  # wall-clock time of a dry run, at most
-EVALUATED = 100  # evaluations, a step apart, before which the policy may merge
-NOISE = 0.2  # of a step, so that batch sizes that follow speeds vary here too
+MAX_ENTRIES = 100_000  # of the tape of a dry run
+MAX_SECONDS = 1.0  # [s] wall-clock time of a dry run
+EVALUATIONS = 100  # at intervals of a step: a policy may merge before each
+NOISE = 0.2  # of a step: batch sizes that adapt to speeds must vary, as in a real run
 
 Shape = tuple[int, int]  # steps, batch size
 
 
 @dataclass
 class DryRun:
-    """What the tape of a dry run asks for."""
+    """The shapes and merges on the tape of a dry run."""
 
     shapes: list[Counter[Shape]]  # of each worker's local rounds
     merges: dict[tuple, MergeReplicas] = field(default_factory=dict)  # one of each kind
-    complete: bool = False  # did the policy end the run?
+    complete: bool = False  # whether the policy ended the run
 
 
 def dry_run(
@@ -60,7 +60,7 @@ def dry_run(
     num_examples: int,
     seconds: float,
 ) -> DryRun:
-    """Read the tape of `seconds`, or up to the limits ENTRIES and SECONDS."""
+    """Read the tape of `seconds`, within the limits MAX_ENTRIES and MAX_SECONDS."""
     workers = tuple(
         Profile(i.name, i.kind, Cost(i.fixed, i.per_example), device=i.device)
         for i in infos
@@ -70,7 +70,7 @@ def dry_run(
     found, began = DryRun([Counter() for _ in infos]), time.perf_counter()
     step = max(i.seconds(strategy.batch_size) for i in infos)
     clock = SimulatedClock(machine, seed=0)
-    instants = [k * step for k in range(1, EVALUATED)]
+    instants = [k * step for k in range(1, EVALUATIONS)]
     tape = written(strategy.policy, clock, num_examples=num_examples, instants=instants)
     try:
         for number, entry in enumerate(tape):
@@ -79,8 +79,8 @@ def dry_run(
                 found.shapes[entry.worker][shape] += 1
             elif isinstance(entry, MergeReplicas):
                 found.merges.setdefault(_kind(entry.action), entry)
-            over = clock.now > seconds or number > ENTRIES
-            if over or time.perf_counter() - began > SECONDS:
+            over = clock.now > seconds or number > MAX_ENTRIES
+            if over or time.perf_counter() - began > MAX_SECONDS:
                 break
     except RunEnded:
         found.complete = True
@@ -88,7 +88,7 @@ def dry_run(
 
 
 def _kind(action: MergeAction) -> tuple:
-    """The kind of a merge: merges of one kind run the same programs."""
+    """Return the kind of a merge: merges of one kind run the same programs."""
     nodes = tuple(m for m in action.members if isinstance(m, str))
     return action.node, action.op, len(action.members), nodes, len(action.partners)
 
@@ -117,7 +117,7 @@ def compile_steps(
 
     def run(item: tuple) -> None:
         (device, local_steps, _), (step_mode, size) = item
-        timer.once(
+        timer.run_once(
             timer.replica(device), timer.rows(local_steps, size), device, step_mode
         )
         if step_mode == "vmapped":  # a group may have fewer workers than the device
@@ -130,9 +130,9 @@ def compile_steps(
 
 
 def _between(shapes: Counter[Shape], job: Job) -> list[Shape]:
-    """Shapes that may also occur where sizes vary, as they do for adaptive strategies.
+    """Return more shapes that may occur where sizes vary, as in adaptive strategies.
 
-    These are all buckets from a quarter of the smallest size on.
+    They have all bucket sizes from a quarter of the smallest size on.
     """
     sizes = {size for local_steps, size in shapes if local_steps}
     if len(sizes) < 2:
@@ -164,7 +164,7 @@ def compile_merges(
     for batches in (job.test, job.held_out):
         if batches:
             mean_metrics(job.programs, store.model(), batches[:1])
-    if store.shared:  # a replica that merges moved during its round may come back
+    if store.shared:  # a replica that merges changed during its round may arrive
         for device in dict.fromkeys(placement.workers):
             worker = placement.workers.index(device)
             if worker not in begun:

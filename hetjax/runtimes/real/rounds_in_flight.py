@@ -1,95 +1,95 @@
-"""The local rounds that workers' threads have now, and who is late (host world)."""
+"""The local rounds in flight on real workers, and overdue workers (host world)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetjax.machine.types import LocalRound, WorkerInfo
-from hetjax.runtimes.real.deadlines import HICCUP, Deadlines
+from hetjax.runtimes.real.deadlines import ALLOWANCE, Deadlines
 
 
 @dataclass
 class RoundInFlight:
-    """A local round that a thread has; times are those of the clock [s]."""
+    """A local round of a worker's thread; times are those of the clock [s]."""
 
     local_round: LocalRound
     start: float
     deadline: float
     stamp: float  # of `time.perf_counter`, when the round was dispatched
-    reported: bool = False  # it is done or failed, and its event is in the queue
-    given_up: bool = False  # a pause waited for it until its deadline
+    reported: bool = False  # done or failed, with its event in the queue
+    abandoned: bool = False  # whether a pause waited for it until its deadline
 
 
 class RoundsInFlight:
-    """Rounds by worker: those waited for, and those of silent workers.
+    """The awaited rounds by worker, and the rounds of unresponsive workers.
 
-    A worker is silent when it did not answer by its deadline and was declared lost; it
-    may still answer late.
+    An unresponsive worker did not answer by its deadline and was declared lost; it may
+    still answer later.
     """
 
     def __init__(
         self,
         workers: Sequence[WorkerInfo],
         is_compiling: Callable[[int], bool],
-        allowance: float = HICCUP,
+        allowance: float = ALLOWANCE,
     ):
-        """Nobody has a round; a worker that compiles is given more time."""
+        """Start without rounds; a worker that compiles gets more time."""
         self.deadlines = Deadlines(workers, allowance)
         self._is_compiling = is_compiling
         self._rounds: dict[int, RoundInFlight] = {}
-        self.silent: dict[int, RoundInFlight] = {}
+        self.unresponsive: dict[int, RoundInFlight] = {}
 
     def begin(
         self, worker: int, local_round: LocalRound, start: float, stamp: float
     ) -> None:
-        """A worker is given a round at `start` [s]."""
+        """Begin a worker's round at `start` [s]."""
         deadline = start + self.deadlines.allowed(worker, local_round)
         self._rounds[worker] = RoundInFlight(local_round, start, deadline, stamp)
 
     def end(self, worker: int) -> None:
-        """A worker's round is over, or of no interest any more."""
+        """End a worker's round, or discard it."""
         self._rounds.pop(worker, None)
 
-    def fall_silent(self, worker: int) -> RoundInFlight:
-        """A worker missed its deadline: its round is kept among the silent ones."""
-        self.silent[worker] = self._rounds.pop(worker)
-        return self.silent[worker]
+    def mark_unresponsive(self, worker: int) -> RoundInFlight:
+        """Move an overdue worker's round to those of the unresponsive workers."""
+        self.unresponsive[worker] = self._rounds.pop(worker)
+        return self.unresponsive[worker]
 
-    def give_up(self, worker: int) -> None:
-        """A pause waited for a worker until its deadline, in vain."""
-        self._rounds[worker].given_up = True
+    def abandon(self, worker: int) -> None:
+        """Note that a pause waited in vain for a worker until its deadline."""
+        self._rounds[worker].abandoned = True
 
     def of(self, worker: int) -> RoundInFlight | None:
-        """The round that a worker has, waited for or silent."""
-        return self.silent.get(worker) or self._rounds.get(worker)
+        """Return a worker's round, awaited or unresponsive; None without one."""
+        return self.unresponsive.get(worker) or self._rounds.get(worker)
 
     @property
-    def waited_for(self) -> dict[int, RoundInFlight]:
-        """Rounds by worker that have not been reported."""
+    def awaited(self) -> dict[int, RoundInFlight]:
+        """The rounds by worker that have not been reported."""
         return {k: r for k, r in self._rounds.items() if not r.reported}
 
-    def late(self, now: float) -> list[int]:
-        """Workers past their deadlines; one that compiles has its deadline moved."""
-        late = []
-        for worker, under_way in self.waited_for.items():
-            if under_way.deadline > now and not under_way.given_up:
+    def overdue(self, now: float) -> list[int]:
+        """Return workers past their deadlines; extend those of workers that compile."""
+        overdue = []
+        for worker, round_ in self.awaited.items():
+            if round_.deadline > now and not round_.abandoned:
                 continue
             if self._is_compiling(worker):
-                under_way.deadline = now + (under_way.deadline - under_way.start)
-                under_way.given_up = False
+                round_.deadline = now + (round_.deadline - round_.start)
+                round_.abandoned = False
                 continue
-            late.append(worker)
-        return late
+            overdue.append(worker)
+        return overdue
 
     @property
     def first_deadline(self) -> float:
-        """The earliest deadline [s] of a round that is waited for; inf without one."""
-        deadlines = (r.deadline for r in self.waited_for.values())
+        """The earliest deadline [s] of an awaited round; inf without one."""
+        deadlines = (r.deadline for r in self.awaited.values())
         return min(deadlines, default=float("inf"))
 
     def seconds_left(self, now: float) -> float:
-        """Seconds from `now` until all rounds are usually done."""
+        """Return the seconds from `now` after which all rounds are usually done."""
         ends = [
             r.start + self.deadlines.usual(k, r.local_round)
-            for k, r in self.waited_for.items()
+            for k, r in self.awaited.items()
         ]
         return max(0.0, max(ends, default=0.0) - now)

@@ -1,31 +1,86 @@
-"""The step mode of K local steps on a real device: measured once, kept on disk.
+"""The step mode of K local steps on a real device: measured once, cached on disk.
 
-The key contains the text of the lowered step, so that another model, shape, kind of
-device or version of JAX is measured again.
+The cache key contains the text of the lowered step, so that another model, shape, kind
+of device or version of JAX is measured again.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import median
 
 import jax
 
 from hetjax.cache import cache_folder
+from hetjax.engine.job import Job
 from hetjax.engine.local_steps import LONGEST
 from hetjax.engine.placement import Device
+from hetjax.runtimes.real.dry_run import DryRun
+from hetjax.runtimes.real.real_machine import RealMachine
 from hetjax.runtimes.real.step_timer import StepTimer
 from hetjax.runtimes.step_modes import step_mode_of_table
+from hetjax.tracing.format import Line
+from hetjax.tracing.trace import Trace
 
-GAIN = 0.03  # by which a step mode must be faster than single dispatches
+MIN_GAIN = 0.03  # fraction by which a step mode must beat single dispatches
+
+
+def choose_step_modes(
+    machine: RealMachine, timer: StepTimer, found: DryRun, before: dict[str, str]
+) -> dict[str, str]:
+    """Choose a step mode for each kind of device, by its most common round.
+
+    Modes that were chosen `before` stay.
+    """
+    step_modes = {}
+    for kind in {w.kind for w in machine.workers}:
+        mine = [k for k, w in enumerate(machine.workers) if w.kind == kind]
+        shapes = sum((found.shapes[k] for k in mine), Counter())
+        learners = most_per_device(machine, kind)
+        # single steps of a single worker have only one step mode
+        several = {
+            k: n for k, n in shapes.items() if k[0] > 1 or (k[0] and learners > 1)
+        }
+        if machine.step_mode or not several:
+            step_modes[kind] = machine.step_mode or "dispatch"
+            continue
+        if kind in before:
+            step_modes[kind] = before[kind]
+            continue
+        local_steps, size = max(several, key=lambda shape: several[shape])
+        device = machine.workers[mine[0]].device
+        step_modes[kind], _ = choose_step_mode(
+            timer, device, local_steps, size, learners
+        )
+    return step_modes
+
+
+def most_per_device(machine: RealMachine, kind: str) -> int:
+    """Return the largest number of workers that share a device of this kind."""
+    return max(Counter(w.device for w in machine.workers if w.kind == kind).values())
+
+
+def chosen_before(names: Sequence[str], job: Job, path: str | Path | None) -> Line:
+    """Return the trace header of a run that continues with the same workers; else {}.
+
+    Measured choices stay, since they affect the last bits of the results: the trace
+    must replay as one run.
+    """
+    if not job.continues or path is None:
+        return {}
+    found = Trace.header_of(path)
+    before = [w["name"] for w in found.get("workers", [])]
+    return found if before == list(names) else {}
 
 
 def choose_step_mode(
     timer: StepTimer, device: Device, local_steps: int, size: int, learners: int = 1
 ) -> tuple[str, dict[str, float]]:
-    """Choose the step mode for so many steps of `learners` workers on one device.
+    """Choose the mode of `local_steps` steps of `learners` workers on one device.
 
     Returns (step mode, seconds of a step in each step mode that was tried).
     """
@@ -34,20 +89,20 @@ def choose_step_mode(
     if len(tried) < 2:
         return "dispatch", {}
     seconds = measured_once(
-        lambda: _measured(timer, device, local_steps, size, learners, tried),
+        lambda: _measure(timer, device, local_steps, size, learners, tried),
         timer.lowered(device, size).as_text(),
         f"{local_steps} steps, {learners} learners",
         device,
     )
     best = min(seconds, key=lambda step_mode: seconds[step_mode])
-    worth = seconds[best] < (1 - GAIN) * seconds["dispatch"]
+    worth = seconds[best] < (1 - MIN_GAIN) * seconds["dispatch"]
     return best if worth else "dispatch", seconds
 
 
 def measured_once(
     measure: Callable[[], dict[str, float]], lowered: str, about: str, device: Device
 ) -> dict[str, float]:
-    """What `measure` returns, or what it returned before for all of these."""
+    """Return the result of `measure`, or its cached result for the same arguments."""
     version = device.client.platform_version
     key = "\n".join((lowered, about, device.device_kind, jax.__version__, version))
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -56,7 +111,7 @@ def measured_once(
         return json.loads(path.read_text(encoding="utf-8"))
     seconds = measure()
     partial = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # without the file it is measured again, the next time
+    with suppress(OSError):  # without the file, the next run measures again
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(seconds), encoding="utf-8")
         partial.replace(path)
@@ -64,11 +119,11 @@ def measured_once(
 
 
 def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
-    """The step modes that are worth a measurement.
+    """Return the step modes that are worth measuring.
 
-    `of_table` is the mode that the table has for this model. Where it fuses no steps,
-    loops are an order of magnitude slower, and measuring one takes minutes; where it
-    does not unroll them either, compiling does.
+    `of_table` is the table's mode for this model. Where it is not "fused", loops are an
+    order of magnitude slower, and measuring one takes minutes; where it is not
+    "unrolled" either, compiling unrolled steps takes minutes.
     """
     if of_table == "dispatch":
         return ["dispatch"]
@@ -83,7 +138,7 @@ def candidates(local_steps: int, learners: int, of_table: str) -> list[str]:
     ]
 
 
-def _measured(
+def _measure(
     timer: StepTimer,
     device: Device,
     local_steps: int,

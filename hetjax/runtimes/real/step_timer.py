@@ -1,4 +1,4 @@
-"""Seconds of steps on real devices, measured before a run or for a calibration."""
+"""Measure the seconds of steps on real devices, before a run or to calibrate."""
 
 import time
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
 from hetjax.replica import Replica
 
-SAMPLES = 8  # of a measurement, at least
-SECONDS = 0.05  # of a measurement, at least
+MIN_SAMPLES = 8  # of a measurement
+MIN_SECONDS = 0.05  # of a measurement
 
 
 class StepTimer:
-    """Runs steps of a strategy on a device, on throw-away replicas of the model."""
+    """Runs steps of a strategy on a device, on temporary replicas of the model."""
 
     def __init__(self, settings: StepSettings, job: Job):
         """Initialize the model as in a run with the job's seed."""
@@ -37,12 +37,12 @@ class StepTimer:
         return jax.device_put(begin(*self._model), device)
 
     def rows(self, local_steps: int, size: int) -> list[np.ndarray]:
-        """Draw random examples for so many steps."""
+        """Draw random examples for `local_steps` steps of `size` examples."""
         n = len(self.job.train)
         return [self._rng.integers(n, size=size) for _ in range(local_steps)]
 
     def arguments(self, device: Device, size: int) -> tuple[Any, ...]:
-        """Return what the program of one step of so many examples is called with."""
+        """Return the arguments of the program of one step of `size` examples."""
         (rows,) = self.rows(1, size)
         return self.steps.arguments(self.replica(device), rows)
 
@@ -50,14 +50,14 @@ class StepTimer:
         """Return the lowered program of one step."""
         return self.steps.lowered(self.arguments(device, size))
 
-    def once(
+    def run_once(
         self,
         replica: Replica,
         rows: Sequence[np.ndarray],
         device: Device,
         step_mode: str = "dispatch",
     ) -> tuple[Any, float]:
-        """Run the steps: (the replica after them, their seconds)."""
+        """Run the steps; return (the replica after them, their seconds)."""
         assignment = Assignment(0, replica, rows, np.float32(1e-6), 0)
         began = time.perf_counter()
         outcome = self.steps.run(assignment, step_mode, device).wait()
@@ -70,21 +70,21 @@ class StepTimer:
         *,
         local_steps: int = 1,
         step_mode: str = "dispatch",
-        samples: int = SAMPLES,
-        shortest: float = SECONDS,
+        samples: int = MIN_SAMPLES,
+        shortest: float = MIN_SECONDS,
     ) -> list[float]:
         """Measure the seconds of one step of `size` examples.
 
-        Each sample runs `local_steps` steps. Programs are compiled before.
+        Each sample runs `local_steps` steps. Programs are compiled beforehand.
         """
-        replica, _ = self.once(
+        replica, _ = self.run_once(
             self.replica(device), self.rows(local_steps, size), device, step_mode
         )
         found: list[float] = []
         total = 0.0
         while len(found) < samples or total < shortest:
             rows = self.rows(local_steps, size)
-            replica, seconds = self.once(replica, rows, device, step_mode)
+            replica, seconds = self.run_once(replica, rows, device, step_mode)
             found.append(seconds / local_steps)
             total += seconds
         return found
@@ -98,7 +98,7 @@ class StepTimer:
         local_steps: int,
         step_mode: str,
     ) -> list[float]:
-        """As `seconds`, for `learners` workers that run at the same time on one device.
+        """Measure as `seconds` does, for `learners` concurrent workers of one device.
 
         Each sample is the total time divided by the number of all their steps.
         """
@@ -106,13 +106,13 @@ class StepTimer:
 
         def run_alone(k: int) -> None:
             rows = self.rows(local_steps, size)
-            replicas[k], _ = self.once(replicas[k], rows, device, step_mode)
+            replicas[k], _ = self.run_once(replicas[k], rows, device, step_mode)
 
         found: list[float] = []
         with ThreadPoolExecutor(learners) as pool:
             while (
-                len(found) <= SAMPLES
-                or sum(found[1:]) * learners * local_steps < SECONDS
+                len(found) <= MIN_SAMPLES
+                or sum(found[1:]) * learners * local_steps < MIN_SECONDS
             ):
                 began = time.perf_counter()
                 if step_mode == "vmapped":
@@ -125,7 +125,7 @@ class StepTimer:
     def vmapped(
         self, device: Device, replicas: Sequence[Replica], size: int, local_steps: int
     ) -> list[Replica]:
-        """Run so many steps of each replica in one program; return the new replicas."""
+        """Run steps of all replicas in one program; return the new replicas."""
         group = [
             Assignment(k, replica, self.rows(local_steps, size), np.float32(1e-6), 0)
             for k, replica in enumerate(replicas)

@@ -1,15 +1,15 @@
-"""Seconds of a run from stamps of `time.perf_counter`, without its pauses."""
+"""Convert stamps of `time.perf_counter` to a run's seconds, without its pauses."""
 
 import bisect
 
 
 class Stopwatch:
-    """Converts stamps to seconds of a run; pauses do not count."""
+    """A run's time from stamps; pauses do not count."""
 
     def __init__(self, origin: float):
-        """The run's time is 0 s at the stamp `origin`."""
+        """Set the run's time to 0 s at the stamp `origin`."""
         self._origin = origin
-        self._resumed: list[float] = []  # stamps of the ends of the pauses
+        self._resumed: list[float] = []  # stamps at the ends of pauses
         self._paused = [0.0]  # [s] total of the first 0, 1, 2, ... pauses
 
     def time_of(self, stamp: float) -> float:

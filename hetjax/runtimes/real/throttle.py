@@ -1,7 +1,4 @@
-"""Between the programs of a local round: a worker that is slowed down waits.
-
-A round that is not needed any more ends here, too.
-"""
+"""The throttle of a worker: it waits or stops between the programs of a local round."""
 
 import threading
 import time
@@ -13,22 +10,22 @@ from hetjax.engine.programs.compilations import Compilations
 
 
 class Cancelled(Exception):
-    """The rest of this local round is not needed."""
+    """Raised to end a local round whose result is not needed."""
 
 
 class Throttle:
-    """The pace of one worker's rounds; `between` is called by the thread that works."""
+    """Slows down or cancels one worker's rounds; its thread calls `between`."""
 
     def __init__(self, compilations: Compilations):
-        """Rounds are not slowed down yet."""
+        """Start without a slowdown."""
         self._compilations = compilations
         self._end = threading.Event()
         self._slowdown = 1.0
-        self._since = 0.0  # stamp of the begin of the last step
-        self._compiled = 0.0  # [s] of this thread's compiling before that
+        self._since = 0.0  # stamp at the begin of the last step
+        self._compiled = 0.0  # [s] that this thread had spent compiling by then
 
     def begin(self, slowdown: float) -> None:
-        """A round begins whose steps take `slowdown` times as long."""
+        """Begin a round whose steps take `slowdown` times as long."""
         self._slowdown = slowdown
         self._since = time.perf_counter()
         self._compiled = self._compilations.own_seconds
@@ -38,16 +35,16 @@ class Throttle:
         self._end.set()
 
     def renew(self) -> None:
-        """Rounds from now on are not cancelled."""
+        """Allow new rounds after a cancelled one."""
         self._end.clear()
 
     @property
     def cancelled(self) -> bool:
-        """Was the round cancelled?"""
+        """Whether the round was cancelled."""
         return self._end.is_set()
 
     def between(self, replica: Any) -> None:
-        """Wait as long as the slowdown says; raise Cancelled if the round is."""
+        """Wait for as long as the slowdown demands; raise Cancelled if cancelled."""
         if self._end.is_set():
             raise Cancelled
         if self._slowdown <= 1:

@@ -1,9 +1,9 @@
-"""The real clock: events of workers that compute in threads of their own (host world).
+"""The wall clock: events of real workers, each with a thread of its own (host world).
 
-Threads report what they completed, with time stamps of their own, and take turns at
-asking for the next event. The leader is the thread that began the run: it waits while
-no other thread takes turns, and it alone receives timers. The clock can be paused, for
-evaluations: what completes meanwhile is delivered at its time, as without the pause.
+Threads report completed rounds with their own time stamps, and take turns asking for
+the next event. The leader is the thread that began the run: it waits while no other
+thread takes turns, and it alone receives timers. The clock can be paused for
+evaluations: rounds that complete during a pause are delivered at their own times.
 """
 
 import math
@@ -32,51 +32,33 @@ from hetjax.machine.types import (
     WorkerInfo,
 )
 from hetjax.runtimes.real import interruptible_queue
-from hetjax.runtimes.real.deadlines import HICCUP
+from hetjax.runtimes.real.deadlines import ALLOWANCE
+from hetjax.runtimes.real.membership import Appeared, Membership, Vanished
 from hetjax.runtimes.real.rounds_in_flight import RoundsInFlight
 from hetjax.runtimes.real.stopwatch import Stopwatch
 
-CUT_OFF = "its local round was cut off with the run"
-NEW_THREAD = "the run goes on, with a new thread"
-_LOOK_UP = 0.1  # [s] after which `wait` ends, so that the caller sees Ctrl-C
+_LONGEST_WAIT = 0.1  # [s] of `wait`, so that the caller sees Ctrl-C
 
 
 class Completion(NamedTuple):
-    """What a worker's thread reports; stamps are those of `time.perf_counter`."""
+    """The report of a worker's thread; stamps are those of `time.perf_counter`."""
 
     worker: int
     began: float
     finished: float
     failure: str = ""  # the traceback of an exception
-    taken: float | None = None  # when the thread took the round, before it compiled
-    # [s] that count for its deadline, where more than the round itself was waited for
+    received: float | None = None  # by the thread, before it compiled
+    # [s] that count for its deadline, if more than the round itself was awaited
     waited: float | None = None
-
-
-class Vanished(NamedTuple):
-    """A worker was lost, whether or not it had a round."""
-
-    worker: int
-    why: str
-    again: bool = False  # is it said although the worker is lost already?
-
-
-class Appeared(NamedTuple):
-    """A worker that is not active, and can take rounds from now on."""
-
-    worker: int
-    why: str
-    # called when it joins: after the loss of what was there before, if it was there
-    adopt: Callable[[], None] = lambda: None
 
 
 class WallClock:
     """The clock of one run on real workers; `begin` sets it to 0 s.
 
     A worker whose thread fails, or does not answer by its deadline (see `Deadlines`),
-    leaves: Leave(lost=True). A worker that answers late joins again, and the result of
-    that round is dropped. A worker that fails while it is silent leaves a second time,
-    with the reason.
+    leaves: Leave(lost=True). A worker that answers after its deadline joins again, and
+    the result of that round is discarded. An unresponsive worker that fails leaves a
+    second time, with the reason.
     """
 
     def __init__(
@@ -87,34 +69,30 @@ class WallClock:
         on_slow: Callable[[int, float], None] = lambda worker, factor: None,
         is_compiling: Callable[[int], bool] = lambda worker: False,
         may_appear: Callable[[], bool] = lambda: False,
-        allowance: float = HICCUP,
+        allowance: float = ALLOWANCE,
     ):
         """`on_slow(worker, factor)` carries out a scripted slowdown.
 
-        `is_compiling(worker)` tells that its deadline must wait for a compilation.
-        `may_appear()`: may a worker still come, of which `appeared` will tell?
-        `allowance` [s] is added to all deadlines.
+        `is_compiling(worker)` is whether its deadline must wait for a compilation.
+        `may_appear()` is whether `appeared` may still report a worker. `allowance` [s]
+        is added to all deadlines.
         """
         self.workers = tuple(workers)
         self.now = 0.0  # [s] of the last event
         self._on_slow, self._may_appear = on_slow, may_appear
-        self._completions: interruptible_queue.InterruptibleQueue[
+        self._reports: interruptible_queue.InterruptibleQueue[
             Completion | Vanished | Appeared
         ] = interruptible_queue.InterruptibleQueue()
-        self._calls: interruptible_queue.InterruptibleQueue[None] = (
+        self._wake_calls: interruptible_queue.InterruptibleQueue[None] = (
             interruptible_queue.InterruptibleQueue()
         )
         self._leader = threading.get_ident()
-        self._wake = 0.0  # [s] until when the leader waits
+        self._wait_until = 0.0  # [s] at which the leader's wait ends
         self._factors: dict[int, float] = {}  # from scripted "slow" faults
-        # of a continued run: workers whose threads are new, which join again
-        self._returning: set[int] = set()
         self._events = EventQueue(self.workers, faults)
         self._rounds = RoundsInFlight(self.workers, is_compiling, allowance)
-        # what was told of workers before the loop has heard that they were lost: a
-        # Leave takes away what is pending of its worker, so these wait for it
-        self._later: dict[int, list[Vanished | Appeared]] = {}
-        self._watch = Stopwatch(time.perf_counter())
+        self._membership = Membership(self._events, self._rounds, self._time)
+        self._stopwatch = Stopwatch(time.perf_counter())
 
     @property
     def roster(self) -> Roster:
@@ -123,25 +101,25 @@ class WallClock:
 
     @property
     def has_pending_joins(self) -> bool:
-        """May an inactive worker still join?"""
-        returning = self._rounds.silent or self._returning
+        """Whether an inactive worker may still join."""
+        returning = self._rounds.unresponsive or self._membership.has_returning
         if returning or self._events.has_scripted_joins:
             return True
         return self._may_appear() or self._events.has_join
 
     def begin(self) -> None:
-        """Time runs from now on."""
-        self._watch = Stopwatch(time.perf_counter() - self.now)
+        """Start the clock."""
+        self._stopwatch = Stopwatch(time.perf_counter() - self.now)
         self._leader = threading.get_ident()
 
     def save(self) -> dict[str, Any]:
-        """Return the time, the events, and whose answers are still awaited."""
+        """Return the time, the events, and the workers whose answers are awaited."""
         self._collect()
         return {
-            "now": self.now,  # not the time by now: the disk may have been waited for
-            # rounds that are done arrive in the continued run with their outcomes
+            "now": self.now,  # `_time()` may include waiting for the disk
+            # completed rounds arrive in the continued run with their outcomes
             "events": self._events.save_without_arrivals(),
-            "silent": sorted(self._rounds.silent),
+            "silent": sorted(self._rounds.unresponsive),
             "factors": self._factors,
         }
 
@@ -152,37 +130,34 @@ class WallClock:
         for worker, factor in saved["factors"].items():
             self._factors[worker] = factor
             self._on_slow(worker, factor)
-        for worker in saved["silent"]:  # its thread hung in another process
-            self._returning.add(worker)
-            self._events.rejoin(Join(worker, self.now, NEW_THREAD))
+        for worker in saved["silent"]:  # its thread hung in the earlier process
+            self._membership.rejoin(worker, self.now)
 
     def start_at(self, time: float) -> None:
         """Start at `time` [s]."""
         self.now = time
 
     def resume_round(self, worker: int, arrival: Arrival | None) -> None:
-        """Let a round that was in flight arrive, or lose it."""
+        """Let a round that was in flight arrive, or lose it without an arrival."""
         if arrival is not None:
             self._events.push(arrival.finish, arrival)
             return
-        self._returning.add(worker)
-        leave = Leave(worker, self.now, lost=True, why=CUT_OFF)
-        self._events.push(self.now, leave)
+        self._membership.cut_off(worker, self.now)
 
     def time_of(self, stamp: float) -> float:
-        """The clock's time [s] of a stamp; pauses do not count."""
-        return self._watch.time_of(stamp)
+        """Return the clock's time [s] at a stamp; pauses do not count."""
+        return self._stopwatch.time_of(stamp)
 
     def _time(self) -> float:
         return self.time_of(time.perf_counter())
 
-    # -- what the loop asks for --------------------------------------------------
+    # -- requests of the loop ----------------------------------------------------
 
     def dispatch(
         self, worker: int, local_round: LocalRound, nonzeros: Sequence[int]
     ) -> Arrival:
-        """The worker has the round from now on; when it will arrive is unknown."""
-        del nonzeros  # a real device takes what it takes
+        """Begin a worker's round; the time of its arrival is unknown."""
+        del nonzeros  # the time is measured
         self._events.dispatch(worker)
         stamp = time.perf_counter()
         start = self.time_of(stamp)
@@ -190,163 +165,165 @@ class WallClock:
         return Arrival(worker, local_round, start, math.inf)
 
     def plan(self, merge: MergeRequest) -> PlannedMerge:
-        """A merge takes place now; how long it takes is measured."""
+        """Plan a merge for now; its duration is measured."""
         check_members(merge.action, self.workers, self.roster)
         return PlannedMerge(self.now)
 
     def merged(self, action: MergeAction, times: MergeTimes) -> Stamps:
-        """Return the times of a merge; seconds of compilation do not count."""
+        """Return the times of a merge; seconds of compiling do not count."""
         stamps, compiling = times
         if compiling > 0:
             since = max(stamps.gathered, stamps.merged - compiling)
-            self._watch.add_pause(since, stamps.merged)
+            self._stopwatch.add_pause(since, stamps.merged)
         done = Stamps(*map(self.time_of, stamps))
         merged = Merged(action.node, done.finish, action.members, action.op)
         self._events.push(done.finish, merged)
         return done
 
     def start(self, worker: int) -> None:
-        """The worker takes part from now on: a Join follows."""
+        """Make a worker active from now on; a Join follows."""
         self._events.start(worker, self._time())
 
     def stop(self, worker: int) -> None:
-        """The worker finishes its round and gets no more: a Leave follows."""
+        """Make a worker inactive after its current round; a Leave follows."""
         self._events.stop(worker, self._time())
 
     def set_timer(self, name: str, time: float) -> None:
-        """Ask for a Timer at `time` [s], or at once where that is past."""
+        """Request a Timer at `time` [s], or at once if that is past."""
         if not 0 <= time < math.inf:  # also refuses NaN
             raise ValueError(f"timer {name!r} at {time} s: give a finite time")
         self._events.set_timer(name, time)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time stands still within the block, once all rounds under way are done."""
+        """Stop time within the block, and wait for all rounds in flight first."""
         paused = time.perf_counter()
         self._await_all()
         try:
             yield
         finally:
-            self._watch.add_pause(paused, time.perf_counter())
+            self._stopwatch.add_pause(paused, time.perf_counter())
 
     def _await_all(self) -> None:
         """Collect completions until every round is done or past its deadline.
 
-        Late workers are given up: the clock stands still from before the wait on, so
-        their deadlines lie in its future, and the next pause would wait for them again.
+        Overdue workers are abandoned: the clock stops before this wait, so that their
+        deadlines lie in its future and the next pause would wait for them again.
         """
         self._collect()
         while True:
-            late = self._rounds.late(self._time())
-            waited_for = self._rounds.waited_for
-            waiting = [r for k, r in waited_for.items() if k not in late]
-            if not waiting:
+            overdue = self._rounds.overdue(self._time())
+            awaited = self._rounds.awaited.items()
+            awaited = [r for k, r in awaited if k not in overdue]
+            if not awaited:
                 break
-            left = max(r.deadline for r in waiting) - self._time()
+            left = max(r.deadline for r in awaited) - self._time()
             with suppress(interruptible_queue.Empty):
-                left = min(max(left, 0.0), _LOOK_UP)
-                self._take(self._completions.get(timeout=left))
-        for worker in late:
-            self._rounds.give_up(worker)
+                left = min(max(left, 0.0), _LONGEST_WAIT)
+                self._receive(self._reports.get(timeout=left))
+        for worker in overdue:
+            self._rounds.abandon(worker)
 
     # -- threads and their leader --------------------------------------------------
 
     def completed(self, completion: Completion) -> None:
-        """A worker's thread reports; called from that thread."""
-        self._completions.put(completion)
+        """Report a worker's completed round; called from its thread."""
+        self._reports.put(completion)
 
     def vanished(self, worker: int, why: str, *, again: bool = False) -> None:
-        """A worker is lost; called from any thread.
+        """Report that a worker is lost; called from any thread.
 
-        `again`: it is said (with the reason) also where the worker is lost already.
+        With `again`, a worker that is lost already leaves once more, with this reason.
         """
-        self._completions.put(Vanished(worker, why, again))
+        self._reports.put(Vanished(worker, why, again))
 
     def appeared(
         self, worker: int, why: str, adopt: Callable[[], None] = lambda: None
     ) -> None:
-        """A worker that is lost can take rounds again; called from any thread.
+        """Report that a lost worker can take rounds again; called from any thread.
 
         `adopt()` is called when it joins, on the thread that asks for events.
         """
-        self._completions.put(Appeared(worker, why, adopt))
+        self._reports.put(Appeared(worker, why, adopt))
 
     @property
-    def left(self) -> float:
-        """Seconds until the rounds under way are usually done."""
+    def seconds_left(self) -> float:
+        """Seconds until the rounds in flight are usually done."""
         self._collect()
         return self._rounds.seconds_left(self._time())
 
     @property
-    def has_news(self) -> bool:
-        """Is there a report that `next` has not looked at?"""
-        return not self._completions.empty()
+    def has_reports(self) -> bool:
+        """Whether there is a report that `next` has not handled."""
+        return not self._reports.empty()
 
     def wait(self) -> None:
-        """The leader waits for a call, until something is due, or for a moment."""
+        """Let the leader wait for a call, for an event that is due, or for a moment."""
         with suppress(interruptible_queue.Empty):
-            self._calls.get(timeout=max(0.0, self._wake - self._time()))
+            self._wake_calls.get(timeout=max(0.0, self._wait_until - self._time()))
 
-    def call(self, urgent: bool = False) -> None:
-        """A follower wakes the leader, if something is due before its `wait` ends."""
-        if urgent or self._events.next_time < self._wake:
-            self._wake = -math.inf  # one call is enough
-            self._calls.put(None)
+    def wake_leader(self, urgent: bool = False) -> None:
+        """Wake the leader if an event is due before its `wait` ends."""
+        if urgent or self._events.next_time < self._wait_until:
+            self._wait_until = -math.inf  # one call suffices
+            self._wake_calls.put(None)
 
-    def rest(self) -> None:
-        """The leader, before `wait`, settles until when it waits."""
-        until = self._time() + _LOOK_UP
-        self._wake = min(until, self._events.next_time, self._rounds.first_deadline)
+    def prepare_wait(self) -> None:
+        """Set the time at which the leader's next `wait` ends."""
+        until = self._time() + _LONGEST_WAIT
+        self._wait_until = min(
+            until, self._events.next_time, self._rounds.first_deadline
+        )
 
-    # -- what happened ---------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------
 
     def next(self) -> Event | None:
-        """The earliest event whose time has come; None if there is none now.
+        """Return the earliest event that is due; None without one.
 
-        A deadline that passed before that event comes first: otherwise a silent worker
-        would never be missed while other workers always have an event due. Only the
-        leader gets timers, and what comes after one: a timer may lead to an evaluation.
+        A deadline that passed before that event comes first: otherwise an overdue
+        worker would go unnoticed while other workers always have an event due. Only the
+        leader gets timers and the events after them: a timer may cause an evaluation.
         """
         self._collect()
         event = None
         now = self._time()
         if self._rounds.first_deadline <= min(now, self._events.next_time):
-            event = self._miss(now)
-        event = event or self._due() or self._miss(self._time())
+            event = self._lose_overdue(now)
+        event = event or self._next_due() or self._lose_overdue(self._time())
         if event is not None:
             self.now = max(self.now, event.time)
         return event
 
-    def _due(self) -> Event | None:
-        """The first event of the queue, if its time has come."""
+    def _next_due(self) -> Event | None:
+        """Return the first event of the queue, if it is due."""
         while self._events.next_time <= self._time():
             if self._events.next_is_timer and threading.get_ident() != self._leader:
                 return None
             seconds, event, _ = self._events.pop()
             if isinstance(event, ScriptedFault):
-                event = self._occur(event, seconds)
+                event = self._apply_fault(event, seconds)
             elif isinstance(event, Arrival):
                 self._rounds.end(event.worker)
             elif isinstance(event, Leave) and event.lost:
-                self._lose(event)
+                self._membership.lose(event)
             elif isinstance(event, Join):
-                self._returning.discard(event.worker)
+                self._membership.joined(event.worker)
             if event is not None:
                 return event
         return None
 
-    def _occur(self, fault: ScriptedFault, seconds: float) -> Event | None:
-        """The event that a scripted fault leads to, if any."""
+    def _apply_fault(self, fault: ScriptedFault, seconds: float) -> Event | None:
+        """Apply a scripted fault and return its event, if any."""
         worker = self._events.index_of(fault)
-        silent = worker in self._rounds.silent
-        if fault.what == "kill" and silent:  # a late answer is ignored from now on
-            del self._rounds.silent[worker]
+        unresponsive = worker in self._rounds.unresponsive
+        if fault.what == "kill" and unresponsive:  # its answer will be ignored
+            del self._rounds.unresponsive[worker]
             why = f"killed, {AS_SCRIPTED}"
-            return self._lose(Leave(worker, seconds, lost=True, why=why))
-        if fault.what == "join" and silent:  # it joins when it answers
-            self._events.pass_over(fault)
+            return self._membership.lose(Leave(worker, seconds, lost=True, why=why))
+        if fault.what == "join" and unresponsive:  # it joins when it answers
+            self._events.skip(fault)
             return None
-        event = self._events.occur(fault, seconds)
+        event = self._events.apply_fault(fault, seconds)
         if isinstance(event, Slow):
             self._factors[worker] = event.factor
             self._on_slow(worker, event.factor)
@@ -354,92 +331,51 @@ class WallClock:
             self._rounds.end(worker)
         return event
 
-    def _lose(self, leave: Leave) -> Leave:
-        """Drop the worker's round and its coming events."""
-        self._rounds.end(leave.worker)
-        leave = self._events.lose(leave)
-        if leave.worker in self._returning:
-            self._events.rejoin(Join(leave.worker, leave.time, NEW_THREAD))
-        for report in self._later.pop(leave.worker, ()):
-            self._take(report)
-        return leave
-
-    def _miss(self, now: float) -> Event | None:
-        """The Leave of a worker that has not answered by its deadline."""
-        for worker in self._rounds.late(now):
-            under_way = self._rounds.fall_silent(worker)
-            why = f"no answer for {time.perf_counter() - under_way.stamp:.3g} s"
-            return self._lose(Leave(worker, now, lost=True, why=why))
+    def _lose_overdue(self, now: float) -> Event | None:
+        """Return the Leave of an overdue worker, if there is one."""
+        for worker in self._rounds.overdue(now):
+            round_ = self._rounds.mark_unresponsive(worker)
+            why = f"no answer for {time.perf_counter() - round_.stamp:.3g} s"
+            return self._membership.lose(Leave(worker, now, lost=True, why=why))
         return None
 
     def _collect(self) -> None:
         """Move all reports into the queue of events."""
-        while not self._completions.empty():
-            self._take(self._completions.get())
+        while not self._reports.empty():
+            self._receive(self._reports.get())
 
-    def _take(self, completion: Completion | Vanished | Appeared) -> None:
-        if isinstance(completion, Completion):
-            self._take_completion(completion)
-        elif isinstance(completion, Vanished):
-            self._take_loss(completion)
-        elif completion.worker not in self.roster.lost or self._events.has_leave(
-            completion.worker
-        ):
-            self._later.setdefault(completion.worker, []).append(completion)
+    def _receive(self, report: Completion | Vanished | Appeared) -> None:
+        if isinstance(report, Completion):
+            self._receive_completion(report)
         else:
-            self._adopt(completion)
+            self._membership.receive(report)
 
-    def _take_loss(self, vanished: Vanished) -> None:
-        """Let a worker that is gone leave, unless that is known."""
-        worker, why, again = vanished
-        later = self._later.setdefault(worker, [])
-        later[:] = [r for r in later if isinstance(r, Vanished)]  # the rest is gone
-        if self._events.has_leave(worker):
-            if again:
-                later.append(vanished)
-            return
-        if worker in self.roster.lost and not again:
-            return
-        self._rounds.silent.pop(worker, None)
-        if worker in self._rounds.waited_for:  # its round will not be reported
-            self._rounds.waited_for[worker].reported = True
-        self._events.drop_arrivals(worker)  # nor arrive, if it was
-        time = self._time()
-        self._events.push(time, Leave(worker, time, True, why))
-
-    def _adopt(self, appeared: Appeared) -> None:
-        """Let a worker that appeared join."""
-        worker, why, adopt = appeared
-        adopt()
-        self._rounds.silent.pop(worker, None)
-        self._rounds.deadlines.discard(worker)
-        self._events.rejoin(Join(worker, self._time(), why))
-
-    def _take_completion(self, completion: Completion) -> None:
+    def _receive_completion(self, completion: Completion) -> None:
         worker, failure = completion.worker, completion.failure
-        under_way = self._rounds.of(worker)
-        taken = completion.began if completion.taken is None else completion.taken
-        # else it was killed meanwhile, and may have a new round by now
-        if under_way is None or taken < under_way.stamp or under_way.reported:
+        round_ = self._rounds.of(worker)
+        received = completion.received
+        received = completion.began if received is None else received
+        # otherwise it was killed in the meantime, and may have a new round
+        if round_ is None or received < round_.stamp or round_.reported:
             return
         began = self.time_of(completion.began)
-        # a round that ends within a pause takes its time all the same
+        # a pause does not shorten a round that ends within it
         finished = began + completion.finished - completion.began
         deadlines = self._rounds.deadlines
-        if worker in self._rounds.silent:
-            del self._rounds.silent[worker]
-            if failure:  # it is lost already; this tells why
+        if worker in self._rounds.unresponsive:
+            del self._rounds.unresponsive[worker]
+            if failure:  # it is lost already: report the reason
                 self._events.push(finished, Leave(worker, finished, True, failure))
                 return
-            deadlines.doubled(worker)
-            why = f"answered after {completion.finished - under_way.stamp:.3g} s"
+            deadlines.double(worker)
+            why = f"answered after {completion.finished - round_.stamp:.3g} s"
             self._events.rejoin(Join(worker, finished, why))
             return
         waited = completion.waited
         waited = finished - began if waited is None else waited
-        deadlines.observe(worker, under_way.local_round, waited)
-        under_way.reported = True
-        event = Arrival(worker, under_way.local_round, began, finished)
+        deadlines.observe(worker, round_.local_round, waited)
+        round_.reported = True
+        event = Arrival(worker, round_.local_round, began, finished)
         if failure:
             event = Leave(worker, finished, True, failure)
         self._events.push(finished, event)

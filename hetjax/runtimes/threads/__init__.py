@@ -1,1 +1,1 @@
-"""Real devices of this process: a thread for each worker."""
+"""Real devices of this process, with a thread for each worker."""

@@ -1,11 +1,12 @@
 """The executor of real devices: a thread for every worker.
 
-A thread takes assignments, runs their steps on its worker's device, waits for their
-results, and reports the times. Then it takes the loop's next turns itself, one thread
-at a time, until it has a new assignment: no other thread has to be woken between an
-arrival and the worker's next local round. The caller's thread handles the rest: timers,
-deadlines, workers that join, the end of the run. Threads are daemons: a thread that is
-stuck in native code does not keep the process alive, and is named in the history.
+A thread takes assignments from its queue, runs their steps on its worker's device,
+waits for the results, and reports the times. Then it takes the loop's next turns
+itself, one thread at a time, until it has a new assignment: no other thread has to be
+woken between an arrival and the worker's next local round. The caller's thread handles
+the rest: timers, deadlines, workers that join, the end of the run. Threads are daemons:
+a thread that is stuck in native code does not keep the process alive, and is named in
+the history.
 """
 
 import queue
@@ -14,18 +15,49 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from hetjax.engine.local_steps import RoundOutcome, StepRunner
+from hetjax.engine.placement import Device
 from hetjax.engine.player_parts import Assignment
+from hetjax.engine.programs.compilations import Compilations
 from hetjax.engine.protocols import TakeTurns
 from hetjax.runtimes.devices import device_name
-from hetjax.runtimes.inline import grouped
+from hetjax.runtimes.inline import group_assignments
 from hetjax.runtimes.real.throttle import Cancelled, Throttle
 from hetjax.runtimes.real.wall_clock import Completion, WallClock
-from hetjax.runtimes.threads.device_workers import WorkerThreads
 
-END = 5.0  # [s] that threads have to end, on top of their usual remaining time
-_TURN: list[Assignment] = []  # put into an inbox: take the loop's turns
+END = 5.0  # [s] that threads may take to end, on top of their usual remaining time
+_TURN: list[Assignment] = []  # in a thread's queue: take the loop's turns
+
+
+class DeviceWorker(NamedTuple):
+    """A worker's device and settings."""
+
+    name: str
+    device: Device
+    slowdown: float  # its steps take this many times as long: it waits after each
+    step_mode: str  # how K steps run
+    factor: float = 1.0  # of a scripted fault, on top of the slowdown
+
+
+class WorkerThreads:
+    """The workers and the threads that run their assignments."""
+
+    def __init__(self, workers: Sequence[DeviceWorker], compilations: Compilations):
+        """Start with no worker at work."""
+        self.workers = list(workers)
+        self.threads: dict[int, threading.Thread] = {}  # by worker with an assignment
+        self._compilations = compilations
+
+    def slow(self, worker: int, factor: float) -> None:
+        """Make a worker's steps take `factor` times as long as at the start."""
+        self.workers[worker] = self.workers[worker]._replace(factor=factor)
+
+    def is_compiling(self, worker: int) -> bool:
+        """Whether a worker's thread waits for a compilation."""
+        thread = self.threads.get(worker)
+        return thread is not None and self._compilations.is_compiling(thread)
 
 
 class ThreadExecutor:
@@ -34,18 +66,20 @@ class ThreadExecutor:
     def __init__(
         self,
         steps: StepRunner,
-        crew: WorkerThreads,
+        worker_threads: WorkerThreads,
         clock: WallClock,
     ):
-        """Each worker's thread tells the clock of its completed assignments."""
-        self._steps, self._crew, self._clock = steps, crew, clock
-        self._benches = [(device_name(w.device), w.slowdown) for w in crew.workers]
+        """Report each worker's completed assignments to the clock."""
+        self._steps, self._worker_threads, self._clock = steps, worker_threads, clock
+        self._device_classes = [
+            (device_name(w.device), w.slowdown) for w in worker_threads.workers
+        ]
         self._threads: dict[int, _WorkerThread] = {}
-        self._dropped: list[_WorkerThread] = []
+        self._discarded: list[_WorkerThread] = []
         self._pending: list[Assignment] = []  # until the turn is over
         self._outcomes: dict[int, RoundOutcome] = {}
         self._turns = threading.Lock()  # its holder takes the loop's turns
-        self._idle: set[_WorkerThread] = set()  # threads that could take them
+        self._idle: set[_WorkerThread] = set()  # threads that may take them
         self._take_turns: TakeTurns | None = None  # None when the run is over
         self._raised: BaseException | None = None
 
@@ -62,30 +96,30 @@ class ThreadExecutor:
             raise self._raised
 
     def _lead_turns(self, take_turns: TakeTurns) -> bool:
-        """Take turns until nothing is due or a worker's thread can go on.
+        """Take turns until nothing is due or a worker's thread can take over.
 
-        Return whether there is more to do.
+        Return whether the run continues.
         """
-        goes_on = False
+        more = False
         with self._turns:
             if self._raised is None:
                 try:
-                    goes_on = take_turns(self._is_wanted)
-                    self._clock.rest()
+                    more = take_turns(self._should_pass_on)
+                    self._clock.prepare_wait()
                 except BaseException as error:
-                    self._raised, goes_on = error, False
+                    self._raised, more = error, False
         self._pass_on()
-        return goes_on
+        return more
 
-    def _is_wanted(self) -> bool:
-        """Is there an unhandled report, and an idle thread that can take turns?"""
-        return self._clock.has_news and bool(self._idle)
+    def _should_pass_on(self) -> bool:
+        """Whether there is an unhandled report and an idle thread for it."""
+        return self._clock.has_reports and bool(self._idle)
 
     def _pass_on(self) -> None:
         """After this thread's turns, let an idle thread handle new reports."""
-        if self._is_wanted():
-            with suppress(KeyError):  # another thread was faster
-                self._idle.pop().inbox.put(_TURN)
+        if self._should_pass_on():
+            with suppress(KeyError):  # another thread took it first
+                self._idle.pop().queue.put(_TURN)
 
     def completed(
         self,
@@ -93,24 +127,24 @@ class ThreadExecutor:
         done: Sequence[Completion],
         outcomes: list[RoundOutcome],
     ) -> None:
-        """Report completed assignments, on a worker's thread; clears `outcomes`."""
+        """Report completed assignments, on a worker's thread; clear `outcomes`."""
         # after a failure `outcomes` is empty
         for completion, outcome in zip(done, outcomes, strict=False):
-            if self._crew.threads.get(completion.worker) is thread:
+            if self._worker_threads.threads.get(completion.worker) is thread:
                 self._outcomes[completion.worker] = outcome
         outcomes.clear()
         outcome = None
         for completion in done:
             self._clock.completed(completion)
 
-    def follow(self, thread: "_WorkerThread") -> None:
+    def run_turns_on(self, thread: "_WorkerThread") -> None:
         """Take turns on a worker's thread, unless another thread takes them.
 
-        The thread goes on until nothing is due, or until it has a new round and another
-        thread can take over. It never waits for another thread, which puts new
-        assignments into its inbox.
+        The thread continues until nothing is due, or until it has a new round and
+        another thread can take over. It never waits for another thread, which would put
+        new assignments into its queue.
         """
-        self._idle.add(thread)  # the thread that holds the turns looks here afterwards
+        self._idle.add(thread)  # the lock's holder checks this afterwards
         if not self._turns.acquire(blocking=False):
             return
         try:
@@ -118,80 +152,82 @@ class ThreadExecutor:
             take_turns = self._take_turns
             if take_turns is None or self._raised is not None:
                 return
-            goes_on = False
+            more = False
             try:
-                goes_on = take_turns(
-                    lambda: not thread.inbox.empty() and self._is_wanted()
+                more = take_turns(
+                    lambda: not thread.queue.empty() and self._should_pass_on()
                 )
             except BaseException as error:
                 self._raised = error
-            self._clock.call(urgent=not goes_on)
+            self._clock.wake_leader(urgent=not more)
         finally:
             self._turns.release()
         self._pass_on()
 
     def start(self, assignment: Assignment) -> None:
-        """Give an assignment to its worker's thread.
+        """Pass an assignment to its worker's thread.
 
-        In the step mode "vmapped" it waits until the end of the turn, to run in a group
-        on the thread of one of its workers.
+        In the step mode "vmapped" it waits for the end of the turn, and runs in a group
+        on the thread of one of the group's workers.
         """
-        if self._crew.workers[assignment.worker].step_mode == "vmapped":
+        if self._worker_threads.workers[assignment.worker].step_mode == "vmapped":
             self._pending.append(assignment)
         else:
-            self._give([assignment])
+            self._assign([assignment])
 
     def flush(self) -> None:
-        """Give the assignments that were started in this turn to threads, in groups."""
+        """Pass the assignments that were started in this turn to threads, in groups."""
         if self._pending:
-            for group in grouped(self._pending, self._benches):
-                self._give(group)
+            for group in group_assignments(self._pending, self._device_classes):
+                self._assign(group)
             self._pending = []
 
-    def _give(self, group: list[Assignment]) -> None:
+    def _assign(self, group: list[Assignment]) -> None:
         """Let the thread of the group's first worker run the whole group."""
         first = group[0].worker
         if first not in self._threads:
-            self._threads[first] = _WorkerThread(first, self._steps, self._crew, self)
+            self._threads[first] = _WorkerThread(
+                first, self._steps, self._worker_threads, self
+            )
             self._threads[first].start()
         for a in group:
-            self._crew.threads[a.worker] = self._threads[first]
+            self._worker_threads.threads[a.worker] = self._threads[first]
         self._idle.discard(self._threads[first])
-        self._threads[first].inbox.put(group)
+        self._threads[first].queue.put(group)
 
     def finish(self, worker: int) -> RoundOutcome:
         """Return a worker's outcome; its arrays are computed."""
-        self._crew.threads.pop(worker, None)  # of a continued run there is none
+        self._worker_threads.threads.pop(worker, None)  # a continued run has none
         return self._outcomes.pop(worker)
 
     def outcome(self, worker: int) -> None:
-        """Return None: an outcome is known when it arrives."""
+        """Return None: an outcome is unknown until it arrives."""
 
     def restore_outcome(self, worker: int, outcome: RoundOutcome) -> None:
-        """Take up an assignment that was saved with its outcome."""
+        """Restore an assignment that was saved with its outcome."""
         self._outcomes[worker] = outcome
 
     def discard(self, worker: int) -> None:
         """Discard a worker's assignment; its thread ends after the current step."""
         self._pending = [a for a in self._pending if a.worker != worker]
-        self._crew.threads.pop(worker, None)
+        self._worker_threads.threads.pop(worker, None)
         self._outcomes.pop(worker, None)
         if worker in self._threads:
             thread = self._threads.pop(worker)
             self._idle.discard(thread)
-            # it first completes a group that contains other workers' assignments
-            thread.cancel(at_once=thread not in self._crew.threads.values())
-            self._dropped.append(thread)
+            # it first completes a group with other workers' assignments
+            thread.cancel(at_once=thread not in self._worker_threads.threads.values())
+            self._discarded.append(thread)
 
     def close(self) -> list[int]:
         """End all threads; return the workers whose threads did not end."""
-        threads = [*self._dropped, *self._threads.values()]
+        threads = [*self._discarded, *self._threads.values()]
         for thread in threads:
             thread.cancel()
-        deadline = time.perf_counter() + self._clock.left + END
+        deadline = time.perf_counter() + self._clock.seconds_left + END
         for thread in threads:
             thread.join(max(0.0, deadline - time.perf_counter()))
-        self._threads, self._dropped = {}, []
+        self._threads, self._discarded = {}, []
         return sorted({t.worker for t in threads if t.is_alive()})
 
 
@@ -202,54 +238,54 @@ class _WorkerThread(threading.Thread):
         self,
         worker: int,
         steps: StepRunner,
-        crew: WorkerThreads,
+        worker_threads: WorkerThreads,
         executor: ThreadExecutor,
     ):
-        name = f"hetjax worker {crew.workers[worker].name}"
+        name = f"hetjax worker {worker_threads.workers[worker].name}"
         super().__init__(name=name, daemon=True)
-        self.worker, self._crew = worker, crew
+        self.worker, self._worker_threads = worker, worker_threads
         self._steps, self._executor = steps, executor
         self._compilations = steps.compilations
-        self.inbox: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
-        self._pace = Throttle(steps.compilations)
+        self.queue: queue.SimpleQueue[list[Assignment] | None] = queue.SimpleQueue()
+        self._throttle = Throttle(steps.compilations)
 
     def cancel(self, *, at_once: bool = True) -> None:
         """End the thread after its step (`at_once`), or after its assignments."""
         if at_once:
-            self._pace.cancel()
-        self.inbox.put(None)
+            self._throttle.cancel()
+        self.queue.put(None)
 
     def run(self) -> None:
-        """Take groups of assignments until one is None."""
-        while (group := self.inbox.get()) is not None and not self._pace.cancelled:
+        """Run groups of assignments until None comes."""
+        while (group := self.queue.get()) is not None and not self._throttle.cancelled:
             if group is _TURN:
-                self._executor.follow(self)
+                self._executor.run_turns_on(self)
                 continue
-            taken, failure, outcomes = time.perf_counter(), "", []
+            received, failure, outcomes = time.perf_counter(), "", []
             compiled = self._compilations.own_seconds
             workers = [a.worker for a in group]
             try:
                 outcomes = self._work(group)
             except Cancelled:
-                pass  # the outcome is not needed, but a silent worker reports here
+                pass  # an unresponsive worker reports without its outcome
             except BaseException:
                 failure = traceback.format_exc()
             finished = time.perf_counter()
             # compiling is not charged to the worker
-            began = taken + self._compilations.own_seconds - compiled
+            began = received + self._compilations.own_seconds - compiled
             began = min(began, finished)
-            done = [Completion(k, began, finished, failure, taken) for k in workers]
-            del group  # so that this thread keeps no reference to its arrays
+            done = [Completion(k, began, finished, failure, received) for k in workers]
+            del group  # so that this thread holds no reference to its arrays
             self._executor.completed(self, done, outcomes)
-            self._executor.follow(self)
+            self._executor.run_turns_on(self)
 
     def _work(self, group: list[Assignment]) -> list[RoundOutcome]:
-        device_worker = self._crew.workers[group[0].worker]
-        # of several workers, the one with the largest scripted factor slows all down
-        factor = max(self._crew.workers[a.worker].factor for a in group)
+        device_worker = self._worker_threads.workers[group[0].worker]
+        # the worker with the largest scripted factor slows down the whole group
+        factor = max(self._worker_threads.workers[a.worker].factor for a in group)
         slowdown = device_worker.slowdown * factor
-        self._pace.begin(slowdown)
-        between = self._pace.between
+        self._throttle.begin(slowdown)
+        between = self._throttle.between
         if len(group) > 1:
             outcomes = self._steps.vmapped(group, device_worker.device, between)
         else:

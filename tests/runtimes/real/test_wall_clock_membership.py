@@ -1,4 +1,4 @@
-"""The wall clock: failures, silence, and scripted kills, slowdowns and joins."""
+"""The wall clock: failures, overdue workers, scripted kills, slowdowns and joins."""
 
 import math
 
@@ -24,7 +24,7 @@ LONG = LocalRound(10, 1)
 
 
 def busy(world, c, worker, began, finished, **changes):
-    """Give the worker a step, which takes from `began` to `finished`."""
+    """Dispatch a step to the worker, which takes from `began` to `finished`."""
     c.dispatch(worker, STEP, [0])
     world.report(worker, began, finished, **changes)
 
@@ -128,7 +128,7 @@ def test_a_join_does_not_outlive_a_kill(world):
 
 
 def test_of_such_a_kill_only_the_reason_is_new(world):
-    """The policy has heard that the worker is lost; for the clock it was back."""
+    """The policy knows of the loss; for the clock the worker had returned."""
     c = wall_clock(1.0, 1.0, faults=(ScriptedFault(25.0, "kill", "w0"),))
     rounds = (Actions(dispatch=((k, STEP),)) for k in range(2))
     tape, heard = writer(scripted(*rounds), c), []
@@ -151,7 +151,7 @@ def test_of_such_a_kill_only_the_reason_is_new(world):
 
 
 def test_a_silent_worker_that_fails_does_not_rejoin(world):
-    """A second event says why it failed."""
+    """A second event has the reason."""
     c = wall_clock(1.0)
     busy(world, c, 0, 0.0, 30.0, failure="why")
     assert isinstance(world.awaited(c), Leave)
@@ -346,7 +346,7 @@ def test_refusals_change_nothing(world, message, act):
 
 
 def test_silence_is_noticed_while_the_others_always_have_something_due(world):
-    """Worker 0 is silent; the other two report all the time."""
+    """Worker 0 is unresponsive; the other two report all the time."""
     c = wall_clock(0.03125, 0.03125, 0.03125)
     given = {}
     for k in range(3):
@@ -373,7 +373,7 @@ def test_silence_is_noticed_while_the_others_always_have_something_due(world):
 
 
 def test_a_new_process_outlives_the_loss_of_the_old_one(world):
-    """The loop hears of both at once; the Leave does not take the Join away."""
+    """The loop gets both at once; the Leave does not remove the Join."""
     c, adopted = wall_clock(1.0, 1.0), []
     c.dispatch(1, STEP, [0])
     assert world.awaited(c).why == "no answer for 21 s"
@@ -399,7 +399,7 @@ def test_a_new_process_waits_until_the_loss_is_heard_of(world):
 
 
 def test_a_process_that_is_gone_again_is_not_adopted(world):
-    """It answered, and was killed, before the loop heard of its silence."""
+    """It answered, and was killed, before the loop received its missed deadline."""
     c = wall_clock(1.0, 1.0)
     c.dispatch(1, STEP, [0])
     world.busy_until(1.0)
@@ -412,11 +412,11 @@ def test_a_process_that_is_gone_again_is_not_adopted(world):
 
 
 def test_why_no_new_process_comes_is_told_after_the_loss(world):
-    """Also where that is known before the loop has heard of the loss."""
+    """Even if it is reported before the loop has received the loss."""
     c = wall_clock(1.0, 1.0)
     c.vanished(1, "it was killed")
     c.vanished(1, "no node has room", again=True)
-    c.vanished(1, "it is silent")  # which is no news
+    c.vanished(1, "it is unresponsive")  # which is known
     assert world.awaited(c) == Leave(1, 0.0, True, "it was killed")
     assert world.awaited(c) == Leave(1, 0.0, True, "no node has room")
     assert world.awaited(c, seconds=5.0) is None

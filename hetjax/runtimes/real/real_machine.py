@@ -1,4 +1,4 @@
-"""What real machines have in common: workers with slowdowns, and scripted faults."""
+"""The base of real machines: workers with slowdowns, and scripted faults."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -12,12 +12,12 @@ from hetjax.summaries import counted, html_of, two_lines
 
 
 class RealMachine:
-    """The base of real machines, which are frozen dataclasses with these fields."""
+    """The base class of real machines, which are frozen dataclasses of these fields."""
 
     real: ClassVar[bool] = True  # its seconds are wall-clock time
     record_name: ClassVar[str]  # in results.json
 
-    workers: tuple[Any, ...]  # with a name, a kind and a slowdown
+    workers: tuple[Any, ...]  # each has a name, a kind and a slowdown
     faults: tuple[ScriptedFault, ...]
     step_mode: str | None
 
@@ -31,7 +31,7 @@ class RealMachine:
         check_step_mode(self.step_mode, step_modes)
 
     def summary(self, first: str) -> str:
-        """Two lines: the given one, then the workers and faults."""
+        """Return two lines: the given one, then the workers and faults."""
         return two_lines(
             first,
             (
@@ -51,7 +51,7 @@ class RealMachine:
         devices: Sequence[str],
         away: Collection[str] = (),
     ) -> tuple[WorkerInfo, ...]:
-        """The workers as policies see them, on these devices; some are `away` at first.
+        """Return the workers on these devices as policies see them; some start `away`.
 
         `costs` are (fixed, per example) seconds by name, without slowdowns, which
         multiply them.
@@ -82,7 +82,7 @@ class RealMachine:
         return {"name": self.record_name, "workers": workers}
 
     def subset(self, names: Sequence[str]) -> Self:
-        """Return the machine with only these workers."""
+        """Return the machine with these workers only."""
         check_chosen(names, [w.name for w in self.workers])
         chosen = tuple(w for w in self.workers if w.name in names)
         faults = tuple(f for f in self.faults if f.worker in names)
@@ -90,7 +90,7 @@ class RealMachine:
 
 
 def check_slowdown(slowdown: float, whose: str = "") -> None:
-    """Raise a ValueError for a slowdown that would make a device faster."""
+    """Raise a ValueError for a slowdown below 1."""
     if not slowdown >= 1:
         raise ValueError(
             f"slowdown={slowdown}{whose}: a real device can only be made slower, by 1 "
@@ -102,3 +102,25 @@ def check_step_mode(step_mode: str | None, known: Sequence[str]) -> None:
     """Raise a ValueError for a step mode that is not known."""
     if step_mode is not None and step_mode not in known:
         raise ValueError(f"step_mode={step_mode!r}: choose one of {', '.join(known)}")
+
+
+def slowdowns_of(
+    slowdown: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
+) -> list[float]:
+    """Return each worker's slowdown; raise a ValueError if they do not fit."""
+    if isinstance(slowdown, Mapping):
+        unknown = set(slowdown) - set(names)
+        if unknown:
+            raise ValueError(
+                f"slowdown has unknown workers {', '.join(sorted(unknown))}: the "
+                f"workers are {', '.join(names)}"
+            )
+        return [float(slowdown.get(name, 1.0)) for name in names]
+    if isinstance(slowdown, int | float):
+        return [float(slowdown)] * len(names)
+    if len(slowdown) != len(names):
+        raise ValueError(
+            f"slowdown has {len(slowdown)} entries for {len(names)} workers: pass "
+            "one number for all, one for each, or {name: number}"
+        )
+    return [float(s) for s in slowdown]

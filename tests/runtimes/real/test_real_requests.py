@@ -20,7 +20,7 @@ from hetjax.machine import Cost, Link, Machine, Profile, ScriptedFault
     [
         (["cpu:9"], {}, "no device 'cpu:9'; there are: .*cpu:0, cpu:1"),
         (["tpu"], {}, "no device 'tpu'"),
-        (["cpu:0", "cpu:0"], {}, "give every device once"),
+        (["cpu:0", "cpu:0"], {}, "pass every device once"),
         ([], {}, "at least one worker"),
         (["cpu:0"], {"workers_per_device": 0}, "workers_per_device=0"),
         (["cpu:0"], {"slowdown": 0.5}, "slowdown=0.5 of cpu:0"),
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_a_trace(recorded):
 
 
 def test_a_strategy_with_other_settings_is_refused(recorded):
-    """Its policy is not asked, which would decide otherwise."""
+    """A replay ignores its policy, which would decide differently."""
     with pytest.raises(ValueError, match="with another local_steps: 2, not 3"):
         hj.replay(recorded, TASK, DATA, rounds(local_steps=3), progress=False)
 
@@ -256,7 +256,7 @@ def test_ctrl_c_ends_a_calibration():
 
 
 def test_a_strategy_of_many_is_not_ranked_on_one_worker():
-    """Nor sequential SGD on several; if nothing is left, an error says so."""
+    """Nor sequential SGD on several workers; without any candidate an error says so."""
     advised = partial(hj.advise, TASK, DATA, hj.machine.preset("v100x2"), seconds=0.1)
     alone = hj.sequential_sgd(batch_size=4, learning_rate=0.1)
     advice = advised(strategies={"alone": alone, "rounds": rounds()})
@@ -315,7 +315,7 @@ def test_ctrl_c_keeps_the_advice_so_far(monkeypatch):
             lambda: hj.calibrate(TASK, DATA, three_workers(), path="no/folder/m.json"),
             "path='no/folder/m.json': there is no folder no/folder",
         ),
-        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: give the trace of"),
+        (lambda: hj.replay(None, TASK, DATA), "None is not a trace: pass the trace of"),
     ],
 )
 def test_runs_that_cannot_be_measured_or_replayed(call, message):
@@ -326,5 +326,5 @@ def test_runs_that_cannot_be_measured_or_replayed(call, message):
 def test_a_binary_file_is_not_a_trace(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"t\.jsonl: this is not a text file, so"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: not a trace, as it is not"):
         hj.replay(path, TASK, DATA)

@@ -80,7 +80,7 @@ def test_without_events_it_returns_now_and_then(world):
     c.set_timer("far", 8.0)
     assert c.next() is None
     assert world.now == 0.0
-    c.rest()
+    c.prepare_wait()
     c.wait()
     assert world.now == pytest.approx(0.1)
 
@@ -177,7 +177,7 @@ def test_a_pause_does_not_wait_for_arrived_workers(world):
 
 
 def test_a_pause_does_not_wait_for_a_silent_worker(world):
-    """A step of 1 s may take 20 * 1 + 1 s: then the pause begins anyway.
+    """A step of 1 s may take 20 * 1 + 1 s: after that the pause begins regardless.
 
     The worker is lost after the pause, although the clock is back at 0 s; otherwise
     the next pause would wait as long.

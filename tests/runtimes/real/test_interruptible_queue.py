@@ -1,4 +1,4 @@
-"""The inbox of the wall clock: in order, never lost, also amid signals."""
+"""The queue of the wall clock: in order, without losses, interruptible by signals."""
 
 import signal
 import threading
@@ -13,25 +13,25 @@ from hetjax.runtimes.real.interruptible_queue import Empty, InterruptibleQueue
 
 @given(st.lists(st.one_of(st.integers(), st.none())))
 def test_items_come_in_order(moves):
-    inbox, expected = InterruptibleQueue(), []
+    items, expected = InterruptibleQueue(), []
     for item in moves:
         if item is not None:
-            inbox.put(item)
+            items.put(item)
             expected.append(item)
         elif expected:
-            assert inbox.get() == expected.pop(0)
+            assert items.get() == expected.pop(0)
         else:
             with pytest.raises(Empty):
-                inbox.get()
-        assert inbox.empty() == (not expected)
+                items.get()
+        assert items.empty() == (not expected)
 
 
 def test_a_waiting_thread_is_woken():
-    inbox = InterruptibleQueue()
+    items = InterruptibleQueue()
     for _ in range(50):
-        thread = threading.Thread(target=inbox.put, args=(1,))
+        thread = threading.Thread(target=items.put, args=(1,))
         thread.start()
-        assert inbox.get(timeout=60) == 1
+        assert items.get(timeout=60) == 1
         thread.join()
 
 
@@ -46,11 +46,11 @@ def _slow_handler():
 
 @pytest.mark.usefixtures("_slow_handler")
 def test_a_signal_amid_the_wait_does_not_make_it_endless():
-    inbox = InterruptibleQueue()
+    items = InterruptibleQueue()
     # where it would never end, this item ends it
-    rescue = threading.Timer(20, inbox.put, args=("it waited for ever",))
+    rescue = threading.Timer(20, items.put, args=("it waited for ever",))
     rescue.start()
     signal.setitimer(signal.ITIMER_REAL, 0.02)
     with pytest.raises(Empty):
-        inbox.get(timeout=0.05)
+        items.get(timeout=0.05)
     rescue.cancel()

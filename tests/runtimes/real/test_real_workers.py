@@ -1,4 +1,4 @@
-"""Real runs whose workers fail, hang, slow down, join or turn NaN; and their ends."""
+"""Real runs whose workers fail, hang, slow down, join or become NaN; their ends."""
 
 import signal
 import threading
@@ -243,7 +243,7 @@ def test_a_thread_that_is_stuck_is_left_behind_and_named(meddle, monkeypatch, pa
 
 
 def test_a_nan_replica_is_reported_and_left_out():
-    """It is reset to the centre, which never includes it."""
+    """It is reset to the center, which never includes it."""
     # in every pass of 60 examples one row is bad; an evaluation comes after it
     history = real(rounds(), task=POISONED, until=[*20 * [merged], evaluated])
     told = [i for i in history.events if i.what == "nan"]

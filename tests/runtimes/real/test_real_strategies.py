@@ -97,7 +97,7 @@ def test_a_real_run_is_replayed(name, session):
 
 
 def test_a_trace_in_a_file_is_replayed(tmp_path):
-    """With the strategy of its settings, on the task and the data."""
+    """The replay rebuilds the strategy from its settings."""
     path = tmp_path / "run.jsonl"
     history = real(strategy("adaptive_sgd"), epochs=2, trace=path, **SOON)
     again = hj.replay(path, TASK, DATA, progress=False)
@@ -152,9 +152,9 @@ def test_a_step_mode_is_measured_once(monkeypatch, tmp_path):
     """The second run reads the step mode from the disk, and the trace names it."""
     monkeypatch.setenv("HETJAX_CACHE", str(tmp_path))
     measured = []
-    inner = step_mode_choice._measured
+    inner = step_mode_choice._measure
     monkeypatch.setattr(
-        step_mode_choice, "_measured", lambda *a: measured.append(a[1:]) or inner(*a)
+        step_mode_choice, "_measure", lambda *a: measured.append(a[1:]) or inner(*a)
     )
     histories = [
         real(strategy("fed_acc"), three_workers(step_mode=None), until=[merged])
@@ -257,7 +257,7 @@ def test_which_learners_run_together(monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("step_mode", ["dispatch", "vmapped"])
 def test_several_learners_share_a_device_and_the_tuner_starts_them(step_mode):
-    """No step is compiled meanwhile: the tuner would count its seconds as slow."""
+    """No step is compiled during the run: the tuner would see a slow worker."""
     machine = hj.local_machine(
         ["cpu:0", "cpu:1"], workers_per_device=3, step_mode=step_mode
     )

@@ -23,7 +23,7 @@ def session():
 )
 def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
     """Several speeds of the workers give several orders of arrival."""
-    monkeypatch.setattr(dry_run, "ENTRIES", 1500)
+    monkeypatch.setattr(dry_run, "MAX_ENTRIES", 1500)
     more = {"mega_batch": 20} if name == "adaptive_sgd" else {}
     strategy = hj.STRATEGIES[name](batch_size=4, learning_rate=0.05, **more)
     job = session.job(name, strategy, 0)
@@ -44,7 +44,7 @@ def test_every_kind_of_merge_compiles_on_its_own(name, session, monkeypatch):
 
 
 def test_merges_of_an_evaluation_are_among_them(session):
-    """MagmaDNN's master merges its steps when the model is to be looked at."""
+    """MagmaDNN's master merges its steps before an evaluation."""
     strategy = hj.magma_async_sgd(batch_size=4, learning_rate=0.05)
     infos = session.machine.infos(
         {w.name: (1e-4, 1e-5) for w in session.machine.workers}

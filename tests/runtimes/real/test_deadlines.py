@@ -34,7 +34,7 @@ def observed(*ratios):
 
 
 def limit(p):
-    """The multiple of the expected time that worker 0 is currently allowed."""
+    """The multiple of the expected time that worker 0 may currently take."""
     return (p.allowed(0, STEP) - 1.0) / 2.0
 
 
@@ -53,7 +53,7 @@ def test_an_unknown_worker_is_given_twenty_times_as_long():
 
 
 def test_a_round_of_no_duration_is_given_a_second():
-    """It tells nothing about the worker."""
+    """Such rounds say nothing about the worker."""
     p = deadlines()
     for _ in range(9):
         p.observe(0, LocalRound(0, 8), 3.0)
@@ -104,7 +104,7 @@ def test_old_rounds_are_forgotten():
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(ratios=RATIOS, factor=st.sampled_from((0.25, 2.0, 64.0)))
 def test_the_limit_scales_with_the_ratios(ratios, factor):
-    """A worker that always takes c times as long is given c times as long."""
+    """A worker that always takes c times as long gets a deadline c times as long."""
     slower = limit(observed(*(factor * r for r in ratios)))
     assert slower == pytest.approx(factor * limit(observed(*ratios)))
 
@@ -112,7 +112,7 @@ def test_the_limit_scales_with_the_ratios(ratios, factor):
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(ratios=JUDGED, order=st.randoms(use_true_random=False))
 def test_half_of_the_rounds_are_always_in_time(ratios, order):
-    """The limit is at least five times their median, in whatever order they came."""
+    """The limit is at least five times their median, in any order."""
     allowed = limit(observed(*ratios))
     assert allowed >= 5 * sorted(ratios)[len(ratios) // 2] * (1 - 1e-12)
     order.shuffle(ratios)
