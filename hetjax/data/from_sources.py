@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetjax.data.dataset import Dataset
-from hetjax.data.memory import from_arrays
+from hetjax.data.from_arrays import from_arrays
 from hetjax.data.sources import Source, reader_of
 
 Part = str | int | Callable[[Any], Any] | None

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers.text_pieces import GrowingCsr, block_of, row_starts
+from hetjax.data.readers.csr_builder import GrowingCsr, block_of, row_starts
 from hetjax.recipes import by_name
 
 # Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).

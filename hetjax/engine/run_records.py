@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hetjax.checkpointable import Leaves
-from hetjax.data.finite import advice, rows_not_finite
+from hetjax.data.dataset_checks import advice, rows_not_finite
 from hetjax.data.held_out import FEW, rows_apart
 from hetjax.engine.correction import TimeMap
 from hetjax.engine.interruption import INTERRUPTED

@@ -2,14 +2,13 @@
 
 import csv
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetjax.atomic_files import naming
 from hetjax.engine.records.history import History
-from hetjax.metric_mode import best_of, better, reaches, score, worst
+from hetjax.metric_mode import best_of, better, score, worst
 from hetjax.report import summary
 from hetjax.report.pivot import Pivot, pivot
 from hetjax.report.reading import read_document
@@ -17,19 +16,15 @@ from hetjax.report.record import COMMON, metric_names, plain, run_record
 from hetjax.report.runs import (
     check_runs,
     check_same,
-    chosen_rates,
-    joined_tuning,
-    joined_versions,
     strategy_names,
 )
+from hetjax.report.summary_table import TARGET_SHARE, summary_table
 from hetjax.report.table import Table, Tabular
-from hetjax.report.tuning import remarks
-from hetjax.report.versions import installed_versions
+from hetjax.report.tuning import joined_tuning
+from hetjax.report.versions import installed_versions, joined_versions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-TARGET_SHARE = 0.97  # of the best final median, if no target is given
 
 
 def _learned(history: History) -> bool:
@@ -162,79 +157,13 @@ class Comparison(Tabular):
         """Return the summary as a table."""
         default = target is None and self.target_is_default
         target = self.target if target is None else target
-        rows = self.summary(target)
-        aim = f"{target:g}" if math.isfinite(target) else "a target"
-        columns = {
-            "strategy": [row["strategy"] for row in rows],
-            f"best {self.metric}": summary.best_texts(rows),
-            f"final {self.metric}": summary.end_texts(rows, "final"),
-        }
-        if any(row["at_end"] is not None for row in rows):
-            columns["on the whole test split"] = summary.end_texts(rows, "at_end")
-        columns |= {
-            f"{self.unit} to {aim}": summary.seconds_texts(rows),
-            "updates": [f"{row['updates']:,.0f}" for row in rows],
-            "examples": [f"{row['examples']:,.0f}" for row in rows],
-            "merges": [f"{row['merges']:,.0f}" for row in rows],
-        }
-        if any(row["mb_per_worker"] for row in rows):
-            columns["MB per worker"] = summary.mb_texts(rows)
-        columns |= {
-            "waiting [%]": [f"{100 * row['waiting_share']:.1f}" for row in rows],
-            "compilations": [str(row["compilations"]) for row in rows],
-        }
-        return Table.of(columns, self._caption(target, default))
+        return summary_table(self, self.summary(target), target, default)
 
     @property
     def unit(self) -> str:
         """The unit of time: "seconds" on real devices, else "virtual seconds"."""
         real = any(history.real for history in self.histories)
         return "seconds" if real else "virtual seconds"
-
-    def _caption(self, target: float, default: bool) -> tuple[str, ...]:
-        """Return the lines below the table."""
-        lines = [f"target {target:g} {self.metric}"]
-        if default and not math.isfinite(target):
-            lines = [f"no target: no final {self.metric} is better than at the start"]
-        elif default:
-            share = TARGET_SHARE if self.mode == "max" else 2 - TARGET_SHARE
-            lines[0] += f": {100 * share:.0f} % of the best final median"
-        lines.append(
-            "final: mean of the last tenth of the evaluations; a target is reached "
-            "when it is held"
-        )
-        lines += [n for n in self.data.get("notes", ()) if "only the test split" in n]
-        lines += self._about_constant(target)
-        lines += summary.collapses(self.histories)
-        lines += remarks(self.tuning) if self.tuning else []
-        if len(self.histories) > len(self.strategies):
-            lines.append("medians over seeds [lowest, highest]; compilations: sum")
-        lines += chosen_rates(self.tuning)
-        lines += summary.output_layers(self.histories)
-        lines += summary.parts_of_test(self.histories)
-        lines += summary.placements(self.histories)
-        lines += summary.players(self.histories)
-        if self.interrupted:
-            lines.append("interrupted: not all runs were made")
-        for h in self.histories:
-            if h.unmerged and len(h.evals) > 1:
-                lines.append(
-                    f"{h.strategy}, seed {h.seed}: {h.unmerged}, "
-                    "so that the model is the initial one"
-                )
-            if h.stopped:
-                early = ", stopped early" if h.ended_early else ""
-                lines.append(f"{h.strategy}, seed {h.seed}{early}: {h.stopped}")
-        return tuple(lines)
-
-    def _about_constant(self, target: float) -> list[str]:
-        """What a constant prediction is worth; a warning where it has the target."""
-        if self.constant is None:
-            return []
-        line = f"constant prediction: {self.constant:.3g} {self.metric}"
-        if reaches(self.constant, target, self.mode):
-            line += ", which reaches the target: give a better one"
-        return [line]
 
     def pivot(
         self,
@@ -306,7 +235,7 @@ class Comparison(Tabular):
 
         A ValueError for runs from a results.json, which holds no timelines.
         """
-        from hetjax.report.drawing.timelines import timeline
+        from hetjax.report.drawing.gantt import timeline
 
         return timeline(self.histories, workers, window)
 

@@ -51,7 +51,7 @@ def timeline(
     the run, with about 40 segments per worker. Several histories are drawn one below
     the other.
     """
-    from hetjax.report.drawing.timelines import timeline as draw_timeline
+    from hetjax.report.drawing.gantt import timeline as draw_timeline
 
     histories = [history] if isinstance(history, History) else list(history)
     return draw_timeline(histories, workers, window, every=True)

@@ -80,39 +80,3 @@ def first_difference(where: str, one: Any, other: Any) -> tuple[str, Any, Any] |
         return None if one == other else (where, one, other)
     found = (first_difference(*pair) for pair in pairs)
     return next((f for f in found if f is not None), None)
-
-
-def joined_tuning(
-    one: dict[str, Any] | None, other: dict[str, Any] | None
-) -> dict[str, Any] | None:
-    """How the learning rates of two comparisons were chosen, as one description."""
-    if one is None or other is None:
-        return one or other
-    for name in ("tune", "held_out"):
-        check_same(f"tuning.{name}", one[name], other[name])
-    check_same("tuning.score", one.get("score", "best"), other.get("score", "best"))
-    for name in ("scores", "chosen"):
-        both = one[name].keys() & other[name].keys()
-        for strategy in sorted(both):
-            where = f"tuning.{name}.{strategy}"
-            check_same(where, one[name][strategy], other[name][strategy])
-    joined = {name: {**one[name], **other[name]} for name in ("scores", "chosen")}
-    return {**one, **joined}
-
-
-def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
-    """Which learning rates were chosen, and on what, as lines below a table."""
-    if tuning is None:
-        return []
-    chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"
-    if tuning["tune"] == "common" and len(set(chosen.values())) == 1:
-        return [f"learning rate {next(iter(chosen.values())):g} for all, chosen {how}"]
-    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
-    return [f"learning rates, chosen {how}: {rates}"]
-
-
-def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
-    """The versions of packages, both where two comparisons differ."""
-    names = {**one, **other}
-    found = {n: dict.fromkeys(v[n] for v in (one, other) if n in v) for n in names}
-    return {name: " and ".join(versions) for name, versions in found.items()}

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from hetjax.report.runs import check_same
+
 FAR = 0.03  # of the best score: a neighbor that is worse by more differs a lot
 COARSE = 4.0  # half decades, factors of 3.2, are fine enough
 
@@ -54,3 +56,32 @@ def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
 def _known(score: float | None) -> float:
     """A score; files have None for a rate that diverged."""
     return math.nan if score is None else score
+
+
+def joined_tuning(
+    one: dict[str, Any] | None, other: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """How the learning rates of two comparisons were chosen, as one description."""
+    if one is None or other is None:
+        return one or other
+    for name in ("tune", "held_out"):
+        check_same(f"tuning.{name}", one[name], other[name])
+    check_same("tuning.score", one.get("score", "best"), other.get("score", "best"))
+    for name in ("scores", "chosen"):
+        both = one[name].keys() & other[name].keys()
+        for strategy in sorted(both):
+            where = f"tuning.{name}.{strategy}"
+            check_same(where, one[name][strategy], other[name][strategy])
+    joined = {name: {**one[name], **other[name]} for name in ("scores", "chosen")}
+    return {**one, **joined}
+
+
+def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
+    """Which learning rates were chosen, and on what, as lines below a table."""
+    if tuning is None:
+        return []
+    chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"
+    if tuning["tune"] == "common" and len(set(chosen.values())) == 1:
+        return [f"learning rate {next(iter(chosen.values())):g} for all, chosen {how}"]
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())
+    return [f"learning rates, chosen {how}: {rates}"]

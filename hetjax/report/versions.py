@@ -21,3 +21,10 @@ def installed_versions() -> dict[str, str]:
     extras = {package: installed_version(package) for package in EXTRAS}
     found |= {package: v for package, v in extras.items() if v != "unknown"}
     return {**found, "python": platform.python_version()}
+
+
+def joined_versions(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
+    """The versions of packages, both where two comparisons differ."""
+    names = {**one, **other}
+    found = {n: dict.fromkeys(v[n] for v in (one, other) if n in v) for n in names}
+    return {name: " and ".join(versions) for name, versions in found.items()}

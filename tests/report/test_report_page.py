@@ -8,7 +8,7 @@ import pytest
 
 from hetjax.engine.records.history import Interruption, WorkerEvent
 from hetjax.report import Comparison
-from hetjax.report.drawing import embedded
+from hetjax.report.drawing import panels
 
 VOID = {"meta", "img", "br"}
 EVIL = "<script>alert('x')</script>&\"$title"
@@ -216,7 +216,7 @@ def test_how_simulated_runs_were_played(make, tmp_path):
 
 
 def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
     runs = [make("a", accuracies=(0.1, 0.2), duration=4.0), make("b")]
     call = parsed(Comparison(runs, data={}, machine={}), tmp_path)[1]
     assert "seconds={'a': 4.0, 'b': 10.0}, seeds=(0,), num_evals=1)" in call
@@ -227,7 +227,7 @@ def test_the_call_has_own_seconds_and_epochs(make, tmp_path, monkeypatch):
 
 
 def test_the_call_has_what_the_runs_were_asked(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
 
     def call(*asked):
         runs = [make("a", seed, (0.1, 0.2), **more) for seed, more in enumerate(asked)]
@@ -248,7 +248,7 @@ def test_a_common_rate_is_below_the_table(make):
 
 
 def test_a_machine_that_a_call_makes_is_made_first(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_saved", lambda *given, **more: b"")  # text alone
+    monkeypatch.setattr(panels, "_saved", lambda *given, **more: b"")  # text alone
     call = "hetjax.cluster_machine(local_workers=3)"
     machine = {"name": "cluster", "workers": 3, "call": call}
     runs = Comparison([make(real=True)], data={}, machine=machine)

@@ -14,9 +14,9 @@ from hetjax.engine.records.history import WorkerEvent
 from hetjax.report import Comparison, plot
 from hetjax.report.drawing.batch_sizes import batch_sizes
 from hetjax.report.drawing.curves import OTHERS, time_to_accuracy
+from hetjax.report.drawing.gantt import timeline
 from hetjax.report.drawing.line_labels import spread
 from hetjax.report.drawing.panels import X_LABELS, strategy_styles
-from hetjax.report.drawing.timelines import timeline
 
 
 def bars(collection):

@@ -6,3 +6,7 @@ Readers of text share `files` (lines), `xmc_text` and `decimals` (numbers), `pie
 files share `images` and `mapped_copies` (arrays that may exceed the memory). `sources`
 has the official data sets, and `downloads` fetches their files.
 """
+
+
+class DataError(ValueError):
+    """Data that cannot be read; the message gives the file, the line and the remedy."""

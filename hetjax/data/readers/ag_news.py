@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers import mapped_copies, wordpiece
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError, mapped_copies, wordpiece
 from hetjax.data.readers.text_files import BYTE_ORDER_MARK, LARGE, opened
 
 FILES = ("train.csv", "test.csv")

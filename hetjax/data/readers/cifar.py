@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.recipes import by_name
 
 _PIXELS = 3 * 32 * 32  # [bytes] of an image

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 _VARIABLE = "HETJAX_DATA"
 _ARCHIVES = (".tgz", ".tar.gz", ".zip")

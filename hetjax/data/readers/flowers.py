@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.io
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 
 CLASSES = 102

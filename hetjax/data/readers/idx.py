@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 
 from hetjax.data.dataset import Dataset, Split
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.text_files import opened
 from hetjax.recipes import by_name
 

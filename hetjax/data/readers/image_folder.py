@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetjax.data.dataset import Dataset, note
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.images import (
     ImageFiles,
     ImageSplit,

@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers import mapped_copies
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError, mapped_copies
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -15,9 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
-from hetjax.data.readers.text_pieces import (
+from hetjax.data.readers import DataError
+from hetjax.data.readers.csr_builder import (
     LARGEST,
     CsrRows,
     GrowingCsr,
@@ -27,6 +26,7 @@ from hetjax.data.readers.text_pieces import (
     largest_column,
     row_starts,
 )
+from hetjax.data.readers.text_files import chunks, from_first_bad_line, unsuffixed
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name
 

@@ -33,14 +33,14 @@ import numpy as np
 
 from hetjax.cache import cache_folder
 from hetjax.checkpointable import shortened
-from hetjax.data.readers.descriptions import (
+from hetjax.data.readers import DataError
+from hetjax.data.readers.about_file import (
     ABOUT,
     LOCK,
     Unusable,
     read_about,
     write_about,
 )
-from hetjax.data.readers.errors import DataError
 
 VERSION = 1  # of these files, and of the results of the readers
 BLOCK = 1 << 22  # [bytes] with one checksum, and written at a time

@@ -33,14 +33,14 @@ from hetjax.cache import cache_folder
 from hetjax.checkpointable import shortened
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.readers import text_files
-from hetjax.data.readers.descriptions import (
+from hetjax.data.readers.about_file import (
     ABOUT,
     LOCK,
     LONGEST_WAIT,
     Unusable,
     write_about,
 )
-from hetjax.data.readers.descriptions import read_about as _about
+from hetjax.data.readers.about_file import read_about as _about
 
 VERSION = 1  # of these files, and of the results of the reader
 RESOLUTION = 2.0  # [s] of the times of files, where it is worst

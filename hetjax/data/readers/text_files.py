@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 Read = TypeVar("Read")
 

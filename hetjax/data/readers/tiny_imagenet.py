@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hetjax.data.dataset import note
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 from hetjax.data.readers.image_folder import images_in, listing
 from hetjax.data.readers.images import ImageFiles, ImageSplit, raise_if_missing
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 PAD, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 _AT_A_TIME = 1000  # texts that are encoded together

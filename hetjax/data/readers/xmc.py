@@ -16,17 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split, note
-from hetjax.data.readers import parsed_copies
-from hetjax.data.readers.errors import DataError
-from hetjax.data.readers.text_files import (
-    BYTE_ORDER_MARK,
-    LONGEST_LINE,
-    chunks,
-    find,
-    from_first_bad_line,
-    opened,
-)
-from hetjax.data.readers.text_pieces import (
+from hetjax.data.readers import DataError, parsed_copies
+from hetjax.data.readers.csr_builder import (
     LARGEST,
     CsrRows,
     GrowingCsr,
@@ -34,6 +25,14 @@ from hetjax.data.readers.text_pieces import (
     block,
     check_sums,
     largest_column,
+)
+from hetjax.data.readers.text_files import (
+    BYTE_ORDER_MARK,
+    LONGEST_LINE,
+    chunks,
+    find,
+    from_first_bad_line,
+    opened,
 )
 from hetjax.data.readers.xmc_text import Bounds, Rows, parse
 from hetjax.recipes import by_name

@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from hetjax.data.readers import DataError
 from hetjax.data.readers.decimals import decimals, integers
-from hetjax.data.readers.errors import DataError
 
 
 class Bounds(NamedTuple):

@@ -1,8 +1,11 @@
 """Parts that all plots share: the figure, the style of panels, strategies' colours."""
 
+import base64
 import io
 from collections.abc import Sequence
+from html import escape
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -77,3 +80,28 @@ def mark_strategy(ax: Axes, title: str, colour: str) -> None:
     """Add a title, and a thick left side in the strategy's colour."""
     ax.set_title(title, loc="left", fontsize=10)
     ax.spines["left"].set(color=colour, linewidth=4, position=("outward", 5))
+
+
+LARGEST_SVG = 120_000  # bytes; a larger figure is a PNG
+DPI = 130  # of a PNG
+
+
+def embedded(figure: Figure, caption: str) -> str:
+    """A <figure> with the picture in it: SVG, or PNG if that would be large."""
+    kind, data = "svg+xml", _saved(figure, "svg", metadata={"Date": None})
+    if len(data) > LARGEST_SVG:
+        kind, data = "png", _saved(figure, "png", dpi=DPI)
+    width, height = (round(96 * size) for size in figure.get_size_inches())
+    text = escape(caption)
+    return (
+        f'<figure><img alt="{text}" width="{width}" height="{height}" '
+        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )
+
+
+def _saved(figure: Figure, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "hetjax"}):  # else ids are random
+        figure.savefig(buffer, format=kind, **options)
+    return buffer.getvalue()

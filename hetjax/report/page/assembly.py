@@ -4,11 +4,12 @@ The same comparison gives the same bytes.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from hetjax.engine.records.history import History
+from hetjax.engine.records.history import BY_REQUEST, EPOCHS_DONE, REFERENCE, History
 from hetjax.metric_mode import best_of
 from hetjax.report.page.html import (
     bullets,
@@ -16,18 +17,18 @@ from hetjax.report.page.html import (
     listed,
     number,
     pairs,
+    paragraph,
     section,
     setting,
 )
 from hetjax.report.page.machine_section import machine_html
-from hetjax.report.page.repeat import repeat_html
 from hetjax.report.page.run_sections import happened_html, workers_html
 from hetjax.report.page.style import PAGE, STYLE
-from hetjax.report.page.types import Shown
 from hetjax.report.record import plain, sizes_moved
 from hetjax.report.runs import first_seeds
-from hetjax.report.summary import end_texts, seconds_texts
+from hetjax.report.summary_table import end_texts, seconds_texts
 from hetjax.report.tuning import remarks
+from hetjax.report.types import Shown
 
 
 def page(comparison: Shown, command: str = "") -> str:
@@ -136,7 +137,7 @@ def _answers(c: Shown) -> list[tuple[str, str]]:
 
 def _curves(c: Shown) -> str:
     """The main metric over time, and over examples."""
-    from hetjax.report.drawing.embedded import embedded
+    from hetjax.report.drawing.panels import embedded
 
     time = "time" if c.unit == "seconds" else "virtual time"
     return embedded(c.plot(), f"{c.metric} over {time}") + embedded(
@@ -148,7 +149,7 @@ def _batch_sizes(c: Shown) -> str:
     """Batch sizes over the merges; nothing if they did not change."""
     if not any(map(sizes_moved, first_seeds(c.histories))):
         return ""
-    from hetjax.report.drawing.embedded import embedded
+    from hetjax.report.drawing.panels import embedded
 
     return embedded(c.plot_batch_sizes(), "every worker's batch size, first seeds")
 
@@ -198,3 +199,55 @@ def _score(value: float | str | None) -> str:
     if value is None:
         return "diverged"
     return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def repeat_html(c: Shown, machine: dict[str, Any], command: str) -> str:
+    """The command or the call, and the versions."""
+    text = command or f"hetjax.compare({', '.join(_arguments(c))})"
+    if not command and "call" in machine:
+        text = f"machine = {machine['call']}\n{text}"
+    mine = "" if command else "The task is yours; the strategies' settings are above. "
+    same = (
+        "Real devices never take the same time twice: the numbers will differ."
+        if c.unit == "seconds"
+        else "On the same platform, these versions give the same numbers to the bit."
+    )
+    return (
+        f"<pre><code>{escape(text)}</code></pre>"
+        + pairs(c.versions.items())
+        + paragraph(mine + same, "quiet")
+    )
+
+
+def _arguments(c: Shown) -> list[str]:
+    """The arguments of `hetjax.compare`, as far as the runs tell them."""
+    longest = {
+        name: max(h.duration for h in c.histories if h.strategy == name)
+        for name in c.strategies
+    }
+    alike = len(set(longest.values())) == 1 or any(h.stopped for h in c.histories)
+    found: dict[str, Any] = {
+        "seconds": max(longest.values()) if alike else longest,
+        "seeds": tuple(sorted({h.seed for h in c.histories})),
+        "num_evals": max(len(h.evals) for h in c.histories) - 1,
+    }
+    parts = sorted({h.eval_examples for h in c.histories})
+    if len(parts) == 1 and parts[0]:
+        found["eval_examples"] = parts[0]
+    ends = re.findall(rf"([\d.e+-]+) {EPOCHS_DONE}$", c.histories[0].stopped)
+    if ends:
+        found["epochs"] = float(ends[0])
+    if not c.target_is_default:
+        found["target"] = c.target
+    if c.tuning is not None:
+        rates = [float(r) for tried in c.tuning["scores"].values() for r in tried]
+        found["learning_rates"] = tuple(dict.fromkeys(rates))
+        found["tune"] = c.tuning["tune"]
+    schedules = {h.schedule_seed for h in c.histories}
+    own = any(h.schedule_seed not in (None, h.seed) for h in c.histories)
+    if own and len(schedules) == 1:
+        (found["schedule_seed"],) = schedules
+    if {h.played for h in c.histories} == {REFERENCE + BY_REQUEST}:
+        found["compiled"] = False
+    given = (f"{name}={value!r}" for name, value in found.items())
+    return ["task", "data", "machine", "strategies", *given]

@@ -5,7 +5,7 @@ from typing import Any
 
 from hetjax.engine.records.history import History
 from hetjax.report.page.html import html_table, number, pairs, paragraph, setting
-from hetjax.report.summary import by_player
+from hetjax.report.summary_table import by_player
 
 NOTHING = (None, "", [], {}, False)  # values that say nothing
 

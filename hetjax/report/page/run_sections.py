@@ -4,17 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from hetjax.engine.records.history import History
 from hetjax.report.page.html import bullets, details, html_table, number, paragraph
-from hetjax.report.page.types import Shown
 from hetjax.report.runs import NotStored, first_seeds
+from hetjax.report.types import Shown
 
 KINDS = ("busy", "merging", "transfer", "waiting", "idle")  # of a worker's seconds
 
 
 def workers_html(comparison: Shown) -> str:
     """A part to unfold for every strategy's first run: its timeline and its workers."""
-    from hetjax.report.drawing.embedded import embedded
-    from hetjax.report.drawing.panels import strategy_styles
-    from hetjax.report.drawing.timelines import timeline
+    from hetjax.report.drawing.gantt import timeline
+    from hetjax.report.drawing.panels import embedded, strategy_styles
 
     shown = first_seeds(comparison.histories)
     styles = strategy_styles(comparison.histories)

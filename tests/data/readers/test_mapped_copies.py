@@ -18,7 +18,7 @@ from image_files import same, write_folder, write_image
 from official_images import write_flowers, write_tiny
 
 from hetjax.data import DataError, flowers102, read_image_folder, tiny_imagenet
-from hetjax.data.readers import descriptions, images, mapped_copies
+from hetjax.data.readers import about_file, images, mapped_copies
 
 SIZE = 8
 ALL = 7  # images in the folder
@@ -67,7 +67,7 @@ def the_entry(cache):
 
 
 def described(cache):
-    return json.loads((the_entry(cache) / descriptions.ABOUT).read_text())["about"]
+    return json.loads((the_entry(cache) / about_file.ABOUT).read_text())["about"]
 
 
 def file_of(cache, name):
@@ -164,7 +164,7 @@ DAMAGES = {
     "missing": lambda path: path.unlink(),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
-DAMAGED = [descriptions.ABOUT, "train_x.npy", "test_x.npy"]
+DAMAGED = [about_file.ABOUT, "train_x.npy", "test_x.npy"]
 # a description has no header, and a folder in its place cannot be replaced
 SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header")}
 
@@ -176,7 +176,7 @@ SENSELESS = {(DAMAGED[0], "a folder"), (DAMAGED[0], "a flipped bit of the header
 def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, damage):
     first = read()
     expected = np.array(first.train.x), np.array(first.test.x)
-    is_about = name == descriptions.ABOUT
+    is_about = name == about_file.ABOUT
     path = the_entry(cache) / name if is_about else file_of(cache, name)
     del first  # a map of the damaged file
     DAMAGES[damage](path)
@@ -304,7 +304,7 @@ def test_an_interrupted_pass_leaves_nothing(read, cache, monkeypatch, number, er
         with pytest.raises(error):
             read()
     left = [file.name for file in the_entry(cache).iterdir()]
-    assert set(left) <= {descriptions.LOCK}
+    assert set(left) <= {about_file.LOCK}
     assert len(read().train) == 5
 
 
@@ -340,7 +340,7 @@ FAILURES = {
         mapped_copies.os, "fsync", refuse
     ),
     "no renaming": lambda cache, patch: patch.setattr(
-        descriptions.Path, "replace", refuse
+        about_file.Path, "replace", refuse
     ),
     "no locks": lambda cache, patch: patch.setattr(
         mapped_copies.filelock, "FileLock", refuse
@@ -356,7 +356,7 @@ def test_where_nothing_can_be_written(read, cache, monkeypatch, failure):
             read()
     if cache.is_dir():  # nothing is left of it
         left = [file.name for file in the_entry(cache).iterdir()]
-        assert set(left) <= {descriptions.LOCK}
+        assert set(left) <= {about_file.LOCK}
         assert len(read().train) == 5
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.readers.errors import DataError
+from hetjax.data.readers import DataError
 
 LARGEST = 2**31 - 1  # features or labels that an int32 can number
 

@@ -8,7 +8,7 @@ from jax.experimental.sparse import BCOO
 
 from hetjax.data import from_arrays
 from hetjax.data.dataset import Split
-from hetjax.data.finite import rows_not_finite
+from hetjax.data.dataset_checks import rows_not_finite
 
 X = np.array([[0, 1.5, 0], [2, 0, 0], [0, 0, 0], [1, 0, -3]], np.float32)
 IDS = np.array([0, 2, 1, 2])

@@ -10,12 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse as sp
-from jax.experimental.sparse import BCOO
 
-from hetjax.data.columns import LARGEST, is_mapped, leaves_of
+from hetjax.data.array_leaves import (
+    as_array,
+    as_leaf,
+    check_numbers,
+    csr,
+    float32,
+    is_sparse,
+)
+from hetjax.data.columns import LARGEST, leaves_of
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.sources import PIECE, Field, holds_numbers
+from hetjax.data.sources import PIECE, Field
 
 TARGETS = ("auto", "classes", "labels", "values")
 _MOST_CLASSES = 2**24  # if only class ids imply their number
@@ -118,8 +125,8 @@ def _column(what: str, given: Any, alone: Callable[[str, Any], Any]) -> Any:
     if not given:
         raise ValueError(f"{what} has no fields")
     if isinstance(given, Mapping):
-        return {str(k): _column(f"{what}[{k!r}]", v, _leaf) for k, v in given.items()}
-    return tuple(_column(f"{what}[{k}]", v, _leaf) for k, v in enumerate(given))
+        return {str(k): _column(f"{what}[{k!r}]", v, as_leaf) for k, v in given.items()}
+    return tuple(_column(f"{what}[{k}]", v, as_leaf) for k, v in enumerate(given))
 
 
 def _is_tree(value: Any) -> bool:
@@ -131,46 +138,9 @@ def _is_tree(value: Any) -> bool:
     )
 
 
-def _leaf(what: str, array: Any) -> Any:
-    """An array of a tree: float32 CSR, or [N, ...] of any numbers."""
-    if _is_sparse(array):
-        array = _csr(what, array)
-        _check_finite(what, array.data)
-        return array
-    if isinstance(array, Field) or is_mapped(array):
-        return _mapped(what, array)
-    array = _array(what, array)
-    _check_numbers(what, array)
-    if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
-    if array.dtype.kind in "iub":
-        if (
-            array.size
-            and not -LARGEST <= int(array.min()) <= int(array.max()) <= LARGEST
-        ):
-            raise ValueError(f"{what} has integers beyond 32 bits")
-        return np.array(array)
-    array = _numbers(what, array)
-    _check_finite(what, array)
-    return array
-
-
-def _mapped(what: str, array: Any) -> Any:
-    """A memory map, or a field of a source, as it is."""
-    _check_numbers(what, array)
-    if not array.dtype.isnative:
-        raise ValueError(
-            f"{what} is stored in another byte order, {array.dtype.str}: write it to a "
-            "new file in this machine's"
-        )
-    if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
-    return array
-
-
 def _inputs(what: str, x: Any) -> Any:
     """x without a tree: [N, ...] dense or [N, F] CSR."""
-    x = _leaf(what, x)
+    x = as_leaf(what, x)
     if x.ndim < 2:
         raise ValueError(f"{what} must be [N, ...], not {x.shape}; x.reshape(-1, 1)?")
     if not np.prod(x.shape[1:]):
@@ -180,18 +150,18 @@ def _inputs(what: str, x: Any) -> Any:
 
 def _targets(what: str, y: Any, targets: str) -> Any:
     """y without a tree: [N] int32 class ids, [N, C] CSR of label sets, or values."""
-    if _is_sparse(y):
+    if is_sparse(y):
         if targets not in ("auto", "labels"):
             raise ValueError(f"{what} is sparse: give dense {targets}")
-        y = _csr(what, y)
+        y = csr(what, y)
         return _label_sets(what, y, zeros_and_ones=bool(np.isin(y.data, (0, 1)).all()))
     if targets == "values":
-        return _leaf(what, y)
+        return as_leaf(what, y)
     if not isinstance(y, Field):
-        y = _array(what, y)
+        y = as_array(what, y)
     binary = y.ndim == 2 and _zeros_and_ones(what, y)
     if targets == "auto" and (y.dtype.kind == "f" or y.ndim > 1) and not binary:
-        return _leaf(what, y)
+        return as_leaf(what, y)
     y = y[:] if isinstance(y, Field) else y  # read once
     if y.ndim == 1 and targets != "labels":
         return _class_ids(what, y)
@@ -203,12 +173,12 @@ def _targets(what: str, y: Any, targets: str) -> Any:
     if y.ndim != 2 or targets == "classes":
         wanted = {"classes": "[N]", "labels": "[N, C]"}.get(targets, "[N] or [N, C]")
         raise ValueError(f"{what} must be {wanted}, not {y.shape}")
-    return _label_sets(what, sp.csr_array(_numbers(what, y)), zeros_and_ones=binary)
+    return _label_sets(what, sp.csr_array(float32(what, y)), zeros_and_ones=binary)
 
 
 def _zeros_and_ones(what: str, y: Any) -> bool:
     """Are all numbers 0 or 1? Read piece by piece, up to the first other one."""
-    _check_numbers(what, y)
+    check_numbers(what, y)
     pieces = range(0, len(y), PIECE)
     return all(np.isin(y[i : i + PIECE], (0, 1)).all() for i in pieces)
 
@@ -256,57 +226,3 @@ def _classes(train: Any, test: Any, wanted: int | None) -> int:
     if wanted is not None and wanted <= largest:
         raise ValueError(f"class id {largest} is out of range: num_classes is {wanted}")
     return largest + 1 if wanted is None else wanted
-
-
-def _is_sparse(array: Any) -> bool:
-    return sp.issparse(array) or isinstance(array, BCOO)
-
-
-def _csr(what: str, matrix: Any) -> sp.csr_array:
-    """A float32 copy with sorted indices; duplicate entries are summed."""
-    if len(matrix.shape) != 2:
-        raise ValueError(f"{what} must be [N, columns] if sparse, not {matrix.shape}")
-    if not matrix.shape[1]:
-        raise ValueError(f"{what} has no columns: {matrix.shape}")
-    if isinstance(matrix, BCOO):
-        if matrix.n_batch or matrix.n_dense:
-            raise ValueError(f"{what}: BCOO must have no batch and no dense axes")
-        indices = np.asarray(matrix.indices)
-        if indices.size and indices.min() < 0:
-            raise ValueError(f"{what}: BCOO with a negative index")
-        inside = (indices < matrix.shape).all(axis=1)  # JAX pads with indices outside
-        rows, columns = indices[inside].T
-        data = _numbers(what, matrix.data)[inside]
-        matrix = sp.coo_array((data, (rows, columns)), shape=matrix.shape)
-    result = sp.csr_array(matrix, copy=True)
-    result.data = _numbers(what, result.data)
-    result.sum_duplicates()
-    return result
-
-
-def _array(what: str, array: Any) -> np.ndarray:
-    if isinstance(array, np.ma.MaskedArray) and array.mask.any():
-        raise ValueError(f"{what} is masked: give numbers for missing values")
-    try:
-        return np.asarray(array)
-    except ValueError as error:  # such as rows of several lengths
-        raise ValueError(f"{what} cannot be an array: {error}") from None
-
-
-def _check_numbers(what: str, array: Any) -> None:
-    if not holds_numbers(array):
-        raise ValueError(f"{what} must hold real numbers, not {array.dtype}")
-
-
-def _numbers(what: str, array: Any) -> np.ndarray:
-    """A float32 copy of real numbers."""
-    array = _array(what, array)
-    _check_numbers(what, array)
-    with np.errstate(over="ignore"):  # overflow is reported as not finite
-        return array.astype(np.float32)
-
-
-def _check_finite(what: str, values: np.ndarray) -> None:
-    bad = int(np.count_nonzero(~np.isfinite(values)))
-    if bad:
-        raise ValueError(f"{what} has {bad} values that are NaN or infinite in float32")
