@@ -15,10 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from jax.experimental.sparse import BCOO
 
-from hetjax.data.columns import gathered, sparse_leaves, stored_per_row
+from hetjax.data.columns import gather_rows, sparse_leaves, stored_per_row
 from hetjax.data.dataset import Split
 
-RATIO = 1.25  # of neighbouring bucket sizes, at most
+RATIO = 1.25  # of neighboring bucket sizes, at most
 SPREADS = 4.0  # a capacity is the expected count + this many standard deviations
 
 
@@ -172,7 +172,7 @@ def make_batch(
     entries = entries_of(split, rows)
     lengths = [[e.lengths for e in entries]]
     bucket = bucket_of(buckets, len(rows), lengths, exact=exact)
-    return filled(split, rows, bucket, entries)
+    return fill_bucket(split, rows, bucket, entries)
 
 
 def make_batches(
@@ -190,16 +190,18 @@ def make_batches(
         weight[:, :size] = 1.0
         index = np.stack([repeated(r, bucket) for r in rows])
         count = np.full(len(rows), size, np.float32)
-        x, y = gathered((split.x, split.y), index)
+        x, y = gather_rows((split.x, split.y), index)
         return Batch(x, y, weight, count)
     entries = [entries_of(split, r) for r in rows]
     lengths = [[e.lengths for e in es] for es in entries]
     bucket = bucket_of(buckets, size, lengths, exact=exact)
-    batches = [filled(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)]
+    batches = [
+        fill_bucket(split, r, bucket, e) for r, e in zip(rows, entries, strict=True)
+    ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
 
-def filled(
+def fill_bucket(
     split: Split, rows: np.ndarray, bucket: Bucket, entries: Sequence["Entries"]
 ) -> Batch:
     """A batch in the shape of a bucket, from the entries of its sparse arrays."""
@@ -216,7 +218,7 @@ def filled(
         entries = [*others, labels._replace(data=np.repeat(share, labels.lengths))]
     leaves, structure = jax.tree.flatten((split.x, split.y))
     dense = [leaf for leaf in leaves if not sp.issparse(leaf)]
-    found = iter(gathered(dense, repeated(rows, bucket.size)))
+    found = iter(gather_rows(dense, repeated(rows, bucket.size)))
     each = zip(entries, bucket.capacities, strict=True)
     arrays = [
         _bcoo(*next(each), (bucket.size, leaf.shape[1]))

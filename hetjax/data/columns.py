@@ -17,7 +17,7 @@ LARGEST = 2**31 - 1  # of an int32
 SAMPLED = 1024  # rows that stand for a column that is not in memory, in a checksum
 
 
-class View:
+class RowsView:
     """Some rows of an array that is not in memory, in a given order; not a copy."""
 
     def __init__(self, base: Any, rows: np.ndarray):
@@ -80,22 +80,22 @@ def stored_per_row(column: Any) -> np.ndarray | None:
     return np.sum(counts, axis=0) if counts else None
 
 
-def taken(column: Any, rows: np.ndarray) -> Any:
+def take_rows(column: Any, rows: np.ndarray) -> Any:
     """The column of these rows: copies of what is in memory, views of what is not."""
     rows = np.asarray(rows)
     known: dict[Any, np.ndarray] = {}  # fields that are read together stay so
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Field):
-            return leaf.taken(rows, known)
-        if isinstance(leaf, View):
-            return View(leaf.base, leaf.rows[rows])
-        return leaf[rows] if in_memory(leaf) else View(leaf, rows)
+            return leaf.take(rows, known)
+        if isinstance(leaf, RowsView):
+            return RowsView(leaf.base, leaf.rows[rows])
+        return leaf[rows] if in_memory(leaf) else RowsView(leaf, rows)
 
     return jax.tree.map(one, column)
 
 
-def gathered(column: Any, index: np.ndarray) -> Any:
+def gather_rows(column: Any, index: np.ndarray) -> Any:
     """The rows of a column of dense leaves, as arrays [*index.shape, ...].
 
     Fields of one source are read together, once.
@@ -125,7 +125,7 @@ def _fitting(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def described(name: str, column: Any) -> str:
+def describe(name: str, column: Any) -> str:
     """The leaves of a column in words: "x [1437, 64] float32"."""
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(column):
@@ -141,4 +141,4 @@ def sampled_rows(leaf: Any) -> np.ndarray:
     """Evenly spaced rows that stand for a leaf which is not in memory."""
     number = min(SAMPLED, leaf.shape[0])
     rows = np.unique(np.linspace(0, leaf.shape[0] - 1, number).astype(np.int64))
-    return np.ascontiguousarray(gathered(leaf, rows))
+    return np.ascontiguousarray(gather_rows(leaf, rows))

@@ -37,7 +37,7 @@ class Split:
 
     def take(self, rows: np.ndarray) -> "Split":
         """The split of these rows, in this order; what is not in memory stays there."""
-        return Split(*columns.taken((self.x, self.y), rows))
+        return Split(*columns.take_rows((self.x, self.y), rows))
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Dataset:
         of = f"{self.num_classes:,} classes" if self.num_classes else "no classes"
         sizes = f"{len(self.train):,} training and {len(self.test):,} test examples"
         columns_of = (("x", self.train.x), ("y", self.train.y))
-        parts = [columns.described(name, column) for name, column in columns_of]
+        parts = [columns.describe(name, column) for name, column in columns_of]
         return two_lines(f"Dataset {self.name}: {sizes}, {of}", (*parts, *self.notes))
 
     @property

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import scipy.sparse as sp
 
-from hetjax.data.columns import gathered, leaves_of
+from hetjax.data.columns import gather_rows, leaves_of
 from hetjax.data.dataset import Dataset, Split
 
 
@@ -116,7 +116,7 @@ def _check_split(what: str, split: Split, num_classes: int) -> None:
             )
 
 
-_PIECE = 1024  # rows that are read at once
+_ROWS_PER_READ = 1024  # rows that are read at once
 _NAMED = 5  # rows in a message, at most
 
 
@@ -128,14 +128,14 @@ def rows_not_finite(split: Split, rows: np.ndarray | None = None) -> np.ndarray:
     """
     if rows is not None:
         return rows[_bad(split, rows)]
-    for start in range(0, len(split), _PIECE):
-        piece = np.arange(start, min(start + _PIECE, len(split)))
+    for start in range(0, len(split), _ROWS_PER_READ):
+        piece = np.arange(start, min(start + _ROWS_PER_READ, len(split)))
         if (bad := _bad(split, piece)).any():
             return piece[bad]
     return np.zeros(0, np.int64)
 
 
-def advice(rows: np.ndarray, of: str) -> str:
+def not_finite_advice(rows: np.ndarray, of: str) -> str:
     """What to do about these rows of a split: "rows 3, 5 and 7 more of the ..."."""
     shown = ", ".join(str(int(row)) for row in rows[:_NAMED])
     more = f" and {len(rows) - _NAMED} more" * (len(rows) > _NAMED)
@@ -149,7 +149,7 @@ def _bad(split: Split, rows: np.ndarray) -> np.ndarray:
     """[rows] bool: which of these rows are not finite."""
     leaves = [leaf for leaf in leaves_of((split.x, split.y)) if _has_floats(leaf)]
     found = [leaf[rows] for leaf in leaves if sp.issparse(leaf)]
-    found += gathered([leaf for leaf in leaves if not sp.issparse(leaf)], rows)
+    found += gather_rows([leaf for leaf in leaves if not sp.issparse(leaf)], rows)
     bad = np.zeros(len(rows), bool)
     for values in found:
         bad |= _per_row(values)

@@ -22,7 +22,7 @@ from hetjax.data.array_leaves import (
 from hetjax.data.columns import LARGEST, leaves_of
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.sources import PIECE, Field
+from hetjax.data.sources import ROWS_PER_READ, Field
 
 TARGETS = ("auto", "classes", "labels", "values")
 _MOST_CLASSES = 2**24  # if only class ids imply their number
@@ -179,8 +179,8 @@ def _targets(what: str, y: Any, targets: str) -> Any:
 def _zeros_and_ones(what: str, y: Any) -> bool:
     """Are all numbers 0 or 1? Read piece by piece, up to the first other one."""
     check_numbers(what, y)
-    pieces = range(0, len(y), PIECE)
-    return all(np.isin(y[i : i + PIECE], (0, 1)).all() for i in pieces)
+    pieces = range(0, len(y), ROWS_PER_READ)
+    return all(np.isin(y[i : i + ROWS_PER_READ], (0, 1)).all() for i in pieces)
 
 
 def _label_sets(what: str, y: sp.csr_array, *, zeros_and_ones: bool) -> sp.csr_array:

@@ -20,11 +20,11 @@ def split_off(
     split: Split, seed: int, at_most: int | None = None
 ) -> tuple[Split, Split]:
     """(the rest, the held-out examples), both in the order of the split."""
-    rest, held = rows_apart(len(split), seed, at_most)
+    rest, held = held_out_rows(len(split), seed, at_most)
     return split.take(rest), split.take(held)
 
 
-def rows_apart(
+def held_out_rows(
     number: int, seed: int, at_most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The row numbers of `split_off`, of a split of `number` examples."""
@@ -33,7 +33,7 @@ def rows_apart(
     return np.sort(order[n:]), np.sort(order[:n])
 
 
-def part_of(split: Split, number: int | None) -> Split:
+def fixed_subset(split: Split, number: int | None) -> Split:
     """So many examples of the split, in its order, or all; always the same ones.
 
     One at least has labels if any has: the loss of none would be no number.
@@ -42,7 +42,7 @@ def part_of(split: Split, number: int | None) -> Split:
         return split
     order = np.random.default_rng(0).permutation(len(split))
     if sp.issparse(split.y):
-        labelled = np.flatnonzero(np.diff(split.y.indptr)[order])
-        if len(labelled) and labelled[0] >= number:
-            order[number - 1] = order[labelled[0]]
+        labeled = np.flatnonzero(np.diff(split.y.indptr)[order])
+        if len(labeled) and labeled[0] >= number:
+            order[number - 1] = order[labeled[0]]
     return split.take(np.sort(order[:number]))

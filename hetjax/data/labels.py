@@ -30,16 +30,16 @@ def commonest_labels(data: Dataset, number: int) -> Dataset:
     for name in ("train", "test"):
         split: Split = getattr(data, name)
         y: Any = sp.csr_array(split.y[:, chosen])
-        labelled = np.diff(y.indptr) > 0
-        if not labelled.any():
+        labeled = np.diff(y.indptr) > 0
+        if not labeled.any():
             raise ValueError(
                 f"{data.name}: no {name} example has one of the {number} commonest "
                 "labels: keep more labels"
             )
-        rows = np.flatnonzero(labelled)
+        rows = np.flatnonzero(labeled)
         splits[name] = Split(split.take(rows).x, y[rows])
         notes.append(
-            note(name, ~labelled, "row", f"without the {number} commonest labels")
+            note(name, ~labeled, "row", f"without the {number} commonest labels")
         )
     return dataclasses.replace(
         data,

@@ -15,7 +15,7 @@ import numpy as np
 Read = Callable[[list[int]], Sequence[Any]]
 """row numbers -> rows"""
 
-PIECE = 1024  # rows that are read at once, where many are
+ROWS_PER_READ = 1024  # rows that are read at once, where many are
 
 
 class Source:
@@ -90,9 +90,9 @@ class Field:
     def __getitem__(self, index: Any) -> np.ndarray:
         rows = np.atleast_1d(np.arange(len(self))[index])
         # piece by piece: the other fields of all rows need not fit in memory
-        pieces = range(0, max(1, len(rows)), PIECE)
+        pieces = range(0, max(1, len(rows)), ROWS_PER_READ)
         return np.concatenate(
-            [self.read(rows[i : i + PIECE])[self.leaf] for i in pieces]
+            [self.read(rows[i : i + ROWS_PER_READ])[self.leaf] for i in pieces]
         )
 
     @property
@@ -106,7 +106,7 @@ class Field:
         found = self._source.read(rows)
         return [x.reshape(*index.shape, *x.shape[1:]) for x in found]
 
-    def taken(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
+    def take(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
         """The field of these rows; `known`: those of fields that are read with it."""
         own = known.setdefault(
             self.rows_key, rows if self._rows is None else self._rows[rows]

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from hetjax.data.dataset import Dataset, Split
 from hetjax.data.dataset_checks import check_whole
-from hetjax.data.readers.csr_builder import GrowingCsr, block_of, row_starts
+from hetjax.data.readers.csr_builder import CsrBuilder, row_starts, rows_of
 from hetjax.recipes import by_name
 
 # Sizes of public data sets, to measure speed at scale: synthetic_xmc(**SHAPES[...]).
@@ -119,13 +119,13 @@ def _check_numbers(needed: dict[str, int]) -> None:
 
 def _split(rng: np.random.Generator, world: _World, rows: int) -> Split:
     """A split with this many rows, drawn block by block."""
-    x = GrowingCsr(len(world.feature_of_rank))
-    y = GrowingCsr(len(world.label_of_rank))
+    x = CsrBuilder(len(world.feature_of_rank))
+    y = CsrBuilder(len(world.label_of_rank))
     block = max(1, int(_BLOCK / max(world.nonzeros, world.labels_per_row)))
     for start in range(0, rows, block):
         x_block, y_block = _draw(rng, world, min(block, rows - start))
-        x.append(block_of(x_block))
-        y.append(block_of(y_block))
+        x.append(rows_of(x_block))
+        y.append(rows_of(y_block))
     return Split(x.finish(), y.finish())
 
 

@@ -21,11 +21,11 @@ def from_tokens(train: Any, test: Any, *, length: int, name: str = "tokens") -> 
     """
     check_whole("length", length, 1)
     return Dataset(
-        _pieces("train", train, length), _pieces("test", test, length), 0, name
+        _sequences("train", train, length), _sequences("test", test, length), 0, name
     )
 
 
-def _pieces(what: str, text: Any, length: int) -> Split:
+def _sequences(what: str, text: Any, length: int) -> Split:
     if not isinstance(text, np.ndarray):
         text = np.asarray(text)
     if text.ndim != 1 or text.dtype.kind not in "iu":

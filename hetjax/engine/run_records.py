@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from hetjax.checkpointable import Leaves
-from hetjax.data.dataset_checks import advice, rows_not_finite
-from hetjax.data.held_out import FEW, rows_apart
+from hetjax.data.dataset_checks import not_finite_advice, rows_not_finite
+from hetjax.data.held_out import FEW, held_out_rows
 from hetjax.engine.correction import TimeMap
 from hetjax.engine.interruption import INTERRUPTED
 from hetjax.engine.job import Job
@@ -117,8 +117,12 @@ class RunRecords:
             return ""
         bad = rows_not_finite(job.train, np.unique(np.concatenate(rows)))
         if len(job.train) < len(job.data.train):
-            bad = rows_apart(len(job.data.train), job.schedule, FEW)[0][bad]
-        return advice(bad, "training split, which it was given,") if len(bad) else ""
+            bad = held_out_rows(len(job.data.train), job.schedule, FEW)[0][bad]
+        return (
+            not_finite_advice(bad, "training split, which it was given,")
+            if len(bad)
+            else ""
+        )
 
     def check_losses(self) -> None:
         """Stop the run if a round diverged whose loss is known by now."""
@@ -192,7 +196,7 @@ class RunRecords:
             )
             return (
                 f"{self.history.strategy}: the test loss of the initial model is "
-                f"{loss}; {advice(bad, 'test split') if len(bad) else why}"
+                f"{loss}; {not_finite_advice(bad, 'test split') if len(bad) else why}"
             )
         return (
             f"{self.history.strategy}: the test loss of the model became {loss} by "

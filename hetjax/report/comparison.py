@@ -138,7 +138,8 @@ class Comparison(Tabular):
 
     def _default_target(self) -> float:
         finals = (
-            summary.middle(h.final() for h in self.of(n)) for n in self.strategies
+            summary.median_or_nan(h.final() for h in self.of(n))
+            for n in self.strategies
         )
         best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):

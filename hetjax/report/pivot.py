@@ -74,7 +74,7 @@ def pivot(
     columns: str,
     value: str,
     where: Mapping[str, Any],
-    words: Mapping[str, Any],
+    title_words: Mapping[str, Any],
 ) -> Pivot:
     """Arrange the `value` of every row of a summary; `words` fill in the titles.
 
@@ -114,13 +114,13 @@ def pivot(
             "value='at_end' is known if eval_examples was given: else take 'final'"
         )
     title, mode = VALUES[value]
-    mode = words["mode"] if mode == "mode" else mode
+    mode = title_words["mode"] if mode == "mode" else mode
     notes = [f"{name}={setting_text(v)}" for name, v in where.items()]
     if len(histories) > len(settings):
         notes.append(
             "sum over seeds" if value == "compilations" else "medians over seeds"
         )
-    title = title.format(**words)
+    title = title.format(**title_words)
     return Pivot(
         rows, columns, row_values, column_values, cells, title, mode, tuple(notes)
     )

@@ -89,7 +89,9 @@ class _Record:
         where = f"{self._where}{name}"
         return [_Record(v, self._file, f"{where}[{i}].") for i, v in found]
 
-    def made(self, name: str, make: Callable[[Any], Any], kind: type = list) -> Any:
+    def converted(
+        self, name: str, make: Callable[[Any], Any], kind: type = list
+    ) -> Any:
         """A field, made into something that its content must fit."""
         value = self.get(name, kind)
         try:
@@ -130,15 +132,15 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         },
         **_new_numbers(record),
         evals=[Evaluation(_point(p, metric)) for p in points],
-        at_end=record.made("at_end", _nan_for_none, dict),
+        at_end=record.converted("at_end", _nan_for_none, dict),
         workers=[_worker(*w) for w in zip(workers, staleness, strict=True)],
         timeline=NotStored(),
-        merge_times=record.made("merge_times", lambda times: array("d", times)),
+        merge_times=record.converted("merge_times", lambda times: array("d", times)),
         programs=record.get("programs", dict),
         step_modes=record.get("step_modes", dict),
         stuck=record.get("stuck", list),
-        events=record.made("events", lambda all: [WorkerEvent(**e) for e in all]),
-        interruptions=record.made(
+        events=record.converted("events", lambda all: [WorkerEvent(**e) for e in all]),
+        interruptions=record.converted(
             "interruptions", lambda all: [Interruption(**e) for e in all]
         ),
         **{name: record.get(name, str) for name in texts},
@@ -161,7 +163,9 @@ def _worker(record: _Record, staleness: Any) -> WorkerRecord:
     on_cluster = {k: record.get(k, int) for k in WORKER_BYTES if k in record.value}
     if "node" in record.value:
         on_cluster["node"] = record.get("node", str)
-    sizes = record.made("batch_size_over_time", lambda all: [(t, b) for t, b in all])
+    sizes = record.converted(
+        "batch_size_over_time", lambda all: [(t, b) for t, b in all]
+    )
     return WorkerRecord(
         record.get("name", str),
         **{name: record.number(name) for name in WORKER_NUMBERS},

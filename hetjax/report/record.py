@@ -69,7 +69,9 @@ def run_record(history: History) -> dict[str, Any]:
         "merges": history.merges,
         "root_merges": history.root_merges,
         "unseen_merge": plain(history.unseen_merge),
-        "merge_times": list(history.merge_times) if sizes_moved(history) else [],
+        "merge_times": list(history.merge_times)
+        if batch_sizes_changed(history)
+        else [],
         "compilations": history.compilations,
         "programs": plain(history.programs),
         "compile_seconds": plain(history.compile_seconds),
@@ -86,7 +88,7 @@ def run_record(history: History) -> dict[str, Any]:
     }
 
 
-def sizes_moved(history: History) -> bool:
+def batch_sizes_changed(history: History) -> bool:
     """Did any worker have more than one batch size?"""
     sizes = ({size for _, size in w.batch_size_over_time} for w in history.workers)
     return any(len(s) > 1 for s in sizes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hetjax.atomic_files import write_whole
 from hetjax.report.comparison import Comparison
-from hetjax.report.record import sizes_moved
+from hetjax.report.record import batch_sizes_changed
 from hetjax.report.runs import first_seeds
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def write_results(
         "timeline.png": lambda path: _save(runs.plot_timeline(), path),
         "report.html": partial(runs.report, command=command),
     }
-    if not any(map(sizes_moved, first_seeds(runs.histories))):
+    if not any(map(batch_sizes_changed, first_seeds(runs.histories))):
         del writers["batch_sizes.png"]
     if not _is_first():
         return [folder / name for name in writers]

@@ -11,23 +11,23 @@ from hetjax.engine.records.history import History
 def row(name: str, runs: list[History], target: float) -> dict[str, Any]:
     """Return one strategy's row of the summary."""
     bests, finals = [h.best() for h in runs], [h.final() for h in runs]
-    seconds = middle(h.seconds_to(target) for h in runs)
+    seconds = median_or_nan(h.seconds_to(target) for h in runs)
     unknown = any(map(math.isnan, bests))
     ends = [h.at_end[h.metric] for h in runs if h.at_end]
     return {
         "strategy": name,
-        "best": middle(bests),
+        "best": median_or_nan(bests),
         "best_spread": [math.nan] * 2 if unknown else [min(bests), max(bests)],
-        "final": middle(finals),
+        "final": median_or_nan(finals),
         "collapsed": [h.seed for h in runs if h.collapsed],
-        "at_end": middle(ends) if ends else None,
+        "at_end": median_or_nan(ends) if ends else None,
         "seconds_to_target": seconds if math.isfinite(seconds) else None,
-        "waiting_share": middle(h.waiting_share() for h in runs),
-        "updates": middle(sum(w.updates for w in h.workers) for h in runs),
-        "examples": middle(sum(w.examples for w in h.workers) for h in runs),
-        "merges": middle(h.merges for h in runs),
-        "mb_per_worker": middle(_mb_per_worker(h) for h in runs),
-        "padding_share": middle(_padding_share(h) for h in runs),
+        "waiting_share": median_or_nan(h.waiting_share() for h in runs),
+        "updates": median_or_nan(sum(w.updates for w in h.workers) for h in runs),
+        "examples": median_or_nan(sum(w.examples for w in h.workers) for h in runs),
+        "merges": median_or_nan(h.merges for h in runs),
+        "mb_per_worker": median_or_nan(_mb_per_worker(h) for h in runs),
+        "padding_share": median_or_nan(_padding_share(h) for h in runs),
         "compilations": sum(h.compilations for h in runs),
         "seeds": [h.seed for h in runs],
         "stopped": [h.stopped for h in runs if h.stopped],
@@ -46,7 +46,7 @@ def _mb_per_worker(history: History) -> float:
     return moved / 1e6 / max(1, len(history.workers))
 
 
-def middle(values: Iterable[float]) -> float:
+def median_or_nan(values: Iterable[float]) -> float:
     """The median, where inf stands for "never"; nan if any value is nan."""
     values = list(values)
     return math.nan if any(map(math.isnan, values)) else median(values)

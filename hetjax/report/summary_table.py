@@ -8,13 +8,13 @@ from hetjax.engine.records.history import History
 from hetjax.metric_mode import reaches
 from hetjax.report.table import Table
 from hetjax.report.tuning import chosen_rates, remarks
-from hetjax.report.types import Shown
+from hetjax.report.types import ComparisonLike
 
 TARGET_SHARE = 0.97  # of the best final median, if no target is given
 
 
 def summary_table(
-    c: Shown, rows: list[dict[str, Any]], target: float, default: bool
+    c: ComparisonLike, rows: list[dict[str, Any]], target: float, default: bool
 ) -> Table:
     """The rows of a summary as a table; `default`: is the target the default one?"""
     aim = f"{target:g}" if math.isfinite(target) else "a target"
@@ -40,7 +40,7 @@ def summary_table(
     return Table.of(columns, _caption(c, target, default))
 
 
-def _caption(c: Shown, target: float, default: bool) -> tuple[str, ...]:
+def _caption(c: ComparisonLike, target: float, default: bool) -> tuple[str, ...]:
     """Return the lines below the table."""
     lines = [f"target {target:g} {c.metric}"]
     if default and not math.isfinite(target):
@@ -77,7 +77,7 @@ def _caption(c: Shown, target: float, default: bool) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _about_constant(c: Shown, target: float) -> list[str]:
+def _about_constant(c: ComparisonLike, target: float) -> list[str]:
     """What a constant prediction is worth; a warning where it has the target."""
     if c.constant is None:
         return []

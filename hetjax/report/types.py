@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Shown(Protocol):
+class ComparisonLike(Protocol):
     """A comparison; the page imports no class that imports the page."""
 
     histories: list[History]

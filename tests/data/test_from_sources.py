@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import hetjax as hj
 from hetjax.data import sources
 from hetjax.data.batching import make_batch, make_buckets
-from hetjax.data.columns import View
+from hetjax.data.columns import RowsView
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -170,11 +170,11 @@ def test_what_is_chosen_is_of_each_row_alone():
             ragged = np.zeros(1 + row % 3)
             return {"x": X[row], "y": Y[row], "caption": "words", "boxes": ragged}
 
-    def centred(row):
+    def centered(row):
         return row["x"][:2] - row["x"].mean()
 
-    data = hj.data.from_source(Rich(), Rich(), x=centred, y=lambda row: int(row["y"]))
-    expected = np.stack([centred({"x": X[row]}) for row in ROWS])
+    data = hj.data.from_source(Rich(), Rich(), x=centered, y=lambda row: int(row["y"]))
+    expected = np.stack([centered({"x": X[row]}) for row in ROWS])
     np.testing.assert_array_equal(batch_of(data).x[: len(ROWS)], expected)
     np.testing.assert_array_equal(data.train.y, Y)
 
@@ -291,7 +291,7 @@ def test_rows_of_several_shapes_are_named():
 
 
 def test_labels_are_read_in_pieces(monkeypatch):
-    monkeypatch.setattr(sources, "PIECE", 16)
+    monkeypatch.setattr(sources, "ROWS_PER_READ", 16)
     sizes = []
     read = sources.Source.read
     monkeypatch.setattr(
@@ -316,7 +316,7 @@ def test_a_memory_map_is_not_copied_nor_converted(mapped):
     assert data.train.x is images
     assert data.test.x.base is not None
     part = data.train.take(ROWS)
-    assert isinstance(part.x, View)
+    assert isinstance(part.x, RowsView)
     again = part.take(np.array([3, 0]))
     np.testing.assert_array_equal(again.x[:], content[[39, 7]])
     batch = batch_of(data)

@@ -46,7 +46,7 @@ def test_mnist():
     data = mnist()
     assert data.train.x.shape == (60_000, 28, 28, 1)
     assert data.test.x.shape == (10_000, 28, 28, 1)
-    # the usual mean and deviation for normalisation
+    # the usual mean and deviation for normalization
     assert data.train.x.mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
     assert data.train.x.std(dtype=np.float64) == pytest.approx(0.3081, abs=5e-5)
     assert data.train.y[:5].tolist() == [5, 0, 4, 1, 9]

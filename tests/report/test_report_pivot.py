@@ -27,7 +27,7 @@ def grid(make, bests=BESTS, seeds=(0,), first=0.1, **changes):
 
 
 def cells(figure):
-    """Colour and text of every cell, by column and row."""
+    """Color and text of every cell, by column and row."""
     (ax,) = figure.axes
     found = {}
     for patch, text in zip(ax.patches, ax.texts, strict=True):
@@ -148,13 +148,13 @@ def test_better_cells_are_darker(make, mode):
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["1", "8"]
 
 
-def test_never_has_no_colour_and_few_seconds_are_dark(make):
+def test_never_has_no_color_and_few_seconds_are_dark(make):
     runs = grid(make)
     for seconds, h in enumerate(runs.histories, start=1):
         h.evals[1]["seconds"] = float(seconds)
     runs.target = 0.65
     figure = runs.plot_heat_map("learning_rate", "local_steps", "seconds_to_target")
-    found = {text: colour for colour, text in cells(figure).values()}
+    found = {text: color for color, text in cells(figure).values()}
     assert found["never"] == to_rgba("white")
     shades = [sum(found[text]) for text in ("1", "2", "4")]
     assert shades == sorted(shades)

@@ -1,4 +1,4 @@
-"""The plots show the histories' numbers, with units and a colour per strategy."""
+"""The plots show the histories' numbers, with units and a color per strategy."""
 
 from itertools import pairwise
 
@@ -184,7 +184,7 @@ def test_labels_move_apart_as_little_as_needed(boxes):
         assert below <= above + 1e-9
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 1 + 1e-9
-    # what fits is not moved, and a label that moved touches a neighbour or a border
+    # what fits is not moved, and a label that moved touches a neighbor or a border
     for k, (y, goal) in enumerate(zip(found, wanted, strict=True)):
         free_below = edges[k][0] - (edges[k - 1][1] if k else 0.0) > 1e-6
         free_above = (edges[k + 1][0] if k + 1 < len(edges) else 1.0) - edges[k][1]
@@ -267,8 +267,8 @@ def test_batch_sizes_are_steps_of_the_strategies_that_change_them(make):
     assert ax.get_ylabel() == "batch size [examples]"
     assert ax.get_xlabel() == "mega-batches merged"
     assert ax.get_ylim()[0] == 0  # the axis starts at zero, so as not to exaggerate
-    colour = strategy_styles([fixed, moved])["moved"][0]
-    assert ax.spines["left"].get_edgecolor() == to_rgba(colour)
+    color = strategy_styles([fixed, moved])["moved"][0]
+    assert ax.spines["left"].get_edgecolor() == to_rgba(color)
 
 
 def test_very_different_sizes_get_a_logarithmic_axis(make):

@@ -75,7 +75,7 @@ def test_a_stored_comparison_is_the_same(rich, tmp_path, changes):
         assert figures[0]._repr_png_() == figures[1]._repr_png_(), name
 
 
-def test_the_document_of_a_metric_to_minimise_comes_back(make, tmp_path):
+def test_the_document_of_a_metric_to_minimize_comes_back(make, tmp_path):
     runs = Comparison([make(accuracies=(0.9, 0.2), mode="min")], data={}, machine={})
     again = stored(runs, tmp_path)
     assert again.mode == "min"

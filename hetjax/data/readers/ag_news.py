@@ -79,13 +79,13 @@ def read_tokens(
         return rows * (length * np.dtype(np.uint16).itemsize + 4)
 
     chosen = [str(path.resolve()) for path in own] or vocabulary
-    place = mapped_copies.place(root, ["ag_news", length, chosen], cache)
+    place = mapped_copies.copy_folder(root, ["ag_news", length, chosen], cache)
     first_pass = mapped_copies.FirstPass(
         sources=lambda: mapped_copies.fingerprint(root, [*paths.values(), *own]),
         write=write,
         needed=needed,
     )
-    copy = mapped_copies.kept(place, first_pass)
+    copy = mapped_copies.load_or_write(place, first_pass)
     splits = {name: _mapped_split(copy, name) for name in paths}
     notes = [
         f"{name}: {len(split)} texts, the official files have {_OFFICIAL[name]}"

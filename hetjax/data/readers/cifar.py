@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in their official binary versions.
 
 A record is one label byte (in CIFAR-100 two, the coarse label first), then 1,024 red,
-1,024 green and 1,024 blue bytes, each colour row by row.
+1,024 green and 1,024 blue bytes, each color row by row.
 Source: www.cs.toronto.edu/~kriz/cifar.html.
 """
 

@@ -19,7 +19,7 @@ class CsrRows(NamedTuple):
     data: np.ndarray  # [E] float32
 
 
-class GrowingCsr:
+class CsrBuilder:
     """A float32 CSR matrix that blocks of rows are appended to.
 
     Stacking a list of blocks would hold everything twice. Here the arrays grow in place
@@ -66,7 +66,7 @@ def row_starts(counts: np.ndarray) -> np.ndarray:
     return starts if starts[-1] >= 2**31 else starts.astype(np.int32)
 
 
-def block(
+def csr_rows(
     counts: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
 ) -> CsrRows:
     """Rows with sorted indices; repeated entries of a row are summed."""
@@ -78,10 +78,10 @@ def block(
         return CsrRows(counts, indices, values)
     matrix = sp.csr_array((values, indices, starts), shape=(len(counts), columns))
     matrix.sum_duplicates()
-    return block_of(matrix)
+    return rows_of(matrix)
 
 
-def block_of(matrix: sp.csr_array) -> CsrRows:
+def rows_of(matrix: sp.csr_array) -> CsrRows:
     """The rows of a canonical matrix."""
     return CsrRows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 

@@ -24,7 +24,7 @@ class DownloadSource(NamedTuple):
     archive_folder: str = ""  # in the one download that is an archive, if there is one
 
 
-def place(source: DownloadSource, folder: str | PathLike | None) -> Path:
+def source_folder(source: DownloadSource, folder: str | PathLike | None) -> Path:
     """The folder with the source's files: the user's own, or the download cache.
 
     A folder with only some of the files is used, too: its reader then says which are

@@ -20,7 +20,7 @@ from hetjax.recipes import by_name
 
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _MOST_AXES = 64  # that a NumPy array can have
-_PIECE = 1 << 24  # [bytes] read at a time
+_BLOCK = 1 << 24  # [bytes] read at a time
 _MOST_CLASSES = 1 << 20  # more than any official set has images
 _PARTS = {"images": "idx3", "labels": "idx1"}
 _SPLITS = {"train": "train", "test": "t10k"}  # as the official files call them
@@ -69,7 +69,7 @@ def _at_most(file: IO[bytes], size: int) -> tuple[bytes, int]:
     checksum.
     """
     pieces, missing, rest = [], size, 0
-    while piece := file.read(_PIECE):
+    while piece := file.read(_BLOCK):
         pieces.append(piece[:missing])
         missing -= len(pieces[-1])
         rest += len(piece) - len(pieces[-1])

@@ -41,7 +41,7 @@ def read_image_folder(
     beside the class folders. The test split may lack classes.
 
     At the first start all images are decoded, with their shorter side resized to `size`
-    pixels (bicubic) and cut to a square at the centre, by `workers` threads (default:
+    pixels (bicubic) and cut to a square at the center, by `workers` threads (default:
     one per core). The result is kept in the folder `cache`, or the user's cache folder:
     3 size² bytes per image, which is 250 GB for ImageNet and size=256. It is made again
     when a name, size or time of an image changes, and when it is damaged: all of it is

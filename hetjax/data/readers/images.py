@@ -1,7 +1,7 @@
 """Image files as one mapped array: decoded by a first pass in several threads.
 
 An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
-which averages where it shrinks, and a square is cut from the centre: what torchvision's
+which averages where it shrinks, and a square is cut from the center: what torchvision's
 `Resize` and `CenterCrop` do, with the same rounding. Transparency is dropped. The
 orientation that a camera has noted (EXIF) is not applied, as torchvision does not.
 """
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 NAMED = 10  # files that an error names
 LARGE = 2000  # images that take a noticeable time to decode
 _MOST_PIXELS = 4096  # of a side
-# more than 8 bits per colour, which a conversion to RGB would cut off
+# more than 8 bits per color, which a conversion to RGB would cut off
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -88,9 +88,9 @@ def read_images(
     def needed() -> int:
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
 
-    place = mapped_copies.place(found.root, [what, size], cache)
+    place = mapped_copies.copy_folder(found.root, [what, size], cache)
     first_pass = mapped_copies.FirstPass(sources, write, needed)
-    arrays = mapped_copies.kept(place, first_pass, verify).arrays
+    arrays = mapped_copies.load_or_write(place, first_pass, verify).arrays
     return Dataset(
         train=Split(arrays["train_x"], found.train.labels),
         test=Split(arrays["test_x"], found.test.labels),
@@ -184,7 +184,7 @@ def decoded(path: Path, size: int) -> np.ndarray | str:
             return f"{path} is empty"
         with Image.open(io.BytesIO(content)) as image:
             if image.mode in _DEEP_MODES:
-                return f"{path} has more than 8 bits per colour (mode {image.mode})"
+                return f"{path} has more than 8 bits per color (mode {image.mode})"
             rgb = image if image.mode == "RGB" else image.convert("RGB")
             return np.asarray(_fitted(rgb, size))
     except MemoryError:
@@ -198,7 +198,7 @@ def decoded(path: Path, size: int) -> np.ndarray | str:
 
 
 def _fitted(image: Image.Image, size: int) -> Image.Image:
-    """The centre of the image, whose shorter side becomes `size` pixels."""
+    """The center of the image, whose shorter side becomes `size` pixels."""
     width, height = image.size
     if min(width, height) != size:
         short = min(width, height)

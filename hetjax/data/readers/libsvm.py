@@ -18,11 +18,11 @@ from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers import DataError
 from hetjax.data.readers.csr_builder import (
     LARGEST,
+    CsrBuilder,
     CsrRows,
-    GrowingCsr,
     as_wide_as,
-    block,
     check_sums,
+    csr_rows,
     largest_column,
     row_starts,
 )
@@ -130,7 +130,7 @@ def _listed(numbers: np.ndarray | range) -> str:
 
 def _read_part(split: str, path: Path, first_index: int) -> _SvmPart:
     """The rows of one file, of the largest possible width."""
-    all_x = GrowingCsr(LARGEST)
+    all_x = CsrBuilder(LARGEST)
     all_labels = [np.zeros(0, np.int64)]
     summed = 0
     queries = 0
@@ -167,7 +167,7 @@ def _read_block(text: bytes, first_index: int, path: Path, first_line: int) -> _
     rows = parse(blanked, Bounds(0, LARGEST, 1), path, first_line)
     _check_first(rows, first_index, path, first_line)
     features = rows.features - np.int32(first_index)
-    x = block(rows.features_per_row, features, rows.values, LARGEST)
+    x = csr_rows(rows.features_per_row, features, rows.values, LARGEST)
     check_sums(x, path, first_line)
     return _Chunk(x, labels, len(rows.features) - len(x.data), queries)
 

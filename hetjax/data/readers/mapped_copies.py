@@ -98,7 +98,7 @@ class FirstPass(NamedTuple):
     needed: Callable[[], int]  # [bytes] of the copy, about; asked if it is written
 
 
-def place(root: Path, options: Any, cache: str | PathLike | None) -> Path:
+def copy_folder(root: Path, options: Any, cache: str | PathLike | None) -> Path:
     """The folder for the copy of what is read from `root` with these options.
 
     The options are JSON data, the first of which says who reads.
@@ -129,7 +129,9 @@ def fingerprint(root: Path, paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy:
+def load_or_write(
+    place: Path, first_pass: FirstPass, verify: bool | None = None
+) -> Copy:
     """The copy in this place, which is first written if there is none.
 
     Of several processes one writes it, and the others wait. `verify` True compares all
@@ -143,7 +145,7 @@ def kept(place: Path, first_pass: FirstPass, verify: bool | None = None) -> Copy
     try:
         place.mkdir(parents=True, exist_ok=True)
         with _locked(place):
-            return _opened_or_written(place, first_pass, verify)
+            return _open_or_write(place, first_pass, verify)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         raise DataError(
             f"{place}: no copy can be kept there ({error}); make room, or give another "
@@ -165,7 +167,7 @@ def _locked(place: Path) -> filelock.AcquireReturnProxy:
         return lock.acquire()
 
 
-def _opened_or_written(place: Path, first_pass: FirstPass, verify: bool | None) -> Copy:
+def _open_or_write(place: Path, first_pass: FirstPass, verify: bool | None) -> Copy:
     """The copy, while nobody else writes one."""
     sources = first_pass.sources()
     try:

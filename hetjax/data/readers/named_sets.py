@@ -13,7 +13,7 @@ from hetjax.data.dataset import Dataset
 from hetjax.data.readers import ag_news as news
 from hetjax.data.readers import cifar, flowers, idx
 from hetjax.data.readers import tiny_imagenet as tiny
-from hetjax.data.readers.downloads import DownloadSource, place
+from hetjax.data.readers.downloads import DownloadSource, source_folder
 from hetjax.data.readers.images import check_arguments, read_images
 from hetjax.recipes import by_name
 
@@ -88,7 +88,7 @@ def mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/mnist, or downloads 12 MB. A `DataError` says which
     files were looked for, and where.
     """
-    return idx.read_idx_folder(place(_MNIST, folder), name="mnist")
+    return idx.read_idx_folder(source_folder(_MNIST, folder), name="mnist")
 
 
 @by_name
@@ -98,7 +98,9 @@ def fashion_mnist(*, folder: str | PathLike | None = None) -> Dataset:
     Reads `folder`, or $HETJAX_DATA/fashion_mnist, or downloads 31 MB. A `DataError`
     says which files were looked for, and where.
     """
-    return idx.read_idx_folder(place(_FASHION_MNIST, folder), name="fashion_mnist")
+    return idx.read_idx_folder(
+        source_folder(_FASHION_MNIST, folder), name="fashion_mnist"
+    )
 
 
 @by_name
@@ -108,7 +110,7 @@ def cifar10(*, folder: str | PathLike | None = None) -> Dataset:
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar10, or downloads
     170 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR10, place(_CIFAR10, folder))
+    return cifar.read_version(cifar.CIFAR10, source_folder(_CIFAR10, folder))
 
 
 @by_name
@@ -118,7 +120,9 @@ def cifar100(*, folder: str | PathLike | None = None, labels: str = "fine") -> D
     Reads the binary version in `folder`, or in $HETJAX_DATA/cifar100, or downloads
     169 MB. A `DataError` says which files were looked for, and where.
     """
-    return cifar.read_version(cifar.CIFAR100, place(_CIFAR100, folder), labels=labels)
+    return cifar.read_version(
+        cifar.CIFAR100, source_folder(_CIFAR100, folder), labels=labels
+    )
 
 
 @by_name
@@ -146,7 +150,7 @@ def flowers102(
     """
     check_arguments(size, workers)
     flowers.check_split(split)
-    found = flowers.find_flowers(place(_FLOWERS102, folder), split)
+    found = flowers.find_flowers(source_folder(_FLOWERS102, folder), split)
     return read_images(
         found,
         f"flowers102 {split}",
@@ -170,7 +174,7 @@ def tiny_imagenet(
 
     The classes are the WordNet ids in wnids.txt in sorted order, as of torchvision's
     `ImageFolder`, which is not the order of the file. The test split is the validation
-    split, since the labels of the test images are not published. Grey images become
+    split, since the labels of the test images are not published. Gray images become
     RGB. Another `size` than 64 resizes the images.
 
     Reads the original files in `folder`, or in $HETJAX_DATA/tiny_imagenet, or downloads
@@ -179,7 +183,7 @@ def tiny_imagenet(
     what is missing or damaged. Source: cs231n.stanford.edu/tiny-imagenet-200.zip.
     """
     check_arguments(size, workers)
-    found = tiny.find_tiny_imagenet(place(_TINY_IMAGENET, folder))
+    found = tiny.find_tiny_imagenet(source_folder(_TINY_IMAGENET, folder))
     return read_images(
         found, "tiny_imagenet", size=size, cache=cache, workers=workers, verify=verify
     )
@@ -213,7 +217,7 @@ def ag_news(
     pip install "hetjax[text]". Source: Zhang, Zhao and LeCun (2015).
     """
     news.check_arguments(length, vocabulary, vocabulary_size)
-    files = news.files_in(found := place(_AG_NEWS, folder))
+    files = news.files_in(found := source_folder(_AG_NEWS, folder))
     if vocabulary is None and (found / news.VOCABULARY).is_file():
         vocabulary = found / news.VOCABULARY
     chosen = int(vocabulary_size) if vocabulary is None else Path(vocabulary)

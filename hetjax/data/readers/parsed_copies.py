@@ -48,7 +48,7 @@ _BLOCK = 1 << 20  # [bytes]
 _PARTS = ("data", "indices", "indptr")
 
 
-def place(
+def copy_folder(
     paths: Sequence[Path], first_index: int, cache: bool | str | PathLike | None
 ) -> Path | None:
     """The folder of the copy of these files, or None if there is to be none."""
@@ -73,7 +73,9 @@ def place(
     return folder.expanduser() / f"{shortened(paths[0].resolve().parent.name)}-{digest}"
 
 
-def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dataset:
+def load_or_read(
+    place: Path, paths: Sequence[Path], read: Callable[[], Dataset]
+) -> Dataset:
     """The copy in this place, else what `read` returns, which is kept there.
 
     Of several processes one reads, and the others wait for its copy.
@@ -93,7 +95,7 @@ def kept(place: Path, paths: Sequence[Path], read: Callable[[], Dataset]) -> Dat
                 warnings.warn(f"{place}: {error}; the text is read again", stacklevel=4)
             if data is None:
                 data = read()
-                _keep(place, paths, sources, data)
+                _write(place, paths, sources, data)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         why = f"no parsed copy can be kept ({error}); cache=False asks for none"
         warnings.warn(f"{place}: {why}", stacklevel=4)
@@ -198,7 +200,7 @@ def _matrix(parts: list[np.ndarray], columns: int) -> sp.csr_array:
     return matrix
 
 
-def _keep(
+def _write(
     place: Path, paths: Sequence[Path], sources: list[dict[str, Any]], data: Dataset
 ) -> None:
     """Write the copy, unless the sources have changed since they were looked at."""

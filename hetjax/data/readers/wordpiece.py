@@ -65,7 +65,7 @@ def read_vocabulary(path: Path) -> list[str]:
 def train_vocabulary(texts: Sequence[str], size: int) -> list[str]:
     """At most `size` tokens, which only depend on the texts and not on their order.
 
-    The commonest pair of neighbouring tokens is joined, again and again. The package
+    The commonest pair of neighboring tokens is joined, again and again. The package
     breaks ties by the tokens' numbers, and gives these to characters in an order that
     differs from one training to the next. Characters after "##" are therefore named
     beforehand, in sorted order; those that begin a word it sorts itself.

@@ -19,11 +19,11 @@ from hetjax.data.dataset import Dataset, Split, note
 from hetjax.data.readers import DataError, parsed_copies
 from hetjax.data.readers.csr_builder import (
     LARGEST,
+    CsrBuilder,
     CsrRows,
-    GrowingCsr,
     as_wide_as,
-    block,
     check_sums,
+    csr_rows,
     largest_column,
 )
 from hetjax.data.readers.text_files import (
@@ -88,11 +88,13 @@ def read_xmc(
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
     paths = Path(train), Path(test)
-    place = parsed_copies.place(paths, first_index, cache)
+    place = parsed_copies.copy_folder(paths, first_index, cache)
     if place is None:
         data = _read(paths, first_index)
     else:
-        data = parsed_copies.kept(place, paths, lambda: _read(paths, first_index))
+        data = parsed_copies.load_or_read(
+            place, paths, lambda: _read(paths, first_index)
+        )
     name = paths[0].resolve().parent.name if name is None else name
     return dataclasses.replace(data, name=name)
 
@@ -188,20 +190,20 @@ def _read_part(
     split: str, path: Path, header: _Header | None, bounds: Bounds
 ) -> _XmcPart:
     """The matrices of one file, with as many columns as the bounds."""
-    all_x, all_y = GrowingCsr(bounds.features), GrowingCsr(bounds.labels)
+    all_x, all_y = CsrBuilder(bounds.features), CsrBuilder(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0
 
     def read(text: bytes, first_line: int) -> tuple[Rows, CsrRows]:
         rows = parse(text, bounds, path, first_line)
-        x = block(rows.features_per_row, rows.features, rows.values, bounds.features)
+        x = csr_rows(rows.features_per_row, rows.features, rows.values, bounds.features)
         check_sums(x, path, first_line)
         return rows, x
 
     for first_line, text in chunks(path, skip_header=header is not None):
         rows, x = from_first_bad_line(read, text, first_line)
         ones = np.ones(len(rows.labels), np.float32)
-        y = block(rows.labels_per_row, rows.labels, ones, bounds.labels)
+        y = csr_rows(rows.labels_per_row, rows.labels, ones, bounds.labels)
         y.data[:] = 1  # a repeated label in a row counts once
         summed += len(rows.features) - len(x.data)
         repeated += len(rows.labels) - len(y.data)

@@ -82,7 +82,7 @@ _OF_NUMBERS = b"0123456789.eE+-"
 
 
 class _Words(NamedTuple):
-    """What stands between neighbouring separators of a text, M words."""
+    """What stands between neighboring separators of a text, M words."""
 
     starts: np.ndarray  # [M]
     widths: np.ndarray  # [M] number of bytes

@@ -1,7 +1,7 @@
 """Curves of the main metric over time, examples, bytes...: medians over seeds.
 
 Up to `MANY` strategies share a panel, with a label at the end of every line. More get
-small panels of their own, with the others in grey behind.
+small panels of their own, with the others in gray behind.
 """
 
 import math
@@ -25,7 +25,7 @@ from hetjax.report.drawing.panels import (
 )
 
 MANY = 8  # strategies that fit into one panel
-OTHERS = "0.82"  # the colour of the other strategies behind one of many
+OTHERS = "0.82"  # the color of the other strategies behind one of many
 
 
 class Curve(NamedTuple):
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
     note: str  # that runs stopped early, for example
     points: np.ndarray  # [P] of the horizontal axis
     values: np.ndarray  # [runs, P]
-    colour: str
+    color: str
     dash: str
 
 
@@ -94,7 +94,7 @@ def _draw_panel(chart: Chart) -> Figure:
     ax.set_xlabel(_x_label(chart))
     ax.set_ylabel(_y_label(chart))
     ax.set_title(_notes(ax, chart), fontsize=9, loc="left", color="0.35")
-    ends = [(c.name, c.note, *_end(c), c.colour) for c in chart.curves]
+    ends = [(c.name, c.note, *_end(c), c.color) for c in chart.curves]
     if chart.target is not None:
         text, right = f"target {chart.target:g}", ax.get_xlim()[1]
         ends.append((text, "", right, chart.target, "0.35"))
@@ -122,7 +122,7 @@ def _draw_facets(chart: Chart) -> Figure:
         title = "\n".join(
             textwrap.wrap(curve.name, 36) + [curve.note] * bool(curve.note)
         )
-        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.colour))
+        ax.set_title(title, fontsize=9, loc="left", color=darker(curve.color))
         if i + columns >= len(curves):  # the lowest panel of its column
             ax.tick_params(labelbottom=True)
     # the axes are shared: what is set for one holds for all
@@ -133,7 +133,7 @@ def _draw_facets(chart: Chart) -> Figure:
     figure.supxlabel(_x_label(chart), fontsize=10)
     figure.supylabel(_y_label(chart), fontsize=10)
     dashed = "" if chart.target is None else f"dashed: target {chart.target:g}"
-    notes = _notes(axes[0], chart, "grey: the other strategies", dashed)
+    notes = _notes(axes[0], chart, "gray: the other strategies", dashed)
     figure.suptitle(notes, fontsize=9, color="0.35", x=0.01, ha="left")
     return figure
 
@@ -146,10 +146,10 @@ def _notes(ax: Axes, chart: Chart, *others: str) -> str:
 
 
 def _curve(
-    runs: Sequence[History], metric: str, x: str, smooth: int, colour: str, dash: str
+    runs: Sequence[History], metric: str, x: str, smooth: int, color: str, dash: str
 ) -> Curve:
     points, values = _over_seeds(runs, metric, x, smooth)
-    return Curve(runs[0].strategy, _note(runs), points, values, colour, dash)
+    return Curve(runs[0].strategy, _note(runs), points, values, color, dash)
 
 
 def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
@@ -157,12 +157,12 @@ def _draw_curve(ax: Axes, curve: Curve, alpha: float) -> None:
     if len(curve.values) > 1:
         low, high = curve.values.min(0), curve.values.max(0)
         ax.fill_between(
-            curve.points, low, high, color=curve.colour, alpha=alpha, linewidth=0
+            curve.points, low, high, color=curve.color, alpha=alpha, linewidth=0
         )
     ax.plot(
         curve.points,
         np.median(curve.values, axis=0),
-        color=curve.colour,
+        color=curve.color,
         linestyle=curve.dash,
         linewidth=1.8,
         marker="o" if len(curve.points) <= 12 else "",

@@ -20,7 +20,7 @@ from hetjax.report.drawing.panels import (
 )
 from hetjax.report.runs import check_timelines, first_seeds
 
-KINDS = {  # kinds of a worker's time; their colours differ from those of strategies
+KINDS = {  # kinds of a worker's time; their colors differ from those of strategies
     "busy": "#44546A",
     "merging": "#F2A541",
     "transfer": "#3C9D9B",
@@ -32,13 +32,13 @@ MARKS = {"lost": ("X", "#C0392B"), "left": ("v", "#8E5BA6"), "joined": ("^", "#2
 
 
 def kinds(histories: Sequence[History]) -> dict[str, str]:
-    """The kinds and their colours; only real devices have transfers."""
+    """The kinds and their colors; only real devices have transfers."""
     moved = any(w.transfer for h in histories for w in h.workers)
     return {k: c for k, c in KINDS.items() if moved or k != "transfer"}
 
 
 def marks(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
-    """The marker and colour of what happened to workers in these runs."""
+    """The marker and color of what happened to workers in these runs."""
     happened = {e.what for h in histories for e in h.events}
     return {what: mark for what, mark in MARKS.items() if what in happened}
 
@@ -117,14 +117,14 @@ def _draw_marks(
 ) -> None:
     """Mark in the workers' rows what happened to them."""
     places = {history.workers[k].name: i for i, k in enumerate(rows)}
-    for what, (marker, colour) in marks([history]).items():
+    for what, (marker, color) in marks([history]).items():
         happened = [
             (e.seconds, places[e.worker])
             for e in history.events
             if e.what == what and e.worker in places and start <= e.seconds <= finish
         ]
         x, y = np.reshape(happened, (-1, 2)).T
-        (line,) = ax.plot(x, y, marker, color=colour, **MARK)
+        (line,) = ax.plot(x, y, marker, color=color, **MARK)
         line.set_in_layout(False)  # at the window's ends they may stand out
 
 
@@ -144,10 +144,10 @@ def _draw_bars(ax: Axes, row: int, intervals, kind: str, edge: float) -> None:
 def draw_shares(ax: Axes, history: History, rows: list[int]) -> None:
     """Draw each worker's share of every kind of time in the whole run."""
     left = np.zeros(len(rows))
-    for kind, colour in kinds([history]).items():
+    for kind, color in kinds([history]).items():
         seconds = [getattr(history.workers[k], kind) for k in rows]
         shares = 100 * np.array(seconds) / (history.duration or 1.0)
-        ax.barh(range(len(rows)), shares, 0.76, left, color=colour)
+        ax.barh(range(len(rows)), shares, 0.76, left, color=color)
         left += shares
         if kind == "busy":
             for i, share in enumerate(shares):
@@ -172,7 +172,7 @@ def timeline(
 
     By default all `workers` are drawn, or some of many, spread evenly. The default
     `window` is the end of every run, with about 40 segments per worker and the same
-    length in all runs. `styles` are the strategies' colours in other plots.
+    length in all runs. `styles` are the strategies' colors in other plots.
     """
     if window and not window[0] < window[1]:
         raise ValueError(f"the window {window} is empty: it is (start, finish) [s]")
@@ -197,12 +197,12 @@ def timeline(
     axes[-1, 0].set_xlabel("time [s]" if shown[-1].real else X_LABELS["seconds"])
     axes[-1, 1].set_xlabel("share [%]")
     handles = [
-        Patch(facecolor=colour, edgecolor="0.6", label=kind)
-        for kind, colour in kinds(shown).items()
+        Patch(facecolor=color, edgecolor="0.6", label=kind)
+        for kind, color in kinds(shown).items()
     ]
     handles += [
-        Line2D([], [], ls="", marker=marker, color=colour, **MARK, label=what)
-        for what, (marker, colour) in marks(shown).items()
+        Line2D([], [], ls="", marker=marker, color=color, **MARK, label=what)
+        for what, (marker, color) in marks(shown).items()
     ]
     columns = len(handles)
     figure.legend(

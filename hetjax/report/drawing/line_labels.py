@@ -16,7 +16,7 @@ SMALLER = 0.85  # of the size, for notes
 def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Move boxes apart as little as possible, in their order, within 0 and 1.
 
-    `wanted` are the middles of the boxes, rising; the result minimises the sum of the
+    `wanted` are the middles of the boxes, rising; the result minimizes the sum of the
     squared moves, if all boxes fit (isotonic regression).
     """
     steps = [(a + b) / 2 for a, b in zip(heights, heights[1:], strict=False)]
@@ -35,7 +35,7 @@ def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> None:
-    """Write labels to the right of a panel: (name, note, x, y, colour) of line ends.
+    """Write labels to the right of a panel: (name, note, x, y, color) of line ends.
 
     A thin line leads from a line's end to its label. Lines that end nowhere (NaN) have
     their labels at the bottom.
@@ -55,12 +55,12 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> 
     heights = [(LINE + bool(end[1]) * SMALLER * LINE) / height for end in ends]
     middles = spread([place(end)[1] for end in ends], heights)
     for end, middle in zip(ends, middles, strict=True):
-        name, note, _, y, colour = end
+        name, note, _, y, color = end
         text = f"{name}\n{note}" if note else name
         x, _ = place(end)  # a long way is dotted, to be no curve
         arrow = {
             "arrowstyle": "-",
-            "color": colour,
+            "color": color,
             "linewidth": 0.7,
             "linestyle": "-" if x > 0.97 else (0, (1, 3)),
             "shrinkA": 1,
@@ -74,7 +74,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> 
             xycoords="axes fraction",
             textcoords="axes fraction",
             va="center",
-            color=darker(colour),
+            color=darker(color),
             fontsize=SIZE,
             linespacing=1.15,
             annotation_clip=False,

@@ -1,4 +1,4 @@
-"""Parts that all plots share: the figure, the style of panels, strategies' colours."""
+"""Parts that all plots share: the figure, the style of panels, strategies' colors."""
 
 import base64
 import io
@@ -14,12 +14,12 @@ from matplotlib.ticker import FuncFormatter
 from hetjax.engine.records.history import History
 from hetjax.report.runs import strategy_names
 
-# Okabe and Ito's colours for colour-blind readers, with violet instead of the yellow
-COLOURS = (
+# Okabe and Ito's colors for color-blind readers, with violet instead of the yellow
+COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     "#7A4EA3",
 )
-DASHES = ("-", "--", ":", "-.")  # the next one when the colours are used up
+DASHES = ("-", "--", ":", "-.")  # the next one when the colors are used up
 
 
 X_LABELS = {
@@ -50,17 +50,17 @@ def note(text: str) -> Figure:
 
 
 def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
-    """A colour and a dash per strategy, the same in every plot of these histories."""
-    names, n = strategy_names(histories), len(COLOURS)
+    """A color and a dash per strategy, the same in every plot of these histories."""
+    names, n = strategy_names(histories), len(COLORS)
     return {
-        name: (COLOURS[i % n], DASHES[i // n % len(DASHES)])
+        name: (COLORS[i % n], DASHES[i // n % len(DASHES)])
         for i, name in enumerate(names)
     }
 
 
-def darker(colour: str) -> tuple[float, ...]:
-    """A colour for texts, which need more contrast than lines."""
-    return tuple(0.72 * part for part in to_rgb(colour))
+def darker(color: str) -> tuple[float, ...]:
+    """A color for texts, which need more contrast than lines."""
+    return tuple(0.72 * part for part in to_rgb(color))
 
 
 def grouped(value: float) -> str:
@@ -76,17 +76,17 @@ def tidy(ax: Axes) -> None:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: grouped(value)))
 
 
-def mark_strategy(ax: Axes, title: str, colour: str) -> None:
-    """Add a title, and a thick left side in the strategy's colour."""
+def mark_strategy(ax: Axes, title: str, color: str) -> None:
+    """Add a title, and a thick left side in the strategy's color."""
     ax.set_title(title, loc="left", fontsize=10)
-    ax.spines["left"].set(color=colour, linewidth=4, position=("outward", 5))
+    ax.spines["left"].set(color=color, linewidth=4, position=("outward", 5))
 
 
 LARGEST_SVG = 120_000  # bytes; a larger figure is a PNG
 DPI = 130  # of a PNG
 
 
-def embedded(figure: Figure, caption: str) -> str:
+def figure_html(figure: Figure, caption: str) -> str:
     """A <figure> with the picture in it: SVG, or PNG if that would be large."""
     kind, data = "svg+xml", _saved(figure, "svg", metadata={"Date": None})
     if len(data) > LARGEST_SVG:

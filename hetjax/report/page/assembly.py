@@ -22,16 +22,16 @@ from hetjax.report.page.html import (
     setting,
 )
 from hetjax.report.page.machine_section import machine_html
-from hetjax.report.page.run_sections import happened_html, workers_html
+from hetjax.report.page.run_sections import events_html, workers_html
 from hetjax.report.page.style import PAGE, STYLE
-from hetjax.report.record import plain, sizes_moved
+from hetjax.report.record import batch_sizes_changed, plain
 from hetjax.report.runs import first_seeds
 from hetjax.report.summary_table import end_texts, seconds_texts
 from hetjax.report.tuning import remarks
-from hetjax.report.types import Shown
+from hetjax.report.types import ComparisonLike
 
 
-def page(comparison: Shown, command: str = "") -> str:
+def page(comparison: ComparisonLike, command: str = "") -> str:
     """Return the page's HTML; `command` is what made the comparison, if known."""
     c = comparison
     machine = plain(c.machine)
@@ -41,24 +41,24 @@ def page(comparison: Shown, command: str = "") -> str:
         section("Curves", _curves(c)),
         section("Batch sizes", _batch_sizes(c)),
         section("Where the workers' time went", workers_html(c)),
-        section("What happened", happened_html(c.histories)),
+        section("What happened", events_html(c.histories)),
         section("Settings of the strategies", _settings(c.histories)),
         section("How learning rates were chosen", _tuning(c)),
         section("Machine", machine_html(machine, c.histories)),
-        section("How to repeat it", repeat_html(c, machine, command)),
+        section("How to repeat it", reproduce_html(c, machine, command)),
     )
     title = escape(_title(c, machine))
     return PAGE.substitute(title=title, style=STYLE, body="\n".join(filter(None, body)))
 
 
-def _title(c: Shown, machine: dict[str, Any]) -> str:
+def _title(c: ComparisonLike, machine: dict[str, Any]) -> str:
     count = len(c.strategies)
     strategies = f"{count} strategies" if count > 1 else c.strategies[0]
     on = f", machine {machine['name']}" if "name" in machine else ""
     return f"{strategies} on {c.data.get('name', 'one data set')}{on}"
 
 
-def _question(c: Shown, machine: dict[str, Any]) -> str:
+def _question(c: ComparisonLike, machine: dict[str, Any]) -> str:
     """What was compared with what, and the shortest answer."""
     seeds = sorted({h.seed for h in c.histories})
     workers = machine.get("workers", "")
@@ -83,7 +83,7 @@ def _question(c: Shown, machine: dict[str, Any]) -> str:
     return pairs(rows)
 
 
-def _budget(c: Shown) -> str:
+def _budget(c: ComparisonLike) -> str:
     if c.budget is not None:
         return f"{number(c.budget)} {c.unit} per run"
     longest = max(h.duration for h in c.histories)
@@ -115,7 +115,7 @@ def _total(numbers: Any) -> int:
     return numbers or 0
 
 
-def _answers(c: Shown) -> list[tuple[str, str]]:
+def _answers(c: ComparisonLike) -> list[tuple[str, str]]:
     """Which strategies end best, and are soonest at the target, by their medians."""
     rows = c.summary()
     finals = [row["final"] for row in rows]
@@ -135,23 +135,23 @@ def _answers(c: Shown) -> list[tuple[str, str]]:
     return answers
 
 
-def _curves(c: Shown) -> str:
+def _curves(c: ComparisonLike) -> str:
     """The main metric over time, and over examples."""
-    from hetjax.report.drawing.panels import embedded
+    from hetjax.report.drawing.panels import figure_html
 
     time = "time" if c.unit == "seconds" else "virtual time"
-    return embedded(c.plot(), f"{c.metric} over {time}") + embedded(
+    return figure_html(c.plot(), f"{c.metric} over {time}") + figure_html(
         c.plot("examples"), f"{c.metric} over the examples that all workers processed"
     )
 
 
-def _batch_sizes(c: Shown) -> str:
+def _batch_sizes(c: ComparisonLike) -> str:
     """Batch sizes over the merges; nothing if they did not change."""
-    if not any(map(sizes_moved, first_seeds(c.histories))):
+    if not any(map(batch_sizes_changed, first_seeds(c.histories))):
         return ""
-    from hetjax.report.drawing.panels import embedded
+    from hetjax.report.drawing.panels import figure_html
 
-    return embedded(c.plot_batch_sizes(), "every worker's batch size, first seeds")
+    return figure_html(c.plot_batch_sizes(), "every worker's batch size, first seeds")
 
 
 def _settings(histories: Sequence[History]) -> str:
@@ -166,7 +166,7 @@ def _settings(histories: Sequence[History]) -> str:
     return html_table(("strategy", "settings"), rows, ("name", "code"))
 
 
-def _tuning(c: Shown) -> str:
+def _tuning(c: ComparisonLike) -> str:
     """The scores of the learning rates that were tried; nothing if none were."""
     if c.tuning is None:
         return ""
@@ -201,7 +201,7 @@ def _score(value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def repeat_html(c: Shown, machine: dict[str, Any], command: str) -> str:
+def reproduce_html(c: ComparisonLike, machine: dict[str, Any], command: str) -> str:
     """The command or the call, and the versions."""
     text = command or f"hetjax.compare({', '.join(_arguments(c))})"
     if not command and "call" in machine:
@@ -219,7 +219,7 @@ def repeat_html(c: Shown, machine: dict[str, Any], command: str) -> str:
     )
 
 
-def _arguments(c: Shown) -> list[str]:
+def _arguments(c: ComparisonLike) -> list[str]:
     """The arguments of `hetjax.compare`, as far as the runs tell them."""
     longest = {
         name: max(h.duration for h in c.histories if h.strategy == name)

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from hetjax.engine.records.history import History
 from hetjax.report.page.html import bullets, details, html_table, number, paragraph
 from hetjax.report.runs import NotStored, first_seeds
-from hetjax.report.types import Shown
+from hetjax.report.types import ComparisonLike
 
 KINDS = ("busy", "merging", "transfer", "waiting", "idle")  # of a worker's seconds
 
 
-def workers_html(comparison: Shown) -> str:
+def workers_html(comparison: ComparisonLike) -> str:
     """A part to unfold for every strategy's first run: its timeline and its workers."""
     from hetjax.report.drawing.gantt import timeline
-    from hetjax.report.drawing.panels import embedded, strategy_styles
+    from hetjax.report.drawing.panels import figure_html, strategy_styles
 
     shown = first_seeds(comparison.histories)
     styles = strategy_styles(comparison.histories)
@@ -24,12 +24,12 @@ def workers_html(comparison: Shown) -> str:
         picture = ""
         if not isinstance(h.timeline, NotStored):
             caption = f"{h.strategy}, seed {h.seed}: each worker's time"
-            picture = embedded(timeline([h], styles=styles), caption)
+            picture = figure_html(timeline([h], styles=styles), caption)
         body += details(f"{h.strategy}, seed {h.seed}", picture + _workers(h))
     return body
 
 
-def happened_html(histories: Sequence[History]) -> str:
+def events_html(histories: Sequence[History]) -> str:
     """What was stopped, and why; what happened to workers; continued runs."""
     lines = list(_unusual(histories))
     rows = [

@@ -126,7 +126,7 @@ def test_what_cannot_be_written_costs_the_copy_alone(
 
 def test_a_process_that_hangs_is_not_waited_for(folder, cache, parsed, monkeypatch):
     monkeypatch.setattr(parsed_copies, "LONGEST_WAIT", 0.01)
-    place = parsed_copies.place([folder / name for name in BOTH], 0, cache)
+    place = parsed_copies.copy_folder([folder / name for name in BOTH], 0, cache)
     assert place is not None
     place.mkdir(parents=True)
     with (

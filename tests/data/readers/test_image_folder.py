@@ -170,7 +170,7 @@ def damage(folder):
         folder
         / "train"
         / "ant"
-        / "deep.png": r"has more than 8 bits per colour \(mode I",
+        / "deep.png": r"has more than 8 bits per color \(mode I",
         png: "cannot be decoded",
     }
 
