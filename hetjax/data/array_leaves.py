@@ -1,4 +1,4 @@
-"""Arrays that become the leaves of a column: checked and converted."""
+"""Checks and conversions of the arrays that become the leaves of a column."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from hetjax.data.sources import Field, holds_numbers
 
 
 def as_leaf(what: str, array: Any) -> Any:
-    """An array of a tree: float32 CSR, or [N, ...] of any numbers."""
+    """The array as a leaf: float32 CSR, or [N, ...] of any numbers."""
     if is_sparse(array):
         array = csr(what, array)
         _check_finite(what, array.data)
@@ -21,7 +21,7 @@ def as_leaf(what: str, array: Any) -> Any:
     array = as_array(what, array)
     check_numbers(what, array)
     if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
+        raise ValueError(f"{what} is a number: pass an array [N, ...]")
     if array.dtype.kind in "iub":
         if (
             array.size
@@ -35,15 +35,15 @@ def as_leaf(what: str, array: Any) -> Any:
 
 
 def _mapped(what: str, array: Any) -> Any:
-    """A memory map, or a field of a source, as it is."""
+    """A memory map, or a field of a source, checked and returned unchanged."""
     check_numbers(what, array)
     if not array.dtype.isnative:
         raise ValueError(
             f"{what} is stored in another byte order, {array.dtype.str}: write it to a "
-            "new file in this machine's"
+            "new file in this machine's byte order"
         )
     if not array.ndim:
-        raise ValueError(f"{what} is a number: give an array [N, ...]")
+        raise ValueError(f"{what} is a number: pass an array [N, ...]")
     return array
 
 
@@ -77,10 +77,10 @@ def csr(what: str, matrix: Any) -> sp.csr_array:
 def as_array(what: str, array: Any) -> np.ndarray:
     """The array as NumPy has it; a ValueError for missing values and ragged rows."""
     if isinstance(array, np.ma.MaskedArray) and array.mask.any():
-        raise ValueError(f"{what} is masked: give numbers for missing values")
+        raise ValueError(f"{what} is masked: pass numbers for missing values")
     try:
         return np.asarray(array)
-    except ValueError as error:  # such as rows of several lengths
+    except ValueError as error:  # such as ragged rows
         raise ValueError(f"{what} cannot be an array: {error}") from None
 
 
@@ -94,7 +94,7 @@ def float32(what: str, array: Any) -> np.ndarray:
     """A float32 copy of real numbers."""
     array = as_array(what, array)
     check_numbers(what, array)
-    with np.errstate(over="ignore"):  # overflow is reported as not finite
+    with np.errstate(over="ignore"):  # `_check_finite` reports an overflow
         return array.astype(np.float32)
 
 

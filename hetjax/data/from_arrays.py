@@ -1,7 +1,7 @@
-"""A data set from arrays: NumPy, memory maps, any scipy sparse matrix, BCOO, or trees.
+"""Data sets from arrays: NumPy, memory maps, scipy sparse matrices, BCOO, or trees.
 
-What is in memory is copied, checked and converted to one of hetjax's formats. Memory
-maps are neither copied nor read: only the rows of a batch are, when it is made.
+Arrays in memory are copied, checked and converted to one of hetjax's formats. Memory
+maps are not copied; rows are read when a batch needs them.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from hetjax.data.dataset_checks import check_whole
 from hetjax.data.sources import ROWS_PER_READ, Field
 
 TARGETS = ("auto", "classes", "labels", "values")
-_MOST_CLASSES = 2**24  # if only class ids imply their number
+_MOST_CLASSES = 2**24  # unless `num_classes` is given
 
 
 def from_arrays(
@@ -39,16 +39,18 @@ def from_arrays(
     """A data set of `train` and `test`, each a pair (x, y).
 
     x: [N, ...] numbers, a memory map of them, [N, F] scipy sparse or BCOO, or a
-    dictionary (or tuple) of these, such as tokens and a mask. What y is `targets` says:
+    dictionary (or tuple) of these, such as tokens and a mask. `targets` is the kind of
+    y:
 
     - "classes": [N] integer class ids
     - "labels": sets of labels, [N, C] zeros and ones, dense, scipy sparse or BCOO
     - "values": numbers [N, ...], or a dictionary (or tuple) of arrays: for regression,
-      tokens, and tasks of one's own
+      tokens, and custom tasks
     - "auto": the first of these that fits the arrays
 
-    `num_classes` defaults to the largest class id plus one, or to C. Floats are kept in
-    float32, integers and memory maps as they are. Invalid arrays are a ValueError.
+    `num_classes` defaults to the largest class id plus one, or to C. Floats become
+    float32; integers and memory maps keep their dtypes. Invalid arrays are a
+    ValueError.
     """
     if targets not in TARGETS:
         raise ValueError(f"targets={targets!r}: choose one of {TARGETS}")
@@ -58,11 +60,11 @@ def from_arrays(
     _check_alike("x", *(split.x for split in splits))
     of_classes = [_of_classes(split.y, targets) for split in splits]
     if of_classes[0] != of_classes[1]:
-        raise ValueError("y of train and test must both be about classes, or both not")
+        raise ValueError("y of train and test must both hold classes, or both not")
     if not of_classes[0]:
         _check_alike("y", *(split.y for split in splits))
         if num_classes is not None:
-            raise ValueError(f"num_classes is {num_classes}, but y are no classes")
+            raise ValueError(f"num_classes is {num_classes}, but y holds no classes")
     return Dataset(
         train=splits[0],
         test=splits[1],
@@ -74,7 +76,7 @@ def from_arrays(
 
 
 def _check_alike(what: str, train: Any, test: Any) -> None:
-    """A ValueError unless both columns have rows of the same form."""
+    """Raises a ValueError unless both columns have rows of the same structure."""
     structures = [jax.tree.structure(column) for column in (train, test)]
     if structures[0] != structures[1]:
         raise ValueError(
@@ -93,14 +95,14 @@ def _check_alike(what: str, train: Any, test: Any) -> None:
 
 
 def _of_classes(y: Any, targets: str) -> bool:
-    """Are these (checked) targets class ids or sets of labels?"""
+    """Whether these (checked) targets are class ids or sets of labels."""
     if targets == "values" or not hasattr(y, "shape"):
         return False
     return sp.issparse(y) or (len(y.shape) == 1 and y.dtype.kind in "iu")
 
 
 def _split(part: str, pair: tuple[Any, Any], targets: str) -> Split:
-    """One (x, y), checked by itself."""
+    """The split of one pair (x, y), checked by itself."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"{part} must be a pair (x, y)")
     x = _column(f"{part} x", pair[0], _inputs)
@@ -119,7 +121,7 @@ def _split(part: str, pair: tuple[Any, Any], targets: str) -> Split:
 
 
 def _column(what: str, given: Any, alone: Callable[[str, Any], Any]) -> Any:
-    """A column: its leaves checked; `alone` is for one that is no tree."""
+    """A column of checked leaves; `alone` checks a column that is a single array."""
     if not _is_tree(given):
         return alone(what, given)
     if not given:
@@ -130,7 +132,7 @@ def _column(what: str, given: Any, alone: Callable[[str, Any], Any]) -> Any:
 
 
 def _is_tree(value: Any) -> bool:
-    """Is it a dictionary, or a tuple of arrays (and not one array, written so)?"""
+    """Whether it is a dictionary or a tuple of arrays, not a nested sequence."""
     if isinstance(value, Mapping):
         return True
     return isinstance(value, tuple) and all(
@@ -152,7 +154,7 @@ def _targets(what: str, y: Any, targets: str) -> Any:
     """y without a tree: [N] int32 class ids, [N, C] CSR of label sets, or values."""
     if is_sparse(y):
         if targets not in ("auto", "labels"):
-            raise ValueError(f"{what} is sparse: give dense {targets}")
+            raise ValueError(f"{what} is sparse: pass dense {targets}")
         y = csr(what, y)
         return _label_sets(what, y, zeros_and_ones=bool(np.isin(y.data, (0, 1)).all()))
     if targets == "values":
@@ -167,8 +169,8 @@ def _targets(what: str, y: Any, targets: str) -> Any:
         return _class_ids(what, y)
     if targets == "auto" and y.shape[1:] == (1,):
         raise ValueError(
-            f"{what} is {y.shape} of zeros and ones: give class ids as y[:, 0], or say "
-            'what they are, targets="labels" or "values"'
+            f"{what} is {y.shape} of zeros and ones: pass class ids as y[:, 0], or "
+            'targets="labels" or "values"'
         )
     if y.ndim != 2 or targets == "classes":
         wanted = {"classes": "[N]", "labels": "[N, C]"}.get(targets, "[N] or [N, C]")
@@ -177,10 +179,10 @@ def _targets(what: str, y: Any, targets: str) -> Any:
 
 
 def _zeros_and_ones(what: str, y: Any) -> bool:
-    """Are all numbers 0 or 1? Read piece by piece, up to the first other one."""
+    """Whether all numbers are 0 or 1; reads blocks, up to the first other number."""
     check_numbers(what, y)
-    pieces = range(0, len(y), ROWS_PER_READ)
-    return all(np.isin(y[i : i + ROWS_PER_READ], (0, 1)).all() for i in pieces)
+    starts = range(0, len(y), ROWS_PER_READ)
+    return all(np.isin(y[i : i + ROWS_PER_READ], (0, 1)).all() for i in starts)
 
 
 def _label_sets(what: str, y: sp.csr_array, *, zeros_and_ones: bool) -> sp.csr_array:
@@ -221,7 +223,7 @@ def _classes(train: Any, test: Any, wanted: int | None) -> int:
     if largest >= _MOST_CLASSES and wanted is None:
         raise ValueError(
             f"class id {largest} would make {largest + 1} classes, one output of the "
-            "model each: number the classes from 0, or give num_classes"
+            "model each: number the classes from 0, or pass num_classes"
         )
     if wanted is not None and wanted <= largest:
         raise ValueError(f"class id {largest} is out of range: num_classes is {wanted}")

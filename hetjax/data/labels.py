@@ -1,4 +1,4 @@
-"""A data set with its commonest labels only."""
+"""Restriction of a data set to its commonest labels."""
 
 import dataclasses
 from typing import Any
@@ -13,11 +13,11 @@ from hetjax.recipes import by_name
 
 @by_name
 def commonest_labels(data: Dataset, number: int) -> Dataset:
-    """The data set cut to the `number` labels that most training examples have.
+    """The data set with only the `number` labels that most training examples have.
 
-    Of equally common labels the smaller ones are taken. Labels are numbered anew, in
-    their order; examples that are left without any are dropped from both splits, and
-    noted. Features stay. A ValueError if labels are class ids, not sets of labels.
+    Ties go to the smaller label. Labels are renumbered in their order. Examples without
+    any of these labels are removed from both splits; a note counts them. Features do
+    not change. A ValueError if labels are class ids, not sets of labels.
     """
     if not data.multilabel:
         raise ValueError(
@@ -34,7 +34,7 @@ def commonest_labels(data: Dataset, number: int) -> Dataset:
         if not labeled.any():
             raise ValueError(
                 f"{data.name}: no {name} example has one of the {number} commonest "
-                "labels: keep more labels"
+                "labels: choose more labels"
             )
         rows = np.flatnonzero(labeled)
         splits[name] = Split(split.take(rows).x, y[rows])

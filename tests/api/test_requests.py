@@ -73,7 +73,7 @@ BOTH = [
     ),
     (
         {"data": replace(DATA, train=Split([[1.0]], [0]))},
-        "x of the training split of arrays is a list: give a NumPy array",
+        "x of the training split of arrays is a list: pass a NumPy array",
     ),
     (
         {"data": replace(DATA, train=Split(sp.coo_array((24, 1)), DATA.train.y))},

@@ -114,10 +114,10 @@ FLOATS = IDS.astype(float)
 TARGETS = [
     ("classes", FLOATS, "class ids must be integers, not float64"),
     ("classes", FLAGS, r"y must be \[N\], not"),
-    ("classes", sp.csr_array(FLAGS), "y is sparse: give dense classes"),
+    ("classes", sp.csr_array(FLAGS), "y is sparse: pass dense classes"),
     ("labels", IDS[:, None] + 1, "must hold zeros and ones"),
     ("labels", IDS, r"y must be \[N, C\], not"),
-    ("values", sp.csr_array(FLAGS), "y is sparse: give dense values"),
+    ("values", sp.csr_array(FLAGS), "y is sparse: pass dense values"),
     ("label", FLAGS, "targets='label': choose one of"),
 ]
 

@@ -264,18 +264,18 @@ class Words(Pairs):
 
 NOT_SOURCES = [
     (iter([1]), {}, "train is a list_iterator, which has no length, or no access by"),
-    (Loader(), {}, "train is a Loader, .* give the data set that it has, its .dataset"),
+    (Loader(), {}, "train is a Loader, .* pass its data set, its .dataset"),
     (Pairs, {}, "train is the class Pairs: call it"),
-    (Named(), {}, "train has rows with image, label: say with x= and y="),
+    (Named(), {}, "train has rows with image, label: choose the inputs"),
     (
         Named(),
         {"x": "img", "y": "label"},
         r"rows without 'img' .*; they have image, la",
     ),
-    ([X[0]], {}, r"train has rows of ndarray: they must be pairs \(x, y\)"),
+    ([X[0]], {}, r"train has rows of ndarray: make them pairs \(x, y\)"),
     ([], {}, "train has no rows"),
-    ({"x": X}, {}, "train is a dictionary: hetjax.data.from_arrays takes those of"),
-    (Words(), {}, "train has rows with a str: give numbers and arrays"),
+    ({"x": X}, {}, "train is a dictionary: pass dictionaries of arrays to"),
+    (Words(), {}, "train has rows with a str: convert them to numbers"),
 ]
 
 
@@ -407,7 +407,7 @@ def test_floats_are_regression_targets():
 def test_a_column_of_zeros_and_ones_asks_what_it_is():
     column = (Y > 0).astype(int)[:, None]
     with pytest.raises(
-        ValueError, match=r"of zeros and ones: give class ids as y\[:, 0"
+        ValueError, match=r"of zeros and ones: pass class ids as y\[:, 0"
     ):
         hj.data.from_arrays((X, column), (X, column))
     data = hj.data.from_arrays((X, column), (X, column), targets="values")
@@ -421,9 +421,9 @@ def test_tokens_are_pieces_and_what_follows_each():
     np.testing.assert_array_equal(data.train.y, data.train.x + 1)
     assert np.shares_memory(data.train.x, text)
     for wrong, message in (
-        (text[:3], "train has 3 tokens: give more than length=3"),
-        (text * 1.5, r"train is \[11\] of float64: give the text's tokens"),
-        (text - 1, "train has the token -1: give numbers from 0 on"),
+        (text[:3], "train has 3 tokens: pass more than length=3"),
+        (text * 1.5, r"train is \[11\] of float64: pass the text's tokens"),
+        (text - 1, "train has the token -1: pass numbers from 0 on"),
     ):
         with pytest.raises(ValueError, match=message):
             hj.data.from_tokens(wrong, text, length=3)

@@ -1,9 +1,9 @@
 """Image files as one mapped array: decoded by a first pass in several threads.
 
-An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter,
-which averages where it shrinks, and a square is cut from the center: what torchvision's
-`Resize` and `CenterCrop` do, with the same rounding. Transparency is dropped. The
-orientation that a camera has noted (EXIF) is not applied, as torchvision does not.
+An image becomes RGB, its shorter side is resized to `size` by Pillow's bicubic filter
+(antialiased), and a square is cropped at the center, as by torchvision's `Resize` and
+`CenterCrop`, with the same rounding. Transparency is dropped. The orientation in EXIF
+data is not applied, as in torchvision.
 """
 
 import io
@@ -49,7 +49,7 @@ class ImageFiles(NamedTuple):
     num_classes: int
     name: str
     notes: tuple[str, ...] = ()
-    others: tuple[Path, ...] = ()  # further files that say what the data are
+    others: tuple[Path, ...] = ()  # further files that the data depend on
 
 
 def read_images(
@@ -63,9 +63,9 @@ def read_images(
 ) -> Dataset:
     """The data set: x mapped [N, size, size, 3] uint8, y [N] int32 in memory.
 
-    `what` says which files these are, among others in the same folder.
+    `what` distinguishes these files from others in the same folder.
     """
-    size = int(size)  # NumPy's integers cannot be written down
+    size = int(size)  # NumPy's integers are not JSON
     splits = {"train": found.train, "test": found.test}
     shapes = {name: (len(split.paths), size, size, 3) for name, split in splits.items()}
 
@@ -101,14 +101,14 @@ def read_images(
 
 
 def check_arguments(size: Any, workers: Any) -> None:
-    """Raises a ValueError unless they are numbers of pixels and of threads."""
+    """Raises a ValueError unless these are numbers of pixels and of threads."""
     check_whole("size", size, 1, _MOST_PIXELS)
     if workers is not None:
         check_whole("workers", workers, 1)
 
 
 def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
-    """A DataError that names files which are not there, the first ones by name."""
+    """Raises a DataError with the number of missing files and the first names."""
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(
@@ -118,7 +118,7 @@ def raise_if_missing(root: Path, paths: list[Path], remedy: str) -> None:
 
 
 def _first(names: list[str]) -> str:
-    """The first of them, and the number of the others."""
+    """The first names, and the number of the others."""
     more = len(names) - NAMED
     return "; ".join([*names[:NAMED], *([f"and {more:,} more"] if more > 0 else [])])
 
@@ -130,9 +130,9 @@ def _blocks(
     bar: tqdm,
     failures: list[str],
 ) -> Iterator[np.ndarray]:
-    """All images, [n, size, size, 3] uint8 at a time; none after the first failure.
+    """Blocks of images [n, size, size, 3] uint8; none after the first failure.
 
-    The others are still decoded, so that all failures are found, which are appended.
+    The remaining images are still decoded, so that all failures are appended.
     """
     rows = max(1, mapped_copies.BLOCK // (3 * size * size))
     block, filled = np.empty((rows, size, size, 3), np.uint8), 0
@@ -162,7 +162,7 @@ def _in_order(
     items: Iterable[Item],
     ahead: int,
 ) -> Iterator[Result]:
-    """function(item) of each, in order; at most `ahead` results wait for their turn."""
+    """function(item) for each item, in order; at most `ahead` results are waiting."""
     waiting: deque = deque()
     try:
         for item in items:
@@ -177,7 +177,7 @@ def _in_order(
 
 
 def decoded(path: Path, size: int) -> np.ndarray | str:
-    """The image [size, size, 3] uint8, or what is wrong with its file."""
+    """The image [size, size, 3] uint8, or the text of an error."""
     try:
         content = path.read_bytes()
         if not content:
@@ -193,7 +193,7 @@ def decoded(path: Path, size: int) -> np.ndarray | str:
         return f"{path} is not an image, or its first bytes are damaged"
     except FileNotFoundError:
         return f"{path} is missing"
-    except Exception as error:  # of many types: a decoder fails in its own ways
+    except Exception as error:  # decoders raise errors of many types
         return f"{path} cannot be decoded ({error})"
 
 
@@ -210,7 +210,7 @@ def _fitted(image: Image.Image, size: int) -> Image.Image:
 
 
 def _raise_if_any(root: Path, failures: list[str], total: int) -> None:
-    """A DataError of all failures, the first ones by name."""
+    """Raises a DataError with the number of failures and the first of them."""
     if failures:
         raise DataError(
             f"{root}: {len(failures):,} of {total:,} images cannot be used: "

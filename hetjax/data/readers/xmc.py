@@ -2,8 +2,8 @@
 
 A row is `label,label feature:value feature:value ...`; the first line may be a header
 `rows features labels`. The text is read in chunks of whole lines, which `xmc_text`
-converts to numbers; each chunk becomes a block of rows of a growing CSR matrix. Of
-large files a parsed copy is kept (`copies`).
+converts to numbers; each chunk becomes a block of rows of a CSR matrix. Parsed copies
+of large files are cached (`parsed_copies`).
 """
 
 import dataclasses
@@ -67,8 +67,8 @@ def read_xmc(
 
     A row that begins with a blank, or directly with `feature:value`, has no labels; a
     row may have no features. Features count from `first_index` (often 1 in libSVM
-    files), labels always from zero. A repeated feature in a row is summed, a repeated
-    label counts once. `Dataset.notes` counts both, and the rows without labels or
+    files), labels always from zero. Repeated features in a row are summed, repeated
+    labels count once. `Dataset.notes` counts both, and the rows without labels or
     without features.
 
     Sizes come from a header (two headers must agree; a single one serves both files),
@@ -76,14 +76,15 @@ def read_xmc(
     end are ignored. Empty lines between rows are rows without labels and features if
     the header's number of rows requires it; otherwise they are ignored and noted.
 
-    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard;
-    their content tells. Anything that cannot be read, including missing files, is a
-    `DataError`. `name` defaults to the name of the training file's folder.
+    Files may be compressed by gzip, bzip2 or xz, and from Python 3.14 on by Zstandard,
+    which is detected from their content. Anything that cannot be read, including
+    missing files, is a `DataError`. `name` defaults to the name of the training file's
+    folder.
 
-    `cache`: of files of 32 MB or more together a parsed copy is kept in $HETJAX_CACHE,
-    or else the user's cache folder, for the next start (of half the text's size; it may
-    be deleted). True keeps one of any files, a folder's path keeps it there, False
-    neither makes nor uses one. A copy of files that have changed is not used.
+    `cache`: if the files together have 32 MB or more, a parsed copy is cached in
+    $HETJAX_CACHE, or else the user's cache folder (half the text's size; it may be
+    deleted). True caches files of any size, a path is the cache folder, False neither
+    makes nor uses a copy. A copy of files that have changed is not used.
     """
     if first_index < 0:
         raise ValueError(f"first_index is {first_index}; it must be 0 or more")
@@ -150,7 +151,7 @@ def read_folder(
 
 
 def _read_header(path: Path) -> _Header | None:
-    """The first line as a header, if it is three integers, or None if it is a row."""
+    """The first line as a header if it is three integers; None if it is a row."""
     with opened(path) as file:
         line = file.readline(LONGEST_LINE).removeprefix(BYTE_ORDER_MARK)
     found = _HEADER.fullmatch(line)
@@ -159,7 +160,7 @@ def _read_header(path: Path) -> _Header | None:
         if len(words) > 1 and b":" not in line:
             raise DataError(
                 f"{path}:1: feature {words[1][:40]!r} is not index:value, and the line "
-                "is no header of three numbers (rows features labels)"
+                "is not a header of three numbers (rows features labels)"
             )
         return None
     header = _Header(*(int(number) for number in found.groups()))
@@ -174,7 +175,7 @@ def _read_header(path: Path) -> _Header | None:
 def _promised_sizes(
     paths: tuple[Path, Path], headers: list[_Header | None]
 ) -> tuple[int | None, int | None]:
-    """The numbers of features and labels according to the headers, if there is one."""
+    """The numbers of features and labels in the headers; None without a header."""
     train, test = headers
     if train and test and train[1:] != test[1:]:
         raise DataError(
@@ -189,7 +190,7 @@ def _promised_sizes(
 def _read_part(
     split: str, path: Path, header: _Header | None, bounds: Bounds
 ) -> _XmcPart:
-    """The matrices of one file, with as many columns as the bounds."""
+    """The matrices of one file, with the bounds' numbers of columns."""
     all_x, all_y = CsrBuilder(bounds.features), CsrBuilder(bounds.labels)
     empties = [np.zeros(0, bool)]
     summed = repeated = 0

@@ -142,7 +142,9 @@ def test_a_damaged_copy_is_made_again(read, name):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match=f"{name} is damaged; all is read again"):
+    with pytest.warns(
+        UserWarning, match=f"{name} is damaged; all files are read again"
+    ):
         again = read(length=9, vocabulary_size=90)
     np.testing.assert_array_equal(again.train.x, expected[0])
     np.testing.assert_array_equal(again.test.y, expected[1])
@@ -195,16 +197,19 @@ def test_what_is_wrong_with_a_row(folder, read, file, content, message):
 
 def test_a_missing_file(folder, read):
     (folder / "test.csv").unlink()
-    with pytest.raises(DataError, match=r"test.csv: no such file; fetch it, too"):
+    with pytest.raises(DataError, match=r"test.csv: no such file; download it"):
         read()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"[PAD]\n[UNK]\n[SEP]\n", r": no token \[CLS\]; give the vocab.txt of a BERT"),
+        (b"[PAD]\n[UNK]\n[SEP]\n", r": no token \[CLS\]; pass the vocab.txt of a BERT"),
         (b"[UNK]\n[PAD]\n[CLS]\n[SEP]\n", r":2: \[PAD\] must be in line 1"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n[UNK]\n", r":6: .*'\[UNK\]' is in line 2"),
+        (
+            b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n[UNK]\n",
+            r":6: .*'\[UNK\]' is also in line 2",
+        ),
         (b"[PAD]\n\xff\n", ": not a text file"),
         (None, ": cannot be read"),
     ],
@@ -230,7 +235,7 @@ def test_arguments(read, argument, value):
 
 
 def test_a_vocabulary_is_a_path(read):
-    with pytest.raises(ValueError, match="vocabulary=5: give the path of a vocab.txt"):
+    with pytest.raises(ValueError, match="vocabulary=5: pass the path of a vocab.txt"):
         read(vocabulary=5)
 
 

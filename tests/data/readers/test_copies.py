@@ -49,7 +49,7 @@ def test_a_copy_is_not_parsed_and_not_copied_into_memory(folder, cache, parsed):
 
 @pytest.mark.parametrize("cache", [0, 1, "", 2.5])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: give a folder, True"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, True"):
         read_folder(folder, cache=cache)
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_written_costs_the_copy_alone(
     first = read_folder(folder, cache=False)
     with monkeypatch.context() as patch:
         FAILURES[failure](cache, patch)
-        with pytest.warns(UserWarning, match="no parsed copy can be kept"):
+        with pytest.warns(UserWarning, match="no parsed copy can be written"):
             same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH  # once each
     if cache.is_dir():  # nothing is left of it
@@ -131,7 +131,7 @@ def test_a_process_that_hangs_is_not_waited_for(folder, cache, parsed, monkeypat
     place.mkdir(parents=True)
     with (
         filelock.FileLock(place / parsed_copies.LOCK),
-        pytest.warns(UserWarning, match="no parsed copy can be kept"),
+        pytest.warns(UserWarning, match="no parsed copy can be written"),
     ):
         same(read_folder(folder, cache=cache), read_folder(folder, cache=False))
     assert the_entry(cache) == place
@@ -142,7 +142,7 @@ def test_a_file_whose_checksum_cannot_be_computed(folder, cache, parsed, monkeyp
     first = read_folder(folder, cache=cache)
     os.utime(folder / "train.txt", ns=(1, 1))
     monkeypatch.setattr(parsed_copies, "_sha256", refuse)
-    with pytest.warns(UserWarning, match="no parsed copy can be kept"):
+    with pytest.warns(UserWarning, match="no parsed copy can be written"):
         same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH
 

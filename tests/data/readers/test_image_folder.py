@@ -243,7 +243,7 @@ def test_arguments(read, argument, value):
 
 @pytest.mark.parametrize("cache", ["", 1, True])
 def test_what_is_no_place_for_a_copy(folder, cache):
-    with pytest.raises(ValueError, match=f"cache={cache!r}: give a folder, or None"):
+    with pytest.raises(ValueError, match=f"cache={cache!r}: pass a folder, or None"):
         read_image_folder(folder, size=4, cache=cache)
 
 

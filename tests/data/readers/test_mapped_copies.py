@@ -188,7 +188,7 @@ def test_damaged_copies_are_noticed_and_made_anew(read, cache, opened, name, dam
     quiet = is_about and damage == "missing"  # as if there was no copy
     assert len(caught) == 1 - quiet
     for warning in caught:
-        assert "all is read again" in str(warning.message)
+        assert "all files are read again" in str(warning.message)
         assert warning.filename == __file__
     assert len(opened) == 2 * ALL
     read()
@@ -352,7 +352,7 @@ FAILURES = {
 def test_where_nothing_can_be_written(read, cache, monkeypatch, failure):
     with monkeypatch.context() as patch:
         FAILURES[failure](cache, patch)
-        with pytest.raises(DataError, match=r"no copy can be kept.*cache=\.\.\."):
+        with pytest.raises(DataError, match=r"no copy can be written.*cache=\.\.\."):
             read()
     if cache.is_dir():  # nothing is left of it
         left = [file.name for file in the_entry(cache).iterdir()]
@@ -390,7 +390,7 @@ def test_images_that_change_while_they_are_read(folder, read, cache, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(images, "decoded", decoded)
-        with pytest.raises(DataError, match="changed while they were read; start"):
+        with pytest.raises(DataError, match="changed during reading; start"):
             read()
     assert folders(cache) == []
     assert len(read().train) == 5

@@ -51,8 +51,8 @@ def test_the_size_is_that_of_the_originals(read):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is in line 1, too"),
-        ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is no WordNet id"),
+        ("wnids.txt", "n01\nn02\n\nn01\n", r":4: n01 is also in line 1"),
+        ("wnids.txt", "n01\n../n02\n", r":2: '\.\./n02' is not a WordNet id"),
         ("wnids.txt", "\n", ": no ids, the file is empty"),
         ("wnids.txt", b"n01\n\xff\xfe", ": not a text file"),
         (
