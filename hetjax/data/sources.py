@@ -107,7 +107,7 @@ class Field:
         return [x.reshape(*index.shape, *x.shape[1:]) for x in found]
 
     def take(self, rows: np.ndarray, known: dict[Any, np.ndarray]) -> "Field":
-        """The field of these rows; `known`: the rows of fields read together with it."""
+        """The field of these rows; `known`: the rows of fields read with it."""
         own = known.setdefault(
             self.rows_key, rows if self._rows is None else self._rows[rows]
         )

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def _learned(history: History) -> bool:
-    """Did the metric end better than that of the initial model?"""
+    """Whether the metric ended better than that of the initial model."""
     first = history.evals[0] if history.evals else None
-    if first is None or first["seconds"] > 0:  # it is not known how it began
+    if first is None or first["seconds"] > 0:  # the initial metric is not known
         return True
     return better(history.final(), first[history.metric], history.mode)
 
@@ -39,13 +39,13 @@ class Comparison(Tabular):
     """Histories of several strategies and seeds on the same data and machine.
 
     The numbers of a strategy are medians over its seeds. Its final metric is the mean
-    over the last tenth of the evaluations, which is what a user would keep; its best
-    one may be of a single evaluation, before it collapsed. By default the target is
+    over the last tenth of the evaluations, the value that a user ends with; its best
+    one may come from a single evaluation, before a collapse. By default the target is
     97 % of the best final median of any strategy, to three significant digits: rounding
     changes it by half a percent at most, so that at least one strategy reaches it. A
     target counts as reached when it is held from then on (`History.seconds_to`).
 
-    `a + b` has the runs of both; a ValueError names what differs between them (data,
+    `a + b` has the runs of both; a ValueError names the difference between them (data,
     machine, metric, target), or a run that is in both.
     """
 
@@ -61,10 +61,10 @@ class Comparison(Tabular):
         versions: dict[str, str] | None = None,
         constant: float | None = None,
     ):
-        """`tuning`: how learning rates were chosen; `signal`: what interrupted it.
+        """`tuning`: the choice of learning rates; `signal`: the interrupting signal.
 
-        `versions`: of the packages that the runs were made with; by default those that
-        are installed. `constant`: the metric of a constant prediction, if known.
+        `versions`: of the packages that made the runs; by default the installed ones.
+        `constant`: the metric of a constant prediction, if known.
         """
         check_runs(histories)
         self.histories = list(histories)
@@ -80,11 +80,11 @@ class Comparison(Tabular):
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Comparison":
-        """Read a results.json that `to_json` wrote, without timelines and models.
+        """Read a results.json written by `to_json`, without timelines and models.
 
-        A folder stands for the results.json in it. What was NaN or infinite is NaN.
-        Errors: those of opening the file; a ValueError that names the file, and what is
-        missing in it or of another type.
+        `path` may be the folder of the file. NaN and infinity are read as NaN. Errors:
+        those of opening the file; a ValueError that names the file and the field that
+        is missing or of another type.
         """
         return cls(**read_document(path))
 
@@ -96,14 +96,14 @@ class Comparison(Tabular):
         budgets = [c.budget for c in (self, other) if c.budget is not None]
         if len(set(budgets)) > 1:
             raise ValueError(
-                f"comparisons of different runs cannot be added: those of one took "
-                f"{budgets[0]:g} {self.unit}, those of the other {budgets[1]:g}"
+                f"comparisons of different runs cannot be added: runs of one took "
+                f"{budgets[0]:g} {self.unit}, runs of the other {budgets[1]:g}"
             )
         given = [c.target for c in (self, other) if not c.target_is_default]
         if len(set(given)) > 1:
             raise ValueError(
                 f"comparisons with the targets {given[0]:g} and {given[1]:g} cannot be "
-                "added: give both the same, or none"
+                "added: use the same target for both, or none"
             )
         return Comparison(
             self.histories + other.histories,
@@ -118,13 +118,13 @@ class Comparison(Tabular):
 
     @property
     def budget(self) -> float | None:
-        """The seconds of every run; None if all of them ended early."""
+        """The seconds of every run; None if all runs ended early."""
         whole = [h.duration for h in self.histories if not h.stopped]
         return max(whole, default=None)
 
     @property
     def interrupted(self) -> bool:
-        """Did a signal end it, so that runs are missing?"""
+        """Whether a signal ended it, so that runs are missing."""
         return bool(self.signal)
 
     @property
@@ -143,9 +143,8 @@ class Comparison(Tabular):
         )
         best = best_of(finals, self.mode)
         if not any(map(_learned, self.histories)):
-            return -worst(self.mode)  # nobody learned: nobody reaches it
-        # 0.97 best, but also below the best if the metric is negative, and 1.03 best if
-        # smaller is better
+            return -worst(self.mode)  # no strategy learned, so none reaches it
+        # 0.97 best; 1.03 best if the metric is negative, or if smaller is better
         less = (1 - TARGET_SHARE) * abs(best)
         return float(f"{best - score(less, self.mode):.3g}")
 
@@ -177,11 +176,11 @@ class Comparison(Tabular):
         """Return one number of every strategy as a table over two of their settings.
 
         `value`: "best", "final", "at_end", "seconds_to_target", or another number of
-        the summary; a cell is blank where no strategy has both settings. `rows` or
+        the summary; a cell is blank if no strategy has both settings. `rows` or
         `columns` may be "strategy": pivot("strategy", "learning_rate"). All strategies,
-        or else all of one kind, must agree in their other settings; `where` chooses
-        those that have some: {"momentum": 0.9}. Errors: a ValueError that names what
-        differs, or is unknown.
+        or else all of one kind, must agree in their other settings; `where` selects
+        strategies by their settings: {"momentum": 0.9}. Errors: a ValueError that names
+        a setting that differs, or is unknown.
         """
         return self._pivot(rows, columns, value, where).table()
 
@@ -212,17 +211,17 @@ class Comparison(Tabular):
         """Plot the main metric over `x`.
 
         x: "seconds", "examples", "updates", "merges", or "bytes" from and to all
-        workers. With `smooth`, every value is the median of so many evaluations around
-        it. More than eight strategies are drawn in small panels, one for each.
+        workers. Every value is the median of `smooth` evaluations around it. More than
+        eight strategies are drawn in small panels, one for each.
         """
-        from hetjax.report.drawing import curves  # here: it imports matplotlib
+        from hetjax.report.drawing import curves  # here, since it imports matplotlib
 
         return curves.time_to_accuracy(
             self.histories, self.metric, x, self.target, smooth
         )
 
     def plot_batch_sizes(self) -> "Figure":
-        """Plot every worker's batch size over time, if it changed."""
+        """Plot the batch size of every worker over time, if it changed."""
         from hetjax.report.drawing.batch_sizes import batch_sizes
 
         return batch_sizes(self.histories)
@@ -234,7 +233,7 @@ class Comparison(Tabular):
     ) -> "Figure":
         """Plot when each worker computed, merged and waited, in a window of seconds.
 
-        A ValueError for runs from a results.json, which holds no timelines.
+        A ValueError for runs from a results.json, which has no timelines.
         """
         from hetjax.report.drawing.gantt import timeline
 
@@ -282,7 +281,7 @@ class Comparison(Tabular):
         """Write one HTML page with the results, plots, settings and versions.
 
         It needs no other file and no network; the same comparison gives the same bytes.
-        `command` is what made the comparison, if the page should say so.
+        `command`: the command that made the comparison, to be shown on the page.
         """
         from hetjax.report.page.assembly import page
 

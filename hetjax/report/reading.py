@@ -1,4 +1,4 @@
-"""results.json read back: the runs of a comparison without timelines and models."""
+"""Reading results.json: the runs of a comparison, without timelines and models."""
 
 import json
 import math
@@ -22,8 +22,8 @@ from hetjax.report.runs import NotStored
 def read_document(path: str | Path) -> dict[str, Any]:
     """Read a results.json, or that of a folder; return the arguments of `Comparison`.
 
-    Errors: those of opening the file; a ValueError that names the file, and what is
-    missing in it or of another type.
+    Errors: those of opening the file; a ValueError that names the file and the field
+    that is missing or of another type.
     """
     path = Path(path)
     path = path / "results.json" if path.is_dir() else path
@@ -48,7 +48,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
         "tuning": root.get("tuning", (dict, type(None))),
         "signal": root.get("signal", str),
         "versions": versions,
-        # files of earlier versions do not say
+        # not in files of earlier versions
         "constant": None if found.get("constant") is None else root.number("constant"),
     }
 
@@ -92,7 +92,7 @@ class _Record:
     def converted(
         self, name: str, make: Callable[[Any], Any], kind: type = list
     ) -> Any:
-        """A field, made into something that its content must fit."""
+        """A field, converted by `make`; an error if its content does not fit."""
         value = self.get(name, kind)
         try:
             return make(value)
@@ -100,7 +100,7 @@ class _Record:
             raise self.error(name, f"is {_short(value)}") from None
 
 
-# files of earlier versions do not say
+# not in files of earlier versions
 _NEW_NUMBERS = {
     "schedule_seed": (int, type(None)),
     "root_merges": (int, type(None)),
@@ -125,7 +125,7 @@ def _history(record: _Record, metric: str, mode: str) -> History:
         record.get("settings", dict),
         metric,
         mode,
-        # files of earlier versions do not say
+        # not in files of earlier versions
         **{
             name: record.get(name, str) if name in record.value else ""
             for name in ("algorithm", "played")
@@ -158,8 +158,8 @@ def _point(record: _Record, metric: str) -> dict[str, float]:
 
 
 def _worker(record: _Record, staleness: Any) -> WorkerRecord:
-    """One worker's record, with its staleness, which is stored apart."""
-    # what clusters have; files of earlier versions do not
+    """One worker's record, with its staleness, which is stored separately."""
+    # only of clusters, and not in files of earlier versions
     on_cluster = {k: record.get(k, int) for k in WORKER_BYTES if k in record.value}
     if "node" in record.value:
         on_cluster["node"] = record.get("node", str)

@@ -16,7 +16,7 @@ TARGET_SHARE = 0.97  # of the best final median, if no target is given
 def summary_table(
     c: ComparisonLike, rows: list[dict[str, Any]], target: float, default: bool
 ) -> Table:
-    """The rows of a summary as a table; `default`: is the target the default one?"""
+    """The rows of a summary as a table; `default`: whether `target` is."""
     aim = f"{target:g}" if math.isfinite(target) else "a target"
     columns = {
         "strategy": [row["strategy"] for row in rows],
@@ -41,7 +41,7 @@ def summary_table(
 
 
 def _caption(c: ComparisonLike, target: float, default: bool) -> tuple[str, ...]:
-    """Return the lines below the table."""
+    """The lines below the table."""
     lines = [f"target {target:g} {c.metric}"]
     if default and not math.isfinite(target):
         lines = [f"no target: no final {c.metric} is better than at the start"]
@@ -78,17 +78,17 @@ def _caption(c: ComparisonLike, target: float, default: bool) -> tuple[str, ...]
 
 
 def _about_constant(c: ComparisonLike, target: float) -> list[str]:
-    """What a constant prediction is worth; a warning where it has the target."""
+    """The metric of a constant prediction, with a warning if it reaches the target."""
     if c.constant is None:
         return []
     line = f"constant prediction: {c.constant:.3g} {c.metric}"
     if reaches(c.constant, target, c.mode):
-        line += ", which reaches the target: give a better one"
+        line += ", which reaches the target: choose a better target"
     return [line]
 
 
 def best_texts(summary: list[dict[str, Any]]) -> list[str]:
-    """The best metric of every row, with its spread if there are several seeds."""
+    """The best metric of every row, with its spread over several seeds."""
     digits = _decimals_of_best(summary)
     texts = []
     for row in summary:
@@ -101,7 +101,7 @@ def best_texts(summary: list[dict[str, Any]]) -> list[str]:
 
 
 def end_texts(summary: list[dict[str, Any]], name: str) -> list[str]:
-    """The metric at the end of every row: "final", or "at_end" of the whole split."""
+    """The metric at the end of every row: "final", or "at_end" on the whole split."""
     digits = _decimals_of_best(summary)
     ends = [row[name] for row in summary]
     return ["" if end is None else f"{end:.{digits}f}" for end in ends]
@@ -122,7 +122,7 @@ def mb_texts(summary: list[dict[str, Any]]) -> list[str]:
 
 
 def collapses(histories: list[History]) -> list[str]:
-    """A line for each strategy of which runs ended far below their best value."""
+    """A line for each strategy with runs that ended far below their best value."""
     lines = []
     for name in dict.fromkeys(h.strategy for h in histories if h.collapsed):
         mine = [h for h in histories if h.strategy == name]
@@ -142,32 +142,32 @@ def _decimals_of_best(summary: list[dict[str, Any]]) -> int:
 
 
 def decimals(value: float) -> int:
-    """The number of decimals that shows three digits of a value, and 1 as 1.000."""
+    """The number of decimals that shows three digits of a value; 1 is 1.000."""
     return max(0, 3 - math.ceil(math.log10(value))) if value > 0 else 3
 
 
 def output_layers(histories: list[History]) -> list[str]:
-    """A line for each output layer that is not the model's own."""
+    """A line for each output layer that replaces the model's."""
     layers = {h.output for h in histories if h.output}
     return [f"output layer: {text}" for text in sorted(layers)]
 
 
 def parts_of_test(histories: list[History]) -> list[str]:
-    """A line that says of what evaluations are, if not of the whole test split."""
+    """Lines on the number of test examples of evaluations, if not all of them."""
     parts = {
         (h.eval_examples, int(h.at_end.get("examples", 0)))
         for h in histories
         if h.eval_examples
     }
     return [
-        f"evaluations during a run are of {part:,} test examples, those at its end of "
+        f"evaluations during a run are on {part:,} test examples, those at its end on "
         f"{f'all {whole:,}' if whole else 'none'}"
         for part, whole in sorted(parts)
     ]
 
 
 def placements(histories: list[History]) -> list[str]:
-    """A line for each way in which runs were placed on devices, if it is not usual."""
+    """A line for each placement of runs on devices other than threads."""
     named: dict[str, dict[str, None]] = {}
     for h in histories:
         if h.real and h.placement != "threads":
@@ -175,14 +175,14 @@ def placements(histories: list[History]) -> list[str]:
     lines = [f"{', '.join(names)}: {placement}" for placement, names in named.items()]
     if any(h.estimates_busy for h in histories):
         lines.append(
-            "on a mesh, a worker is busy for its measured steps; what is left of a "
-            "round is waiting for others, then merging"
+            "on a mesh, a worker is busy for its measured steps; the rest of a round "
+            "is waiting for others, then merging"
         )
     return lines
 
 
 def players(histories: list[History]) -> list[str]:
-    """A line for each reason why simulated runs were not compiled, unless asked."""
+    """A line for each reason, other than a request, why runs were not compiled."""
     return [
         f"{', '.join(names)}: {played}"
         for played, names in by_player(histories).items()
@@ -191,7 +191,7 @@ def players(histories: list[History]) -> list[str]:
 
 
 def by_player(histories: Sequence[History]) -> dict[str, list[str]]:
-    """The strategies by how their simulated runs were played."""
+    """The strategies, grouped by the player of their simulated runs."""
     named: dict[str, list[str]] = {}
     for h in histories:
         names = named.setdefault(h.played, []) if h.played else []

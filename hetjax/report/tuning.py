@@ -1,4 +1,4 @@
-"""Remarks on learning rates that were chosen from a grid."""
+"""Learning rates that were chosen from a grid: captions, remarks, joined records."""
 
 import math
 from collections.abc import Mapping
@@ -6,15 +6,15 @@ from typing import Any
 
 from hetjax.report.runs import check_same
 
-FAR = 0.03  # of the best score: a neighbor that is worse by more differs a lot
-COARSE = 4.0  # half decades, factors of 3.2, are fine enough
+FAR = 0.03  # of the best score: the difference to a much worse neighbor
+COARSE = 4.0  # the ratio of a coarse grid; half decades, factors of 3.2, are finer
 
 
 def remarks(tuning: Mapping[str, Any]) -> list[str]:
     """Lines about chosen rates at an edge of the grid, and about coarse grids.
 
-    A grid is called coarse where the rate next to the chosen one is a factor of four
-    away or more, and each neighbor's score is worse by more than 3 %, or diverged.
+    A grid is coarse if a rate next to the chosen one is a factor of four away or more,
+    and each neighbor's score is worse by more than 3 %, or diverged.
     """
     found: dict[str, list[str]] = {}
     for name, chosen in tuning["chosen"].items():
@@ -29,7 +29,7 @@ def remarks(tuning: Mapping[str, Any]) -> list[str]:
 
 
 def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
-    """The remarks on one strategy; nothing where a single rate was tried."""
+    """The remarks on one strategy; none if a single rate was tried."""
     rates = sorted(scores)
     at = rates.index(chosen)
     lines = []
@@ -54,14 +54,14 @@ def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
 
 
 def _known(score: float | None) -> float:
-    """A score; files have None for a rate that diverged."""
+    """A score as a float; None in a file means that the rate diverged."""
     return math.nan if score is None else score
 
 
 def joined_tuning(
     one: dict[str, Any] | None, other: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """How the learning rates of two comparisons were chosen, as one description."""
+    """The joined record of how two comparisons chose their learning rates."""
     if one is None or other is None:
         return one or other
     for name in ("tune", "held_out"):
@@ -77,7 +77,7 @@ def joined_tuning(
 
 
 def chosen_rates(tuning: dict[str, Any] | None) -> list[str]:
-    """Which learning rates were chosen, and on what, as lines below a table."""
+    """Lines below a table with the chosen learning rates and the held-out examples."""
     if tuning is None:
         return []
     chosen, how = tuning["chosen"], f"on {tuning['held_out']:,} held-out examples"

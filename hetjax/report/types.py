@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ComparisonLike(Protocol):
-    """A comparison; the page imports no class that imports the page."""
+    """A comparison; a protocol, since `Comparison` imports the table and the page."""
 
     histories: list[History]
     data: dict[str, Any]

@@ -200,7 +200,7 @@ def test_repeated_examples_take_larger_capacities():
 
 def test_a_batch_above_b_max_is_an_error_that_says_what_to_do():
     with pytest.raises(
-        ValueError, match="batch of 6 .* of 5: give a larger batch_size"
+        ValueError, match="batch of 6 .* of 5: pass a larger batch_size"
     ):
         bucket_of((Bucket(5, (9, 9)),), 6, [filled_by(6, 1, 1)])
 

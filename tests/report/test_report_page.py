@@ -102,7 +102,7 @@ def test_everything_that_a_reader_asks_is_there(page):
         "sync: 3.00 virtual seconds",  # the first at the target
         "medians over seeds [lowest, highest]; compilations: sum",
         "async, seed 0, was stopped after 10 s: loss is not finite",
-        "sync, seed 0, was continued at 3 s from its checkpoint 2",
+        "sync, seed 0, was resumed at 3 s from its checkpoint 2",
         "sync 0 1.5 w1 lost Traceback KeyError: 'x'",
         "sync learning_rate=0.5",
         "strategy 0.1 0.5 chosen sync diverged 0.9 0.5",
@@ -179,7 +179,7 @@ def test_a_page_from_a_file_says_what_it_lacks(full, page, tmp_path):
     full.to_json(tmp_path / "results.json")
     again = Comparison.from_json(tmp_path / "results.json")
     found, text = parsed(again, tmp_path)
-    assert "Timelines are not in the file that the runs were read from." in text
+    assert "The runs were read from a file, which has no timelines." in text
     assert len(found.sources) == 3
     assert "w0 100.0 0.0 30 960" in text
     whole, said = read(page)
@@ -195,11 +195,11 @@ def test_little_to_say(make, tmp_path):
     )
     found, text = parsed(runs, tmp_path, command="python mine.py --seeds=1")
     assert "sync on one data set" in text
-    assert "All runs took all of their time. No worker failed, left or joined." in text
+    assert "All runs used their whole budget. No worker failed, left or joined." in text
     assert "python mine.py --seeds=1" in text
     assert "placement threads" in text
     assert "step modes cpu: fused" in text
-    assert "Real devices never take the same time twice" in text
+    assert "Timings of real devices vary" in text
     for absent in ("Batch sizes", "How learning rates", "best final", "nan:"):
         assert absent not in text
 

@@ -127,7 +127,7 @@ def test_unknown_names_are_refused(make):
         (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, final"),
         (
             ("local_steps", "learning_rate", "at_end"),
-            "known if eval_examples was given",
+            "known only with eval_examples",
         ),
     ):
         with pytest.raises(ValueError, match=message):

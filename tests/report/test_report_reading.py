@@ -181,8 +181,11 @@ def test_what_differs_is_named(make):
         (part(b, machine={"name": "n"}), r"machine.name is 'm' in one, and 'n'"),
         (part(b, machine={"name": "m", "x": 1}), r"machine.x is None in one, and 1"),
         (part(make("b", 0, (), metric="p_at_1")), "metrics: accuracy, p_at_1"),
-        (part(make("b", 0, (0.9,), mode="min")), "a larger accuracy for better, and"),
-        (part(make("a", 0, (0.6,))), "two runs are called 'a' with seed 0"),
+        (
+            part(make("b", 0, (0.9,), mode="min")),
+            "a larger accuracy is better, for others",
+        ),
+        (part(make("a", 0, (0.6,))), "two runs are named 'a' with seed 0"),
     ):
         with pytest.raises(ValueError, match=message):
             one + other

@@ -1,4 +1,4 @@
-"""Every worker's batch size over the merges of a run."""
+"""The batch size of every worker over the merges of a run."""
 
 import math
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ def batch_sizes(histories: Sequence[History]) -> Figure:
 
 
 def _draw_sizes(ax: Axes, history: History) -> None:
-    """Draw one strategy's panel: a step line per worker, up to the end of the run."""
-    done = np.array(history.merge_times)  # [s]; a size is valid from a merge on
+    """Draw the panel of one strategy: a step line per worker, up to the run's end."""
+    done = np.array(history.merge_times)  # [s]; batch sizes change at merges
     shown = [w for w in history.workers if w.batch_size_over_time]
     colors = colormaps["viridis"](np.linspace(0, 0.9, len(shown)))
-    # the first lines are thicker, to be visible below later lines of the same sizes
+    # earlier lines are thicker, to be visible below later lines of the same sizes
     widths = np.linspace(2.8, 1.2, len(shown)) if len(shown) <= 10 else [1] * len(shown)
     for worker, color, width in zip(shown, colors, widths, strict=True):
         seconds, sizes = map(list, zip(*worker.batch_size_over_time, strict=True))

@@ -1,4 +1,4 @@
-"""The panels of the timeline plot: bars per worker, and the worker's shares of time."""
+"""Gantt charts of runs: bars per worker, and each worker's shares of time."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -20,7 +20,7 @@ from hetjax.report.drawing.panels import (
 )
 from hetjax.report.runs import check_timelines, first_seeds
 
-KINDS = {  # kinds of a worker's time; their colors differ from those of strategies
+KINDS = {  # of a worker's time; their colors differ from those of strategies
     "busy": "#44546A",
     "merging": "#F2A541",
     "transfer": "#3C9D9B",
@@ -38,27 +38,27 @@ def kinds(histories: Sequence[History]) -> dict[str, str]:
 
 
 def marks(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
-    """The marker and color of what happened to workers in these runs."""
+    """The marker and color of each kind of worker event in these runs."""
     happened = {e.what for h in histories for e in h.events}
     return {what: mark for what, mark in MARKS.items() if what in happened}
 
 
 def panel_title(history: History, rows: list[int], start: float, finish: float) -> str:
-    """The strategy, the window, and how many workers are shown."""
+    """The strategy, the window, and the number of workers shown."""
     times = (start, finish, history.duration)
     first, last, duration = (grouped(float(f"{t:.6g}")) for t in times)
     text = f"{history.strategy}: {first} to {last} s of {duration} s"
     if len(rows) < len(history.workers):
         text += f", {len(rows)} of {len(history.workers)} workers"
     if history.estimates_busy:
-        text += ", busy worked out"
+        text += ", busy estimated"
     return text + (", stopped early" if history.ended_early else "")
 
 
 def chosen_workers(
     history: History, workers: Sequence[int] | None, at_most: int
 ) -> list[int]:
-    """Return the indices of the workers to draw."""
+    """The indices of the workers to draw."""
     n = len(history.workers)
     if workers is None:
         return sorted({round(i) for i in np.linspace(0, n - 1, min(n, at_most))})
@@ -71,12 +71,12 @@ def chosen_workers(
 def _segments(history: History) -> np.ndarray:
     """The timeline as [S, 4]: worker, kind, start, finish."""
     table = np.array(history.timeline.numbers).reshape(-1, 4)
-    table[:, 1] %= len(history.timeline.kinds)  # a round that did not arrive is busy
+    table[:, 1] %= len(history.timeline.kinds)  # a round that was lost is busy
     return table
 
 
 def busy_length(history: History, count: int = 40) -> float:
-    """Seconds that the last `count` segments take, of the worker with the most."""
+    """Seconds from the last `count` segments of the busiest timeline to the end."""
     segments = _segments(history)
     if not len(segments):
         return history.duration or 1.0
@@ -105,7 +105,7 @@ def draw_gantt(
     _draw_marks(ax, history, rows, start, finish)
     tidy(ax)
     ax.grid(visible=False, axis="y")
-    if finish > start:  # not true for a run that was interrupted at once
+    if finish > start:  # false for a run that was interrupted immediately
         ax.set_xlim(start, finish)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks(range(len(rows)), [history.workers[k].name for k in rows])
@@ -115,7 +115,7 @@ def draw_gantt(
 def _draw_marks(
     ax: Axes, history: History, rows: list[int], start: float, finish: float
 ) -> None:
-    """Mark in the workers' rows what happened to them."""
+    """Draw the marks of worker events in the workers' rows."""
     places = {history.workers[k].name: i for i, k in enumerate(rows)}
     for what, (marker, color) in marks([history]).items():
         happened = [
@@ -125,7 +125,7 @@ def _draw_marks(
         ]
         x, y = np.reshape(happened, (-1, 2)).T
         (line,) = ax.plot(x, y, marker, color=color, **MARK)
-        line.set_in_layout(False)  # at the window's ends they may stand out
+        line.set_in_layout(False)  # they may extend beyond the window
 
 
 def _draw_bars(ax: Axes, row: int, intervals, kind: str, edge: float) -> None:
@@ -178,7 +178,7 @@ def timeline(
         raise ValueError(f"the window {window} is empty: it is (start, finish) [s]")
     shown = list(histories) if every else first_seeds(histories)
     check_timelines(shown)
-    most = max(8, 36 // len(shown))  # rows of a run: the figure fits on two screens
+    most = max(8, 36 // len(shown))  # rows per run, so that the figure fits two screens
     rows = [chosen_workers(h, workers, most) for h in shown]
     length = median(busy_length(h) for h in shown)
     styles = styles or strategy_styles(histories)

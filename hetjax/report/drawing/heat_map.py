@@ -1,4 +1,4 @@
-"""One number of each strategy over two settings, as a map of colored cells."""
+"""Heat maps: one number of each strategy over two settings."""
 
 import math
 
@@ -14,11 +14,11 @@ from hetjax.report.drawing.panels import Picture
 from hetjax.report.pivot import Pivot, setting_text
 
 COLORS = colormaps["Blues"]
-WEAKEST, STRONGEST = 0.06, 0.92  # of the color map: all cells differ from the paper
+WEAKEST, STRONGEST = 0.06, 0.92  # of the color map: no cell is as white as the paper
 
 
 def heat_map(pivot: Pivot) -> Figure:
-    """Draw a pivot: better values are stronger, combinations without a run are blank.
+    """Draw a pivot: better values are darker, combinations without a run are blank.
 
     The rows of the pivot are the rows of the map, from the top down.
     """
@@ -53,7 +53,7 @@ def heat_map(pivot: Pivot) -> Figure:
 
 
 def _norm(pivot: Pivot) -> Normalize:
-    """From the worst score to the best one; equal scores are in the middle."""
+    """The scale from the worst to the best score; equal scores are in the middle."""
     known = [v for v in pivot.cells.values() if v is not None and math.isfinite(v)]
     scores = np.array([score(v, pivot.mode) for v in known] or [0.0])
     span = np.ptp(scores) / (STRONGEST - WEAKEST) or 1.0

@@ -1,4 +1,4 @@
-"""Labels beside a panel, at the ends of its lines, none on top of another."""
+"""Labels next to a panel, at the ends of its lines, without overlaps."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ SMALLER = 0.85  # of the size, for notes
 def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Move boxes apart as little as possible, in their order, within 0 and 1.
 
-    `wanted` are the middles of the boxes, rising; the result minimizes the sum of the
+    `wanted` are the centers of the boxes, rising; the result minimizes the sum of the
     squared moves, if all boxes fit (isotonic regression).
     """
     steps = [(a + b) / 2 for a, b in zip(heights, heights[1:], strict=False)]
     offsets = np.concatenate([[0.0], np.cumsum(steps)])
-    groups: list[list[float]] = []  # the mean of a group of touching boxes, their count
+    groups: list[list[float]] = []  # mean and count of each group of touching boxes
     for value in np.asarray(wanted) - offsets:
         groups.append([value, 1])
         while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
@@ -57,7 +57,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[str, str, float, float, str]]) -> 
     for end, middle in zip(ends, middles, strict=True):
         name, note, _, y, color = end
         text = f"{name}\n{note}" if note else name
-        x, _ = place(end)  # a long way is dotted, to be no curve
+        x, _ = place(end)  # long leader lines are dotted, unlike curves
         arrow = {
             "arrowstyle": "-",
             "color": color,

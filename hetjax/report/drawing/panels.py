@@ -1,4 +1,4 @@
-"""Parts that all plots share: the figure, the style of panels, strategies' colors."""
+"""Shared parts of all plots: figures, the style of panels, colors of strategies."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 from hetjax.engine.records.history import History
 from hetjax.report.runs import strategy_names
 
-# Okabe and Ito's colors for color-blind readers, with violet instead of the yellow
+# Okabe and Ito's colors for color-blind readers, with violet instead of yellow
 COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     "#7A4EA3",
@@ -41,7 +41,7 @@ class Picture(Figure):
 
 
 def note(text: str) -> Figure:
-    """Return a figure with a text that says why there is nothing to plot."""
+    """A figure with only a text: the reason why there is nothing to plot."""
     figure = Picture(figsize=(6, 1.6), layout="constrained")
     ax = figure.add_subplot()
     ax.set_axis_off()
@@ -59,7 +59,7 @@ def strategy_styles(histories: Sequence[History]) -> dict[str, tuple[str, str]]:
 
 
 def darker(color: str) -> tuple[float, ...]:
-    """A color for texts, which need more contrast than lines."""
+    """The color for texts, which need more contrast than lines."""
     return tuple(0.72 * part for part in to_rgb(color))
 
 
@@ -69,7 +69,7 @@ def grouped(value: float) -> str:
 
 
 def tidy(ax: Axes) -> None:
-    """Give a panel a light grid, no box, and commas between thousands."""
+    """Set a panel's style: a light grid, no box, and commas between thousands."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
@@ -87,7 +87,10 @@ DPI = 130  # of a PNG
 
 
 def figure_html(figure: Figure, caption: str) -> str:
-    """A <figure> with the picture in it: SVG, or PNG if that would be large."""
+    """A <figure> with an embedded picture: SVG, or PNG if that would be large.
+
+    The same figure gives the same text.
+    """
     kind, data = "svg+xml", _saved(figure, "svg", metadata={"Date": None})
     if len(data) > LARGEST_SVG:
         kind, data = "png", _saved(figure, "png", dpi=DPI)

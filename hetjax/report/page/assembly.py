@@ -32,7 +32,7 @@ from hetjax.report.types import ComparisonLike
 
 
 def page(comparison: ComparisonLike, command: str = "") -> str:
-    """Return the page's HTML; `command` is what made the comparison, if known."""
+    """Return the page's HTML; `command` made the comparison, if known."""
     c = comparison
     machine = plain(c.machine)
     body = (
@@ -41,11 +41,11 @@ def page(comparison: ComparisonLike, command: str = "") -> str:
         section("Curves", _curves(c)),
         section("Batch sizes", _batch_sizes(c)),
         section("Where the workers' time went", workers_html(c)),
-        section("What happened", events_html(c.histories)),
+        section("Events", events_html(c.histories)),
         section("Settings of the strategies", _settings(c.histories)),
         section("How learning rates were chosen", _tuning(c)),
         section("Machine", machine_html(machine, c.histories)),
-        section("How to repeat it", reproduce_html(c, machine, command)),
+        section("How to reproduce it", reproduce_html(c, machine, command)),
     )
     title = escape(_title(c, machine))
     return PAGE.substitute(title=title, style=STYLE, body="\n".join(filter(None, body)))
@@ -59,7 +59,7 @@ def _title(c: ComparisonLike, machine: dict[str, Any]) -> str:
 
 
 def _question(c: ComparisonLike, machine: dict[str, Any]) -> str:
-    """What was compared with what, and the shortest answer."""
+    """The setting of the comparison, and the shortest answer."""
     seeds = sorted({h.seed for h in c.histories})
     workers = machine.get("workers", "")
     count = len(workers) if isinstance(workers, list) else workers
@@ -67,7 +67,7 @@ def _question(c: ComparisonLike, machine: dict[str, Any]) -> str:
     better = "larger" if c.mode == "max" else "smaller"
     target = f"{c.target:g} {c.metric}"
     if not math.isfinite(c.target):
-        target = "none: nothing ended better than at the start"
+        target = "none: no strategy ended better than at the start"
     elif c.target_is_default:
         target += ", from the best final median of any strategy"
     rows = [
@@ -116,7 +116,7 @@ def _total(numbers: Any) -> int:
 
 
 def _answers(c: ComparisonLike) -> list[tuple[str, str]]:
-    """Which strategies end best, and are soonest at the target, by their medians."""
+    """The strategies with the best final median, and the first ones at the target."""
     rows = c.summary()
     finals = [row["final"] for row in rows]
     best = best_of(finals, c.mode)
@@ -146,7 +146,7 @@ def _curves(c: ComparisonLike) -> str:
 
 
 def _batch_sizes(c: ComparisonLike) -> str:
-    """Batch sizes over the merges; nothing if they did not change."""
+    """Batch sizes over the merges; empty if they did not change."""
     if not any(map(batch_sizes_changed, first_seeds(c.histories))):
         return ""
     from hetjax.report.drawing.panels import figure_html
@@ -167,7 +167,7 @@ def _settings(histories: Sequence[History]) -> str:
 
 
 def _tuning(c: ComparisonLike) -> str:
-    """The scores of the learning rates that were tried; nothing if none were."""
+    """The scores of the learning rates that were tried; empty if none were."""
     if c.tuning is None:
         return ""
     tuning = plain(c.tuning)
@@ -184,7 +184,7 @@ def _tuning(c: ComparisonLike) -> str:
     ]
     kinds = ("name", *("number" for _ in rates), "number")
     whose = "one for all" if tuning["tune"] == "common" else "each strategy its own"
-    score = tuning.get("score", "best")  # of earlier versions
+    score = tuning.get("score", "best")  # missing in earlier versions
     caption = (
         f"{score.capitalize()} {c.metric} at each learning rate, on "
         f"{tuning['held_out']:,} held-out training examples; {whose}."
@@ -195,20 +195,20 @@ def _tuning(c: ComparisonLike) -> str:
 
 
 def _score(value: float | str | None) -> str:
-    """A score of a learning rate; the JSON data has None for one that diverged."""
+    """A score of a learning rate; None in JSON data means that it diverged."""
     if value is None:
         return "diverged"
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def reproduce_html(c: ComparisonLike, machine: dict[str, Any], command: str) -> str:
-    """The command or the call, and the versions."""
+    """The command or the call that repeats the runs, and the versions."""
     text = command or f"hetjax.compare({', '.join(_arguments(c))})"
     if not command and "call" in machine:
         text = f"machine = {machine['call']}\n{text}"
-    mine = "" if command else "The task is yours; the strategies' settings are above. "
+    mine = "" if command else "Use your own task; strategies' settings are above. "
     same = (
-        "Real devices never take the same time twice: the numbers will differ."
+        "Timings of real devices vary: the numbers will differ."
         if c.unit == "seconds"
         else "On the same platform, these versions give the same numbers to the bit."
     )
@@ -220,7 +220,7 @@ def reproduce_html(c: ComparisonLike, machine: dict[str, Any], command: str) -> 
 
 
 def _arguments(c: ComparisonLike) -> list[str]:
-    """The arguments of `hetjax.compare`, as far as the runs tell them."""
+    """The arguments of `hetjax.compare`, as far as they are known from the runs."""
     longest = {
         name: max(h.duration for h in c.histories if h.strategy == name)
         for name in c.strategies

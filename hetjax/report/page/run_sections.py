@@ -11,7 +11,7 @@ KINDS = ("busy", "merging", "transfer", "waiting", "idle")  # of a worker's seco
 
 
 def workers_html(comparison: ComparisonLike) -> str:
-    """A part to unfold for every strategy's first run: its timeline and its workers."""
+    """A foldable part for every strategy's first run: its timeline and its workers."""
     from hetjax.report.drawing.gantt import timeline
     from hetjax.report.drawing.panels import figure_html, strategy_styles
 
@@ -19,7 +19,7 @@ def workers_html(comparison: ComparisonLike) -> str:
     styles = strategy_styles(comparison.histories)
     body = ""
     if any(isinstance(h.timeline, NotStored) for h in shown):
-        body += paragraph("Timelines are not in the file that the runs were read from.")
+        body += paragraph("The runs were read from a file, which has no timelines.")
     for h in shown:
         picture = ""
         if not isinstance(h.timeline, NotStored):
@@ -30,14 +30,14 @@ def workers_html(comparison: ComparisonLike) -> str:
 
 
 def events_html(histories: Sequence[History]) -> str:
-    """What was stopped, and why; what happened to workers; continued runs."""
+    """Runs that were stopped or continued, and a table of worker events."""
     lines = list(_unusual(histories))
     rows = [
         (h.strategy, str(h.seed), number(e.seconds), e.worker, e.what, e.why)
         for h in histories
         for e in h.events
     ]
-    body = bullets(lines) if lines else paragraph("All runs took all of their time.")
+    body = bullets(lines) if lines else paragraph("All runs used their whole budget.")
     if not rows:
         return body + paragraph("No worker failed, left or joined.")
     header = ("strategy", "seed", "seconds", "worker", "event", "why")
@@ -58,18 +58,18 @@ def _unusual(histories: Sequence[History]) -> Iterator[str]:
             yield f"{name}: {h.stopped}"
         elif h.stopped:
             yield f"{name}, was stopped after {number(h.duration)} s: {h.stopped}"
-        for cut in h.interruptions:
-            why = f" ({cut.why})" if cut.why else ""
+        for resumed in h.interruptions:
+            why = f" ({resumed.why})" if resumed.why else ""
             yield (
-                f"{name}, was continued at {number(cut.seconds)} s from its checkpoint "
-                f"{cut.checkpoint}{why}"
+                f"{name}, was resumed at {number(resumed.seconds)} s from its "
+                f"checkpoint {resumed.checkpoint}{why}"
             )
         if h.stuck:
             yield f"{name}: the threads of {', '.join(h.stuck)} did not end"
 
 
 def _workers(history: History) -> str:
-    """A table of all workers; of a kind of time that none had, nothing is said."""
+    """A table of all workers, without kinds of time that no worker had."""
     workers = history.workers
     used = [kind for kind in KINDS if any(getattr(w, kind) for w in workers)]
     counts = ["updates", "examples", "padded", "lost", "nans"]

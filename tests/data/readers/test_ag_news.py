@@ -142,9 +142,7 @@ def test_a_damaged_copy_is_made_again(read, name):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.warns(
-        UserWarning, match=f"{name} is damaged; all files are read again"
-    ):
+    with pytest.warns(UserWarning, match=f"{name} is damaged; all files are read"):
         again = read(length=9, vocabulary_size=90)
     np.testing.assert_array_equal(again.train.x, expected[0])
     np.testing.assert_array_equal(again.test.y, expected[1])
@@ -208,7 +206,7 @@ def test_a_missing_file(folder, read):
         (b"[UNK]\n[PAD]\n[CLS]\n[SEP]\n", r":2: \[PAD\] must be in line 1"),
         (
             b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n[UNK]\n",
-            r":6: .*'\[UNK\]' is also in line 2",
+            r":6: .*'\[UNK\]' also in line 2",
         ),
         (b"[PAD]\n\xff\n", ": not a text file"),
         (None, ": cannot be read"),
