@@ -45,9 +45,9 @@ def _of_one(scores: dict[float, float], chosen: float) -> list[str]:
     wide = [r for r in neighbors if max(r / chosen, chosen / r) >= COARSE]
     if neighbors and math.isfinite(best) and all(far) and wide:
         between = " and ".join(f"{math.sqrt(r * chosen):.1g}" for r in wide)
-        beside = " and ".join(f"{r:g}" for r in neighbors)
+        nearby = " and ".join(f"{r:g}" for r in neighbors)
         lines.append(
-            f"the learning rates {beside} are much worse than {chosen:g}: try finer "
+            f"the learning rates {nearby} are much worse than {chosen:g}: try finer "
             f"steps around it, such as {between}"
         )
     return lines

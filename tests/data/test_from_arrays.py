@@ -1,4 +1,4 @@
-"""Data sets from arrays: all types give the same data, and errors say what to do."""
+"""Data sets from arrays: all types give the same data, and errors name a remedy."""
 
 import jax.numpy as jnp
 import numpy as np

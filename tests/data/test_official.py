@@ -117,7 +117,7 @@ def test_ag_news(tmp_path):
 
 
 def test_a9a():
-    """The counts that LIBSVM's page and the Adult data's documentation give."""
+    """The counts on LIBSVM's page and in the Adult data's documentation."""
     place = folder("libsvm_a9a")
     data = read_libsvm(place / "a9a.gz", place / "a9a.t.gz")
     assert np.bincount(data.train.y).tolist() == [24720, 7841]

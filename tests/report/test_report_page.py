@@ -1,4 +1,4 @@
-"""The HTML page of a comparison: whole, escaped, the same bytes, from a file, too."""
+"""The HTML page of a comparison: complete, escaped, deterministic, also from a file."""
 
 import base64
 import re
@@ -41,7 +41,7 @@ def parsed(comparison, folder, **options):
 
 
 def read(path):
-    """(what the parser found, all text) of a page."""
+    """(the parser with its results, all text) of a page."""
     html = path.read_text(encoding="utf-8")
     found = Checker()
     found.feed(html)
@@ -51,7 +51,7 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def full(make_histories):
-    """A comparison with something to say in every section."""
+    """A comparison with content for every section."""
     histories = make_histories()
     first, other = histories[0], histories[1]
     first.workers[0].batch_size_over_time = [(0.0, 32.0), (4.0, 48.5)]

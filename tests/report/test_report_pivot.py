@@ -97,7 +97,7 @@ def test_runs_that_differ_in_other_settings(make):
 
 
 def test_strategies_are_rows(make):
-    """Those of one kind agree in their settings; different ones have others."""
+    """Strategies of one kind agree in their settings; different kinds have others."""
     histories = [
         make(f"{name}, learning_rate={rate}", 0, (0.1, best), settings=settings)
         for name, own in (("sma", {"momentum": 0.9}), ("sync", {}))

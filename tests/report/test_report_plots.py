@@ -184,7 +184,7 @@ def test_labels_move_apart_as_little_as_needed(boxes):
         assert below <= above + 1e-9
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 1 + 1e-9
-    # what fits is not moved, and a label that moved touches a neighbor or a border
+    # labels that fit are not moved; a moved label touches a neighbor or a border
     for k, (y, goal) in enumerate(zip(found, wanted, strict=True)):
         free_below = edges[k][0] - (edges[k - 1][1] if k else 0.0) > 1e-6
         free_above = (edges[k + 1][0] if k + 1 < len(edges) else 1.0) - edges[k][1]

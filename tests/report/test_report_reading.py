@@ -47,7 +47,7 @@ def rich(histories):
 
 
 def stored(comparison, folder):
-    """The comparison after a way through a file."""
+    """The comparison after a round trip through a file."""
     comparison.to_json(folder / "results.json")
     return Comparison.from_json(folder / "results.json")
 
@@ -183,7 +183,7 @@ def test_what_differs_is_named(make):
         (part(make("b", 0, (), metric="p_at_1")), "metrics: accuracy, p_at_1"),
         (
             part(make("b", 0, (0.9,), mode="min")),
-            "a larger accuracy is better, for others",
+            "a larger accuracy is better",
         ),
         (part(make("a", 0, (0.6,))), "two runs are named 'a' with seed 0"),
     ):

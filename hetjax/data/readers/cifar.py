@@ -16,7 +16,7 @@ from hetjax.data.readers import DataError
 from hetjax.recipes import by_name
 
 _PIXELS = 3 * 32 * 32  # [bytes] of an image
-_BLOCK = 5000  # images converted to floats at a time: 15 MB beside the result
+_BLOCK = 5000  # images converted to floats at a time: 15 MB in addition to the result
 
 
 class Version(NamedTuple):
@@ -152,7 +152,7 @@ def _count(path: Path, record: int) -> int:
     if not size or size % record:
         raise DataError(
             f"{path}: {size} bytes are not a whole number of images of {record} bytes; "
-            "cut short, or not the binary version? unpack the archive again"
+            "truncated, or not the binary version? unpack the archive again"
         )
     return size // record
 

@@ -46,7 +46,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
         values, rest = _at_most(file, promised - len(header))
     length = len(header) + len(values) + rest
     if length != promised:
-        problem = "cut short" if length < promised else "has trailing bytes"
+        problem = "truncated" if length < promised else "has trailing bytes"
         raise DataError(
             f"{path}: {problem}: {length} bytes, but its header promises "
             f"{promised}, for {list(shape)} of {dtype.name}; fetch the file again"
@@ -91,7 +91,7 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype, tuple[int, ...]]:
         )
     if len(content) < 4 + 4 * axes:
         raise DataError(
-            f"{path}: cut short: {len(content)} bytes do not hold the lengths of its "
+            f"{path}: truncated: {len(content)} bytes do not hold the lengths of its "
             f"{axes} axes; fetch the file again"
         )
     lengths = np.frombuffer(content, ">u4", count=axes, offset=4)

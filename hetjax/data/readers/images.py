@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 NAMED = 10  # files that an error names
 LARGE = 2000  # images that take a noticeable time to decode
 _MOST_PIXELS = 4096  # of a side
-# more than 8 bits per color, which a conversion to RGB would cut off
+# more than 8 bits per color, which a conversion to RGB would truncate
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 

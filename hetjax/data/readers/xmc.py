@@ -231,7 +231,7 @@ def _content(empty: np.ndarray) -> int:
 
 
 def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
-    """Which lines [lines] bool are rows: empty ones only if the header counts them."""
+    """[lines] bool: whether each is a row; empty ones only if the header counts them."""
     filled = int(np.count_nonzero(~empty))
     if not header:
         if not filled:
@@ -243,5 +243,5 @@ def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.nda
         return np.arange(len(empty)) < header.rows
     raise DataError(
         f"{path}: the header promises {header.rows} rows, but there are {filled}; "
-        "cut short, or a wrong header?"
+        "truncated, or a wrong header?"
     )

@@ -142,7 +142,7 @@ def _notes(ax: Axes, chart: Chart, *others: str) -> str:
     """Notes on bands, if there are any, `others`, and values that are not shown."""
     several = len(chart.histories) > len(chart.curves)
     band = "median over seeds, band from lowest to highest" if several else ""
-    return "; ".join(filter(None, [band, *others, _cut(ax, chart.curves)]))
+    return "; ".join(filter(None, [band, *others, _hidden_values(ax, chart.curves)]))
 
 
 def _curve(
@@ -185,7 +185,7 @@ def _finish_panel(ax: Axes, chart: Chart) -> None:
 
 
 def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
-    """Fit the vertical axis to trained models; untrained values may be cut off.
+    """Fit the vertical axis to trained models; values of untrained ones may be hidden.
 
     The panel shows all values after the first tenth of every run, the best ones, and
     the target. If these differ by more than a factor of two, the axis begins at the
@@ -211,7 +211,7 @@ def _show_where_runs_differ(ax: Axes, chart: Chart) -> None:
         ax.set_ylim(bottom=max(0.0, min(late) - margin), top=max(late) + margin)
 
 
-def _cut(ax: Axes, curves: Sequence[Curve]) -> str:
+def _hidden_values(ax: Axes, curves: Sequence[Curve]) -> str:
     """A note on values outside the vertical axis; empty if there are none."""
     low, high = ax.get_ylim()
     every = np.concatenate([c.values.ravel() for c in curves])

@@ -206,7 +206,7 @@ def reproduce_html(c: ComparisonLike, machine: dict[str, Any], command: str) -> 
     text = command or f"hetjax.compare({', '.join(_arguments(c))})"
     if not command and "call" in machine:
         text = f"machine = {machine['call']}\n{text}"
-    mine = "" if command else "Use your own task; strategies' settings are above. "
+    advice = "" if command else "Use your own task; strategies' settings are above. "
     same = (
         "Timings of real devices vary: the numbers will differ."
         if c.unit == "seconds"
@@ -215,7 +215,7 @@ def reproduce_html(c: ComparisonLike, machine: dict[str, Any], command: str) -> 
     return (
         f"<pre><code>{escape(text)}</code></pre>"
         + pairs(c.versions.items())
-        + paragraph(mine + same, "quiet")
+        + paragraph(advice + same, "quiet")
     )
 
 

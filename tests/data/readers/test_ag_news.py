@@ -1,4 +1,4 @@
-"""AG News: texts from CSV, tokens from a vocabulary, and what may be wrong."""
+"""AG News: texts from CSV, tokens from a vocabulary, and errors."""
 
 import builtins
 import sys
@@ -82,7 +82,7 @@ def test_a_trained_vocabulary_is_kept_and_makes_the_same_tokens(read):
     tokens = trained(data).read_text().splitlines()
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(tokens) == len(set(tokens)) == 90
-    assert not np.isin(np.arange(1, 2), data.train.x).any()  # nothing is unknown
+    assert not np.isin(np.arange(1, 2), data.train.x).any()  # no token is unknown
     words = split_plainly(f"{TRAIN[3][1]} {TRAIN[3][2]}")
     np.testing.assert_array_equal(data.train.x[3], plainly(words, tokens, 20))
     same(read(length=20, vocabulary=trained(data)), data)

@@ -1,4 +1,4 @@
-"""Parsed copies that are damaged, or cannot be written: nothing but time is lost."""
+"""Parsed copies that are damaged, or cannot be written: only time is lost."""
 
 import itertools
 import os
@@ -117,7 +117,7 @@ def test_what_cannot_be_written_costs_the_copy_alone(
         with pytest.warns(UserWarning, match="no parsed copy can be written"):
             same(read_folder(folder, cache=cache), first)
     assert parsed == 2 * BOTH  # once each
-    if cache.is_dir():  # nothing is left of it
+    if cache.is_dir():  # no files of the copy remain
         left = [file for entry in cache.iterdir() for file in entry.iterdir()]
         assert [file.name for file in left if file.name != parsed_copies.LOCK] == []
         same(read_folder(folder, cache=cache), first)
@@ -157,6 +157,6 @@ def test_a_copy_is_used_where_nothing_can_be_written(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same(read_folder(folder, cache=cache), first)
-        os.utime(folder / "train.txt", ns=(1, 1))  # it cannot be written down
+        os.utime(folder / "train.txt", ns=(1, 1))  # it cannot be recorded
         same(read_folder(folder, cache=cache), first)
     assert parsed == BOTH

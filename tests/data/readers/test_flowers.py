@@ -1,4 +1,4 @@
-"""Flowers102: labels and splits from MATLAB files, and what may be wrong with them."""
+"""Flowers102: labels and splits from MATLAB files, and errors for invalid ones."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def test_other_labels_are_noticed(folder, read):
         ("setid", {"trnid": [1], "valid": [2]}, "looked for tstid; it holds trnid, va"),
         ("setid", {}, "looked for trnid; it holds nothing"),
         ("setid", {**SPLITS, "valid": [8]}, r"valid has the image 8, .* 1\.\.7; do"),
-        ("setid", {**SPLITS, "valid": [0]}, "valid has the image 0, and"),
+        ("setid", {**SPLITS, "valid": [0]}, "valid has the image 0, but"),
         ("setid", {**SPLITS, "valid": [2]}, "the image 2 occurs twice"),
         ("setid", {**SPLITS, "valid": [3, 3]}, "the image 3 occurs twice"),
         ("setid", {**SPLITS, "valid": [1.5]}, "valid are not whole numbers"),

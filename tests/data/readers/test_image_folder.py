@@ -1,4 +1,4 @@
-"""Folders of images: which files, in which order, and every pixel of them."""
+"""Folders of images: the files, their order, and every pixel."""
 
 import re
 
@@ -152,7 +152,7 @@ def test_a_class_without_test_images_is_a_class(folder, read):
 
 
 def damage(folder):
-    """Files that are no images, each in its own way, and what is said of them."""
+    """Files that are not images, for different reasons, and their messages."""
     cut = folder / "train" / "cat" / "b.JPEG"
     cut.write_bytes(cut.read_bytes()[:-100])
     (folder / "train" / "bee" / "1.PNG").write_bytes(b"")

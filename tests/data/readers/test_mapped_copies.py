@@ -1,4 +1,4 @@
-"""Mapped copies: made once, made again when sources change, and never half a copy."""
+"""Mapped copies: made once, renewed if sources change, never incomplete."""
 
 import itertools
 import json
@@ -44,7 +44,7 @@ def read(folder, cache):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Every image that is decoded."""
+    """The list of decoded images."""
     found, decode = [], images.decoded
 
     def decoded(path, size):
@@ -223,7 +223,7 @@ def test_no_damage_changes_a_result(tmp_path_factory, which, where, byte):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_which_blocks_of_a_large_copy_are_compared(read, cache, monkeypatch):
-    """Of five images the first, the third and the last, unless all are wanted."""
+    """The first, third and last of five images, unless all are wanted."""
     monkeypatch.setattr(mapped_copies, "SAMPLED", 3)
     read()
     path, row = file_of(cache, "train_x.npy"), 3 * SIZE**2
@@ -272,7 +272,7 @@ def test_official_images_are_compared_as_verify_says(reader, write, tmp_path, ca
 
 
 class Stopped(Exception):
-    """What a test raises to see how far it came."""
+    """Raised by a test to stop at a certain point."""
 
 
 def stop(*_, **__):
@@ -319,7 +319,7 @@ def test_too_little_memory_is_not_the_fault_of_an_image(read, monkeypatch):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_what_a_killed_process_leaves_is_no_copy(read, cache, monkeypatch, opened):
-    """It had no time to remove anything."""
+    """The process is killed before it removes anything."""
     with monkeypatch.context() as patch:
         patch.setattr(mapped_copies, "write_about", stop)
         patch.setattr(mapped_copies.shutil, "rmtree", lambda *_, **__: None)
@@ -354,7 +354,7 @@ def test_where_nothing_can_be_written(read, cache, monkeypatch, failure):
         FAILURES[failure](cache, patch)
         with pytest.raises(DataError, match=r"no copy can be written.*cache=\.\.\."):
             read()
-    if cache.is_dir():  # nothing is left of it
+    if cache.is_dir():  # no files of the copy remain
         left = [file.name for file in the_entry(cache).iterdir()]
         assert set(left) <= {about_file.LOCK}
         assert len(read().train) == 5
@@ -427,7 +427,7 @@ def test_the_memory_does_not_hold_all(tmp_path, cache, monkeypatch):
 
 
 class _Bar:
-    """No progress bar, which has objects of its own."""
+    """A progress bar without objects, for counting memory."""
 
     def __init__(self, **_):
         pass
@@ -450,7 +450,7 @@ def test_several_threads_at_once(read, opened, tmp_path):
         return read()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they may have to wait, and say so
+        warnings.simplefilter("ignore")  # they may warn that they wait
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(read_it, range(4)))
     assert len(opened) == ALL  # by one of them
