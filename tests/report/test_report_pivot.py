@@ -121,7 +121,7 @@ def test_unknown_names_are_refused(make):
     for arguments, message in (
         (
             ("steps", "learning_rate"),
-            "no setting 'steps': those of all .* are learning",
+            "no setting 'steps': settings of all .* are learning",
         ),
         (("local_steps", "local_steps"), "are both 'local_steps'"),
         (("local_steps", "learning_rate", "seeds"), "'seeds', not one of best, final"),

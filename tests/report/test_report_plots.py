@@ -109,7 +109,7 @@ def test_smoothed_values_are_medians_of_evaluations(make):
     (ax,) = runs.plot(smooth=1).axes
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata()[:2], [0.1, 0.9])
     for wrong in (0, 2.5, True):
-        with pytest.raises(ValueError, match=f"smooth={wrong}: give a number"):
+        with pytest.raises(ValueError, match=f"smooth={wrong}: pass a number"):
             runs.plot(smooth=wrong)
 
 

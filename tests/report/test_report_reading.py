@@ -91,7 +91,7 @@ def test_timelines_are_not_stored(rich, tmp_path):
         lambda: plot.chrome_trace(again.histories[0], tmp_path / "t.json"),
     )
     for call in calls:
-        with pytest.raises(ValueError, match="sync, seed 0, .* holds no timelines: .*"):
+        with pytest.raises(ValueError, match="sync, seed 0, .* has no timelines: .*"):
             call()
     assert not (tmp_path / "t.json").exists()
 

@@ -231,7 +231,7 @@ def _content(empty: np.ndarray) -> int:
 
 
 def _rows_meant(path: Path, header: _Header | None, empty: np.ndarray) -> np.ndarray:
-    """[lines] bool: whether each is a row; empty ones only if the header counts them."""
+    """[lines] bool: whether each is a row; empty ones if the header counts them."""
     filled = int(np.count_nonzero(~empty))
     if not header:
         if not filled:
